@@ -1,0 +1,14 @@
+// Package event holds the one value that crosses Kafka, and the only codec of its headers.
+//
+// An [Event] is appended by package outbox, published by package relay and handled by package inbox. On the wire it is
+// a Kafka record in the binary mode of the CloudEvents Kafka protocol binding 1.0: the payload is the record's value,
+// the key is the record's key, and everything else is a header (see [AppendHeaders] and [Decode]).
+//
+// Identity is what makes an effect happen once. Four ways to choose an event's id, cheapest first:
+//
+//   - none: outbox.Append assigns a UUIDv7 ([NewID]); a retry of the whole transaction makes a new event, which is right
+//     because the first attempt rolled back;
+//   - [IntentID]: a UUIDv5 of what is meant, for a producer that may append the same intent twice in two transactions;
+//   - [Derive]: for an event that a handler emits, so that running the handler again emits the same id;
+//   - [ForeignID] and [RecordID]: what a consumer gives to records of producers that know nothing of us.
+package event

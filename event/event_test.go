@@ -1,0 +1,158 @@
+package event_test
+
+import (
+	"bytes"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+func full() event.Event {
+	return event.Event{
+		ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: "payments", Key: "acc-1", Type: "PaymentCreated",
+		ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC),
+		Headers:  map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
+		Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42, Partition: 3, Offset: 99},
+	}
+}
+
+func record(e event.Event, headers []event.Header) *event.Record {
+	return &event.Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset,
+		Time: time.UnixMilli(1), Key: []byte(e.Key), Value: e.Payload, Headers: headers}
+}
+
+func TestHeadersAreFixedForOthers(t *testing.T) {
+	e := full()
+	var got []string
+	for _, h := range event.AppendHeaders(nil, &e) {
+		got = append(got, h.Key+"="+string(h.Value))
+	}
+	want := []string{"ce_specversion=1.0", "ce_id=" + e.ID.String(), "ce_source=payments", "ce_type=PaymentCreated",
+		"ce_time=2026-01-02T03:04:05.6789Z", "content-type=application/json", "ce_tenant=acme", "ce_epoch=x.1", "ce_lane=7",
+		"ce_laneseq=42", "traceparent=00-01-02-01", "alpha=", "zeta=z"}
+	if !reflect.DeepEqual(got, want) {
+		t.Fatalf("headers\n got %q\nwant %q", got, want)
+	}
+}
+
+func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
+	e := full()
+	if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); !reflect.DeepEqual(got, e) {
+		t.Fatalf("got  %+v\nwant %+v", got, e)
+	}
+}
+
+func TestReservedOwnHeadersAreNotSent(t *testing.T) {
+	e := full()
+	e.Headers = map[string]string{"ce_id": "forged", "content-type": "forged", "ce_anything": "forged"}
+	for _, h := range event.AppendHeaders(nil, &e) {
+		if string(h.Value) == "forged" {
+			t.Errorf("%s was taken from the event's own headers", h.Key)
+		}
+	}
+}
+
+func TestDecodeForeignIDs(t *testing.T) {
+	id, other := event.NewID(), event.NewID()
+	h := func(kv ...string) (out []event.Header) {
+		for i := 0; i < len(kv); i += 2 {
+			out = append(out, event.Header{Key: kv[i], Value: []byte(kv[i+1])})
+		}
+		return out
+	}
+	at := time.UnixMilli(5)
+	for name, c := range map[string]struct {
+		headers  []event.Header
+		idHeader string
+		want     uuid.UUID
+	}{
+		"debezium":              {h("id", id.String()), "id", id},
+		"configured wins":       {h("ce_id", other.String(), "id", id.String()), "id", id},
+		"falls back to ce_id":   {h("ce_id", id.String()), "id", id},
+		"last one counts":       {h("ce_id", other.String(), "ce_id", id.String()), "", id},
+		"no uuid, with source":  {h("ce_source", "shop", "ce_id", "order-1"), "", event.ForeignID("shop", "order-1")},
+		"no uuid, no source":    {h("ce_id", "order-1"), "", event.ForeignID("t", "order-1")},
+		"nil uuid is no id":     {h("ce_id", uuid.Nil.String()), "", event.ForeignID("t", uuid.Nil.String())},
+		"none":                  {nil, "", event.RecordID("t", 2, 3, at)},
+		"id header not adopted": {h("id", id.String()), "", event.RecordID("t", 2, 3, at)},
+	} {
+		e := event.Decode(&event.Record{Topic: "t", Partition: 2, Offset: 3, Time: at, Headers: c.headers}, c.idHeader)
+		if e.ID != c.want {
+			t.Errorf("%s: id %s, want %s", name, e.ID, c.want)
+		}
+	}
+	if event.RecordID("t", 2, 3, at) == event.RecordID("t", 2, 3, at.Add(time.Millisecond)) {
+		t.Error("a recreated topic would repeat its ids")
+	}
+}
+
+func TestDerive(t *testing.T) {
+	cause := event.Event{ID: event.NewID()}
+	a, again, b := event.Derive(cause, "a", event.Event{}), event.Derive(cause, "a", event.Event{Topic: "x"}), event.Derive(cause, "b", event.Event{})
+	if a.ID != again.ID || a.ID == b.ID || a.ID == cause.ID {
+		t.Fatalf("ids %s %s %s of cause %s", a.ID, again.ID, b.ID, cause.ID)
+	}
+	want, _ := event.IDTime(cause.ID)
+	if got, ok := event.IDTime(a.ID); !ok || !got.Equal(want) {
+		t.Errorf("derived id has time %v (v7 %v), want its cause's %v", got, ok, want)
+	}
+	foreign := event.Event{ID: uuid.New(), Time: time.UnixMilli(1700000000123)}
+	if got, ok := event.IDTime(event.Derive(foreign, "a", event.Event{}).ID); !ok || !got.Equal(foreign.Time) {
+		t.Errorf("derived id of a v4 cause has time %v, want %v", got, foreign.Time)
+	}
+}
+
+func TestIntentID(t *testing.T) {
+	ns := uuid.New()
+	if event.IntentID(ns, 1, "x") != event.IntentID(ns, 1, "x") || event.IntentID(ns, 1, "x") == event.IntentID(ns, 2, "x") {
+		t.Error("an intent's id must depend on namespace, version and intent alone")
+	}
+}
+
+func TestJSONErrorsDoNotQuoteThePayload(t *testing.T) {
+	type payment struct {
+		Amount int `json:"amount"`
+	}
+	e, err := event.JSON("payments", "k", "PaymentCreated", payment{7})
+	if err != nil || e.ID == uuid.Nil {
+		t.Fatal(e.ID, err)
+	}
+	if p, err := event.DecodeJSON[payment](e); err != nil || p.Amount != 7 {
+		t.Fatal(p, err)
+	}
+	for _, bad := range []string{`{"amount":"hunter2"}`, `{"amount":hunter2}`, `{"amount":12345.678}`} {
+		e.Payload = []byte(bad)
+		_, err := event.DecodeJSON[payment](e)
+		if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "12345") {
+			t.Errorf("payload %s: error %v", bad, err)
+		}
+	}
+}
+
+// FuzzDecode feeds foreign headers to the codec: it must not panic, and what it decoded must survive another round.
+func FuzzDecode(f *testing.F) {
+	f.Add("ce_id", []byte("x"), "ce_time", []byte("2026-01-02T03:04:05Z"), "ce_lane", []byte("-1"))
+	f.Add("ce_laneseq", []byte("99999999999999999999"), "content-type", []byte{0xff}, "traceparent", []byte(""))
+	f.Fuzz(func(t *testing.T, k1 string, v1 []byte, k2 string, v2 []byte, k3 string, v3 []byte) {
+		r := &event.Record{Topic: "t", Key: v1, Value: v2, Time: time.UnixMilli(3), Headers: []event.Header{{k1, v1}, {k2, v2}, {k3, v3}}}
+		e := event.Decode(r, "")
+		if e.ID == uuid.Nil || !bytes.Equal(e.Payload, v2) {
+			t.Fatalf("id %s payload %q", e.ID, e.Payload)
+		}
+		again := event.Decode(record(e, event.AppendHeaders(nil, &e)), "")
+		if again.ID != e.ID || again.Type != e.Type || again.Tenant != e.Tenant || !again.Time.Equal(e.Time) {
+			t.Fatalf("second round\n got %+v\nwant %+v", again, e)
+		}
+		own := maps.Clone(e.Headers)
+		maps.DeleteFunc(own, func(name, _ string) bool { return event.ReservedHeader(name) })
+		if len(own) != len(again.Headers) {
+			t.Fatalf("own headers %q, want %q", again.Headers, own)
+		}
+	})
+}

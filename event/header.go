@@ -1,0 +1,188 @@
+package event
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// Header is one Kafka header. Its layout is that of kafka-go's protocol.Header, so that one converts to the other.
+type Header struct {
+	Key   string
+	Value []byte
+}
+
+// Names of the headers that the codec writes: the attributes of CloudEvents 1.0 in the binary mode of its Kafka protocol
+// binding, and three of our own that say where the event stands in its outbox.
+const (
+	HeaderSpecVersion = "ce_specversion"
+	HeaderID          = "ce_id"
+	HeaderSource      = "ce_source"
+	HeaderType        = "ce_type"
+	HeaderTime        = "ce_time"
+	HeaderContentType = "content-type"
+	HeaderTenant      = "ce_tenant"
+	HeaderEpoch       = "ce_epoch"
+	HeaderLane        = "ce_lane"
+	HeaderLaneSeq     = "ce_laneseq"
+	HeaderTraceParent = "traceparent"
+)
+
+// DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
+const DefaultSource = "effectonce"
+
+var specVersion = []byte("1.0")
+
+// ReservedHeader reports whether a header name is the codec's own, so that an event may not carry it itself:
+// everything that starts with "ce_", and "content-type".
+func ReservedHeader(name string) bool {
+	return strings.HasPrefix(name, "ce_") || name == HeaderContentType
+}
+
+// AppendHeaders appends the headers of e to dst in the order that is fixed for others to build on: ce_specversion, ce_id,
+// ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, traceparent, then the event's own
+// by name. Attributes that e does not have are left out; a reserved name among e.Headers is left out too.
+func AppendHeaders(dst []Header, e *Event) []Header {
+	source := e.Source
+	if source == "" {
+		source = DefaultSource
+	}
+	dst = append(dst,
+		Header{HeaderSpecVersion, specVersion},
+		Header{HeaderID, appendUUID(e.ID)},
+		Header{HeaderSource, []byte(source)},
+		Header{HeaderType, []byte(e.Type)})
+	if !e.Time.IsZero() {
+		dst = append(dst, Header{HeaderTime, e.Time.UTC().AppendFormat(nil, time.RFC3339Nano)})
+	}
+	if e.ContentType != "" {
+		dst = append(dst, Header{HeaderContentType, []byte(e.ContentType)})
+	}
+	if e.Tenant != "" {
+		dst = append(dst, Header{HeaderTenant, []byte(e.Tenant)})
+	}
+	if e.Position.Epoch != "" {
+		dst = append(dst,
+			Header{HeaderEpoch, []byte(e.Position.Epoch)},
+			Header{HeaderLane, strconv.AppendInt(nil, int64(e.Position.Lane), 10)},
+			Header{HeaderLaneSeq, strconv.AppendInt(nil, e.Position.Seq, 10)})
+	}
+	return appendOwn(dst, e.Headers)
+}
+
+func appendOwn(dst []Header, own map[string]string) []Header {
+	if len(own) == 0 {
+		return dst
+	}
+	if v, ok := own[HeaderTraceParent]; ok {
+		dst = append(dst, Header{HeaderTraceParent, []byte(v)})
+	}
+	at := len(dst)
+	for name, v := range own {
+		if name != HeaderTraceParent && !ReservedHeader(name) {
+			dst = append(dst, Header{name, []byte(v)})
+		}
+	}
+	slices.SortFunc(dst[at:], func(a, b Header) int { return strings.Compare(a.Key, b.Key) })
+	return dst
+}
+
+func appendUUID(id uuid.UUID) []byte {
+	b, _ := id.MarshalText() // never fails
+	return b
+}
+
+// Record is what a consumer read from Kafka, before anybody understood it.
+type Record struct {
+	Topic      string
+	Partition  int32
+	Offset     int64
+	Time       time.Time // the record's timestamp
+	Key, Value []byte
+	Headers    []Header
+}
+
+// Decode makes an Event of a record, whoever produced it. idHeader names the header that carries the id (empty: ce_id;
+// Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics: what a foreign producer left out is empty, an
+// id that is no UUID becomes [ForeignID] of (ce_source, or else the topic), no id at all becomes [RecordID]. Of a header
+// that occurs twice the last one counts, as Kafka's own lastHeader does. Key and header values that are not UTF-8 are
+// kept byte for byte in their strings, but cannot be stored as text; [Storable] tells.
+func Decode(r *Record, idHeader string) Event {
+	if idHeader == "" {
+		idHeader = HeaderID
+	}
+	e := Event{Topic: r.Topic, Key: string(r.Key), Payload: r.Value, Time: r.Time,
+		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset}}
+	var id, ceID string
+	for i := range r.Headers {
+		name, value := r.Headers[i].Key, r.Headers[i].Value
+		switch name {
+		case idHeader:
+			id = string(value)
+			continue
+		case HeaderID:
+			ceID = string(value)
+			continue
+		}
+		if !e.decodeAttribute(name, string(value)) {
+			if e.Headers == nil {
+				e.Headers = make(map[string]string, len(r.Headers)-i)
+			}
+			e.Headers[name] = string(value)
+		}
+	}
+	if id == "" {
+		id = ceID
+	}
+	switch {
+	case id == "":
+		e.ID = RecordID(r.Topic, r.Partition, r.Offset, r.Time)
+	case e.Source != "":
+		e.ID = ForeignID(e.Source, id)
+	default:
+		e.ID = ForeignID(r.Topic, id)
+	}
+	return e
+}
+
+// decodeAttribute takes one header of the codec's own; false: it is the event's own. A value that does not parse leaves
+// the attribute as it was.
+func (e *Event) decodeAttribute(name, value string) bool {
+	switch name {
+	case HeaderSource:
+		e.Source = value
+	case HeaderType:
+		e.Type = value
+	case HeaderTime:
+		if t, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			e.Time = t
+		}
+	case HeaderContentType:
+		e.ContentType = value
+	case HeaderTenant:
+		e.Tenant = value
+	case HeaderEpoch:
+		e.Position.Epoch = value
+	case HeaderLane:
+		if n, err := strconv.ParseInt(value, 10, 16); err == nil {
+			e.Position.Lane = int16(n)
+		}
+	case HeaderLaneSeq:
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			e.Position.Seq = n
+		}
+	case HeaderSpecVersion:
+	default:
+		return false
+	}
+	return true
+}
+
+// Storable reports whether s can enter a Postgres text or jsonb value: valid UTF-8 without U+0000.
+func Storable(s string) bool {
+	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
+}

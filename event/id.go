@@ -1,0 +1,83 @@
+package event
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// NewID returns a UUIDv7: it names its day, so that an inbox can drop old days whole.
+// It panics only when the system has no randomness, as uuid.New does.
+func NewID() uuid.UUID {
+	return uuid.Must(uuid.NewV7())
+}
+
+// IntentID returns the UUIDv5 of an intent within a namespace: the same intent always gets the same id, so that a
+// producer may append it in two transactions and consumers apply it once. Raise version when the meaning of "the same
+// intent" changes. Do not use a hash of the payload as the intent: a legitimate second purchase would be refused.
+func IntentID(namespace uuid.UUID, version int, intent string) uuid.UUID {
+	return uuid.NewSHA1(namespace, []byte("v"+strconv.Itoa(version)+":"+intent))
+}
+
+// Derive gives next an id derived from its cause and a name, and returns it: a handler that runs twice for one cause
+// emits the same id. Names tell apart the events of one cause ("receipt", "ledger-1").
+//
+// The id has the layout of a UUIDv7 with the time of the cause's id, or of its Time when the id is not a v7, and a hash of
+// (cause id, name) for its random bits, so that it keeps its place in an inbox's day partitions.
+func Derive(cause Event, name string, next Event) Event {
+	h := sha256.New()
+	h.Write(cause.ID[:])
+	h.Write([]byte(name))
+	var id uuid.UUID
+	copy(id[:], h.Sum(nil))
+	if t, ok := IDTime(cause.ID); ok {
+		putTime(&id, t)
+	} else {
+		putTime(&id, cause.Time)
+	}
+	id[6] = id[6]&0x0f | 0x70
+	id[8] = id[8]&0x3f | 0x80
+	next.ID = id
+	return next
+}
+
+// IDTime returns the time in a UUIDv7, to the millisecond, and false for any other id.
+func IDTime(id uuid.UUID) (time.Time, bool) {
+	if id.Version() != 7 || id.Variant() != uuid.RFC4122 {
+		return time.Time{}, false
+	}
+	var ms [8]byte
+	copy(ms[2:], id[:6])
+	return time.UnixMilli(int64(binary.BigEndian.Uint64(ms[:]))).UTC(), true
+}
+
+// putTime writes t as the 48 bits of milliseconds at the head of id; a time before 1970 is written as 1970.
+func putTime(id *uuid.UUID, t time.Time) {
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(max(t.UnixMilli(), 0)))
+	copy(id[:6], ms[2:])
+}
+
+// ForeignNamespace is the UUIDv5 namespace of [ForeignID] and [RecordID]. It never changes: ids made with it stand in inboxes.
+var ForeignNamespace = uuid.MustParse("6f7c1c62-27b5-5f0a-9a0e-3b7f5d0c8e11")
+
+// ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id).
+func ForeignID(source, id string) uuid.UUID {
+	if u, err := uuid.Parse(id); err == nil && u != uuid.Nil && u != uuid.Max {
+		return u
+	}
+	return uuid.NewSHA1(ForeignNamespace, []byte("id\x00"+source+"\x00"+id))
+}
+
+// RecordID is the id of a record that carries none: the UUIDv5 of its place in the log and its timestamp.
+// The timestamp is part of it because a topic that was deleted and made again starts its offsets again.
+func RecordID(topic string, partition int32, offset int64, timestamp time.Time) uuid.UUID {
+	b := []byte("record\x00" + topic + "\x00")
+	b = binary.BigEndian.AppendUint32(b, uint32(partition))
+	b = binary.BigEndian.AppendUint64(b, uint64(offset))
+	b = binary.BigEndian.AppendUint64(b, uint64(timestamp.UnixMilli()))
+	return uuid.NewSHA1(ForeignNamespace, b)
+}

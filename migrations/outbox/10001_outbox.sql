@@ -1,0 +1,79 @@
+-- +goose Up
+-- What producers write. Any language may say: insert into outbox_event (topic, key, type, payload) values (...).
+-- Defaults and the generated column are inline expressions, never functions of ours, so that they work from any search_path.
+create table outbox_event (
+	-- One of 32 lanes: a key's events share a lane, and a lane has one owner at a time. A keyless event takes a lane of its own id.
+	lane         smallint generated always as ((hashtextextended(coalesce(nullif(key, ''), message_id::text) collate "C", 0) & 31)::smallint) stored not null,
+	-- Order within a lane. CACHE 1: a cached block would hand a later writer a lower id.
+	id           bigint generated always as identity (cache 1),
+	-- A UUIDv7: Postgres 15 has no uuidv7(), and a v4 would miss the inbox's day partitions.
+	message_id   uuid not null default encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+		placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid,
+	source       text collate "C" not null default '',
+	tenant       text collate "C" not null default '',
+	topic        text collate "C" not null,
+	key          text collate "C" not null default '',
+	type         text collate "C" not null,
+	content_type text collate "C" not null default 'application/json',
+	headers      jsonb,
+	payload      bytea, -- null: a Kafka tombstone
+	event_time   timestamptz, -- null: created_at
+	created_at   timestamptz not null default clock_timestamp(),
+	primary key (lane, id),
+	constraint outbox_event_topic check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+	constraint outbox_event_type check (type <> ''),
+	constraint outbox_event_key check (octet_length(key) <= 8192),
+	constraint outbox_event_headers check (headers is null or (jsonb_typeof(headers) = 'object'
+		and not headers @? '$.* ? (@.type() != "string")'
+		and not headers @? '$.keyvalue() ? (@.key starts with "ce_" || @.key == "content-type")'))
+) with (
+	-- Rows live for milliseconds. Vacuum by count, not by a share of a table that is empty most of the time.
+	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+	autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
+	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000
+);
+
+-- Who may send a lane. Locked by every claim and settle; written only at renewal, take-over and reservation of numbers.
+create table outbox_lane (
+	lane         smallint primary key check (lane between 0 and 31),
+	owner        uuid, -- null: free
+	fence        bigint not null default 0,
+	lease_until  timestamptz not null default '-infinity',
+	reserved_seq bigint not null default 0
+) with (fillfactor = 50);
+insert into outbox_lane (lane) select generate_series(0, 31);
+
+-- The journal: which event has which sequence number, from claim to settle. An entry that outlives its claim means "outcome unknown".
+create table outbox_claim (
+	lane      smallint not null,
+	first_seq bigint not null,
+	ids       bigint[] not null,
+	seqs      bigint[] not null,
+	primary key (lane, first_seq),
+	check (cardinality(ids) = cardinality(seqs) and cardinality(ids) > 0)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+
+-- The partition count a topic's keys were spread over when it was first published. A change needs an operator: a resize reorders keys.
+create table outbox_topic (
+	topic      text collate "C" primary key,
+	partitions integer not null check (partitions > 0),
+	pinned_at  timestamptz not null default clock_timestamp()
+);
+
+-- The relays that are alive, for a fair share of the lanes.
+create table relay_member (
+	owner uuid primary key,
+	name  text not null default '', -- host and process, for people
+	seen  timestamptz not null
+) with (fillfactor = 50);
+
+-- Whose numbers these are. The incarnation rises when numbers can have gone back: another system, another timeline, a restore.
+create table outbox_meta (
+	one               boolean primary key default true check (one),
+	outbox_id         uuid not null default gen_random_uuid(),
+	incarnation       integer not null default 1,
+	system_identifier bigint not null,
+	timeline          text not null
+);
+insert into outbox_meta (system_identifier, timeline)
+	select system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system();
