@@ -1,0 +1,49 @@
+package pgtest
+
+import (
+	"testing"
+	"time"
+)
+
+// awaitLimit is far beyond what any condition needs, for a test must fail on a wrong state and never on a slow machine.
+const awaitLimit = 60 * time.Second
+
+// Await polls cond until it is true, and fails the test after a minute or at an error. It is the one place where tests
+// wait on time: a test that can be told (a channel, a hook) should be told.
+func Await(t testing.TB, what string, cond func() (bool, error)) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(awaitLimit)
+	defer limit.Stop()
+	for {
+		ok, err := cond()
+		if err != nil {
+			t.Fatalf("await %s: %v", what, err)
+		}
+		if ok {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("await %s: not after %v", what, awaitLimit)
+		}
+	}
+}
+
+// AwaitSQL polls a query that gives one boolean until that is true; what is the query itself.
+func AwaitSQL(t testing.TB, db *DB, sql string, args ...any) {
+	t.Helper()
+	Await(t, sql, func() (bool, error) {
+		var ok bool
+		err := db.Pool.QueryRow(t.Context(), sql, args...).Scan(&ok)
+		return ok, err
+	})
+}
+
+// AwaitBlocked waits until backend pid waits for a lock.
+func AwaitBlocked(t testing.TB, db *DB, pid uint32) {
+	t.Helper()
+	AwaitSQL(t, db, "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
+}

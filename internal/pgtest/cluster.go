@@ -1,0 +1,143 @@
+package pgtest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// initdbArgs make the template; a change of them makes another template, for they are part of its name.
+var initdbArgs = []string{"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"}
+
+// program finds a Postgres program on PATH or, as Debian keeps servers off it, in the newest /usr/lib/postgresql.
+func program(name string) (string, error) {
+	if p, err := exec.LookPath(name); err == nil {
+		return p, nil
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	version := func(p string) int {
+		n, _ := strconv.Atoi(strings.Split(p, "/")[4])
+		return n
+	}
+	sort.Slice(found, func(i, j int) bool { return version(found[i]) < version(found[j]) })
+	if len(found) == 0 {
+		return "", fmt.Errorf("no %s on PATH or in /usr/lib/postgresql: install PostgreSQL, or set %s", name, EnvURL)
+	}
+	return found[len(found)-1], nil
+}
+
+// account is whom the server runs as: Postgres refuses root, so root hands it to postgres or nobody. -1 means: stay who we are.
+func account() (uid, gid int, err error) {
+	if os.Geteuid() != 0 {
+		return -1, -1, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ = strconv.Atoi(u.Uid)
+		gid, _ = strconv.Atoi(u.Gid)
+		return uid, gid, nil
+	}
+	return 0, 0, errors.New("root may not run Postgres and there is no user postgres or nobody: run the tests as an ordinary user")
+}
+
+// newDataDir fills dir/data with a fresh cluster, copied from a cached template because initdb takes a second.
+func newDataDir(dir string) error {
+	uid, gid, err := account()
+	if err != nil {
+		return err
+	}
+	initdb, err := program("initdb")
+	if err != nil {
+		return err
+	}
+	data := filepath.Join(dir, "data")
+	template, err := templatePath(initdb)
+	if err == nil {
+		if _, err := os.Stat(template); err == nil {
+			return copyTree(template, data, uid, gid)
+		}
+	}
+	cmd := exec.Command(initdb, append([]string{"-D", data}, initdbArgs...)...)
+	cmd.Dir = dir
+	runAs(cmd, uid, gid)
+	if uid >= 0 {
+		if err := os.Chown(dir, uid, gid); err != nil {
+			return fmt.Errorf("hand %s to the server's user: %w", dir, err)
+		}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	if template != "" {
+		keepTemplate(data, template)
+	}
+	return nil
+}
+
+// templatePath names the template of this Postgres version and these options.
+func templatePath(initdb string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	version, err := exec.Command(initdb, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", initdb, err)
+	}
+	sum := sha256.Sum256(append(bytes.TrimSpace(version), strings.Join(initdbArgs, " ")...))
+	return filepath.Join(cache, "effectonce", "pg-"+hex.EncodeToString(sum[:6])), nil
+}
+
+// keepTemplate publishes a copy by rename, so that no one sees half of it. A cache that cannot be written only costs time.
+func keepTemplate(data, template string) {
+	if err := os.MkdirAll(filepath.Dir(template), 0o700); err != nil {
+		return
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(template), "pg-new-")
+	if err != nil {
+		return
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	if err := copyTree(data, filepath.Join(tmp, "data"), -1, -1); err == nil {
+		_ = os.Rename(filepath.Join(tmp, "data"), template)
+	}
+}
+
+// copyTree copies regular files and directories, which is all a fresh cluster has, and hands them to uid unless that is -1.
+func copyTree(from, to string, uid, gid int) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		dst := filepath.Join(to, rel)
+		if d.IsDir() {
+			err = os.MkdirAll(dst, 0o700)
+		} else {
+			var b []byte
+			if b, err = os.ReadFile(path); err == nil {
+				err = os.WriteFile(dst, b, 0o600)
+			}
+		}
+		if err == nil && uid >= 0 {
+			err = os.Chown(dst, uid, gid)
+		}
+		return err
+	})
+}

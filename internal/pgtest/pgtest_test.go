@@ -1,0 +1,61 @@
+package pgtest
+
+import (
+	"os/exec"
+	"testing"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+func TestSchemaPerTest(t *testing.T) {
+	t.Parallel()
+	a, b := New(t), New(t)
+	a.Exec(t, "create table x (i int)")
+	b.Exec(t, "create table x (i int)")
+	a.Exec(t, "insert into x values ($1)", 1)
+	if n := One[int](t, b, "select count(*)::int from x"); n != 0 {
+		t.Fatalf("the schemas share a table: %d rows", n)
+	}
+	if s := One[string](t, a, "select current_schema()"); s != a.Schema {
+		t.Fatalf("current schema %q, want %q", s, a.Schema)
+	}
+	PrepareAll(t, a, map[string]string{"all": "select i from {schema}x where i = $1"})
+}
+
+func TestURLWorksInPsql(t *testing.T) {
+	t.Parallel()
+	psql, err := program("psql")
+	if err != nil {
+		t.Skip(err)
+	}
+	db := New(t)
+	out, err := exec.Command(psql, "-XAt", db.URL, "-c", "select current_schema()").CombinedOutput()
+	if err != nil || string(out) != db.Schema+"\n" {
+		t.Fatalf("psql: %q, %v; want %q", out, err, db.Schema)
+	}
+}
+
+func TestDatabasePerTest(t *testing.T) {
+	t.Parallel()
+	db := NewDatabase(t)
+	db.Exec(t, "create table public.x (i int)")
+	if a, b := One[string](t, db, "select current_database()"), One[string](t, New(t), "select current_database()"); a == b {
+		t.Fatalf("both are in database %s", a)
+	}
+}
+
+func TestServerSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	s := NewServer(t)
+	db := s.Database(t)
+	db.Exec(t, "create table x (i int)")
+	for i, stop := range []func(){s.Kill, s.StopImmediate, s.StopFast} {
+		db.Exec(t, "insert into x values ($1)", i)
+		stop()
+		if err := db.Pool.Ping(t.Context()); err == nil {
+			t.Fatal("a stopped server answers")
+		}
+		s.Start(t)
+		AwaitSQL(t, db, "select count(*) = $1 from x", i+1)
+	}
+}

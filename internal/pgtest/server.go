@@ -1,0 +1,172 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/child"
+)
+
+// fast gives up durability against a power cut, which a throwaway server does not need; durable keeps it, for crash tests.
+var (
+	fast    = []string{"fsync=off", "full_page_writes=off"}
+	durable = []string{"fsync=on", "full_page_writes=on"}
+)
+
+// Server is a Postgres server process of its own, for tests that stop or kill it. Not safe for concurrent use.
+type Server struct {
+	dir      string
+	remove   func()
+	port     int
+	settings []string
+	process  *child.Process // nil while stopped
+}
+
+// NewServer starts a server with fsync on; it is removed at the end of the test.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	s, err := startServer(durable)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// URL is the superuser's URL of the database postgres. It stays the same over restarts.
+func (s *Server) URL() string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
+}
+
+// Start starts a stopped server again, on the same port, and waits until it answers (after crash recovery, if need be).
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	if err := s.start(); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
+// StopFast stops in order: open transactions roll back, a checkpoint is written.
+func (s *Server) StopFast() { s.stop(syscall.SIGINT) }
+
+// StopImmediate stops without a checkpoint, as a crash of the server would; the next Start recovers from the WAL.
+func (s *Server) StopImmediate() { s.stop(syscall.SIGQUIT) }
+
+// Kill is kill -9 of the postmaster; its backends notice and leave by themselves.
+func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
+
+// Restart is StopFast and Start.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.StopFast()
+	s.Start(t)
+}
+
+// Close stops the server and removes its data.
+func (s *Server) Close() {
+	s.StopImmediate()
+	s.remove()
+}
+
+func (s *Server) stop(sig os.Signal) {
+	if s.process != nil {
+		s.process.Stop(sig, time.Minute)
+		s.process = nil
+	}
+}
+
+func startServer(settings []string) (*Server, error) {
+	dir, remove, err := child.TempDir("pg")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, remove: remove, settings: settings}
+	if err := newDataDir(dir); err != nil {
+		remove()
+		return nil, err
+	}
+	// Another process may take the free port first: then the server ends at once, and another port is tried.
+	for range 5 {
+		if s.port, err = child.FreePort(); err != nil {
+			break
+		}
+		if err = s.start(); err == nil {
+			return s, nil
+		}
+	}
+	s.Close()
+	return nil, err
+}
+
+func (s *Server) start() error {
+	if s.process != nil {
+		return errors.New("the server is already running")
+	}
+	postgres, err := program("postgres")
+	if err != nil {
+		return err
+	}
+	uid, gid, err := account()
+	if err != nil {
+		return err
+	}
+	if uid >= 0 {
+		if err := os.Chown(s.dir, uid, gid); err != nil {
+			return fmt.Errorf("hand %s to the server's user: %w", s.dir, err)
+		}
+	}
+	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
+	for _, set := range append([]string{
+		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB", "max_prepared_transactions=20",
+		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
+	}, s.settings...) {
+		args = append(args, "-c", set)
+	}
+	cmd := exec.Command(postgres, args...)
+	cmd.Dir = s.dir
+	// A locale that the machine lacks stops the postmaster; its messages need none.
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	runAs(cmd, uid, gid)
+	// SIGQUIT is the immediate shutdown: the postmaster takes its backends with it.
+	s.process, err = child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGQUIT)
+	if err != nil {
+		s.process = nil
+		return err
+	}
+	return s.awaitReady()
+}
+
+// awaitReady connects until it works. Recovery after a crash may take long, so only the end of the process fails early.
+func (s *Server) awaitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := pgx.Connect(ctx, s.URL())
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-s.process.Done():
+			log := s.process.LogTail()
+			s.process = nil
+			return fmt.Errorf("postgres ended at start:\n%s", log)
+		case <-ctx.Done():
+			log := s.process.LogTail()
+			s.stop(syscall.SIGQUIT)
+			return fmt.Errorf("postgres does not answer: %w\n%s", err, log)
+		case <-tick.C:
+		}
+	}
+}
