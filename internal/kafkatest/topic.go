@@ -1,0 +1,151 @@
+package kafkatest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// limit is far beyond what a broker needs to answer: a test must not fail on a slow machine.
+const limit = 60 * time.Second
+
+// Topic makes a topic with a unique name in the shared broker and waits until every partition has a leader. It is
+// deleted at the end of the test.
+func Topic(t testing.TB, partitions int, configs ...map[string]string) string {
+	t.Helper()
+	return TopicAt(t, Brokers(t), partitions, configs...)
+}
+
+// TopicAt is Topic for other brokers, such as a Cluster's.
+func TopicAt(t testing.TB, brokers []string, partitions int, configs ...map[string]string) string {
+	t.Helper()
+	name := uniqueName(t)
+	CreateTopic(t, brokers, name, partitions, configs...)
+	t.Cleanup(func() { deleteTopic(brokers, name) })
+	return name
+}
+
+// CreateTopic makes a topic of that name and waits until every partition has a leader.
+func CreateTopic(t testing.TB, brokers []string, name string, partitions int, configs ...map[string]string) {
+	t.Helper()
+	client := newClient(t, brokers)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(partitions), -1
+	for _, set := range configs {
+		for k, v := range set {
+			c := kmsg.NewCreateTopicsRequestTopicConfig()
+			c.Name, c.Value = k, &v
+			topic.Configs = append(topic.Configs, c)
+		}
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, topic)
+	req.TimeoutMillis = 30_000
+	resp, err := req.RequestWith(ctx, client)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("kafkatest: create topic %s: %v", name, err)
+	}
+	awaitLeaders(t, ctx, client, name, partitions)
+}
+
+// led counts the partitions of a topic that have a leader, and fails unless all that exist have one.
+func led(ctx context.Context, client *kgo.Client, name string) (int, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = &name
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return 0, err
+	}
+	if len(resp.Topics) != 1 {
+		return 0, errors.New("the topic is not in the metadata")
+	}
+	if err := kerr.ErrorForCode(resp.Topics[0].ErrorCode); err != nil {
+		return 0, err
+	}
+	for _, p := range resp.Topics[0].Partitions {
+		if p.Leader < 0 || p.ErrorCode != 0 {
+			return 0, fmt.Errorf("partition %d: leader %d, %v", p.Partition, p.Leader, kerr.ErrorForCode(p.ErrorCode))
+		}
+	}
+	return len(resp.Topics[0].Partitions), nil
+}
+
+// deleteTopic keeps the shared broker small; nothing depends on its success, and a cluster may already be down.
+func deleteTopic(brokers []string, name string) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RequestRetries(0))
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	req := kmsg.NewPtrDeleteTopicsRequest()
+	req.TopicNames = []string{name}
+	topic := kmsg.NewDeleteTopicsRequestTopic()
+	topic.Topic = &name
+	req.Topics = append(req.Topics, topic)
+	_, _ = req.RequestWith(ctx, client)
+}
+
+func newClient(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(brokers...))...)
+	if err != nil {
+		t.Fatalf("kafkatest: client: %v", err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+func uniqueName(t testing.TB) string {
+	name := strings.Map(func(r rune) rune {
+		if (r >= 'a' && r <= 'z') || (r >= 'A' && r <= 'Z') || (r >= '0' && r <= '9') {
+			return r
+		}
+		return '-'
+	}, t.Name())
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails since Go 1.24
+	return name[:min(len(name), 80)] + "-" + hex.EncodeToString(random[:])
+}
+
+// AwaitLeaders waits until every partition of a topic has a leader, as after the loss of a broker.
+func AwaitLeaders(t testing.TB, brokers []string, name string, partitions int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	awaitLeaders(t, ctx, newClient(t, brokers), name, partitions)
+}
+
+func awaitLeaders(t testing.TB, ctx context.Context, client *kgo.Client, name string, partitions int) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		n, err := led(ctx, client, name)
+		if err == nil && n == partitions {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("kafkatest: topic %s has leaders for %d of %d partitions: %v", name, n, partitions, err)
+		}
+	}
+}
