@@ -46,10 +46,14 @@ type Status struct {
 // of this binary. It only reads; the role needs SELECT on the version table. Its error says what to
 // run, and matches [ErrPending], [ErrNewer] or [ErrForeign] when that is what it found.
 func Check(ctx context.Context, db DB, opt Options) error {
-	p, err := opt.plan()
+	p, err := opt.plan(files)
 	if err != nil {
 		return err
 	}
+	return p.check(ctx, db)
+}
+
+func (p plan) check(ctx context.Context, db DB) error {
 	have, err := p.read(ctx, db)
 	if err != nil {
 		return err
@@ -68,7 +72,7 @@ func Check(ctx context.Context, db DB, opt Options) error {
 // Applied lists the migrations of the sets in version order, pending ones included, and versions of
 // a newer binary behind them. A schema that was never migrated has all pending.
 func Applied(ctx context.Context, db DB, opt Options) ([]Status, error) {
-	p, err := opt.plan()
+	p, err := opt.plan(files)
 	if err != nil {
 		return nil, err
 	}

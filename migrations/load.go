@@ -3,6 +3,7 @@ package migrations
 import (
 	"cmp"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -73,7 +74,7 @@ func load(root fs.FS) ([]migration, error) {
 func read(root fs.FS, name string) (migration, error) {
 	parts := filename.FindStringSubmatch(path.Base(name))
 	if parts == nil {
-		return migration{}, fmt.Errorf("want a name like 10001_what.sql")
+		return migration{}, errors.New("want a name like 10001_what.sql")
 	}
 	version, err := strconv.ParseInt(parts[1], 10, 64)
 	if err != nil {

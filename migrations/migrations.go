@@ -64,6 +64,7 @@ func (emptyFS) Open(name string) (fs.File, error) {
 
 // plan is an Options that was checked and filled in, and the migrations it selects.
 type plan struct {
+	root        fs.FS  // a folder for each set; the embedded one but in tests
 	schema      string // empty: the search_path decides
 	prefix      string // the schema as it stands before a table's name
 	lockTimeout time.Duration
@@ -71,10 +72,10 @@ type plan struct {
 	migrations  []migration // in version order
 }
 
-// plan checks the options against what is embedded. It talks to no database, so a wrong option is
+// plan checks the options against the files in root. It talks to no database, so a wrong option is
 // reported before anything is connected.
-func (o Options) plan() (plan, error) {
-	p := plan{schema: o.Schema, lockTimeout: max(0, cmp.Or(o.LockTimeout, DefaultLockTimeout)), log: o.Logger}
+func (o Options) plan(root fs.FS) (plan, error) {
+	p := plan{root: root, schema: o.Schema, lockTimeout: max(0, cmp.Or(o.LockTimeout, DefaultLockTimeout)), log: o.Logger}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -82,7 +83,7 @@ func (o Options) plan() (plan, error) {
 	if p.prefix, err = pgschema.Prefix(o.Schema); err != nil {
 		return plan{}, fmt.Errorf("migrations: %w", err)
 	}
-	all, err := load(files)
+	all, err := load(root)
 	if err != nil {
 		return plan{}, fmt.Errorf("migrations: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 // includes the version table and its rows, so that a later [Up] or [Check] takes them as applied. For
 // a schema that has some migrations already, use [PrintPending].
 func Print(w io.Writer, opt Options) error {
-	p, err := opt.plan()
+	p, err := opt.plan(files)
 	if err != nil {
 		return err
 	}
@@ -21,10 +21,14 @@ func Print(w io.Writer, opt Options) error {
 // PrintPending writes as [Print] does, but only what the schema that db shows still lacks, and
 // nothing at all when it lacks nothing.
 func PrintPending(ctx context.Context, w io.Writer, db DB, opt Options) error {
-	p, err := opt.plan()
+	p, err := opt.plan(files)
 	if err != nil {
 		return err
 	}
+	return p.printPending(ctx, w, db)
+}
+
+func (p plan) printPending(ctx context.Context, w io.Writer, db DB) error {
 	have, err := p.read(ctx, db)
 	if err != nil {
 		return err

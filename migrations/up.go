@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -29,10 +30,14 @@ func Up(ctx context.Context, conn *pgx.ConnConfig, opt Options) error {
 	if conn == nil {
 		return errors.New("migrations: conn is nil: want a config from pgx.ParseConfig")
 	}
-	p, err := opt.plan()
+	p, err := opt.plan(files)
 	if err != nil {
 		return err
 	}
+	return p.up(ctx, conn)
+}
+
+func (p plan) up(ctx context.Context, conn *pgx.ConnConfig) error {
 	var pending []migration
 	db := p.open(conn, &pending)
 	// Closing ends the session, and with it the lock.
@@ -223,7 +228,11 @@ func (p plan) enter(ctx context.Context, c *pgx.Conn, schema string) error {
 
 // apply runs one set's files. Sets go one by one because a provider reads one folder.
 func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
-	provider, err := goose.NewProvider(goose.DialectPostgres, db, FS(set),
+	folder, err := fs.Sub(p.root, string(set))
+	if err != nil {
+		return fmt.Errorf("migrations: set %s: %w", set, err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, folder,
 		goose.WithTableName(Table),
 		// A set that is added later may have lower versions than one that is there.
 		goose.WithAllowOutofOrder(true),
