@@ -3,6 +3,8 @@ package pgtest
 import (
 	"os/exec"
 	"testing"
+
+	"github.com/effectonce/effectonce/migrations"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -57,5 +59,17 @@ func TestServerSurvivesACrash(t *testing.T) {
 		}
 		s.Start(t)
 		AwaitSQL(t, db, "select count(*) = $1 from x", i+1)
+	}
+}
+
+func TestMigratedSchema(t *testing.T) {
+	t.Parallel()
+	db := New(t, migrations.Outbox)
+	db.Exec(t, "insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', 'p')")
+}
+
+func BenchmarkNew(b *testing.B) {
+	for b.Loop() {
+		New(b, migrations.Outbox)
 	}
 }
