@@ -1,0 +1,110 @@
+// Package pgerr sorts the errors of Postgres by what the caller must do next. It never asks pgx's SafeToRetry, which
+// has answered true for a COMMIT that did happen.
+package pgerr
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that the rooms look at by name.
+const (
+	SerializationFailure  = "40001"
+	CompletionUnknown     = "40003"
+	DeadlockDetected      = "40P01"
+	LockNotAvailable      = "55P03"
+	QueryCanceled         = "57014"
+	CheckViolation        = "23514"
+	UniqueViolation       = "23505"
+	UndefinedTable        = "42P01"
+	DuplicateTable        = "42P07"
+	InsufficientPrivilege = "42501"
+	ObjectNotInState      = "55000"
+	ReadOnlyTransaction   = "25006"
+)
+
+// Code returns the SQLSTATE of err, or "" when the server reported none.
+func Code(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// Is reports whether err carries the SQLSTATE code.
+func Is(err error, code string) bool { return Code(err) == code }
+
+// Retry reports whether the whole transaction must simply run again: it lost against another one (serialization failure,
+// deadlock) or waited longer than lock_timeout for it. Nothing of it was kept.
+func Retry(err error) bool {
+	switch Code(err) {
+	case SerializationFailure, DeadlockDetected, LockNotAvailable:
+		return true
+	}
+	return false
+}
+
+// Away reports whether the database cannot be reached or cannot serve anybody now: wait and try again. It says nothing
+// about what became of a statement that was under way; for a COMMIT see [CommitUnknown].
+//
+// A plain context error is not Away: it belongs to the caller. Code of users may return network errors of other systems,
+// so Away is only meant for errors of our own statements.
+func Away(err error) bool {
+	if err == nil {
+		return false
+	}
+	if code := Code(err); code != "" {
+		return awayCode(code) || connecting(err)
+	}
+	if connecting(err) {
+		return true
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	if errors.Is(err, pgconn.ErrConnClosed) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return true
+	}
+	_, isNet := errors.AsType[net.Error](err)
+	return isNet
+}
+
+// awayCode: class 08 is the connection, 53 is resources (disk full, too many connections), 57P an operator's shutdown or
+// a server that starts. 25006 is a primary that has become a standby: the next connection may reach the new primary.
+func awayCode(code string) bool {
+	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P") ||
+		code == ReadOnlyTransaction
+}
+
+// connecting: whatever refuses a new connection, a rotated password included, is for people to repair while we wait.
+func connecting(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
+// CommitUnknown reports whether a COMMIT that returned err may have happened all the same. It is certain that it did not
+// only when the server answered ROLLBACK or reported an ERROR; a FATAL one may follow a commit that is already durable
+// here and waits for a standby.
+func CommitUnknown(err error) bool {
+	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) {
+		return false
+	}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code == CompletionUnknown {
+		return true
+	}
+	// Severity is translated into the server's language, SeverityUnlocalized is not.
+	severity := pg.SeverityUnlocalized
+	if severity == "" {
+		severity = pg.Severity
+	}
+	return severity != "ERROR"
+}
