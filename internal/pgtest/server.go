@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -51,9 +52,14 @@ func (s *Server) URL() string {
 // Start starts a stopped server again, on the same port, and waits until it answers (after crash recovery, if need be).
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	if err := s.start(); err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
+	Await(t, "start of the server", func() (bool, error) {
+		err := s.start()
+		// The backends of a killed postmaster take a moment to notice.
+		if err != nil && strings.Contains(err.Error(), "pre-existing shared memory block") {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // StopFast stops in order: open transactions roll back, a checkpoint is written.

@@ -1,0 +1,155 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ways are how a COMMIT reaches the server.
+var ways = map[string]func(ctx context.Context, conn *pgx.Conn) error{
+	"simple query": func(ctx context.Context, conn *pgx.Conn) error {
+		tx, err := conn.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "insert into x values ($1)", 1); err != nil {
+			return err
+		}
+		return tx.Commit(ctx)
+	},
+	"pipeline": func(ctx context.Context, conn *pgx.Conn) error {
+		b := &pgx.Batch{}
+		b.Queue("begin")
+		b.Queue("insert into x values ($1)", 1)
+		b.Queue("commit")
+		b.Queue("select 1")
+		return conn.SendBatch(ctx, b).Close()
+	},
+	"prepared statement": func(ctx context.Context, conn *pgx.Conn) error {
+		if _, err := conn.Prepare(ctx, "done", "-- x: done\ncommit"); err != nil {
+			return err
+		}
+		if _, err := conn.Exec(ctx, "begin; insert into x values (1)"); err != nil {
+			return err
+		}
+		return conn.PgConn().ExecPrepared(ctx, "done", nil, nil, nil).Read().Err
+	},
+}
+
+func TestProxyAtCommit(t *testing.T) {
+	t.Parallel()
+	for name, way := range ways {
+		for action, rows := range map[Action]int{CutBefore: 0, DropReply: 1, CutAfter: 1, Late: 0} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := New(t)
+				db.Exec(t, "create table x (i int)")
+				proxy := NewProxy(t, db.URL)
+				conn := connect(t, proxy.URL())
+				if err := way(t.Context(), conn); err != nil {
+					t.Fatalf("without a trap: %v", err)
+				}
+				db.Exec(t, "truncate x")
+
+				trap := proxy.OnCommit(action)
+				err := way(t.Context(), conn)
+				var refused *pgconn.PgError
+				if err == nil || errors.As(err, &refused) {
+					t.Fatalf("action %d: the commit ended in %v; want a lost connection", action, err)
+				}
+				<-trap.Fired()
+				if action == CutAfter { // the only one whose end nobody is told
+					AwaitSQL(t, db, "select count(*) = 1 from x")
+				}
+				if n := One[int](t, db, "select count(*) from x"); n != rows {
+					t.Fatalf("action %d: %d rows committed, want %d", action, n, rows)
+				}
+				if action == Late {
+					trap.Release()
+					AwaitSQL(t, db, "select count(*) = 1 from x")
+				}
+				if err := way(t.Context(), connect(t, proxy.URL())); err != nil {
+					t.Fatalf("a trap worked twice: %v", err)
+				}
+			})
+		}
+	}
+}
+
+func TestProxySkip(t *testing.T) {
+	t.Parallel()
+	proxy := NewProxy(t, New(t).URL)
+	conn := connect(t, proxy.URL())
+	trap := proxy.On(func(sql string) bool { return sql == "select $1::int" }, 2, DropReply)
+	for i := range 2 {
+		if _, err := conn.Exec(t.Context(), "select $1::int", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "select $1::int", 3); err == nil {
+		t.Fatal("the third one came through")
+	}
+	<-trap.Fired()
+}
+
+func TestProxyPauseRefuseCut(t *testing.T) {
+	t.Parallel()
+	proxy := NewProxy(t, New(t).URL)
+	conn := connect(t, proxy.URL())
+	proxy.Pause()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(context.Background(), "select 1")
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		t.Fatalf("a paused proxy answered: %v", err)
+	case <-time.After(50 * time.Millisecond): // an answer that is never allowed cannot be awaited
+	}
+	proxy.Resume()
+	if err := <-answer; err != nil {
+		t.Fatal(err)
+	}
+	proxy.Refuse(true)
+	if _, err := pgx.Connect(t.Context(), proxy.URL()); err == nil {
+		t.Fatal("a refusing proxy let a connection in")
+	}
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Fatalf("refusing touched an open connection: %v", err)
+	}
+	proxy.Refuse(false)
+	proxy.CutAll()
+	if _, err := conn.Exec(t.Context(), "select 1"); err == nil {
+		t.Fatal("a cut connection works")
+	}
+	connect(t, proxy.URL())
+}
+
+func TestIsCommit(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"commit": true, "COMMIT": true, "end": true, "begin; select 1; commit;": true, "-- relay: claim\ncommit": true,
+		"commit and chain": true, "commit\n": true, "commit prepared 'x'": true,
+		"select 'commit'": false, "insert into commits values (1)": false, "": false, "rollback": false,
+	} {
+		if got := IsCommit(sql); got != want {
+			t.Errorf("IsCommit(%q) = %v", sql, got)
+		}
+	}
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
