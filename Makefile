@@ -1,0 +1,50 @@
+# Everything a developer runs. `make` alone prints what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The tools of `make lint` are pinned in a module of their own.
+TOOL := go tool -modfile=tools/go.mod
+# One Postgres and one Kafka for all packages of a run.
+STACK := go run ./internal/teststack --
+# What to test: make test PKG=./relay/... RUN=TestTakeOver
+PKG ?= ./...
+RUN ?= .
+FUZZTIME ?= 30s
+
+help: ## print this
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+test: ## every test, with the race detector, on a throwaway Postgres and Kafka
+	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(PKG)
+
+test-short: ## the quick ones, without the race detector
+	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+
+lint: ## formatting, go vet, staticcheck
+	@unformatted=$$($(TOOL) gofumpt -l .); \
+	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(TOOL) staticcheck ./...
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@{ grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . || true; } | while IFS=: read -r file _ name; do \
+		echo "$$name in $$(dirname "$$file")"; \
+		go test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" < /dev/null; \
+	done
+
+demo: ## payments to ledger and email in one process, with faults, and the count at the end
+	go run ./examples/demo
+
+bench: ## rates on this machine, peers side by side
+	cd bench && go run .
+
+kafka: ## fetch Kafka's jars ahead of the first test
+	$(STACK) jars
+
+clean: ## remove the caches that tests filled
+	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
+	go clean -testcache
+
+.PHONY: help test test-short lint fuzz demo bench kafka clean

@@ -1,0 +1,129 @@
+package house
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// allowed says which rooms each room may import. A room is a package with those below it; internal packages are leaves that
+// every room may import, except the ones for tests.
+var allowed = map[string][]string{
+	"event":                       {},
+	"outbox":                      {"event"},
+	"outboxtest":                  {"event", "outbox", "inbox"},
+	"relay":                       {"event", "outbox"},
+	"publisher":                   {"event"},
+	"consumer":                    {"event", "inbox"},
+	"inbox":                       {"event"},
+	"watermill":                   {"event", "outbox", "relay", "inbox"},
+	"idempotency":                 {},
+	"idempotency/pgstore":         {"idempotency"},
+	"idempotency/redisstore":      {"idempotency"},
+	"idempotency/dynamostore":     {"idempotency"},
+	"idempotency/httpedge":        {"idempotency"},
+	"idempotency/recovery":        {"idempotency"},
+	"idempotency/client":          {"idempotency"},
+	"idempotency/idempotencytest": {"idempotency"},
+	"migrations":                  {},
+	"cmd":                         {"*"},
+	"examples":                    {"*", "examples"},
+	// internal packages stand on each other, but on a room only where it is named here.
+	"internal":          {},
+	"internal/devstack": {"*"},
+	"internal/pgtest":   {"migrations"},
+	"internal/story":    {"migrations"},
+}
+
+// onlyForTests may be imported by test files and by each other, and by nothing that users build in.
+var onlyForTests = []string{"internal/pgtest", "internal/kafkatest", "internal/story", "internal/child"}
+
+// star is what "*" stands for: everything but commands and examples.
+func star(room string) bool { return room != "cmd" && room != "examples" }
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		room := roomOf(p.path)
+		may, known := allowed[room]
+		if !known {
+			t.Errorf("%s is in no room: add it to the table here and to the design", p.path)
+			continue
+		}
+		for _, path := range p.imports {
+			to := roomOf(path)
+			switch {
+			case strings.HasPrefix(path, "internal/"):
+				if under(path, onlyForTests) && !strings.HasPrefix(p.path, "internal/") {
+					t.Errorf("%s imports %s, which is for tests", p.path, path)
+				}
+			case to == room || slices.Contains(may, to) || (slices.Contains(may, "*") && star(to)):
+			default:
+				t.Errorf("%s may not import %s: its room may import %v", p.path, path, may)
+			}
+		}
+	}
+}
+
+type goPackage struct {
+	path    string   // relative to the module; "" is its root
+	imports []string // of ours, likewise; test files left out
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct {
+			ImportPath       string
+			Imports, GoFiles []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		if len(p.GoFiles) == 0 {
+			continue
+		}
+		one := goPackage{path: ours(p.ImportPath)}
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, module+"/") {
+				one.imports = append(one.imports, ours(i))
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func ours(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+
+// roomOf is the longest entry of the table that path is in or under; the path itself when there is none.
+func roomOf(path string) string {
+	best := ""
+	for room := range allowed {
+		if len(room) > len(best) && under(path, []string{room}) {
+			best = room
+		}
+	}
+	if best == "" {
+		return path
+	}
+	return best
+}
+
+func under(path string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return path == d || strings.HasPrefix(path, d+"/") })
+}

@@ -1,0 +1,88 @@
+package house
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	// The first line names the statement in pg_stat_statements.
+	nameLine = regexp.MustCompile(`^-- ([a-z]+): [a-z][a-z0-9 -]*(\n|$)`)
+	// What is no keyword: comments, string literals, quoted identifiers.
+	quoted     = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"`)
+	identifier = regexp.MustCompile(`^[a-z_]+$`)
+	upper      = regexp.MustCompile(`[A-Z]`)
+	// A text that begins like this is a statement, wherever it stands.
+	looksLikeSQL = regexp.MustCompile(`(?is)^\s*(--[^\n]*\n\s*)*(select\s.*\sfrom\s|select pg_|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s|with\s+\S+\s+as\s*\(|(create|alter|drop)\s+(table|index)\s|lock\s+table\s)`)
+)
+
+// TestQueries: in a queries.go every string constant is one statement with its name in front.
+func TestQueries(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if path.Base(s.path) != "queries.go" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for i, value := range spec.Values {
+				checkQuery(t, s, spec.Names[i].Name, value)
+			}
+			return true
+		})
+	}
+}
+
+func checkQuery(t *testing.T, s source, name string, value ast.Expr) {
+	t.Helper()
+	if _, ok := value.(*ast.BinaryExpr); ok {
+		t.Errorf("%s: %s is put together from parts: write the statement out", s.at(value), name)
+		return
+	}
+	literal, ok := value.(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return
+	}
+	sql, err := strconv.Unquote(literal.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if identifier.MatchString(sql) {
+		return // a table's or column's name, as COPY wants it
+	}
+	if m := nameLine.FindStringSubmatch(sql); m == nil || m[1] != path.Base(s.pkg) {
+		t.Errorf("%s: %s must begin with a line `-- %s: verb`", s.at(value), name, path.Base(s.pkg))
+	}
+	if at := upper.FindString(quoted.ReplaceAllString(sql, "")); at != "" {
+		t.Errorf("%s: %s has an upper-case %s outside of comments and strings", s.at(value), name, at)
+	}
+}
+
+// TestSQLIsInQueries: no statement hides elsewhere. Examples and internal packages keep theirs where they like, and
+// migrations are SQL through and through.
+func TestSQLIsInQueries(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if !s.public() || path.Base(s.path) == "queries.go" || s.pkg == "migrations" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			if text, err := strconv.Unquote(literal.Value); err == nil && looksLikeSQL.MatchString(text) {
+				t.Errorf("%s: SQL outside of queries.go: %.60s", s.at(n), strings.TrimSpace(text))
+			}
+			return true
+		})
+	}
+}
