@@ -1,0 +1,121 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// copyFrom is the number of events from which COPY beats one statement, by measurement: docs/decisions/0001-append-many.md.
+const copyFrom = 200
+
+// Appender writes events into the outbox. The zero value is ready; a value may be copied and used by many goroutines.
+type Appender struct {
+	// Source is given to events that have none, such as "payments". Empty: none; the relay then sends "effectonce".
+	Source string
+	// Schema holds the outbox's tables: 1 to 63 of a-z, 0-9 and _, not beginning with a digit. Empty: the connection's
+	// search_path decides, which a pooler may lose.
+	Schema string
+	// MaxPayload bounds an event's payload, in bytes. Zero: key, headers and payload together must fit into a Kafka record
+	// of 1 MiB, which is what brokers accept unless told otherwise. Negative: no bound. Raise it together with the topic's
+	// max.message.bytes: an event that the broker refuses is refused when it is too late for the business transaction.
+	MaxPayload int
+	// Propagator writes the trace of the context into the event's headers. Nil: W3C trace context, without baggage.
+	// A header that the event has already wins.
+	Propagator propagation.TextMapPropagator
+}
+
+// SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an interface
+// only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that rewrite the
+// arguments of a query must be asked for their *sql.Tx: tx.Tx in bun, tx.Statement.ConnPool.(*sql.Tx) in GORM.
+type SQLTx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	Commit() error
+	Rollback() error
+}
+
+// Append is [Appender.Append] of the zero Appender.
+func Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
+	return Appender{}.Append(ctx, tx, events...)
+}
+
+// Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement, or
+// one COPY for many events, in any mode of pgx. The events are not changed; one without an ID gets a UUIDv7 that the
+// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent.
+//
+// All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx is
+// as good as before. Any other error comes from the database, and tx must be rolled back.
+func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
+	if tx == nil {
+		return errors.New("outbox: tx is nil: append within the transaction of the business change")
+	}
+	b, err := a.prepare(ctx, events)
+	if err != nil {
+		return err
+	}
+	if len(events) >= copyFrom || b.bytes > maxStatement {
+		return b.copy(ctx, tx)
+	}
+	return b.statements(func(query string, args []any) error {
+		_, err := tx.Exec(ctx, query, args...)
+		return err
+	})
+}
+
+// AppendSQL is [Appender.Append] for database/sql, with any Postgres driver. It sends one statement, or one for every
+// 10,000 events or 8 MiB.
+func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
+	if tx == nil {
+		return errors.New("outbox: tx is nil: append within the transaction of the business change")
+	}
+	b, err := a.prepare(ctx, events)
+	if err != nil {
+		return err
+	}
+	return b.statements(func(query string, args []any) error {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	})
+}
+
+// batch is checked events and what is written of them beyond what they say themselves.
+type batch struct {
+	prefix string // of the schema, for queries
+	schema string
+	events []event.Event
+	rows   []row
+	bytes  int // of everything that is sent, roughly
+}
+
+// prepare refuses what cannot be published, before anything is sent.
+func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, error) {
+	prefix, err := pgschema.Prefix(a.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: Appender.Schema: %w", err)
+	}
+	if reason := badText(a.Source); reason != "" {
+		return nil, fmt.Errorf("outbox: Appender.Source %s", reason)
+	}
+	b := &batch{prefix: prefix, schema: a.Schema, events: events, rows: make([]row, len(events))}
+	trace := a.trace(ctx)
+	seen := make(map[[16]byte]int)
+	for i := range events {
+		size, err := a.check(i, &events[i], trace.headers)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkTwice(seen, i, events[i].ID); err != nil {
+			return nil, err
+		}
+		b.rows[i] = a.row(&events[i], trace)
+		b.bytes += size
+	}
+	return b, nil
+}

@@ -1,0 +1,326 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+	"github.com/uptrace/bun"
+	"github.com/uptrace/bun/dialect/pgdialect"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+)
+
+// stored reads the outbox back in id order, in the terms of an event.
+func stored(t testing.TB, db *pgtest.DB) []event.Event {
+	t.Helper()
+	rows, err := db.Pool.Query(t.Context(), `select message_id::text, source, tenant, topic, key, type, content_type,
+		coalesce(headers, '{}'), payload, coalesce(event_time, '0001-01-01 00:00:00Z'), lane, id from outbox_event order by id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (event.Event, error) {
+		var e event.Event
+		var id string
+		err := row.Scan(&id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &e.Headers, &e.Payload, &e.Time,
+			&e.Position.Lane, &e.Position.Seq)
+		e.ID, e.Time, e.Position = uuid.MustParse(id), e.Time.UTC(), event.Position{}
+		if len(e.Headers) == 0 {
+			e.Headers = nil
+		}
+		return e, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// awkward makes n events with what text formats stumble over.
+func awkward(n int) []event.Event {
+	texts := []string{"plain", "", `quo"te`, `back\slash`, "NULL", "null", "{}", `{"a",b}`, "with,comma", " spaced ", "é\u2028🎈", "new\nline\ttab", "$1 ? %s", `\x41`, "'"}
+	payloads := [][]byte{nil, {}, {0, 1, 255, '\\'}, []byte(`{"a":1}`), []byte(strings.Repeat("z", 3000))}
+	events := make([]event.Event, n)
+	for i := range events {
+		text := texts[i%len(texts)]
+		events[i] = event.Event{ID: event.NewID(), Source: "s" + text, Tenant: text, Topic: "payments", Key: text, Type: "T" + text,
+			ContentType: text, Payload: payloads[i%len(payloads)]}
+		if i%3 == 0 {
+			events[i].Headers = map[string]string{"n": strconv.Itoa(i), "h" + text: text}
+		}
+		if i%2 == 0 {
+			events[i].Time = time.Date(2026, 1, 2, 3, 4, i%60, 123456000, time.UTC)
+		}
+	}
+	return events
+}
+
+func equal(t testing.TB, got, want []event.Event) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d events stored, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if (got[i].Payload == nil) != (want[i].Payload == nil) || !reflect.DeepEqual(got[i], want[i]) {
+			t.Fatalf("event %d\n got %#v\nwant %#v", i, got[i], want[i])
+		}
+	}
+}
+
+// sizes cover one statement for one, one for many, and COPY.
+var sizes = []int{0, 1, 2, 45, 450}
+
+var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+
+func TestAppendInEveryMode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(strings.ReplaceAll(mode.String(), " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t, migrations.Outbox)
+			pool := poolIn(t, db, mode)
+			var want []event.Event
+			for _, n := range sizes {
+				events := awkward(n)
+				inTx(t, pool, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events...) })
+				want = append(want, events...)
+				equal(t, stored(t, db), want)
+			}
+		})
+	}
+}
+
+func poolIn(t testing.TB, db *pgtest.DB, mode pgx.QueryExecMode) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.DefaultQueryExecMode = mode
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func inTx(t testing.TB, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), pool, do); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAppendSQLWithEveryDriver(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, driver, params string }{
+		{"pgx", "pgx", ""},
+		{"pgx_exec", "pgx", "&default_query_exec_mode=exec"},
+		{"pgx_simple_protocol", "pgx", "&default_query_exec_mode=simple_protocol"},
+		{"pq", "postgres", ""},
+		{"pq_binary_parameters", "postgres", "&binary_parameters=yes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t, migrations.Outbox)
+			pool := openSQL(t, c.driver, db.URL+c.params)
+			var want []event.Event
+			for _, n := range sizes {
+				events := awkward(n)
+				tx, err := pool.BeginTx(t.Context(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := (outbox.Appender{}).AppendSQL(t.Context(), tx, events...); err != nil {
+					t.Fatal(err)
+				}
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, events...)
+				equal(t, stored(t, db), want)
+			}
+		})
+	}
+}
+
+func openSQL(t testing.TB, driver, url string) *sql.DB {
+	t.Helper()
+	pool, err := sql.Open(driver, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+func TestAppendSQLInBun(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	orm := bun.NewDB(openSQL(t, "pgx", db.URL), pgdialect.New())
+	events := awkward(45)
+	err := orm.RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+		return outbox.Appender{}.AppendSQL(ctx, tx.Tx, events...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, stored(t, db), events)
+
+	// bun's own ExecContext rewrites the query and drops the arguments: that must be loud, and say what to do.
+	err = orm.RunInTx(t.Context(), nil, func(ctx context.Context, tx bun.Tx) error {
+		return outbox.Appender{}.AppendSQL(ctx, tx, events[0])
+	})
+	if err == nil || !strings.Contains(err.Error(), "tx.Tx") {
+		t.Fatalf("bun.Tx itself: %v", err)
+	}
+	equal(t, stored(t, db), events)
+}
+
+func TestRolledBackLeavesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	for _, n := range sizes {
+		tx, err := db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := outbox.Append(t.Context(), tx, awkward(n)...); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	equal(t, stored(t, db), nil)
+}
+
+func TestDefaultsOfAppend(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	for _, n := range sizes {
+		events := make([]event.Event, n)
+		for i := range events {
+			events[i] = event.Event{Topic: "t", Type: "T", Time: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)}
+		}
+		if n > 1 {
+			events[1].Source = "own"
+		}
+		before := slices.Clone(events)
+		inTx(t, db.Pool, func(tx pgx.Tx) error {
+			return outbox.Appender{Source: "shop", Schema: db.Schema}.Append(t.Context(), tx, events...)
+		})
+		if !reflect.DeepEqual(events, before) {
+			t.Fatal("the caller's events were changed")
+		}
+		for i, e := range stored(t, db) {
+			if _, ok := event.IDTime(e.ID); !ok {
+				t.Errorf("event %d has id %s, want a UUIDv7", i, e.ID)
+			}
+			want := "shop"
+			if i == 1 {
+				want = "own"
+			}
+			if e.Source != want || e.ContentType != "" || e.Payload != nil || e.Time.Year() != 9999 {
+				t.Errorf("event %d of %d: %+v", i, n, e)
+			}
+		}
+		db.Exec(t, "delete from outbox_event where $1", true)
+	}
+}
+
+func TestLargeBatchIsCutInOrder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	events := make([]event.Event, 20)
+	for i := range events {
+		events[i] = event.Event{ID: event.NewID(), Topic: "t", Key: "k", Type: "T", Payload: []byte(strings.Repeat(fmt.Sprint(i%10), 1_000_000))}
+	}
+	pool := openSQL(t, "pgx", db.URL)
+	tx, err := pool.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spy := &countingTx{SQLTx: tx}
+	if err := (outbox.Appender{}).AppendSQL(t.Context(), spy, events...); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if len(spy.args) != 3 || slices.Contains(spy.args, 0) {
+		t.Errorf("20 MB went in statements with %v arguments, want 3 statements", spy.args)
+	}
+	inTx(t, db.Pool, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, rename(events)...) })
+	got := stored(t, db)
+	for i := range got {
+		if got[i].Payload[0] != events[i%20].Payload[0] || len(got[i].Payload) != 1_000_000 {
+			t.Fatalf("event %d is out of order", i)
+		}
+	}
+}
+
+func rename(events []event.Event) []event.Event {
+	events = slices.Clone(events)
+	for i := range events {
+		events[i].ID = event.NewID()
+	}
+	return events
+}
+
+// countingTx notes how many arguments each statement had.
+type countingTx struct {
+	outbox.SQLTx
+	args []int
+}
+
+func (c *countingTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	c.args = append(c.args, len(args))
+	return c.SQLTx.ExecContext(ctx, query, args...)
+}
+
+// The retry of database/sql and pgx for statements without arguments may run them twice.
+func TestStatementsHaveArguments(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	tx, err := openSQL(t, "pgx", db.URL).BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	spy := &countingTx{SQLTx: tx}
+	for _, n := range sizes {
+		spy.args = nil
+		if err := (outbox.Appender{}).AppendSQL(t.Context(), spy, awkward(n)...); err != nil {
+			t.Fatal(err)
+		}
+		if len(spy.args) != min(n, 1) || slices.Contains(spy.args, 0) {
+			t.Errorf("%d events: statements with %v arguments", n, spy.args)
+		}
+	}
+	spy.args = nil
+	if err := outbox.LockKeysSQL(t.Context(), spy, "a", "b"); err != nil || !slices.Equal(spy.args, []int{1}) {
+		t.Errorf("LockKeysSQL: %v, arguments %v", err, spy.args)
+	}
+}
+
+func TestQueriesPrepare(t *testing.T) {
+	t.Parallel()
+	pgtest.PrepareAll(t, pgtest.New(t, migrations.Outbox), outbox.Queries)
+}

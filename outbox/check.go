@@ -1,0 +1,165 @@
+package outbox
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// The bounds of an event. The table checks topic, type, key and reserved headers once more, for producers in plain SQL.
+const (
+	maxRecord      = 1 << 20 // bytes; a broker's default is 1,048,588 for a batch of one
+	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" behind it
+	maxKey         = 8192    // bytes
+	maxText        = 2048    // bytes of type, source, tenant, content type
+	maxHeaders     = 100
+	maxHeaderName  = 255  // bytes
+	maxHeaderValue = 8192 // bytes
+
+	// recordOverhead is what a record takes beside key, payload and the texts counted one by one: batch and record framing
+	// (under 100 bytes), and names, lengths and fixed values of the codec's headers (under 300).
+	recordOverhead = 512
+	headerOverhead = 8 // two lengths, each a varint
+)
+
+// EventError refuses an event before anything was sent: the transaction goes on as if Append had not been called.
+type EventError struct {
+	// Index is the event's place among those given to Append, from 0.
+	Index int
+	// Field is the name of the field of event.Event that is wrong.
+	Field string
+	// Reason says what is wrong and what is allowed. It contains no payload, key or header value.
+	Reason string
+}
+
+// Error names event and field.
+func (e *EventError) Error() string {
+	return fmt.Sprintf("outbox: event %d: %s %s", e.Index, e.Field, e.Reason)
+}
+
+// check returns how large the event is as a record, about, with the headers that the trace adds.
+func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, error) {
+	refuse := func(field, format string, args ...any) (int, error) {
+		return 0, &EventError{Index: i, Field: field, Reason: fmt.Sprintf(format, args...)}
+	}
+	if e.ID == uuid.Max {
+		return refuse("ID", "is the max UUID: leave it zero, or use event.NewID")
+	}
+	if !validTopic(e.Topic) {
+		return refuse("Topic", "%.64q is no name that Kafka accepts: want 1 to %d of a-z, A-Z, 0-9, '.', '_' and '-', but not \".\" or \"..\"", e.Topic, maxTopic)
+	}
+	if e.Type == "" {
+		return refuse("Type", "is empty: name the kind of fact, such as \"PaymentCreated\"")
+	}
+	if len(e.Key) > maxKey {
+		return refuse("Key", "has %d bytes: at most %d are allowed", len(e.Key), maxKey)
+	}
+	if !event.Storable(e.Key) {
+		return refuse("Key", "is not valid UTF-8 without U+0000: encode binary keys, in hex for example")
+	}
+	size := recordOverhead + len(e.Key) + len(a.Source)
+	for _, f := range [...]struct{ name, value string }{
+		{"Type", e.Type}, {"Source", e.Source}, {"Tenant", e.Tenant}, {"ContentType", e.ContentType},
+	} {
+		if reason := badText(f.value); reason != "" {
+			return refuse(f.name, "%s", reason)
+		}
+		size += len(f.value)
+	}
+	if reason := badHeaders(e.Headers); reason != "" {
+		return refuse("Headers", "%s", reason)
+	}
+	size += headersSize(e.Headers) + headersSize(trace)
+	// What RFC 3339 can say, and so ce_time: narrower than Postgres.
+	if year := e.Time.UTC().Year(); year < 1 || year > 9999 {
+		return refuse("Time", "is in year %d: want 1 to 9999", year)
+	}
+	switch limit := a.limit(size); {
+	case limit >= 0 && len(e.Payload) > limit:
+		return refuse("Payload", "has %d bytes: at most %d are allowed, see Appender.MaxPayload", len(e.Payload), limit)
+	}
+	return size + len(e.Payload), nil
+}
+
+// limit is the largest payload beside the other size bytes of the record; negative: any.
+func (a Appender) limit(size int) int {
+	if a.MaxPayload != 0 {
+		return max(a.MaxPayload, -1)
+	}
+	// Never negative: maxHeaders headers of the longest, and all else, fit.
+	return maxRecord - size
+}
+
+// checkTwice refuses an id that an event before has: one of the two would be dropped as a duplicate by every consumer.
+func checkTwice(seen map[[16]byte]int, i int, id uuid.UUID) error {
+	if id == uuid.Nil {
+		return nil
+	}
+	if first, ok := seen[id]; ok {
+		return &EventError{Index: i, Field: "ID", Reason: fmt.Sprintf("is also the id of event %d", first)}
+	}
+	seen[id] = i
+	return nil
+}
+
+// validTopic is Kafka's own rule, and the table's check constraint.
+func validTopic(topic string) bool {
+	if topic == "" || len(topic) > maxTopic || topic == "." || topic == ".." {
+		return false
+	}
+	for i := range len(topic) {
+		switch c := topic[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// badText says why s cannot be a text column or a header, or nothing.
+func badText(s string) string {
+	switch {
+	case len(s) > maxText:
+		return fmt.Sprintf("has %d bytes: at most %d are allowed", len(s), maxText)
+	case !event.Storable(s):
+		return "is not valid UTF-8 without U+0000"
+	}
+	return ""
+}
+
+func badHeaders(headers map[string]string) string {
+	if len(headers) > maxHeaders {
+		return fmt.Sprintf("are %d: at most %d are allowed", len(headers), maxHeaders)
+	}
+	for name, value := range headers {
+		if reason := badHeader(name, value); reason != "" {
+			return fmt.Sprintf("%.64q: %s", name, reason)
+		}
+	}
+	return ""
+}
+
+func badHeader(name, value string) string {
+	switch {
+	case name == "" || len(name) > maxHeaderName:
+		return fmt.Sprintf("the name has %d bytes: want 1 to %d", len(name), maxHeaderName)
+	case event.ReservedHeader(name):
+		return "the name is reserved: names beginning with ce_, and content-type, are made of the event's fields"
+	case len(value) > maxHeaderValue:
+		return fmt.Sprintf("the value has %d bytes: at most %d are allowed", len(value), maxHeaderValue)
+	case !event.Storable(name) || !event.Storable(value):
+		return "name and value must be valid UTF-8 without U+0000"
+	}
+	return ""
+}
+
+func headersSize(headers map[string]string) int {
+	size := 0
+	for name, value := range headers {
+		size += len(name) + len(value) + headerOverhead
+	}
+	return size
+}

@@ -1,0 +1,59 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// copy writes the batch by COPY, which draws ids row by row, in order, and streams: it needs no memory of its own.
+func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
+	name := pgx.Identifier{table}
+	if b.schema != "" {
+		name = pgx.Identifier{b.schema, table}
+	}
+	src := &source{batch: b, next: -1}
+	n, err := tx.CopyFrom(ctx, name, columns(), src)
+	if err != nil {
+		return b.failed(err)
+	}
+	if n != int64(len(b.events)) {
+		// A trigger can swallow rows of COPY; an event that is silently gone is what this module exists against.
+		return fmt.Errorf("outbox: append %d events: the table took %d: roll back", len(b.events), n)
+	}
+	return nil
+}
+
+// source hands the rows to COPY. pgx encodes a row before it asks for the next, so that one slice does for all.
+type source struct {
+	batch  *batch
+	next   int
+	values [10]any
+}
+
+func (s *source) Next() bool {
+	s.next++
+	return s.next < len(s.batch.events)
+}
+
+func (s *source) Err() error { return nil }
+
+func (s *source) Values() ([]any, error) {
+	e, r := &s.batch.events[s.next], &s.batch.rows[s.next]
+	var headers, payload, at any
+	if r.headers != "" {
+		headers = r.headers
+	}
+	if e.Payload != nil {
+		payload = e.Payload
+	}
+	if !r.time.IsZero() {
+		at = r.time
+	}
+	s.values = [...]any{
+		pgtype.UUID{Bytes: r.id, Valid: true}, r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers, payload, at,
+	}
+	return s.values[:], nil
+}

@@ -1,0 +1,63 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// LockKeys makes other transactions that lock one of these keys wait until tx ends. It is for events whose key has no row
+// that the transaction locks anyway: without some lock, two transactions append in one order and decide in the other, and
+// consumers see the key's events in an order that never was.
+//
+// Call it once, before reading what the decision depends on, with all the keys: they are locked in an order that does not
+// deadlock, in one round trip. Empty keys are left out, for they promise no order. Two keys may share a lock (it is a
+// 64-bit hash), which costs a wait and nothing else. Each key takes a place in the server's lock table
+// (max_locks_per_transaction), so lock hundreds, not hundreds of thousands.
+//
+// An error that is not about a key comes from the database, and tx must be rolled back. From plain SQL, lock one key by
+// select pg_advisory_xact_lock(hashtextextended('acc-1' collate "C", 0)), several in the order of these hashes.
+func LockKeys(ctx context.Context, tx pgx.Tx, keys ...string) error {
+	if tx == nil {
+		return errors.New("outbox: tx is nil: lock within the transaction of the business change")
+	}
+	return lockKeys(keys, func(query, arg string) error {
+		_, err := tx.Exec(ctx, query, arg)
+		return err
+	})
+}
+
+// LockKeysSQL is [LockKeys] for database/sql.
+func LockKeysSQL(ctx context.Context, tx SQLTx, keys ...string) error {
+	if tx == nil {
+		return errors.New("outbox: tx is nil: lock within the transaction of the business change")
+	}
+	return lockKeys(keys, func(query, arg string) error {
+		_, err := tx.ExecContext(ctx, query, arg)
+		return err
+	})
+}
+
+func lockKeys(keys []string, exec func(query, arg string) error) error {
+	list := newArray(len(keys) * 16)
+	for i, key := range keys {
+		if !event.Storable(key) {
+			return fmt.Errorf("outbox: lock keys: key %d is not valid UTF-8 without U+0000", i)
+		}
+		if key != "" {
+			list.text(key)
+		}
+	}
+	arg := list.String()
+	if arg == "{}" {
+		return nil
+	}
+	if err := exec(queryLockKeys, arg); err != nil {
+		return fmt.Errorf("outbox: lock %d keys: %w", len(keys), err)
+	}
+	return nil
+}

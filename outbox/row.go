@@ -1,0 +1,96 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// row is what an event's row says beside the event's own fields.
+type row struct {
+	id      uuid.UUID
+	source  string
+	headers string    // a JSON object; empty: null
+	time    time.Time // in UTC; zero: null
+}
+
+func (a Appender) row(e *event.Event, trace trace) row {
+	r := row{id: e.ID, source: e.Source, headers: trace.json}
+	if r.id == uuid.Nil {
+		r.id = event.NewID()
+	}
+	if r.source == "" {
+		r.source = a.Source
+	}
+	if len(e.Headers) > 0 {
+		r.headers = encode(e.Headers, trace.headers)
+	}
+	if !e.Time.IsZero() {
+		// Postgres rounds, and rounding may leave year 9999.
+		r.time = e.Time.UTC().Truncate(time.Microsecond)
+	}
+	return r
+}
+
+// trace is the headers that say which trace the context belongs to. Empty without a span.
+type trace struct {
+	headers map[string]string
+	json    string // the same, encoded: most events have no other headers
+}
+
+func (a Appender) trace(ctx context.Context) trace {
+	var p propagation.TextMapPropagator = propagation.TraceContext{}
+	if a.Propagator != nil {
+		p = a.Propagator
+	}
+	carrier := propagation.MapCarrier{}
+	p.Inject(ctx, carrier)
+	// Tracing must not make a business transaction fail: what cannot be stored is left out.
+	maps.DeleteFunc(carrier, func(name, value string) bool { return badHeader(name, value) != "" })
+	if len(carrier) == 0 {
+		return trace{}
+	}
+	return trace{headers: carrier, json: encode(carrier, nil)}
+}
+
+// encode writes headers as a JSON object; those of more are added when their name is not among them.
+func encode(headers, more map[string]string) string {
+	b := make([]byte, 0, 2+headersSize(headers)+headersSize(more))
+	b = append(b, '{')
+	for name, value := range headers {
+		b = appendMember(b, name, value)
+	}
+	for name, value := range more {
+		if _, own := headers[name]; !own {
+			b = appendMember(b, name, value)
+		}
+	}
+	return string(append(b, '}'))
+}
+
+func appendMember(b []byte, name, value string) []byte {
+	if len(b) > 1 {
+		b = append(b, ',')
+	}
+	b = appendJSON(b, name)
+	b = append(b, ':')
+	return appendJSON(b, value)
+}
+
+func appendJSON(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			quoted, _ := json.Marshal(s) // a string never fails
+			return append(b, quoted...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
