@@ -20,7 +20,7 @@ create table outbox_event (
 	event_time   timestamptz, -- null: created_at
 	created_at   timestamptz not null default clock_timestamp(),
 	primary key (lane, id),
-	constraint outbox_event_topic check (topic ~ '^[a-zA-Z0-9._-]{1,249}$' and topic not in ('.', '..')),
+	constraint outbox_event_topic check (topic ~ '^[a-zA-Z0-9._-]+$' and octet_length(topic) <= 249 and topic not in ('.', '..')),
 	constraint outbox_event_type check (type <> ''),
 	constraint outbox_event_key check (octet_length(key) <= 8192),
 	constraint outbox_event_headers check (headers is null or (jsonb_typeof(headers) = 'object'
