@@ -1,0 +1,150 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// mostAtOnce bounds the requests that one Publish has in flight. kafka-go takes a connection for each.
+const mostAtOnce = 64
+
+// Kafka publishes events to a cluster. Its methods may be called from several goroutines.
+type Kafka struct {
+	cfg    Config
+	codec  kafka.Compression
+	wire   *wire
+	client *kafka.Client
+	pool   sync.Pool // of *batch
+
+	mu      sync.Mutex
+	topics  map[string]*topic
+	done    chan struct{} // closed by Close
+	closed  bool
+	running sync.WaitGroup
+}
+
+// NewKafka makes a Kafka of bootstrap addresses ("host:port"). It starts nothing and connects to nothing: brokers that are
+// away show in verdicts. An error says which setting to change.
+func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
+	var errs []error
+	if len(brokers) == 0 {
+		errs = append(errs, errors.New("name at least one broker as host:port"))
+	}
+	for _, b := range brokers {
+		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+			errs = append(errs, fmt.Errorf("write broker %q as host:port", b))
+		}
+	}
+	cfg, err := cfg.withDefaults()
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, fmt.Errorf("publisher: %w", err)
+	}
+	codec, err := codecOf(cfg.Compression)
+	if err != nil {
+		return nil, fmt.Errorf("publisher: %w", err)
+	}
+	k := &Kafka{cfg: cfg, codec: codec, wire: newWire(cfg), topics: map[string]*topic{}, done: make(chan struct{})}
+	// Without a time-out of its own the client tells brokers to give their replicas 500 ms.
+	k.client = &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: cfg.Timeout, Transport: k.wire}
+	k.pool.New = func() any { return &batch{compression: codec} }
+	return k, nil
+}
+
+// Close makes running Publish calls send nothing more, waits for what they have in flight (at most Config.Timeout) and closes
+// the connections. Later calls get ErrClosed. It always returns nil.
+func (k *Kafka) Close() error {
+	k.mu.Lock()
+	if !k.closed {
+		k.closed = true
+		close(k.done)
+	}
+	k.mu.Unlock()
+	k.running.Wait()
+	k.wire.close()
+	return nil
+}
+
+// Publish sends events and returns a verdict for each, in their order; see the package's text for what verdicts mean.
+// Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later of
+// that partition is sent by this call, and other partitions go on.
+//
+// The end of ctx stops new requests. What is in flight then still gets its verdict, within Config.Timeout.
+func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := make([]error, len(events))
+	if !k.begin() {
+		for i := range verdicts {
+			verdicts[i] = ErrClosed
+		}
+		return verdicts
+	}
+	defer k.running.Done()
+
+	groups := k.group(ctx, events, verdicts)
+	var next atomic.Int32
+	work := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(groups) {
+				return
+			}
+			k.sendGroup(ctx, groups[i], events, verdicts)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(len(groups), mostAtOnce) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return verdicts
+}
+
+// Partitions returns how many partitions a topic has now, by the cluster's metadata (at most some seconds old).
+// A topic that does not exist is an error that wraps kafka.UnknownTopicOrPartition.
+func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {
+	if !k.begin() {
+		return 0, ErrClosed
+	}
+	defer k.running.Done()
+	return k.describe(ctx, topic)
+}
+
+func (k *Kafka) begin() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	k.running.Add(1)
+	return true
+}
+
+// halted says why nothing more may be sent; nil: go on.
+func (k *Kafka) halted(ctx context.Context) error {
+	select {
+	case <-k.done:
+		return ErrClosed
+	default:
+		return ctx.Err()
+	}
+}
+
+// acquire takes a semaphore of one, unless ctx or the Kafka ends first.
+func (k *Kafka) acquire(ctx context.Context, sem chan struct{}) error {
+	select {
+	case sem <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-k.done:
+		return ErrClosed
+	}
+}

@@ -1,0 +1,250 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+func newKafka(t testing.TB, brokers []string, cfg Config) *Kafka {
+	t.Helper()
+	k, err := NewKafka(brokers, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+func some(topic, key string, payload string) event.Event {
+	return event.Event{ID: event.NewID(), Topic: topic, Key: key, Type: "T", Payload: []byte(payload)}
+}
+
+func allAcked(t testing.TB, verdicts []error) {
+	t.Helper()
+	for i, err := range verdicts {
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+}
+
+func TestTheWireIsAsDesigned(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	for _, compression := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
+		k := newKafka(t, kafkatest.Brokers(t), Config{Compression: compression})
+		e := event.Event{
+			ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: topic, Key: "acc-1", Type: compression,
+			ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC),
+			Headers:  map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
+			Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42},
+		}
+		tombstone, empty, keyless := e, e, e
+		tombstone.Payload, empty.Payload, keyless.Key = nil, []byte{}, ""
+		before := time.Now().Add(-time.Second)
+		allAcked(t, k.Publish(t.Context(), []event.Event{e, tombstone, empty, keyless}))
+		all := kafkatest.ReadAll(t, topic)
+		got := all[len(all)-4:]
+		var headers []string
+		for _, h := range got[0].Headers {
+			headers = append(headers, h.Key+"="+string(h.Value))
+		}
+		want := "ce_specversion=1.0 ce_id=" + e.ID.String() + " ce_source=payments ce_type=" + compression +
+			" ce_time=2001-02-03T04:05:06.000007Z content-type=application/json ce_tenant=acme ce_epoch=x.1 ce_lane=7" +
+			" ce_laneseq=42 traceparent=00-01-02-01 alpha= zeta=z"
+		if s := strings.Join(headers, " "); s != want {
+			t.Errorf("headers\n got %s\nwant %s", s, want)
+		}
+		if string(got[0].Key) != "acc-1" || string(got[0].Value) != `{"a":1}` {
+			t.Errorf("%s: key %q value %q", compression, got[0].Key, got[0].Value)
+		}
+		if got[0].Time.Before(before) {
+			t.Errorf("%s: the record's time is %s and not the time of publishing", compression, got[0].Time)
+		}
+		if got[1].Value != nil || got[2].Value == nil || len(got[2].Value) != 0 {
+			t.Errorf("%s: tombstone %#v, empty %#v", compression, got[1].Value, got[2].Value)
+		}
+		if got[3].Key != nil || string(got[0].Key) == "" {
+			t.Errorf("%s: key of a keyless event %#v", compression, got[3].Key)
+		}
+	}
+}
+
+func TestConcurrentCallsKeepTheOrderOfTheirKeys(t *testing.T) {
+	t.Parallel()
+	const callers, rounds, per = 4, 10, 200
+	topic := kafkatest.Topic(t, 4)
+	k := newKafka(t, kafkatest.Brokers(t), Config{BatchBytes: 2048})
+	var wg sync.WaitGroup
+	for c := range callers {
+		wg.Go(func() {
+			for r := range rounds {
+				events := make([]event.Event, per)
+				for i := range events {
+					events[i] = some(topic, fmt.Sprintf("%d-%d", c, i%7), fmt.Sprintf("%06d", r*per+i))
+				}
+				for i, err := range k.Publish(context.Background(), events) {
+					if err != nil {
+						t.Errorf("event %d: %v", i, err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	last, n := map[string]string{}, 0
+	for _, r := range kafkatest.ReadAll(t, topic) {
+		key, value := string(r.Key), string(r.Value)
+		if value <= last[key] {
+			t.Fatalf("key %s: %s after %s", key, value, last[key])
+		}
+		if want := partitionOf(key, 4); int(r.Partition) != want {
+			t.Fatalf("key %s is in partition %d, want %d", key, r.Partition, want)
+		}
+		last[key], n = value, n+1
+	}
+	if n != callers*rounds*per {
+		t.Fatalf("%d records, want %d", n, callers*rounds*per)
+	}
+}
+
+func TestTooLargeIsSplitAndOnlyASingleOneRefused(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1, map[string]string{"max.message.bytes": "4000"})
+	k := newKafka(t, kafkatest.Brokers(t), Config{Compression: CompressionNone})
+	var events []event.Event
+	for i := range 100 {
+		events = append(events, some(topic, "k", fmt.Sprintf("%03d%s", i, strings.Repeat("x", 500))))
+	}
+	events[70].Payload = make([]byte, 5000)
+	verdicts := k.Publish(t.Context(), events)
+	allAcked(t, verdicts[:70])
+	var r *Rejection
+	if !errors.As(verdicts[70], &r) || r.Scope() != ScopeRecord || r.Code != kafka.MessageSizeTooLarge {
+		t.Fatalf("the large one: %v", verdicts[70])
+	}
+	for _, err := range verdicts[71:] {
+		if !errors.Is(err, ErrNotSent) || isRejection(err) {
+			t.Fatalf("behind the large one: %v", err)
+		}
+	}
+	got := kafkatest.ReadAll(t, topic)
+	if len(got) != 70 {
+		t.Fatalf("%d records, want 70", len(got))
+	}
+	for i, r := range got {
+		if !strings.HasPrefix(string(r.Value), fmt.Sprintf("%03d", i)) {
+			t.Fatalf("record %d is %.3s", i, r.Value)
+		}
+	}
+}
+
+func TestARecordTheTopicRefuses(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic := kafkatest.Topic(t, 1, map[string]string{"cleanup.policy": "compact"}) // refuses null keys
+	k := newKafka(t, kafkatest.Brokers(t), Config{})
+	var events []event.Event
+	for i := range 20 {
+		events = append(events, some(topic, "k", fmt.Sprint(i)))
+	}
+	events[7].Key, events[13].Key = "", ""
+	verdicts := k.Publish(t.Context(), events)
+	allAcked(t, verdicts[:7])
+	var r *Rejection
+	if !errors.As(verdicts[7], &r) || r.Scope() != ScopeRecord || r.Code != kafka.InvalidRecord {
+		t.Fatalf("the keyless one: %v", verdicts[7])
+	}
+	for _, err := range verdicts[8:] {
+		if !errors.Is(err, ErrNotSent) {
+			t.Fatalf("behind it: %v", err)
+		}
+	}
+	if got := kafkatest.ReadAll(t, topic); len(got) != 7 {
+		t.Fatalf("%d records, want 7", len(got))
+	}
+}
+
+func TestUnknownTopicIsUnknownUntilTheGraceIsOver(t *testing.T) {
+	t.Parallel()
+	topic := "not-there-" + event.NewID().String()
+	verdict := func(k *Kafka) error {
+		return k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]
+	}
+	patient := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: time.Hour})
+	hasty := newKafka(t, kafkatest.Brokers(t), Config{UnknownTopicGrace: -1})
+	if err := verdict(patient); err == nil || isRejection(err) || !errors.Is(err, kafka.UnknownTopicOrPartition) {
+		t.Fatalf("within the grace: %v", err)
+	}
+	var r *Rejection
+	if err := verdict(hasty); !errors.As(err, &r) || r.Scope() != ScopeTopic {
+		t.Fatalf("after the grace: %v", err)
+	}
+	kafkatest.CreateTopic(t, kafkatest.Brokers(t), topic, 1)
+	awaitAck(t, patient, topic)
+	awaitAck(t, hasty, topic)
+}
+
+// awaitAck publishes until an event is acknowledged.
+func awaitAck(t *testing.T, k *Kafka, topic string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := k.Publish(ctx, []event.Event{some(topic, "k", "v")})[0]
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("still not acknowledged: %v", err)
+		}
+	}
+}
+
+func TestAChangedPartitionCountIsRefused(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	k := newKafka(t, kafkatest.Brokers(t), Config{RecheckEvery: time.Nanosecond})
+	allAcked(t, k.Publish(t.Context(), []event.Event{some(topic, "k", "v")}))
+	client := &kafka.Client{Addr: kafka.TCP(kafkatest.Brokers(t)...), Transport: &kafka.Transport{}}
+	defer client.Transport.(*kafka.Transport).CloseIdleConnections()
+	res, err := client.CreatePartitions(t.Context(), &kafka.CreatePartitionsRequest{
+		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: 5}},
+	})
+	if err == nil {
+		err = res.Errors[topic]
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		err := k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]
+		if err == nil {
+			continue // metadata is a few seconds old at most
+		}
+		var changed *PartitionsChangedError
+		if !errors.As(err, &changed) || changed.Pinned != 2 || changed.Found != 5 || changed.Scope() != ScopeTopic || !isRejection(err) {
+			t.Fatal(err)
+		}
+		break
+	}
+	if n, err := k.Partitions(t.Context(), topic); n != 5 || err != nil {
+		t.Errorf("Partitions: %d, %v", n, err)
+	}
+}

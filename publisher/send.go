@@ -1,0 +1,180 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is the
+// caller's to repeat.
+const (
+	repeats     = 3
+	repeatAfter = 50 * time.Millisecond
+)
+
+// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not sent.
+type outcome struct {
+	acked, tried int
+	err          error
+}
+
+// sendGroup sends the events of one partition and writes their verdicts (nil is there already).
+func (k *Kafka) sendGroup(ctx context.Context, g group, events []event.Event, verdicts []error) {
+	out := k.deliver(ctx, g, events)
+	if out.err == nil {
+		return
+	}
+	rest := g.order[out.acked:]
+	for _, i := range rest[:out.tried] {
+		verdicts[i] = out.err
+	}
+	later := out.err // told to stop: true for all of them
+	if out.tried > 0 {
+		later = behind(out.err)
+	}
+	for _, i := range rest[out.tried:] {
+		verdicts[i] = later
+	}
+}
+
+// deliver sends batch after batch while the partition is ours, smaller ones where the broker wants that.
+func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outcome {
+	if err := k.acquire(ctx, g.to.send); err != nil {
+		return outcome{err: stopped(err)}
+	}
+	defer func() { <-g.to.send }()
+	b := k.pool.Get().(*batch)
+	defer k.pool.Put(b)
+
+	t := g.to.topic
+	acked, most := 0, len(g.order)
+	for acked < len(g.order) {
+		if err := k.halted(ctx); err != nil {
+			return outcome{acked: acked, err: stopped(err)}
+		}
+		limit := k.cfg.BatchBytes
+		if lower := int(t.limit.Load()); lower > 0 {
+			limit = min(limit, lower)
+		}
+		n := b.fill(events, g.order[acked:], limit, most)
+		if err := b.seal(time.Now()); err != nil {
+			return outcome{acked, n, err}
+		}
+		first, err := k.produce(ctx, g.to, b)
+		if err == nil {
+			acked, most = acked+n, len(g.order)
+			continue
+		}
+		switch c := classify(err); {
+		case c == tooLarge && n > 1:
+			t.limit.Store(int64(max(len(b.records)/2, 1)))
+		case c == badRecord && n > 1:
+			// The broker may name the first record it refuses; what is before it goes first, then it alone, to be sure.
+			if most = n / 2; first >= 0 && first < n {
+				most = max(first, 1)
+			}
+		case c == tooLarge, c == badRecord:
+			return outcome{acked, n, rejection(ScopeRecord, t.name, g.to.id, err)}
+		case c == topicRefuse:
+			return outcome{acked, n, rejection(ScopeTopic, t.name, g.to.id, err)}
+		default:
+			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name, g.to.id, err)}
+		}
+	}
+	return outcome{acked: acked}
+}
+
+// produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records that
+// the broker named as refused, or -1.
+func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int, err error) {
+	var waits backoff.BackOff
+	for {
+		first, err = k.attempt(ctx, to, b)
+		if err == nil {
+			return first, nil
+		}
+		if k.cfg.Observer.Failed != nil {
+			k.cfg.Observer.Failed(to.topic.name, to.id, b.count, err)
+		}
+		c := classify(err)
+		if c == tooLarge || c == badRecord || c == topicRefuse {
+			return first, err
+		}
+		to.topic.doubt()
+		if c != misrouted && c != noTopic {
+			// The transport asks for metadata by itself soon; to start it over would disturb the other partitions.
+			return first, err
+		}
+		k.wire.refresh()
+		if waits == nil {
+			waits = backoff.WithMaxRetries(backoff.NewExponentialBackOff(
+				backoff.WithInitialInterval(repeatAfter), backoff.WithMultiplier(3)), repeats)
+		}
+		if !k.pause(ctx, waits.NextBackOff()) {
+			return first, err
+		}
+	}
+}
+
+// attempt makes one request. It outlives ctx on purpose: a request that was sent has an outcome, and dropping the answer
+// would only make it unknown. The client's time-out bounds it.
+func (k *Kafka) attempt(ctx context.Context, to *partition, b *batch) (first int, err error) {
+	started := time.Now()
+	res, err := k.client.RawProduce(context.WithoutCancel(ctx), &kafka.RawProduceRequest{
+		Topic: to.topic.name, Partition: to.id, RequiredAcks: kafka.RequireAll,
+		RawRecords: protocol.RawRecordSet{Reader: bytes.NewReader(b.frame)},
+	})
+	if err != nil {
+		b.lent = true
+		return -1, k.reason(ctx, to.topic.name, err)
+	}
+	if res.Error != nil {
+		first = -1
+		for i := range res.RecordErrors {
+			if first < 0 || i < first {
+				first = i
+			}
+		}
+		return first, res.Error
+	}
+	if k.cfg.Observer.Produced != nil {
+		k.cfg.Observer.Produced(to.topic.name, to.id, b.count, len(b.frame), time.Since(started))
+	}
+	return -1, nil
+}
+
+// reason improves on "topic not found" of the transport, which it also says when it could reach no broker.
+func (k *Kafka) reason(ctx context.Context, topic string, err error) error {
+	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.BrokerNotAvailable) {
+		if _, metaErr := k.describe(context.WithoutCancel(ctx), topic); metaErr != nil {
+			return metaErr
+		}
+	}
+	return err
+}
+
+// pause waits; false: do not go on.
+func (k *Kafka) pause(ctx context.Context, d time.Duration) bool {
+	if d == backoff.Stop {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-k.done:
+		return false
+	}
+}

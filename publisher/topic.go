@@ -1,0 +1,187 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// topic is what a Kafka knows of a topic, for all calls.
+type topic struct {
+	name     string
+	checking chan struct{} // semaphore: one asks at a time
+
+	mu      sync.Mutex
+	parts   []*partition // as many as are pinned; replaced, never changed
+	checked time.Time    // when metadata and pin were last asked; zero: ask again
+	round   int          // how many times that was
+	refused error        // the verdict of all events, since then
+
+	missing time.Time // since when the broker does not know it; zero: it does. Guarded by checking.
+
+	// limit is a batch size in bytes that the broker is not known to refuse; 0: Config.BatchBytes.
+	limit atomic.Int64
+}
+
+// partition serialises the requests to one partition.
+type partition struct {
+	topic *topic
+	id    int
+	send  chan struct{} // semaphore: one request in flight
+}
+
+func (k *Kafka) topic(name string) *topic {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.topics[name]
+	if t == nil {
+		t = &topic{name: name, checking: make(chan struct{}, 1)}
+		k.topics[name] = t
+	}
+	return t
+}
+
+// resolve returns the partitions to send to, or the verdict of everything for that topic.
+//
+// While a known topic is asked about again by one caller, the others go on with what they have; and when nobody answers,
+// all do: the requests themselves will show what is wrong.
+func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
+	t.mu.Lock()
+	parts, usable, round := t.parts, t.parts != nil && t.refused == nil, t.round
+	fresh := usable && time.Since(t.checked) < k.cfg.RecheckEvery
+	t.mu.Unlock()
+	if fresh {
+		return parts, nil
+	}
+	if usable {
+		select {
+		case t.checking <- struct{}{}:
+		default:
+			return parts, nil
+		}
+	} else if err := k.acquire(ctx, t.checking); err != nil {
+		return nil, stopped(err)
+	}
+	defer func() { <-t.checking }()
+
+	t.mu.Lock()
+	if t.round != round { // somebody asked while we waited
+		defer t.mu.Unlock()
+		if t.refused != nil {
+			return nil, t.refused
+		}
+		return t.parts, nil
+	}
+	t.mu.Unlock()
+	count, err := k.count(ctx, t)
+	return k.note(ctx, t, count, err)
+}
+
+// count asks for the partition count to use: metadata, then the pin. Errors are verdicts.
+func (k *Kafka) count(ctx context.Context, t *topic) (int, error) {
+	found, err := k.describe(ctx, t.name)
+	switch {
+	case err == nil:
+		t.missing = time.Time{}
+	case classify(err) == noTopic:
+		k.wire.refresh()
+		if t.missing.IsZero() {
+			t.missing = time.Now()
+		}
+		if time.Since(t.missing) < k.cfg.UnknownTopicGrace {
+			return 0, err
+		}
+		return 0, rejection(ScopeTopic, t.name, -1, err)
+	case classify(err) == topicRefuse:
+		return 0, rejection(ScopeTopic, t.name, -1, err)
+	default:
+		k.wire.refresh()
+		return 0, err
+	}
+	pinned := found
+	if k.cfg.Pin != nil {
+		if pinned, err = k.cfg.Pin(ctx, t.name, found); err != nil {
+			return 0, fmt.Errorf("publisher: the pinned partition count of topic %s: %w", t.name, err)
+		}
+	} else if parts := t.snapshot(); parts != nil {
+		pinned = len(parts)
+	}
+	if pinned != found {
+		return 0, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
+	}
+	return found, nil
+}
+
+// note keeps what count answered and says it as resolve does. The topic becomes refused, usable, or stays what it was.
+func (k *Kafka) note(ctx context.Context, t *topic, count int, err error) ([]*partition, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.refused
+	if err != nil && !isRejection(err) {
+		if t.parts == nil || was != nil {
+			return nil, err
+		}
+		// Ask again in a second rather than in each call.
+		t.checked = time.Now().Add(min(time.Second, k.cfg.RecheckEvery) - k.cfg.RecheckEvery)
+		return t.parts, nil
+	}
+	t.round++
+	t.checked, t.refused = time.Now(), err
+	t.limit.Store(0) // the topic's limit may have been raised
+	if err != nil {
+		if was == nil {
+			k.cfg.Logger.WarnContext(ctx, "topic refused, its events are not sent", "topic", t.name, "error", err)
+		}
+		return nil, err
+	}
+	if was != nil {
+		k.cfg.Logger.InfoContext(ctx, "topic accepted again", "topic", t.name)
+	}
+	if len(t.parts) != count {
+		parts := make([]*partition, count)
+		// Partitions keep their semaphores: an older call may have a request in flight.
+		for i := copy(parts, t.parts); i < count; i++ {
+			parts[i] = &partition{topic: t, id: i, send: make(chan struct{}, 1)}
+		}
+		t.parts = parts
+	}
+	return t.parts, nil
+}
+
+func (t *topic) snapshot() []*partition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.parts
+}
+
+// doubt makes the next call ask for the topic again.
+func (t *topic) doubt() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.checked = time.Time{}
+}
+
+// describe returns the partition count in the metadata.
+func (k *Kafka) describe(ctx context.Context, name string) (int, error) {
+	k.wire.learn(name)
+	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
+	if err != nil {
+		return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
+	}
+	for i := range res.Topics {
+		t := &res.Topics[i]
+		switch {
+		case t.Name != name:
+		case t.Error != nil:
+			return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
+		case len(t.Partitions) > 0:
+			return len(t.Partitions), nil
+		}
+	}
+	return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
+}
