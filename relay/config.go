@@ -1,0 +1,113 @@
+package relay
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// Lanes is how many lanes an outbox has. A lane is a shard of the outbox, by hash of the key, that one relay sends at a
+// time. The number is fixed in the table's DDL.
+const Lanes = 32
+
+// Config sets a relay. The zero value is a safe default for every field.
+type Config struct {
+	// Schema holds the outbox tables. Empty: the connection's search_path, which a transaction pooler may lose: then name it.
+	Schema string
+	// Lease is how long a lane stays a relay's without renewal; it is renewed every third of it. After a kill the lanes
+	// are idle for up to this long. Default 15 s, at least 1 s. Relays of one outbox must agree on it: one with a shorter
+	// lease takes lanes from others that still hold them, which costs duplicates, not order.
+	Lease time.Duration
+	// Pumps is how many claims a relay works on at a time, each over its own part of the lanes. While one waits for Kafka,
+	// the other reads. Default 2, at most 32.
+	Pumps int
+	// ClaimEvents bounds a claim. Default 8,000 events. Larger costs memory, smaller costs round trips and commits.
+	ClaimEvents int
+	// ClaimBytes bounds the payloads of a claim. Default 16 MiB. A single larger event is still claimed, alone in its lane.
+	ClaimBytes int
+	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
+	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.
+	ProbeAwake, ProbeIdle, IdleAfter time.Duration
+	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20 s;
+	// negative: not at all. What is left is sent again by the next owner, under the same numbers.
+	DrainTimeout time.Duration
+	// RetryRefused is how long a lane stops after the broker has refused one of its events for certain, before the same
+	// events are tried again. Default 30 s. Nothing of the lane overtakes the refused event.
+	RetryRefused time.Duration
+	// Name is shown beside the lanes that the relay owns. Default host:pid.
+	Name string
+	// Logger takes what a person should know. Default slog.Default().
+	Logger *slog.Logger
+	// Observer is told what happens, for metrics and tests.
+	Observer Observer
+}
+
+// Observer is a set of callbacks; nil ones are skipped. They run on the relay's goroutines: return at once.
+type Observer struct {
+	// Claimed: a claim of n events is committed and durable; discarded of its journalled events no longer exist.
+	Claimed func(n, discarded int, took time.Duration)
+	// Published: the publisher has acked n events of a claim; attempts is 1 when none had to be sent twice.
+	Published func(n, attempts int, took time.Duration)
+	// Settled: n published events are deleted from the outbox.
+	Settled func(n int, took time.Duration)
+	// PublishFailed: an attempt left n events without an ack. They will be sent again.
+	PublishFailed func(n int, err error)
+	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane. lost is true when another took it, or when it is
+	// not known whose it is.
+	LaneTaken func(lane int16, fence int64)
+	LaneLeft  func(lane int16, lost bool)
+	// LaneStopped: the broker refused an event of the lane for certain. The lane waits for RetryRefused.
+	LaneStopped func(lane int16, err error)
+	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
+	Outage func(what string, err error)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	def(&c.Lease, 15*time.Second)
+	def(&c.ProbeAwake, 18*time.Millisecond)
+	def(&c.ProbeIdle, 250*time.Millisecond)
+	def(&c.IdleAfter, 30*time.Second)
+	def(&c.DrainTimeout, 20*time.Second)
+	def(&c.RetryRefused, 30*time.Second)
+	if c.Pumps == 0 {
+		c.Pumps = 2
+	}
+	if c.ClaimEvents == 0 {
+		c.ClaimEvents = 8000
+	}
+	if c.ClaimBytes == 0 {
+		c.ClaimBytes = 16 << 20
+	}
+	if c.Name == "" {
+		host, _ := os.Hostname()
+		c.Name = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, c.validate()
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Lease < time.Second:
+		return fmt.Errorf("relay: Lease is %v: at least 1s, or a pause of the process loses every lane", c.Lease)
+	case c.Pumps < 1 || c.Pumps > Lanes:
+		return fmt.Errorf("relay: Pumps is %d: from 1 to %d", c.Pumps, Lanes)
+	case c.ClaimEvents < Lanes || c.ClaimEvents > 100_000:
+		return fmt.Errorf("relay: ClaimEvents is %d: from %d to 100000", c.ClaimEvents, Lanes)
+	case c.ClaimBytes < 1<<20:
+		return fmt.Errorf("relay: ClaimBytes is %d: at least 1 MiB (1048576)", c.ClaimBytes)
+	case c.ProbeAwake < time.Millisecond || c.ProbeIdle < c.ProbeAwake:
+		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake", c.ProbeAwake, c.ProbeIdle)
+	case c.IdleAfter < 0 || c.RetryRefused < time.Millisecond:
+		return fmt.Errorf("relay: IdleAfter is %v and RetryRefused %v: must be positive", c.IdleAfter, c.RetryRefused)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
+// share, and mark what is beyond it as leaving. It is the only place where fences change.
+func (r *Relay) beat(ctx context.Context, s *session) error {
+	before := time.Now() // the local deadline counts from before the database's clock was asked
+	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
+	owned := make(map[int16]int64, Lanes)
+	var members []uuid.UUID
+	lease := interval(r.cfg.Lease)
+	err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+		b.Queue(r.q.join, r.owner, r.cfg.Name)
+		b.Queue(r.q.prune, lease)
+		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
+			var id uuid.UUID
+			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}}, func() error { members = append(members, id); return nil })
+			return err
+		})
+		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+	}))
+	if err != nil {
+		r.beatFailed(err)
+		return err
+	}
+	r.adopt(owned, before)
+	return r.balance(ctx, s, members, owned, before)
+}
+
+// balance brings the number of lanes to the relay's share.
+func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, owned map[int16]int64, before time.Time) error {
+	share := fairShare(members, r.owner)
+	r.members.Store(int64(len(members)))
+	switch want := share - len(owned); {
+	case want < 0:
+		r.lanes.leave(-want)
+	case want >= 0:
+		r.lanes.stay()
+		if want == 0 {
+			break
+		}
+		err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+		}))
+		if err != nil {
+			r.beatFailed(err)
+			return err
+		}
+		r.adopt(owned, before)
+	}
+	r.short.Store(len(owned) < share)
+	return r.release(ctx, s)
+}
+
+// release gives back leaving lanes that no pump works on.
+func (r *Relay) release(ctx context.Context, s *session) error {
+	lanes := r.lanes.list(func(l *laneState) bool { return l.leaving && !l.busy && !l.doubt })
+	if len(lanes) == 0 {
+		return nil
+	}
+	var gone []int16
+	err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+		b.Queue(r.q.release, r.owner, lanes).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
+		})
+	}))
+	if err != nil {
+		r.beatFailed(err)
+		return err
+	}
+	r.lanes.drop(lanes)
+	for _, lane := range gone {
+		r.left(lane, false)
+	}
+	return nil
+}
+
+// beatFailed: a take-over or a release may still happen after an unknown commit, so no lane is certain any more.
+func (r *Relay) beatFailed(err error) {
+	if err == errBarrier || pgerr.CommitUnknown(err) {
+		r.lanes.doubtAll()
+	}
+}
+
+func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
+	taken, lost := r.lanes.sync(owned, before.Add(r.cfg.Lease))
+	for _, lane := range lost {
+		if _, back := owned[lane]; !back {
+			r.left(lane, true)
+		}
+	}
+	for _, lane := range taken {
+		if r.cfg.Observer.LaneTaken != nil {
+			r.cfg.Observer.LaneTaken(lane, owned[lane])
+		}
+	}
+	if len(taken) > 0 {
+		r.log.Debug("lanes taken", "lanes", taken)
+		r.kickPumps()
+	}
+}
+
+func (r *Relay) left(lane int16, lost bool) {
+	if r.cfg.Observer.LaneLeft != nil {
+		r.cfg.Observer.LaneLeft(lane, lost)
+	}
+	if lost {
+		r.log.Warn("a lane was lost: its lease ran out, or its fence was raised", "lane", lane)
+	}
+}
+
+// fairShare is how many lanes one of several relays should own: equal, and the first by id one more while it does not
+// divide.
+func fairShare(members []uuid.UUID, me uuid.UUID) int {
+	slices.SortFunc(members, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	rank := slices.Index(members, me)
+	if rank < 0 {
+		return 0
+	}
+	share := Lanes / len(members)
+	if rank < Lanes%len(members) {
+		share++
+	}
+	return share
+}
+
+func readFences(rows pgx.Rows, into map[int16]int64) error {
+	var lane int16
+	var fence int64
+	_, err := pgx.ForEachRow(rows, []any{&lane, &fence}, func() error { into[lane] = fence; return nil })
+	return err
+}
+
+// keep runs heartbeats until the pumps are done, then gives every lane back. It fails only at the start, when no
+// waiting would help.
+func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
+	s := r.session("keeper")
+	defer s.close()
+	pause, first := newBackOff(), true
+	for {
+		err := r.beat(work, s)
+		if err != nil && first {
+			if misconfigured := startError(err); misconfigured != nil {
+				return misconfigured
+			}
+		}
+		r.postgres.report(err)
+		wait := r.cfg.Lease / 3
+		switch {
+		case err != nil:
+			wait = min(wait, pause.NextBackOff())
+		default:
+			first = false
+			pause.Reset()
+			r.beaten.Store(time.Now().UnixNano())
+			if r.unsettled() {
+				wait = min(wait, beatAtLeast)
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-pumpsDone:
+			timer.Stop()
+			return r.resign(work, s)
+		case <-r.nudged:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// beatAtLeast is the pause between heartbeats while lanes change hands, and the least one between nudged ones.
+const beatAtLeast = 500 * time.Millisecond
+
+// unsettled: lanes are on their way to or from this relay.
+func (r *Relay) unsettled() bool {
+	return r.short.Load() || len(r.lanes.list(func(l *laneState) bool { return l.leaving || l.doubt })) > 0
+}
+
+// resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
+// few seconds of its own: what the drain left over is no reason to keep the lanes.
+func (r *Relay) resign(work context.Context, s *session) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
+	defer cancel()
+	for _, lane := range r.lanes.list(func(l *laneState) bool { return l.doubt }) {
+		r.lanes.drop([]int16{lane}) // not ours to give: the lease runs out
+	}
+	r.lanes.leave(-1)
+	if err := r.release(ctx, s); err != nil {
+		return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
+	}
+	return s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
+}
+
+// nudge asks for a heartbeat now.
+func (r *Relay) nudge() {
+	select {
+	case r.nudged <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,193 @@
+package relay
+
+import (
+	"sync"
+	"time"
+)
+
+// blockSize is how many sequence numbers a lane reserves at once. What a relay does not use of a block is a gap.
+const blockSize = 1 << 20
+
+// laneState is what a relay knows of a lane that it owns. The database has the last word: every claim and settle
+// compares owner and fence there.
+type laneState struct {
+	fence    int64
+	deadline time.Time // local and monotonic: nothing is sent for the lane after it
+	// next and end are what is left of the reserved block, end included. A block belongs to its fence: a lane that comes
+	// back starts a new one, or numbers could go back (PROTOCOL P3.2).
+	next, end int64
+
+	fresh   bool // no claim yet under this fence: the journal may hold an open entry
+	ready   bool // may have events
+	busy    bool // a pump works on it
+	doubt   bool // the outcome of a transaction is unknown: the fence must be raised before the next claim (P3.7)
+	leaving bool // to be released as soon as it is not busy
+
+	stopped time.Time          // refused: no claim before this
+	acked   map[int64]struct{} // numbers of the refused claim that need not be sent again
+}
+
+// grant is a lane as a pump took it from the table.
+type grant struct {
+	lane      int16
+	fence     int64
+	next, end int64
+	fresh     bool
+	acked     map[int64]struct{}
+}
+
+// laneTable is the relay's view of its lanes, shared by keeper, prober and pumps.
+type laneTable struct {
+	mu    sync.Mutex
+	owned map[int16]*laneState
+}
+
+func newLaneTable() *laneTable { return &laneTable{owned: make(map[int16]*laneState, Lanes)} }
+
+// sync takes over what the database says the relay owns, until deadline. A lane with another fence than remembered is
+// begun anew.
+func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for lane, l := range t.owned {
+		if fence, ok := now[lane]; !ok || fence != l.fence {
+			delete(t.owned, lane)
+			lost = append(lost, lane)
+		}
+	}
+	for lane, fence := range now {
+		l := t.owned[lane]
+		if l == nil {
+			l = &laneState{fence: fence, fresh: true, ready: true}
+			t.owned[lane] = l
+			taken = append(taken, lane)
+		}
+		l.deadline = deadline
+	}
+	return taken, lost
+}
+
+// pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
+func (t *laneTable) pick(pump, n int, now time.Time) []grant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []grant
+	for lane := int16(pump); lane < Lanes; lane += int16(n) {
+		l := t.owned[lane]
+		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || now.Before(l.stopped) || !now.Before(l.deadline) {
+			continue
+		}
+		l.busy = true
+		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, fresh: l.fresh, acked: l.acked})
+	}
+	return out
+}
+
+// update changes a lane if it is still the one of the fence.
+func (t *laneTable) update(lane int16, fence int64, change func(l *laneState)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.owned[lane]; l != nil && l.fence == fence {
+		change(l)
+	}
+}
+
+// deadline is the earliest one of the grants, false when one of them is not ours any more.
+func (t *laneTable) deadline(grants []grant) (earliest time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, g := range grants {
+		l := t.owned[g.lane]
+		if l == nil || l.fence != g.fence || l.doubt {
+			return time.Time{}, false
+		}
+		if i == 0 || l.deadline.Before(earliest) {
+			earliest = l.deadline
+		}
+	}
+	return earliest, true
+}
+
+// list returns the lanes for which want is true.
+func (t *laneTable) list(want func(l *laneState) bool) []int16 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := []int16{} // not nil: a nil slice would reach Postgres as null
+	for lane, l := range t.owned {
+		if want(l) {
+			out = append(out, lane)
+		}
+	}
+	return out
+}
+
+// doubtAll puts every lane in doubt: a heartbeat's own outcome is unknown.
+func (t *laneTable) doubtAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		l.doubt = true
+	}
+}
+
+// leave marks n lanes as leaving (all when n < 0), those without work first, counting the ones that leave already.
+func (t *laneTable) leave(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n < 0 {
+		n = len(t.owned)
+	}
+	for _, l := range t.owned {
+		if l.leaving {
+			n--
+		}
+	}
+	for _, busy := range []bool{false, true} {
+		for _, l := range t.owned {
+			if n > 0 && !l.leaving && l.busy == busy {
+				l.leaving = true
+				n--
+			}
+		}
+	}
+}
+
+// stay takes back the leaving of every lane: the relay that they were meant for is gone.
+func (t *laneTable) stay() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		l.leaving = false
+	}
+}
+
+// drop forgets released lanes.
+func (t *laneTable) drop(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		delete(t.owned, lane)
+	}
+}
+
+// awaken marks lanes as ready.
+func (t *laneTable) awaken(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if l := t.owned[lane]; l != nil {
+			l.ready = true
+		}
+	}
+}
+
+func (t *laneTable) count() (owned, leaving int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if l.leaving {
+			leaving++
+		}
+	}
+	return len(t.owned), leaving
+}

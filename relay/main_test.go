@@ -1,0 +1,166 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
+
+// memory is a publisher that keeps what it acks. verdict, when set, decides: nil acks.
+type memory struct {
+	mu      sync.Mutex
+	log     []event.Event
+	calls   int
+	verdict func(call int, e event.Event) error
+	entered chan []event.Event // when set, every call is announced here and waits for gate
+	gate    chan struct{}
+}
+
+func (m *memory) Publish(ctx context.Context, events []event.Event) []error {
+	if m.entered != nil {
+		select {
+		case m.entered <- append([]event.Event(nil), events...):
+		case <-ctx.Done():
+			return unknown(len(events), ctx.Err())
+		}
+		select {
+		case <-m.gate:
+		case <-ctx.Done():
+			return unknown(len(events), ctx.Err())
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls++
+	verdicts := make([]error, len(events))
+	failed := map[string]bool{} // the memory's partitions are its keys
+	for i, e := range events {
+		if failed[e.Key] {
+			verdicts[i] = errors.New("not sent")
+			continue
+		}
+		if m.verdict != nil {
+			verdicts[i] = m.verdict(m.calls, e)
+		}
+		if verdicts[i] != nil {
+			failed[e.Key] = true
+			continue
+		}
+		m.log = append(m.log, e)
+	}
+	return verdicts
+}
+
+func unknown(n int, err error) []error {
+	out := make([]error, n)
+	for i := range out {
+		out[i] = err
+	}
+	return out
+}
+
+func (m *memory) events() []event.Event {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]event.Event(nil), m.log...)
+}
+
+func (m *memory) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.log)
+}
+
+type refusal struct{ scope string }
+
+func (r refusal) Error() string  { return "refused: too large" }
+func (r refusal) Rejected() bool { return true }
+func (r refusal) Scope() string  { return r.scope }
+
+func outboxDB(t *testing.T) *pgtest.DB { return pgtest.New(t, migrations.Outbox) }
+
+// fill appends n events by plain SQL, spread over keys; the payload is the event's number within its key.
+func fill(t *testing.T, db *pgtest.DB, n, keys int) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select 'payments', 'k' || (g % $2), 'T', convert_to((g / $2)::text, 'UTF8') from generate_series(0, $1 - 1) g`, n, keys)
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func config(change ...func(*relay.Config)) relay.Config {
+	c := relay.Config{Lease: 3 * time.Second, Logger: quiet(), ProbeAwake: 5 * time.Millisecond}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+func newRelay(t *testing.T, db *pgtest.DB, to relay.Publisher, cfg relay.Config) *relay.Relay {
+	t.Helper()
+	r, err := relay.New(db.Pool, to, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// running starts a relay and returns a function that stops it and gives Run's error.
+func running(t *testing.T, r *relay.Relay) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	var once sync.Once
+	var err error
+	stop = func() error {
+		once.Do(func() { cancel(); err = <-done })
+		return err
+	}
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func drained(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+}
+
+// inOrder checks that first occurrences of every key count up from zero without a hole, and returns how many events
+// occurred more than once.
+func inOrder(t *testing.T, log []event.Event, want int) (duplicates int) {
+	t.Helper()
+	next, seen := map[string]int{}, map[string]bool{}
+	for _, e := range log {
+		if seen[e.ID.String()] {
+			duplicates++
+			continue
+		}
+		seen[e.ID.String()] = true
+		if got := string(e.Payload); got != fmt.Sprint(next[e.Key]) {
+			t.Fatalf("key %s: event %s first occurs where %d was due", e.Key, got, next[e.Key])
+		}
+		next[e.Key]++
+	}
+	if len(seen) != want {
+		t.Fatalf("%d events were published, want %d", len(seen), want)
+	}
+	return duplicates
+}
+
+func TestQueriesPrepare(t *testing.T) {
+	t.Parallel()
+	pgtest.PrepareAll(t, outboxDB(t), relay.Queries)
+}

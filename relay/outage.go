@@ -1,0 +1,79 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// outage says once that something is away, and once that it is back, however many goroutines notice.
+type outage struct {
+	what   string
+	log    *slog.Logger
+	notify func(what string, err error)
+
+	mu    sync.Mutex
+	since time.Time // zero: not away
+}
+
+// report takes the outcome of an attempt. An error that is only the end of our own context says nothing.
+func (o *outage) report(err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case err != nil && o.since.IsZero():
+		o.since = time.Now()
+		o.log.Error(o.what+" does not answer as it should; trying again until it does", "err", err)
+		o.tell(err)
+	case err == nil && !o.since.IsZero():
+		o.log.Info(o.what+" answers again", "after", time.Since(o.since).Round(time.Millisecond))
+		o.since = time.Time{}
+		o.tell(nil)
+	}
+}
+
+func (o *outage) tell(err error) {
+	if o.notify != nil {
+		o.notify(o.what, err)
+	}
+}
+
+// newBackOff pauses between attempts that go on for ever: 50 ms at first, 5 s at most, with jitter.
+func newBackOff() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+}
+
+// pauseFor waits, and returns early when ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// startError is what Run returns when its very first heartbeat meets something that waiting does not mend; nil when it
+// may mend itself. The same errors later, a revoked grant say, are an outage.
+func startError(err error) error {
+	switch pgerr.Code(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("relay: the outbox tables are missing or old: run `relay migrate`, or set Schema: %w", err)
+	case "42501":
+		return fmt.Errorf("relay: the role lacks a grant on the outbox tables: %w", err)
+	case "28000", "28P01", "3D000":
+		return fmt.Errorf("relay: Postgres refuses the connection, check user, password and database: %w", err)
+	}
+	return nil
+}

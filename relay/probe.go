@@ -1,0 +1,74 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// probe looks for events in all of the relay's lanes at once, often while there are some and rarely when it has been
+// quiet, and wakes the pumps of the lanes that have them. It also notices relays that come and go, and lanes that
+// nobody owns, long before the next heartbeat would.
+func (r *Relay) probe(ctx context.Context) {
+	s := r.session("prober")
+	defer s.close()
+	pause, active := newBackOff(), time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.woken:
+		case <-timer.C:
+		}
+		found, err := r.look(ctx, s)
+		r.postgres.report(err)
+		if found {
+			active = time.Now()
+		}
+		wait := r.cfg.ProbeAwake
+		switch {
+		case err != nil:
+			wait = pause.NextBackOff()
+		case time.Since(active) > r.cfg.IdleAfter:
+			wait = r.cfg.ProbeIdle
+			pause.Reset()
+		default:
+			pause.Reset()
+		}
+		timer.Reset(wait)
+	}
+}
+
+// look is one probe. It reports whether events wait in the relay's lanes.
+func (r *Relay) look(ctx context.Context, s *session) (found bool, err error) {
+	now := time.Now()
+	ask := r.lanes.list(func(l *laneState) bool {
+		return !l.ready && !l.busy && !l.doubt && !l.leaving && !now.Before(l.stopped)
+	})
+	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy || now.Before(l.stopped) })) > 0
+	var ready []int16
+	var free bool
+	var members int64
+	var b pgx.Batch
+	b.Queue(r.q.probe, ask, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error { return row.Scan(&ready, &free, &members) })
+	if err := s.send(ctx, &b); err != nil {
+		return false, err
+	}
+	if len(ready) > 0 {
+		r.lanes.awaken(ready)
+		r.kickPumps()
+	}
+	switch found = len(ready) > 0 || working; {
+	case !found:
+		r.waiting.Store(0)
+	case r.waiting.Load() == 0:
+		r.waiting.Store(now.UnixNano())
+	}
+	if (free || members != r.members.Load()) && now.Sub(time.Unix(0, r.beaten.Load())) > beatAtLeast {
+		r.nudge()
+	}
+	return found, nil
+}

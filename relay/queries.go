@@ -1,0 +1,199 @@
+package relay
+
+import "github.com/effectonce/effectonce/internal/pgschema"
+
+// Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (PROTOCOL P3.1).
+// Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
+// that the first statement locked cannot change any more.
+const (
+	sqlBegin = `-- relay: begin
+begin isolation level read committed read write`
+
+	sqlCommit = `-- relay: commit
+commit`
+
+	// The planner is told what it cannot know: outbox_event is empty or huge, never what its statistics say, and every
+	// look-up here is by the primary key.
+	sqlSettings = `-- relay: settings
+select set_config('synchronous_commit', $1, true),
+	set_config('statement_timeout', $2, true),
+	set_config('lock_timeout', $3, true),
+	set_config('idle_in_transaction_session_timeout', $2, true),
+	set_config('work_mem', '32MB', true),
+	set_config('enable_seqscan', 'off', true),
+	set_config('enable_bitmapscan', 'off', true),
+	set_config('enable_hashjoin', 'off', true),
+	set_config('enable_mergejoin', 'off', true),
+	set_config('jit', 'off', true)`
+
+	sqlLock = `-- relay: lock
+select l.lane
+from {schema}outbox_lane l
+join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = l.lane and f.fence = l.fence
+where l.owner = $3
+order by l.lane
+for update of l`
+
+	sqlReserve = `-- relay: reserve
+update {schema}outbox_lane l set reserved_seq = l.reserved_seq + $4
+from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+where l.lane = f.lane and l.fence = f.fence and l.owner = $3
+returning l.lane, l.reserved_seq`
+
+	// Asked inside the claim: a pooler hides a failover from everybody else.
+	sqlMeta = `-- relay: meta
+select m.outbox_id::text || '.' || m.incarnation,
+	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+from {schema}outbox_meta m, pg_control_system() c`
+
+	sqlRaiseIncarnation = `-- relay: raise incarnation
+update {schema}outbox_meta m set incarnation = m.incarnation + 1, system_identifier = c.system_identifier,
+	timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+from pg_control_system() c
+where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+
+	// The open journal entry exactly as it is. A journalled id without a row was discarded: its number stays a gap.
+	sqlOpen = `-- relay: open
+select c.lane, c.first_seq, u.seq, e.id is null, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
+	e.headers, e.payload, coalesce(e.event_time, e.created_at)
+from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+join {schema}outbox_claim c on c.lane = l.lane
+cross join lateral unnest(c.ids, c.seqs) u (id, seq)
+left join {schema}outbox_event e on e.lane = c.lane and e.id = u.id
+order by c.lane, u.seq`
+
+	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
+	// each lane. Numbers continue the relay's block, or start the block reserved just before ($4 = 0).
+	sqlTake = `-- relay: take
+with mine as materialized (
+	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+), picked as materialized (
+	select p.lane, m.next + p.n - 1 as seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type,
+		p.headers, p.payload, p.at
+	from mine m cross join lateral (
+		select * from (
+			select e.*, coalesce(e.event_time, e.created_at) as at, row_number() over w as n,
+				sum(coalesce(octet_length(e.payload), 0) + $7) over w as bytes
+			from {schema}outbox_event e
+			where e.lane = m.lane
+			window w as (order by e.id rows unbounded preceding)
+			order by e.id
+			limit $5
+		) r
+		where r.n = 1 or r.bytes <= $6
+	) p
+), entry as (
+	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
+	select lane, min(seq), array_agg(id order by id), array_agg(seq order by id) from picked group by lane
+)
+select lane, seq, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
+
+	// Deletes exactly its own entries and their rows; where an entry is gone, nothing.
+	sqlSettle = `-- relay: settle
+with own as (
+	delete from {schema}outbox_claim c
+	using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
+	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
+	returning c.lane, c.ids
+), gone as (
+	delete from {schema}outbox_event e
+	using own cross join lateral unnest(own.ids) u (id)
+	where e.lane = own.lane and e.id = u.id
+)
+select lane from own`
+
+	sqlProbe = `-- relay: probe
+select array(select f.lane from unnest($1::smallint[]) f (lane)
+		where exists (select from {schema}outbox_event e where e.lane = f.lane)),
+	exists (select from {schema}outbox_lane where owner is null or lease_until <= clock_timestamp()),
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval)`
+
+	sqlJoin = `-- relay: join
+insert into {schema}relay_member (owner, name, seen) values ($1, $2, clock_timestamp())
+on conflict (owner) do update set seen = excluded.seen`
+
+	sqlPrune = `-- relay: prune
+delete from {schema}relay_member where owner in (
+	select owner from {schema}relay_member where seen < clock_timestamp() - 10 * $1::interval for update skip locked)`
+
+	sqlMembers = `-- relay: members
+select owner from {schema}relay_member where seen > clock_timestamp() - $1::interval or owner = $2 order by owner`
+
+	// Own lanes: renewed, or taken back with a higher fence when the lease had run out, when it lies further off than any
+	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3).
+	sqlRenew = `-- relay: renew
+with own as (
+	select lane, lease_until <= clock_timestamp() or lease_until > clock_timestamp() + $2::interval or lane = any ($3::smallint[]) as again
+	from {schema}outbox_lane where owner = $1 order by lane for update
+)
+update {schema}outbox_lane l set lease_until = clock_timestamp() + $2::interval, fence = l.fence + own.again::int
+from own where own.lane = l.lane
+returning l.lane, l.fence`
+
+	sqlTakeOver = `-- relay: take over
+with free as (
+	select lane from {schema}outbox_lane
+	where owner is null or lease_until <= clock_timestamp() or lease_until > clock_timestamp() + $2::interval
+	order by lane limit $3 for update skip locked
+)
+update {schema}outbox_lane l set owner = $1, fence = l.fence + 1, lease_until = clock_timestamp() + $2::interval
+from free where free.lane = l.lane
+returning l.lane, l.fence`
+
+	sqlRelease = `-- relay: release
+with own as (select lane from {schema}outbox_lane where owner = $1 and lane = any ($2::smallint[]) order by lane for update)
+update {schema}outbox_lane l set owner = null, lease_until = '-infinity' from own where own.lane = l.lane
+returning l.lane`
+
+	sqlLeave = `-- relay: leave
+delete from {schema}relay_member where owner = $1`
+
+	sqlPin = `-- relay: pin
+with mine as (
+	insert into {schema}outbox_topic (topic, partitions) values ($1, $2) on conflict (topic) do nothing returning partitions
+)
+select partitions from mine union all select partitions from {schema}outbox_topic where topic = $1 limit 1`
+
+	sqlStatusLanes = `-- relay: status lanes
+select l.lane, l.owner, coalesce(m.name, ''), l.fence, case when l.lease_until > clock_timestamp() then extract(epoch from l.lease_until - clock_timestamp()) else 0 end::float8,
+	coalesce((select sum(cardinality(c.ids)) from {schema}outbox_claim c where c.lane = l.lane), 0)::bigint,
+	coalesce((select extract(epoch from clock_timestamp() - e.created_at)
+		from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1), 0)::float8,
+	exists (select from {schema}outbox_event e where e.lane = l.lane)
+from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
+order by l.lane`
+
+	sqlStatusTopics = `-- relay: status topics
+select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
+from {schema}outbox_event e group by e.topic order by e.topic`
+
+	// Bounded: a scrape every few seconds must not count ten million rows.
+	sqlBacklog = `-- relay: backlog
+select (select count(*) from (select from {schema}outbox_event limit $1) e),
+	coalesce((select max(extract(epoch from clock_timestamp() - o.created_at)) from {schema}outbox_lane l
+		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1) o), 0)::float8`
+)
+
+// queries are the statements with their schema, expanded once.
+type queries struct {
+	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
+	pin, statusLanes, statusTopics, backlog string
+}
+
+func newQueries(schema string) (*queries, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return nil, err
+	}
+	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
+	return &queries{
+		lock: q(sqlLock), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
+		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), prune: q(sqlPrune), members: q(sqlMembers),
+		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
+		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics), backlog: q(sqlBacklog),
+	}, nil
+}

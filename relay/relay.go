@@ -1,0 +1,176 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Relay publishes what producers append. Make one with [New].
+type Relay struct {
+	db  *pgxpool.Pool
+	to  Publisher
+	cfg Config
+	q   *queries
+	log *slog.Logger
+
+	running  atomic.Bool
+	owner    uuid.UUID // of this start
+	lanes    *laneTable
+	postgres *outage
+	kafka    *outage
+	woken    chan struct{}
+	nudged   chan struct{}
+	kicks    []chan struct{}
+
+	members atomic.Int64 // relays alive, as of the last heartbeat
+	short   atomic.Bool  // owns less than its share
+	beaten  atomic.Int64 // Unix nanoseconds of the last heartbeat
+	waiting atomic.Int64 // since when events wait, 0: none do
+	moved   atomic.Int64 // when events were last settled
+
+	undrained atomic.Int64 // events that the end of work left without an ack
+}
+
+// New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
+// It fails when the configuration cannot work.
+//
+// Of db it uses the configuration, for Pumps+2 connections of its own, and the pool itself for Status.
+func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
+	if db == nil || to == nil {
+		return nil, errors.New("relay: New needs a pool and a publisher")
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	q, err := newQueries(cfg.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	log := cfg.Logger.With("relay", cfg.Name)
+	r := &Relay{
+		db: db, to: to, cfg: cfg, q: q, log: log,
+		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
+		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1),
+	}
+	for range cfg.Pumps {
+		r.kicks = append(r.kicks, make(chan struct{}, 1))
+	}
+	return r, nil
+}
+
+// Run publishes until ctx ends, then finishes what it has claimed within DrainTimeout, gives its lanes to the others and
+// returns nil. It waits out a Postgres or a Kafka that is away, at the start too. It returns an error when the first
+// contact shows what no waiting mends (no tables, no grant, a wrong password), and when the drain could not finish:
+// what is left is published by the next owner. Nothing outlives Run.
+func (r *Relay) Run(ctx context.Context) error {
+	if err := r.start(); err != nil {
+		return err
+	}
+	defer r.running.Store(false)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+
+	var pumps, others sync.WaitGroup
+	pumpsDone := make(chan struct{})
+	for i := range r.cfg.Pumps {
+		pumps.Go(func() { r.pump(ctx, work, i) })
+	}
+	others.Go(func() { r.probe(ctx) })
+	others.Go(func() { pumps.Wait(); close(pumpsDone) })
+	others.Go(func() { <-ctx.Done(); r.limitDrain(work, abandon) })
+
+	err := r.keep(work, pumpsDone)
+	cancel()
+	abandon()
+	others.Wait()
+	if left := r.undrained.Load(); err == nil && left > 0 {
+		err = fmt.Errorf("relay: %d events were not acked within DrainTimeout; their next owner sends them again", left)
+	}
+	return err
+}
+
+// limitDrain ends work when the drain takes too long.
+func (r *Relay) limitDrain(work context.Context, abandon func()) {
+	if r.cfg.DrainTimeout > 0 {
+		pauseFor(work, r.cfg.DrainTimeout)
+	}
+	abandon()
+}
+
+// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once, publishes,
+// settles, and gives the lanes back. It returns how many events the publisher acked; 0 when nothing waits or when others
+// own every lane. It blocks while the publisher is away, until ctx ends.
+func (r *Relay) Once(ctx context.Context) (published int, err error) {
+	if err := r.start(); err != nil {
+		return 0, err
+	}
+	defer r.running.Store(false)
+	s := r.session("once")
+	defer s.close()
+	if err := r.beat(ctx, s); err != nil {
+		if start := startError(err); start != nil {
+			return 0, start
+		}
+		return 0, err
+	}
+	if grants := r.lanes.pick(0, 1, time.Now()); len(grants) > 0 {
+		published, err = r.step(ctx, s, grants)
+	}
+	return published, errors.Join(err, r.resign(ctx, s))
+}
+
+// start makes this start's identity.
+func (r *Relay) start() error {
+	if !r.running.CompareAndSwap(false, true) {
+		return errors.New("relay: this Relay runs already; make another one with New")
+	}
+	r.owner, r.lanes = uuid.New(), newLaneTable()
+	r.waiting.Store(0)
+	r.undrained.Store(0)
+	r.short.Store(true)
+	return nil
+}
+
+// Wake makes the relay look for events at once. Call it after the commit of a transaction that appended, when producer
+// and relay share a process. It never blocks.
+func (r *Relay) Wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Stalled returns for how long events have waited in this relay's lanes while none was settled. It is 0 when nothing
+// waits, and for a relay that owns no lanes.
+func (r *Relay) Stalled() time.Duration {
+	since := r.waiting.Load()
+	if since == 0 {
+		return 0
+	}
+	return max(time.Since(time.Unix(0, max(since, r.moved.Load()))), 0)
+}
+
+func (r *Relay) session(name string) *session {
+	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease}
+}
+
+func (r *Relay) kickPumps() {
+	for _, kick := range r.kicks {
+		select {
+		case kick <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package relay
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// rowReader turns rows into events with few allocations: the same few topics, types and sources come again and again,
+// and payloads are cut from slabs. The scanners work in both wire formats, so any query mode of pgx will do.
+type rowReader struct {
+	strings map[string]string
+	slab    []byte
+	bytes   map[int16]int // payload bytes and overhead per lane
+	e       event.Event
+	headers []byte
+}
+
+// slabSize is how many bytes of small payloads share an allocation. They live and die together, with their claim.
+const slabSize = 256 << 10
+
+func newRowReader() *rowReader {
+	return &rowReader{strings: make(map[string]string, 16), bytes: make(map[int16]int, Lanes)}
+}
+
+// interned scans a text column into a string of which there are few.
+type interned struct {
+	r  *rowReader
+	to *string
+}
+
+// ScanBytes implements pgtype.BytesScanner.
+func (i interned) ScanBytes(v []byte) error {
+	s, ok := i.r.strings[string(v)]
+	if !ok {
+		s = string(v)
+		i.r.strings[s] = s
+	}
+	*i.to = s
+	return nil
+}
+
+// payloadScanner copies a payload out of the connection's buffer. Null stays nil, and empty does not become nil.
+type payloadScanner struct{ r *rowReader }
+
+// ScanBytes implements pgtype.BytesScanner.
+func (p payloadScanner) ScanBytes(v []byte) error {
+	r := p.r
+	switch {
+	case v == nil:
+		r.e.Payload = nil
+		return nil
+	case len(v) > slabSize/4:
+		r.e.Payload = append([]byte(nil), v...)
+		return nil
+	case len(v) > cap(r.slab)-len(r.slab):
+		r.slab = make([]byte, 0, slabSize)
+	}
+	at := len(r.slab)
+	r.slab = append(r.slab, v...)
+	r.e.Payload = r.slab[at:len(r.slab):len(r.slab)]
+	return nil
+}
+
+type idScanner struct{ to *uuid.UUID }
+
+// ScanUUID implements pgtype.UUIDScanner.
+func (i idScanner) ScanUUID(v pgtype.UUID) error {
+	*i.to = v.Bytes
+	return nil
+}
+
+// targets are the scan targets of the columns that message_id to time share in both queries.
+func (r *rowReader) targets() []any {
+	e := &r.e
+	return []any{
+		idScanner{&e.ID}, interned{r, &e.Source}, interned{r, &e.Tenant}, interned{r, &e.Topic}, &e.Key, interned{r, &e.Type},
+		interned{r, &e.ContentType}, &r.headers, payloadScanner{r}, &e.Time,
+	}
+}
+
+func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		r.e.Position.First = true
+		l := at[r.e.Position.Lane]
+		if l.first == 0 || r.e.Position.Seq < l.first {
+			l.first = r.e.Position.Seq
+		}
+		l.next = max(l.next, r.e.Position.Seq+1)
+		return r.add(c, l)
+	})
+	return err
+}
+
+// readOpen reads open journal entries. Columns of a discarded event are null, so they are scanned through pointers.
+func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	defer rows.Close()
+	for rows.Next() {
+		var first, seq int64
+		var lane int16
+		var gone bool
+		head := []any{&lane, &first, &seq, &gone}
+		skip := make([]any, len(r.targets())) // nil targets are skipped
+		if err := rows.Scan(append(head, skip...)...); err != nil {
+			return err
+		}
+		l := at[lane]
+		l.first = first
+		if gone {
+			l.discarded++
+			continue
+		}
+		if err := rows.Scan(append(head, r.targets()...)...); err != nil {
+			return err
+		}
+		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First = lane, seq, false
+		if err := r.add(c, l); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// add appends the row that was just scanned, unless this relay knows its number to be acked.
+func (r *rowReader) add(c *claim, l *laneClaim) error {
+	if _, done := l.acked[r.e.Position.Seq]; done {
+		return nil
+	}
+	r.e.Headers = nil
+	if len(r.headers) > 0 {
+		if err := json.Unmarshal(r.headers, &r.e.Headers); err != nil {
+			return fmt.Errorf("relay: headers of event %s: %w", r.e.ID, err)
+		}
+	}
+	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
+	l.count++
+	r.bytes[l.lane] += len(r.e.Payload) + eventOverhead
+	c.events = append(c.events, r.e)
+	return nil
+}

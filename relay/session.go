@@ -1,0 +1,111 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// errBarrier: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
+// warning: the commit is visible and may still be lost, so nothing that it covers may be published. Its text depends on
+// the server's language, hence any warning counts.
+var errBarrier = errors.New("relay: Postgres warned about a commit (a cancelled wait for synchronous replication?)")
+
+// session is one connection of the relay's own. The relay does not borrow from the pool that it is given: it must see
+// warnings, which are delivered to a connection's config, and a busy application must not starve its lease.
+// A session belongs to one goroutine.
+type session struct {
+	pool    *pgxpool.Pool // for its configuration
+	name    string        // application_name, for pg_stat_activity
+	timeout time.Duration // bounds every pipeline, so that a half-open connection fails
+	conn    *pgx.Conn
+	warned  bool
+}
+
+func (s *session) open(ctx context.Context) error {
+	if s.conn != nil && !s.conn.IsClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	pool := s.pool.Config()
+	cfg := pool.ConnConfig
+	cfg.RuntimeParams["application_name"] = s.name
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" {
+			s.warned = true
+		}
+	}
+	if pool.BeforeConnect != nil {
+		if err := pool.BeforeConnect(ctx, cfg); err != nil {
+			return fmt.Errorf("relay: BeforeConnect: %w", err)
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("relay: connecting to Postgres: %w", err)
+	}
+	if pool.AfterConnect != nil {
+		if err := pool.AfterConnect(ctx, conn); err != nil {
+			s.conn = conn
+			s.close()
+			return fmt.Errorf("relay: AfterConnect: %w", err)
+		}
+	}
+	s.conn = conn
+	return nil
+}
+
+func (s *session) close() {
+	if s.conn == nil {
+		return
+	}
+	// A context of its own: a session is often closed because its context has ended.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx)
+	s.conn = nil
+}
+
+// send runs a batch in one round trip. After any error the connection is gone, and with it a transaction that was left
+// open; whether the batch's COMMIT happened is then for pgerr.CommitUnknown to say.
+func (s *session) send(ctx context.Context, b *pgx.Batch) error {
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	s.warned = false
+	err := s.conn.SendBatch(ctx, b).Close()
+	if err == nil && s.warned {
+		err = errBarrier
+	}
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+// transaction wraps queued statements in begin, settings and commit. durable commits wait for the disk and, where it is
+// configured, for the synchronous standby.
+func transaction(timeout time.Duration, durable bool, queue func(b *pgx.Batch)) *pgx.Batch {
+	commit := "off"
+	if durable {
+		commit = "on"
+	}
+	var b pgx.Batch
+	b.Queue(sqlBegin)
+	b.Queue(sqlSettings, commit, milliseconds(timeout), milliseconds(timeout/3))
+	queue(&b)
+	b.Queue(sqlCommit)
+	return &b
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+
+func interval(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }

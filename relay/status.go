@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Status is the state of an outbox as its database shows it, whichever relays work on it.
+type Status struct {
+	Backlog int64         `json:"backlog"` // events in the outbox, those under way included
+	Oldest  time.Duration `json:"oldest"`  // age of the oldest, in nanoseconds in JSON; 0 when there is none
+	Lanes   []LaneStatus  `json:"lanes"`
+	Topics  []TopicStatus `json:"topics"`
+}
+
+// LaneStatus is one lane of a Status.
+type LaneStatus struct {
+	Lane    int16         `json:"lane"`
+	Owner   *uuid.UUID    `json:"owner"` // nil: free
+	Name    string        `json:"name"`  // of the owner, empty when it is not known
+	Fence   int64         `json:"fence"`
+	Lease   time.Duration `json:"lease"`   // what is left of it; 0: overdue
+	Claimed int64         `json:"claimed"` // events between claim and settle
+	Oldest  time.Duration `json:"oldest"`  // age of its next event
+	Waiting bool          `json:"waiting"` // it has events
+}
+
+// TopicStatus is one topic of a Status.
+type TopicStatus struct {
+	Topic   string        `json:"topic"`
+	Backlog int64         `json:"backlog"`
+	Oldest  time.Duration `json:"oldest"`
+}
+
+// Status reads the state of the outbox. It counts every waiting event, which takes a second or so per ten million; for
+// a figure every few seconds use Backlog.
+func (r *Relay) Status(ctx context.Context) (Status, error) {
+	var st Status
+	rows, err := r.db.Query(ctx, r.q.statusLanes)
+	if err == nil {
+		st.Lanes, err = pgx.CollectRows(rows, scanLane)
+	}
+	if err != nil {
+		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
+	}
+	rows, err = r.db.Query(ctx, r.q.statusTopics)
+	if err == nil {
+		st.Topics, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TopicStatus, err error) {
+			var age float64
+			err = row.Scan(&t.Topic, &t.Backlog, &age)
+			t.Oldest = seconds(age)
+			return t, err
+		})
+	}
+	if err != nil {
+		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
+	}
+	for _, t := range st.Topics {
+		st.Backlog += t.Backlog
+		st.Oldest = max(st.Oldest, t.Oldest)
+	}
+	return st, nil
+}
+
+func scanLane(row pgx.CollectableRow) (l LaneStatus, err error) {
+	var lease, oldest float64
+	err = row.Scan(&l.Lane, &l.Owner, &l.Name, &l.Fence, &lease, &l.Claimed, &oldest, &l.Waiting)
+	l.Lease, l.Oldest = seconds(lease), seconds(oldest)
+	return l, err
+}
+
+// Backlog is the cheap part of Status, for metrics: how many events wait, counted up to limit, and the age of the oldest.
+func (r *Relay) Backlog(ctx context.Context, limit int) (events int64, oldest time.Duration, err error) {
+	var age float64
+	if err := r.db.QueryRow(ctx, r.q.backlog, limit).Scan(&events, &age); err != nil {
+		return 0, 0, fmt.Errorf("relay: reading the backlog: %w", err)
+	}
+	return events, seconds(age), nil
+}
+
+func seconds(s float64) time.Duration { return max(time.Duration(s*float64(time.Second)), 0) }
