@@ -1,0 +1,159 @@
+package inbox
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+const day = 24 * time.Hour
+
+// Limits of Config.Window. The upper one bounds the number of partitions, for every day of it is one.
+const (
+	shortWindow = 7 * day
+	maxWindow   = 400 * day
+)
+
+// Config of an [Inbox]. The zero value is safe: every field has the default that its comment names.
+type Config struct {
+	// Schema holds the inbox's tables: `^[a-z_][a-z0-9_]{0,62}$`. Empty: the connection's search_path decides, which
+	// poolers may lose.
+	Schema string
+
+	// Window is how long an id is remembered, rounded up to whole days; default 14 days. It must be longer than the
+	// topic's retention in Kafka plus the longest outage that you want to catch up from: an event that is older when it
+	// arrives is not applied, because nobody can tell any more whether it was. Below 7 days it needs AllowShortWindow.
+	Window time.Duration
+	// AllowShortWindow accepts a Window below 7 days (at least one day).
+	AllowShortWindow bool
+	// DaysAhead is how many days of partitions are made ahead of time, 1 to 60; default 7. It is also how far in the
+	// future the time inside an id may lie, for clocks differ.
+	DaysAhead int
+
+	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables. Default: the db given to New.
+	// When no process has that role, run `relay inbox maintain` from cron.
+	MaintenanceDB *pgxpool.Pool
+	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their day.
+	MaintainEvery time.Duration
+
+	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
+	// default Backoff is about five minutes. Then the event halts its partition. 1 gives up at once.
+	MaxAttempts int
+	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
+	Backoff time.Duration
+	// MaxRetryFor is how long an event may answer [Retryable] before it halts its partition; default 1 h, negative: for ever.
+	MaxRetryFor time.Duration
+
+	// LockTimeout bounds each wait for a lock of the transaction, above all for a twin of an event that another process is
+	// applying; default 5 s, negative: the session's own. Then the whole transaction runs again.
+	LockTimeout time.Duration
+	// StatementTimeout bounds each statement of the transaction, the effect's included; default 1 min, negative: the
+	// session's own. A cut statement is an error of the effect.
+	StatementTimeout time.Duration
+
+	// Logger is told of outages, retries, halts and days. Nil: nothing is logged. Payloads and keys never are.
+	Logger *slog.Logger
+	// Observer is called at the same points, for metrics.
+	Observer Observer
+}
+
+// Observer is told what an inbox does. A nil func is skipped. They are called from the goroutines of Handle and Run, so
+// they must be quick and safe for concurrent use.
+type Observer struct {
+	// Handled: one transaction decided these events of one partition.
+	Handled func(HandledInfo)
+	// Retried: a transaction was rolled back and runs again after the wait.
+	Retried func(RetriedInfo)
+	// Halted: an event halts its partition.
+	Halted func(*HaltError)
+	// Maintained: a pass of maintenance ended.
+	Maintained func(MaintainedInfo)
+}
+
+// HandledInfo counts what one transaction decided.
+type HandledInfo struct {
+	Topic                       string
+	Partition                   int32
+	Applied, Duplicate, Skipped int
+	// Took is from the start of the transaction to the answer to COMMIT.
+	Took time.Duration
+}
+
+// RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
+// "away" (the database), "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
+type RetriedInfo struct {
+	Topic     string
+	Partition int32
+	Reason    string
+	// Attempt counts the failures in a row, from 1.
+	Attempt int
+	// Wait is how long the next attempt waits.
+	Wait time.Duration
+	Err  error
+}
+
+// MaintainedInfo is the result of one pass of maintenance.
+type MaintainedInfo struct {
+	// Made and Dropped are the days (UTC, "20060102") whose partitions were made and dropped.
+	Made, Dropped []string
+	// Cleaned is how many rows of inbox_message_any were deleted.
+	Cleaned int64
+	// Err is why the pass is incomplete; nil when it is complete.
+	Err error
+}
+
+// settings is a Config that was checked and filled in.
+type settings struct {
+	Config
+	prefix     string
+	windowDays int32
+	// Milliseconds as set_config wants them; empty leaves the session's own.
+	lockTimeout, statementTimeout string
+}
+
+func (c Config) settings(db *pgxpool.Pool) (settings, error) {
+	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.MaintainEvery < 0 {
+		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, Backoff and MaintainEvery must not be negative: leave them zero for their defaults")
+	}
+	s := settings{Config: c}
+	s.Window = cmp.Or(c.Window, 14*day)
+	if s.Window > maxWindow {
+		return settings{}, fmt.Errorf("inbox: a Window of %v: every day is a partition, want at most %v", s.Window, maxWindow)
+	}
+	if s.Window < shortWindow && !c.AllowShortWindow || s.Window < day {
+		return settings{}, fmt.Errorf("inbox: a Window of %v: an event that arrives later than that is not applied, so it must be longer than Kafka's retention plus the longest outage; want %v or more, or AllowShortWindow and a day or more", s.Window, shortWindow)
+	}
+	var err error
+	if s.prefix, err = pgschema.Prefix(c.Schema); err != nil {
+		return settings{}, fmt.Errorf("inbox: %w", err)
+	}
+	s.windowDays = int32((s.Window + day - 1) / day)
+	s.DaysAhead = cmp.Or(c.DaysAhead, 7)
+	s.MaintainEvery = cmp.Or(c.MaintainEvery, time.Hour)
+	s.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	s.Backoff = cmp.Or(c.Backoff, 200*time.Millisecond)
+	s.MaxRetryFor = cmp.Or(c.MaxRetryFor, time.Hour)
+	s.lockTimeout = timeoutSetting(cmp.Or(c.LockTimeout, 5*time.Second))
+	s.statementTimeout = timeoutSetting(cmp.Or(c.StatementTimeout, time.Minute))
+	if s.MaintenanceDB == nil {
+		s.MaintenanceDB = db
+	}
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
+	return s, nil
+}
+
+func timeoutSetting(d time.Duration) string {
+	if d < 0 {
+		return ""
+	}
+	// Rounded up: zero would mean no time-out at all.
+	return fmt.Sprintf("%dms", (d+time.Millisecond-1)/time.Millisecond)
+}

@@ -1,0 +1,220 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+const dayPrefix = "inbox_message_"
+
+// detachTimeout bounds one DETACH CONCURRENTLY, which waits for every transaction that used the table. One that is cut
+// is finalized by the next pass.
+const detachTimeout = time.Minute
+
+// keeper makes and drops the days of one schema, as the tables' owner.
+type keeper struct {
+	db          *pgxpool.Pool
+	prefix      string
+	ahead       int
+	lockTimeout string
+	log         *slog.Logger
+}
+
+func newKeeper(s settings, log *slog.Logger) *keeper {
+	return &keeper{db: s.MaintenanceDB, prefix: s.prefix, ahead: s.DaysAhead, lockTimeout: s.lockTimeout, log: log}
+}
+
+// days is what there is, as the database says it.
+type days struct {
+	prefix                      string // of the schema the table lives in, even when the Config names none
+	today, dropped              dayNumber
+	longest                     dayNumber // window of all consumers; 0: there is none
+	attached, pending, detached []string
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func (k *keeper) read(ctx context.Context, db querier) (days, error) {
+	var d days
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached)
+	if err != nil {
+		return days{}, fmt.Errorf("inbox: reading the days: %w", err)
+	}
+	return d, nil
+}
+
+// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew.
+func (d days) missing(ahead int) (list []dayNumber) {
+	for n := max(d.today-d.longest, d.dropped); n <= d.today+dayNumber(ahead); n++ {
+		if !slices.Contains(d.attached, dayPrefix+dayName(n)) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// makeDays makes what is missing. Several processes may do so at once.
+func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
+	d, err := k.read(ctx, k.db)
+	if err != nil {
+		return nil, err
+	}
+	if missing := d.missing(k.ahead); len(missing) > 0 {
+		if made, err = k.makeMissing(ctx); pgerr.Is(err, pgerr.InsufficientPrivilege) {
+			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner from cron: %w", len(missing), err)
+			if missing[0] > d.today {
+				// Somebody else makes them and is late; nothing waits for them yet.
+				k.log.Warn("inbox: days ahead are missing", "first", dayName(missing[0]), "error", err)
+				return nil, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// makeMissing looks again while no one else makes days or raises dropped_before. It blocks no insert.
+func (k *keeper) makeMissing(ctx context.Context) (made []string, err error) {
+	tx, err := k.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, fmt.Errorf("inbox: making days: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.prefix), k.lockTimeout); err != nil {
+		return nil, fmt.Errorf("inbox: waiting to make days: %w", err)
+	}
+	d, err := k.read(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range d.missing(k.ahead) {
+		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
+		for _, sql := range []string{sqlMakeDay, sqlAttachDay} {
+			if _, err := tx.Exec(ctx, text.Replace(sql)); err != nil {
+				return nil, fmt.Errorf("inbox: making day %s: %w", dayName(n), err)
+			}
+		}
+		made = append(made, dayName(n))
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, fmt.Errorf("inbox: making days: %w", err)
+	}
+	if len(made) > 0 {
+		k.log.Info("inbox: days made", "count", len(made), "first", made[0], "last", made[len(made)-1])
+	}
+	return made, nil
+}
+
+// raise moves dropped_before up to the longest window, and commits that before anything is dropped.
+func (k *keeper) raise(ctx context.Context) error {
+	return pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.prefix), k.lockTimeout); err != nil {
+			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
+		}
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.prefix)); err != nil {
+			return fmt.Errorf("inbox: raising dropped_before: %w", err)
+		}
+		return nil
+	})
+}
+
+// dropDays detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
+func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
+	if err := k.raise(ctx); err != nil {
+		return nil, err
+	}
+	d, err := k.read(ctx, k.db)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range d.pending {
+		// First, for Postgres allows one pending detach per table.
+		if err := k.detach(ctx, sqlFinalizeDay, d.prefix, table); err != nil {
+			return nil, err
+		}
+		d.detached = append(d.detached, table)
+	}
+	for _, table := range d.attached {
+		if !below(table, d.dropped) {
+			continue
+		}
+		if err := k.detach(ctx, sqlDetachDay, d.prefix, table); err != nil {
+			return dropped, err
+		}
+		d.detached = append(d.detached, table)
+	}
+	for _, table := range d.detached {
+		if !below(table, d.dropped) {
+			continue
+		}
+		if err := k.drop(ctx, d.prefix, table); err != nil {
+			return dropped, err
+		}
+		dropped = append(dropped, strings.TrimPrefix(table, dayPrefix))
+	}
+	if len(dropped) > 0 {
+		k.log.Info("inbox: days dropped", "days", dropped)
+	}
+	return dropped, nil
+}
+
+// detach takes one partition out, in a statement of its own: CONCURRENTLY forbids a transaction block.
+func (k *keeper) detach(ctx context.Context, sql, prefix, table string) error {
+	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+	defer cancel()
+	_, err := k.db.Exec(ctx, dayText(sql, prefix, table))
+	if gone(err) {
+		return nil // another process was quicker
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: detaching %s: %w", table, err)
+	}
+	return nil
+}
+
+func (k *keeper) drop(ctx context.Context, prefix, table string) error {
+	var b pgx.Batch // one implicit transaction, for the lock time-out
+	b.Queue(sqlDropLock, k.lockTimeout)
+	b.Queue(dayText(sqlDropDay, prefix, table))
+	if err := k.db.SendBatch(ctx, &b).Close(); err != nil && !gone(err) {
+		return fmt.Errorf("inbox: dropping %s: %w", table, err)
+	}
+	return nil
+}
+
+// gone: the partition or table is not what it was a moment ago.
+func gone(err error) bool {
+	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, pgerr.ObjectNotInState)
+}
+
+// dayText fills in a table's name that came from the catalogue.
+func dayText(sql, prefix, table string) string {
+	return strings.NewReplacer(pgschema.Placeholder, prefix, "{table}", pgx.Identifier{table}.Sanitize()).Replace(sql)
+}
+
+// below reports whether a table is a day before the given one. Any other table is left alone.
+func below(table string, n dayNumber) bool {
+	name, ok := strings.CutPrefix(table, dayPrefix)
+	if !ok || len(name) != 8 {
+		return false
+	}
+	if _, err := strconv.ParseUint(name, 10, 32); err != nil {
+		return false
+	}
+	return name < dayName(n) // eight digits sort as the days do
+}

@@ -1,0 +1,303 @@
+package inbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// kind says what a failed transaction means for the next one.
+type kind uint8
+
+const (
+	canceled      kind = iota // the caller's context ended
+	fatal                     // the inbox's own statements fail: nothing to retry
+	conflict                  // lost against another transaction
+	away                      // the database
+	commitUnknown             // it may have happened
+	dayMissing                // a partition is not there
+	stale                     // the cached state was old: the plan put an id into the wrong table
+	refused                   // the id at index may not be decided
+	skipping                  // the effect skipped after it had written
+	failed                    // the effect; index -1: any of the events
+)
+
+// failure is why a transaction was not committed, or not known to be.
+type failure struct {
+	kind  kind
+	index int   // of the event, where one is meant
+	skips []int // skipping: events to leave out
+	err   error
+}
+
+// runner runs an effect for the events with the given indexes and returns which of them it skipped. careful asks it to
+// put every event behind a savepoint.
+type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure)
+
+// graceCommit is how long a COMMIT that was sent may take after the caller's context ended: cutting it would only make its
+// outcome unknown.
+const graceCommit = 5 * time.Second
+
+// decide handles events in one transaction and writes their outcomes to out, when it returns nil. Those in skip are
+// recorded without their effect.
+//
+// Round trips: one for begin, state and both inserts; the effect's; one for commit.
+func (in *Inbox) decide(ctx context.Context, events []event.Event, skip map[uuid.UUID]bool, careful bool, run runner, out []Outcome) *failure {
+	p, f := in.plan(events)
+	if f != nil {
+		return f
+	}
+	conn, err := in.db.Acquire(ctx)
+	if err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
+	}
+	defer release(ctx, conn)
+	if f := in.insert(ctx, conn.Conn(), p); f != nil {
+		return f
+	}
+	fresh := p.fresh(events, skip, out)
+	if len(fresh) > 0 {
+		skipped, f := run(ctx, &guardTx{conn: conn.Conn()}, events, fresh, careful)
+		if f != nil {
+			return f
+		}
+		for _, i := range skipped {
+			out[i] = Skipped
+		}
+	}
+	if p.inserted == 0 {
+		// Every row was there, committed by others: nothing to commit, and the outcome is certain.
+		return nil
+	}
+	if ctx.Err() != nil {
+		return &failure{kind: canceled, err: ctx.Err()}
+	}
+	return in.commit(ctx, conn.Conn())
+}
+
+// release gives the connection back without a transaction on it; the pool closes one that still has its transaction.
+func release(ctx context.Context, conn *pgxpool.Conn) {
+	if c := conn.Conn(); !c.IsClosed() && c.PgConn().TxStatus() != 'I' && !c.PgConn().IsBusy() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+		defer cancel()
+		_, _ = c.Exec(ctx, sqlRollback)
+	}
+	conn.Release()
+}
+
+func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
+	ctx, stop := outlive(ctx, graceCommit)
+	defer stop()
+	tag, err := conn.Exec(ctx, sqlCommit)
+	if err == nil && tag.String() == "ROLLBACK" {
+		err = pgx.ErrTxCommitRollback
+	}
+	switch {
+	case err == nil:
+		return nil
+	case pgerr.CommitUnknown(err):
+		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
+	case pgerr.Retry(err):
+		return &failure{kind: conflict, err: err}
+	case pgerr.Away(err):
+		return &failure{kind: away, err: err}
+	}
+	// A deferred constraint of the effect's tables: any of the events.
+	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err)}
+}
+
+// outlive returns a context that ends a while after ctx.
+func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-longer.Done():
+		}
+		cancel()
+	})
+	return longer, func() { stop(); cancel() }
+}
+
+// planned is which id goes to which table, for one transaction.
+type planned struct {
+	ids      []planID // sorted by id, then by index: inserts in another order deadlock
+	events   []event.Event
+	inserted int
+}
+
+type planID struct {
+	id    uuid.UUID
+	index int32
+	place place
+	isNew bool
+}
+
+// plan puts each id into its table by the state that the last transaction read.
+func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
+	s := in.state.Load()
+	p := &planned{ids: make([]planID, len(events)), events: events}
+	for i := range events {
+		e := &events[i]
+		if e.ID == uuid.Nil {
+			return nil, &failure{kind: refused, index: i, err: errors.New("it has no id: events must come from event.Decode, or carry one")}
+		}
+		where := s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead)
+		if where == tooOld || where == tooFuture {
+			return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, in.cfg.windowDays)}
+		}
+		p.ids[i] = planID{id: e.ID, index: int32(i), place: where}
+	}
+	slices.SortFunc(p.ids, func(a, b planID) int {
+		if c := bytes.Compare(a.id[:], b.id[:]); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.index, b.index)
+	})
+	return p, nil
+}
+
+// array is the text of the uuid[] of a table's ids, each once, or "" for none.
+func (p *planned) array(where place) string {
+	b := make([]byte, 0, 2+37*len(p.ids))
+	for i := range p.ids {
+		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
+			continue
+		}
+		if b = append(b, ','); len(b) == 1 {
+			b[0] = '{'
+		}
+		text, _ := p.ids[i].id.MarshalText()
+		b = append(b, text...)
+	}
+	if len(b) == 0 {
+		return ""
+	}
+	return string(append(b, '}'))
+}
+
+// insert begins the transaction, reads the state and inserts the ids, in one round trip. inbox_message comes before any in
+// every transaction: the other way round deadlocks.
+func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) *failure {
+	days, others := p.array(inDay), p.array(inAny)
+	var b pgx.Batch
+	b.Queue(sqlBegin)
+	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer)
+	if days != "" {
+		b.Queue(in.sql.insertDay, in.consumer, days)
+	}
+	if others != "" {
+		b.Queue(in.sql.insertAny, in.consumer, others)
+	}
+	res := conn.SendBatch(ctx, &b)
+	s, err := readInsert(res, p, days != "", others != "")
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
+	if s != nil {
+		in.state.Store(s)
+	}
+	switch {
+	case err != nil && pgerr.Is(err, pgerr.CheckViolation):
+		return &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
+	case err != nil:
+		return in.classify(ctx, fmt.Errorf("inbox: recording %d ids: %w", len(p.ids), err))
+	case s.floor < 0:
+		return &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
+	}
+	// The state may have changed since the plan: only the one read in this transaction counts.
+	for i := range p.ids {
+		if now := s.place(p.ids[i].id, in.cfg.windowDays, in.cfg.DaysAhead); now != p.ids[i].place {
+			return &failure{kind: stale, err: errors.New("inbox: the days moved on")}
+		}
+	}
+	return nil
+}
+
+func readInsert(res pgx.BatchResults, p *planned, days, others bool) (*state, error) {
+	if _, err := res.Exec(); err != nil {
+		return nil, err
+	}
+	var s state
+	var lock, statement, durable string
+	if err := res.QueryRow().Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor); err != nil {
+		return nil, err
+	}
+	for _, there := range []bool{days, others} {
+		if !there {
+			continue
+		}
+		rows, err := res.Query()
+		if err != nil {
+			return &s, err
+		}
+		if err := p.mark(rows); err != nil {
+			return &s, err
+		}
+	}
+	return &s, nil
+}
+
+// mark notes which ids were inserted. Of an id that stands twice, the first in log order is the new one.
+func (p *planned) mark(rows pgx.Rows) error {
+	defer rows.Close()
+	var id pgtype.UUID
+	for rows.Next() {
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		i, found := slices.BinarySearchFunc(p.ids, id.Bytes, func(a planID, b [16]byte) int { return bytes.Compare(a.id[:], b[:]) })
+		if !found {
+			return fmt.Errorf("the database returned id %s, which was not sent", uuid.UUID(id.Bytes))
+		}
+		p.ids[i].isNew = true
+		p.inserted++
+	}
+	return rows.Err()
+}
+
+// fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log order.
+func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, out []Outcome) []int {
+	fresh := make([]int, 0, p.inserted)
+	for i := range p.ids {
+		n := int(p.ids[i].index)
+		switch {
+		case !p.ids[i].isNew:
+			out[n] = Duplicate
+		case skip[p.ids[i].id]:
+			out[n] = Skipped
+		default:
+			out[n] = Applied
+			fresh = append(fresh, n)
+		}
+	}
+	slices.Sort(fresh)
+	return fresh
+}
+
+// classify sorts an error of the inbox's own statements.
+func (in *Inbox) classify(ctx context.Context, err error) *failure {
+	switch {
+	case ctx.Err() != nil:
+		return &failure{kind: canceled, err: ctx.Err()}
+	case pgerr.Retry(err), pgerr.Is(err, pgerr.QueryCanceled):
+		return &failure{kind: conflict, err: err}
+	case pgerr.Away(err):
+		return &failure{kind: away, err: err}
+	}
+	return &failure{kind: fatal, err: err}
+}

@@ -1,0 +1,142 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// eachRunner runs an effect for one event after the other. Which one fails is known without splitting.
+func eachRunner(do Effect) runner {
+	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure) {
+		for _, i := range fresh {
+			g.touched = false
+			skip, err := runOne(ctx, g, events[i], careful, do)
+			if err != nil {
+				return nil, effectFailure(ctx, g, err, i)
+			}
+			if !skip {
+				continue
+			}
+			if g.touched && !careful {
+				// What it wrote must go and what others wrote must stay: once more, with savepoints.
+				return nil, &failure{kind: skipping, err: fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID)}
+			}
+			skipped = append(skipped, i)
+		}
+		return skipped, nil
+	}
+}
+
+// runOne runs the effect of one event and says whether it skipped the event.
+func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Effect) (skip bool, err error) {
+	var savepoint pgx.Tx
+	if careful {
+		if savepoint, err = g.Begin(ctx); err != nil {
+			return false, err
+		}
+	}
+	err = guarded(g, func() error { return do(ctx, g, e) })
+	skip = errors.Is(err, Skip)
+	switch {
+	case !skip && err != nil:
+		return false, err
+	case savepoint == nil:
+		return skip, nil
+	case skip:
+		return true, savepoint.Rollback(ctx)
+	}
+	return false, savepoint.Commit(ctx)
+}
+
+// batchRunner runs an effect for all new events at once. It gets a copy: it may sort it.
+func batchRunner(do BatchEffect) runner {
+	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, _ bool) (skipped []int, f *failure) {
+		batch := make([]event.Event, len(fresh))
+		for n, i := range fresh {
+			batch[n] = events[i]
+		}
+		err := guarded(g, func() error { return do(ctx, g, batch) })
+		if err == nil {
+			return nil, nil
+		}
+		return nil, batchFailure(ctx, g, err, fresh)
+	}
+}
+
+// batchFailure reads what the error of a batch effect says of which events. The first that failed counts, for nothing
+// after it may be decided before it.
+func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *failure {
+	whole := effectFailure(ctx, g, err, -1)
+	if whole.kind != failed {
+		return whole
+	}
+	var skips []int
+	for _, at := range named(err, nil) {
+		switch {
+		case at.index < 0 || at.index >= len(fresh):
+			whole.err = fmt.Errorf("inbox.At(%d) names no event of a batch of %d: %w", at.index, len(fresh), err)
+			return whole
+		case errors.Is(at.err, Skip):
+			skips = append(skips, fresh[at.index])
+		case whole.index < 0 || fresh[at.index] < whole.index:
+			whole.index, whole.err = fresh[at.index], at.err
+		}
+	}
+	switch {
+	case whole.index >= 0:
+	case len(skips) > 0:
+		return &failure{kind: skipping, skips: skips, err: err}
+	case errors.Is(err, Skip):
+		return &failure{kind: skipping, skips: fresh, err: err}
+	}
+	return whole
+}
+
+// guarded calls an effect, turns a panic into an error and looks at what became of the transaction.
+func guarded(g *guardTx, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = g.check(&panicError{value: p, stack: debug.Stack()})
+		}
+	}()
+	return g.check(do())
+}
+
+// panicError is the panic of an effect. The stack goes to the log only.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("the effect panicked: %v", e.value) }
+
+func (e *panicError) Unwrap() error {
+	err, _ := e.value.(error)
+	return err
+}
+
+// effectFailure tells errors of the event from those of the database. The database wins over the class that the effect
+// gave: a deadlock says nothing about the event, whatever it was wrapped in.
+func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failure {
+	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	lost := g.conn.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err))
+	aborted := !g.conn.IsClosed() && g.conn.PgConn().TxStatus() == 'E'
+	switch {
+	case ctx.Err() != nil:
+		return &failure{kind: canceled, err: ctx.Err()}
+	case g.broken:
+		return &failure{kind: failed, index: index, err: err}
+	case lost, aborted && pgerr.Away(err):
+		return &failure{kind: away, err: err}
+	case aborted && pgerr.Retry(err):
+		return &failure{kind: conflict, err: err}
+	}
+	return &failure{kind: failed, index: index, err: err}
+}

@@ -1,0 +1,280 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// handler is what Each and Batch return. A consumer also finds Prepare and Consumer on it.
+type handler struct {
+	*Inbox
+	run runner
+}
+
+// Handle implements [Handler].
+func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, error) {
+	b := &batch{in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1,
+		database: pauses(20*time.Millisecond, 5*time.Second, 2)}
+	for b.pos < len(events) {
+		if err := b.step(ctx); err != nil {
+			return b.out, err
+		}
+	}
+	return b.out, nil
+}
+
+// batch is one call of Handle. Everything before pos is decided, nothing from pos on is: an event behind a failing one
+// waits, for it may have the same key.
+type batch struct {
+	in     *Inbox
+	run    runner
+	events []event.Event
+	out    []Outcome
+
+	pos, limit int // the next transaction handles [pos, limit)
+	bad        int // somewhere in [pos, bad) an event failed; 0: none known
+	skip       map[uuid.UUID]bool
+	careful    bool // effects behind savepoints, until this transaction is through
+
+	// database paces what is nobody's fault.
+	database backoff.BackOff
+	retries  int
+
+	// suspect is the event that failed by itself, and what is known of its failing.
+	suspect     int
+	runs, tries int // how often it ran; how often with an error of no class
+	waitingFrom time.Time
+	pace        backoff.BackOff
+	doomed      error // it is final, and only what stands before it is still to be decided
+}
+
+// step runs one transaction and decides what comes next. An error ends Handle.
+func (b *batch) step(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if b.doomed != nil && b.pos == b.suspect {
+		return b.halt(b.doomed)
+	}
+	start := time.Now()
+	out := make([]Outcome, b.limit-b.pos)
+	f := b.in.prepared(ctx)
+	if f == nil {
+		f = b.in.decide(ctx, b.events[b.pos:b.limit], b.skip, b.careful, b.run, out)
+	}
+	if f == nil {
+		b.done(out, time.Since(start))
+		return nil
+	}
+	f.index += b.pos // meaningless for -1 and for kinds without an index, which do not look at it
+	switch f.kind {
+	case canceled:
+		return ctx.Err()
+	case fatal:
+		return f.err
+	case stale:
+		return nil
+	case skipping:
+		return b.skipped(f)
+	case refused:
+		return b.refused(ctx, f)
+	case failed:
+		return b.failed(ctx, f)
+	}
+	return b.again(ctx, f)
+}
+
+// done takes over the outcomes of a committed transaction and says how far the next one goes.
+func (b *batch) done(out []Outcome, took time.Duration) {
+	b.in.outage.up()
+	copy(b.out[b.pos:], out)
+	b.pos, b.careful, b.retries = b.limit, false, 0
+	b.database.Reset()
+	if b.pos > b.suspect {
+		b.suspect, b.doomed = -1, nil
+	}
+	b.limit = len(b.events)
+	if b.bad > b.pos {
+		// The bad one is in the other part: half of that, or itself alone.
+		b.limit = b.pos + (b.bad-b.pos+1)/2
+	}
+	if do := b.in.cfg.Observer.Handled; do != nil {
+		info := HandledInfo{Topic: b.events[0].Topic, Partition: b.events[0].Position.Partition, Took: took}
+		for _, o := range out {
+			switch o {
+			case Applied:
+				info.Applied++
+			case Duplicate:
+				info.Duplicate++
+			case Skipped:
+				info.Skipped++
+			}
+		}
+		do(info)
+	}
+}
+
+// skipped leaves events out of the next run, or puts each behind a savepoint.
+func (b *batch) skipped(f *failure) error {
+	if len(f.skips) == 0 {
+		b.careful = true
+	}
+	for _, i := range f.skips {
+		if b.skip == nil {
+			b.skip = map[uuid.UUID]bool{}
+		}
+		b.skip[b.events[b.pos+i].ID] = true
+	}
+	b.retried("skip", 1, 0, f.err)
+	return nil
+}
+
+// refused: the inbox itself cannot decide an event. What stands before it is decided first.
+func (b *batch) refused(ctx context.Context, f *failure) error {
+	if f.index > b.pos {
+		b.limit = f.index
+		return nil
+	}
+	// The plan was made from what an earlier transaction read: ask again before stopping a partition.
+	if err := b.in.refresh(ctx); err != nil {
+		return b.again(ctx, b.in.classify(ctx, err))
+	}
+	if _, f := b.in.plan(b.events[b.pos : b.pos+1]); f != nil {
+		b.suspect, b.runs = b.pos, 0
+		return b.halt(f.err)
+	}
+	return nil
+}
+
+// failed: an effect failed, of the event at f.index or of one of those that ran.
+func (b *batch) failed(ctx context.Context, f *failure) error {
+	if b.limit == b.pos+1 {
+		f.index = b.pos
+	}
+	if f.index < b.pos {
+		// Nobody knows which. Halve until it stands alone; each half that is through stays through.
+		b.bad = b.limit
+		b.limit = b.pos + (b.limit-b.pos)/2
+		b.retried("split", 1, 0, f.err)
+		return nil
+	}
+	if f.index != b.suspect {
+		b.suspect, b.runs, b.tries, b.waitingFrom = f.index, 0, 0, time.Time{}
+		b.pace = pauses(b.in.cfg.Backoff, 2*time.Minute, 2.3)
+	}
+	b.runs++
+	final, reason := b.spent(f.err)
+	if f.index > b.pos {
+		// The events before it go first, in a transaction of their own.
+		b.limit, b.bad = f.index, f.index+1
+		if final {
+			b.doomed = f.err
+		}
+		b.retried("split", 1, 0, f.err)
+		return nil
+	}
+	if final {
+		return b.halt(f.err)
+	}
+	b.limit, b.bad = b.pos+1, b.pos+1
+	wait := b.pace.NextBackOff()
+	b.logFailure(f.err, reason, wait)
+	b.retried(reason, b.runs, wait, f.err)
+	return sleep(ctx, wait)
+}
+
+// spent counts a failed run of the suspect and says whether it was the last.
+func (b *batch) spent(err error) (final bool, reason string) {
+	cfg := &b.in.cfg
+	if _, ok := errors.AsType[*terminalError](err); ok {
+		return true, "terminal"
+	}
+	if _, ok := errors.AsType[*retryableError](err); ok {
+		if b.waitingFrom.IsZero() {
+			b.waitingFrom = time.Now()
+		}
+		return cfg.MaxRetryFor >= 0 && time.Since(b.waitingFrom) >= cfg.MaxRetryFor, "retryable"
+	}
+	b.tries++
+	return b.tries >= cfg.MaxAttempts, "failed"
+}
+
+// again waits and leaves everything as it is: no attempt was spent.
+func (b *batch) again(ctx context.Context, f *failure) error {
+	if f.kind == canceled {
+		return ctx.Err()
+	}
+	if f.kind == fatal {
+		return f.err
+	}
+	b.retries++
+	reason := "conflict"
+	switch f.kind {
+	case away:
+		reason = "away"
+		b.in.outage.down(f.err)
+	case commitUnknown:
+		reason = "commit unknown"
+		b.in.outage.down(f.err)
+	case dayMissing:
+		reason = "day missing"
+		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.makeDays(ctx); return err })
+		if err == nil && b.retries == 1 {
+			b.retried(reason, b.retries, 0, f.err)
+			return nil
+		}
+		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error", errors.Join(f.err, err))
+	}
+	wait := b.database.NextBackOff()
+	if f.kind == conflict && b.retries%10 == 0 {
+		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
+	}
+	b.retried(reason, b.retries, wait, f.err)
+	return sleep(ctx, wait)
+}
+
+// halt ends Handle at the suspect.
+func (b *batch) halt(err error) error {
+	e := b.events[b.suspect]
+	e.Payload, e.Key, e.Headers = nil, "", nil
+	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
+	b.in.log.Error("inbox: an event halts its partition", append(eventAttrs(&e), "attempts", h.Attempts, "error", err)...)
+	if do := b.in.cfg.Observer.Halted; do != nil {
+		do(h)
+	}
+	return h
+}
+
+func (b *batch) logFailure(err error, reason string, wait time.Duration) {
+	attrs := append(eventAttrs(&b.events[b.suspect]), "reason", reason, "attempt", b.runs, "wait", wait, "error", err)
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	b.in.log.Warn("inbox: an effect failed and runs again", attrs...)
+}
+
+func eventAttrs(e *event.Event) []any {
+	return []any{"id", e.ID, "type", e.Type, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset}
+}
+
+func (b *batch) retried(reason string, attempt int, wait time.Duration, err error) {
+	if do := b.in.cfg.Observer.Retried; do != nil {
+		e := &b.events[0]
+		do(RetriedInfo{Topic: e.Topic, Partition: e.Position.Partition, Reason: reason, Attempt: attempt, Wait: wait, Err: err})
+	}
+}
+
+// prepared is Prepare for Handle, which waits for a database that is away.
+func (in *Inbox) prepared(ctx context.Context) *failure {
+	if err := in.Prepare(ctx); err != nil {
+		return in.classify(ctx, err)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// Inbox applies each event once for one consumer. It is safe for concurrent use.
+type Inbox struct {
+	db       *pgxpool.Pool
+	consumer string
+	cfg      settings
+	log      *slog.Logger
+	sql      struct{ state, insertDay, insertAny string }
+	keeper   *keeper
+
+	// state is what the last transaction read; nil until the consumer is registered and its days are there.
+	state atomic.Pointer[state]
+	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a context.
+	preparing chan struct{}
+	outage    outage
+}
+
+// New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
+// registers the consumer and makes its days.
+//
+// consumer names who remembers: every process that shares its work shares the name, and another name applies every event
+// again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says which field is wrong.
+func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
+	if db == nil {
+		return nil, errors.New("inbox: New needs a *pgxpool.Pool")
+	}
+	if consumer == "" || len(consumer) > 255 || !utf8.ValidString(consumer) || !event.Storable(consumer) {
+		return nil, fmt.Errorf("inbox: consumer name %q: want 1 to 255 bytes of UTF-8 without U+0000", consumer)
+	}
+	s, err := cfg.settings(db)
+	if err != nil {
+		return nil, err
+	}
+	in := &Inbox{db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer), preparing: make(chan struct{}, 1)}
+	in.outage.log = in.log
+	in.keeper = newKeeper(s, in.log)
+	in.sql.state = pgschema.Expand(sqlState, s.prefix)
+	in.sql.insertDay = pgschema.Expand(sqlInsertDay, s.prefix)
+	in.sql.insertAny = pgschema.Expand(sqlInsertAny, s.prefix)
+	return in, nil
+}
+
+// Consumer is the name given to New.
+func (in *Inbox) Consumer() string { return in.consumer }
+
+// Each returns a handler that runs do for one event after the other, in batches of one transaction.
+func (in *Inbox) Each(do Effect) Handler { return &handler{Inbox: in, run: eachRunner(do)} }
+
+// Batch returns a handler that runs do once for all new events of a batch. It is the faster way: one statement for
+// hundreds of events.
+func (in *Inbox) Batch(do BatchEffect) Handler { return &handler{Inbox: in, run: batchRunner(do)} }
+
+// Prepare registers the consumer and makes the days that are missing. The first call fixes the consumer's floor: ids of
+// earlier days are history. A consumer calls it before it consumes; Handle does so by itself. It fails when the tables are
+// missing or days are missing that db's role may not make, and says what to do.
+func (in *Inbox) Prepare(ctx context.Context) error {
+	if in.state.Load() != nil {
+		return nil
+	}
+	return in.exclusive(ctx, func() error {
+		if in.state.Load() != nil {
+			return nil
+		}
+		if err := in.register(ctx); err != nil {
+			return err
+		}
+		if _, err := in.keeper.makeDays(ctx); err != nil {
+			return err
+		}
+		return in.refresh(ctx)
+	})
+}
+
+// exclusive runs do while no other goroutine of this inbox is in here.
+func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
+	select {
+	case in.preparing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-in.preparing }()
+	return do()
+}
+
+func (in *Inbox) register(ctx context.Context) error {
+	var floor dayNumber
+	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays).Scan(&floor)
+	if pgerr.Is(err, pgerr.UndefinedTable) {
+		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at Config.Schema: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err)
+	}
+	return nil
+}
+
+// refresh reads the state outside a writing transaction, which is good enough for a plan and for nothing else.
+func (in *Inbox) refresh(ctx context.Context) error {
+	var s state
+	var lock, statement, durable string
+	err := in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	if err != nil {
+		return fmt.Errorf("inbox: reading the state of consumer %q: %w", in.consumer, err)
+	}
+	in.state.Store(&s)
+	return nil
+}

@@ -1,0 +1,112 @@
+package inbox
+
+// All SQL on the inbox's tables stands here or in a migration. {schema} is the prefix that pgschema makes. The texts
+// about one day also have {day} (eight digits), {from} and {to} (bounds): DDL takes no parameters, and all three are
+// made from a number.
+
+const sqlBegin = `-- inbox: begin
+begin isolation level read committed`
+
+// First in every writing transaction. Without a synchronous commit the offset could be committed in Kafka for an effect
+// that a crash of the database takes back. Days are counted from 1970-01-01, UTC, whatever the session's time zone is.
+const sqlState = `-- inbox: state
+select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
+	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
+	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
+	d.dropped_before - date '1970-01-01',
+	coalesce(c.floor - date '1970-01-01', -1)
+from {schema}inbox_days d left join {schema}inbox_consumer c on c.consumer_name = $3::text`
+
+// The ids come sorted, as the text of an array: that is one argument in every query mode of pgx.
+const sqlInsertDay = `-- inbox: insert into the days
+insert into {schema}inbox_message (consumer_name, message_id)
+select $1::text, id from unnest($2::text::uuid[]) as id
+on conflict do nothing returning message_id`
+
+const sqlInsertAny = `-- inbox: insert into any
+insert into {schema}inbox_message_any (consumer_name, message_id)
+select $1::text, id from unnest($2::text::uuid[]) as id
+on conflict do nothing returning message_id`
+
+const sqlAdopt = `-- inbox: adopt the open transaction`
+
+const sqlCommit = `-- inbox: commit
+commit`
+
+const sqlRollback = `-- inbox: roll back
+rollback`
+
+// The floor is the day of the first start; later starts only renew the window.
+const sqlRegister = `-- inbox: register the consumer
+insert into {schema}inbox_consumer as c (consumer_name, floor, window_days)
+values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer)
+on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp()
+returning floor - date '1970-01-01'`
+
+// What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
+// by an interrupted DETACH; loose ones were detached and not dropped.
+const sqlDays = `-- inbox: days
+select p.relnamespace::regnamespace::text || '.',
+	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
+	d.dropped_before - date '1970-01-01',
+	coalesce((select max(window_days) from {schema}inbox_consumer), 0),
+	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
+		where i.inhparent = p.oid and not i.inhdetachpending order by 1),
+	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
+		where i.inhparent = p.oid and i.inhdetachpending order by 1),
+	array(select c.relname::text from pg_class c where c.relnamespace = p.relnamespace and c.relkind = 'r'
+		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1)
+from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
+
+// Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number is
+// the table, for there may be an inbox in each schema.
+const sqlLockDays = `-- inbox: lock the days
+select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
+	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
+
+// LIKE and ATTACH, for PARTITION OF waits behind every open insert and makes all others wait behind itself. Rows live for
+// weeks and are never updated: vacuum for freezing is all it needs.
+const sqlMakeDay = `-- inbox: make a day
+create table {schema}inbox_message_{day} (like {schema}inbox_message including all) with (autovacuum_vacuum_insert_threshold = -1)`
+
+const sqlAttachDay = `-- inbox: attach a day
+alter table {schema}inbox_message attach partition {schema}inbox_message_{day} for values from ('{from}') to ('{to}')`
+
+// dropped_before only rises, and by the longest window of all consumers: a day is shared.
+const sqlRaise = `-- inbox: raise dropped_before
+update {schema}inbox_days set dropped_before = date '1970-01-01' + (t.today - t.longest)
+from (select floor(extract(epoch from clock_timestamp()) / 86400)::integer as today, max(window_days) as longest
+	from {schema}inbox_consumer) t
+where dropped_before < date '1970-01-01' + (t.today - t.longest)`
+
+const sqlDetachDay = `-- inbox: detach a day
+alter table {schema}inbox_message detach partition {schema}{table} concurrently`
+
+const sqlFinalizeDay = `-- inbox: finalize a detach
+alter table {schema}inbox_message detach partition {schema}{table} finalize`
+
+const sqlDropLock = `-- inbox: lock timeout of a drop
+select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true)`
+
+const sqlDropDay = `-- inbox: drop a day
+drop table if exists {schema}{table}`
+
+const sqlConsumers = `-- inbox: consumers
+select consumer_name, window_days from {schema}inbox_consumer order by consumer_name`
+
+// One cleaner at a time. Rows of UUIDv7s are history from before the floor: they are what refuses a late duplicate until
+// dropped_before has passed the floor, and a day more for transactions that still saw it below.
+const sqlCleanAny = `-- inbox: clean any
+with old as materialized (
+	select a.ctid from {schema}inbox_message_any a, {schema}inbox_consumer c, {schema}inbox_days d
+	where c.consumer_name = $1::text and a.consumer_name = c.consumer_name
+		and a.processed_at < now() - make_interval(days => $2::integer)
+		and (get_byte(uuid_send(a.message_id), 6) >> 4 <> 7 or get_byte(uuid_send(a.message_id), 8) >> 6 <> 2
+			or d.dropped_before > c.floor + 1)
+	limit $3::integer
+)
+delete from {schema}inbox_message_any a using old where a.ctid = old.ctid`
+
+const sqlLockClean = `-- inbox: lock the cleaning
+select pg_try_advisory_xact_lock(1701209711, '{schema}inbox_message'::regclass::oid::integer)`

@@ -1,0 +1,59 @@
+package inbox
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// pauses makes a growing wait with jitter that never ends by itself.
+func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first), backoff.WithMaxInterval(max(first, longest)),
+		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
+}
+
+// sleep waits, or returns the context's error when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// outage says once that the database is away, and once that it is back, whatever many goroutines wait for it.
+type outage struct {
+	log   *slog.Logger
+	on    atomic.Bool
+	mu    sync.Mutex
+	since time.Time
+}
+
+func (o *outage) down(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.on.Load() {
+		return
+	}
+	o.since = time.Now()
+	o.on.Store(true)
+	o.log.Warn("inbox: the database does not answer; waiting for it", "error", err)
+}
+
+func (o *outage) up() {
+	if !o.on.Load() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.on.Swap(false) {
+		o.log.Info("inbox: the database answers again", "after", time.Since(o.since))
+	}
+}

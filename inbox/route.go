@@ -1,0 +1,82 @@
+package inbox
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+const dayMillis = 24 * 60 * 60 * 1000
+
+// dayNumber counts days from 1970-01-01, UTC.
+type dayNumber = int32
+
+// state is what decides the table of an id, as one transaction read it.
+type state struct {
+	today   dayNumber // by the database's clock
+	dropped dayNumber // days before it may be gone
+	floor   dayNumber // day of the consumer's first start; -1: not registered
+}
+
+// place is where an id's row belongs.
+type place uint8
+
+const (
+	inDay place = iota
+	inAny
+	tooOld    // nobody can tell whether it was applied
+	tooFuture // the clock that made it is broken
+)
+
+// place implements P9.1. The day inside an id never changes, the floor never changes and dropped only rises, so an id
+// never changes its table while its row counts.
+func (s state) place(id uuid.UUID, windowDays dayNumber, ahead int) place {
+	d, ok := idDay(id)
+	switch {
+	case !ok:
+		return inAny
+	case d < s.floor && s.dropped <= s.floor:
+		return inAny // history from before the first start
+	case d < s.floor, d < s.dropped, d < s.today-windowDays:
+		return tooOld
+	case d > s.today+dayNumber(ahead):
+		return tooFuture
+	}
+	return inDay
+}
+
+// idDay is the day inside a UUIDv7.
+func idDay(id uuid.UUID) (dayNumber, bool) {
+	if id.Version() != 7 || id.Variant() != uuid.RFC4122 {
+		return 0, false
+	}
+	ms := uint64(binary.BigEndian.Uint32(id[:4]))<<16 | uint64(binary.BigEndian.Uint16(id[4:6]))
+	return dayNumber(ms / dayMillis), true // 48 bits of milliseconds are 3.3 million days
+}
+
+// dayName is the day as partitions and logs show it.
+func dayName(d dayNumber) string {
+	return time.Unix(int64(d)*24*60*60, 0).UTC().Format("20060102")
+}
+
+// dayBound is the lowest uuid of the day: the bound of its partition.
+func dayBound(d dayNumber) string {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(d)*dayMillis<<16)
+	return id.String()
+}
+
+// refusal is the error of an id that may be neither applied nor passed over.
+func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
+	d, _ := idDay(e.ID)
+	if p == tooFuture {
+		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): the clock that made it is broken; "+
+			"correct it, then raise Config.DaysAhead until the event has passed, or skip its offset", dayName(d), dayName(s.today))
+	}
+	return fmt.Errorf("its id is of day %s, older than what is remembered (window %d days, days before %s dropped, first start on %s), so nobody can tell "+
+		"whether it was applied: look at its business row, then skip its offset or apply it by hand", dayName(d), windowDays, dayName(s.dropped), dayName(s.floor))
+}

@@ -1,0 +1,120 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// cleanBatch is how many rows of inbox_message_any one transaction deletes.
+const cleanBatch = 5000
+
+// Run keeps the inbox's days: it makes them ahead of time, drops those that every consumer's window has left, and cleans
+// inbox_message_any. It repeats that every Config.MaintainEvery, sooner after a failure, and returns nil when ctx ends.
+// Run it in every process of the consumer; they tolerate each other.
+func (in *Inbox) Run(ctx context.Context) error {
+	pace := pauses(time.Second, 5*time.Minute, 3)
+	for {
+		wait := in.cfg.MaintainEvery
+		if err := in.Maintain(ctx); err != nil && ctx.Err() == nil {
+			wait = min(wait, pace.NextBackOff())
+			in.log.Error("inbox: maintenance failed", "again_in", wait, "error", err)
+		} else {
+			pace.Reset()
+		}
+		if sleep(ctx, wait) != nil {
+			return nil
+		}
+	}
+}
+
+// Maintain is one pass of what Run does. A pass that fails half-way has done no harm and is finished by the next.
+func (in *Inbox) Maintain(ctx context.Context) error {
+	err := in.Prepare(ctx)
+	var info MaintainedInfo
+	if err == nil {
+		info, err = in.keeper.pass(ctx)
+	}
+	info.Err = err
+	if do := in.cfg.Observer.Maintained; do != nil {
+		do(info)
+	}
+	return err
+}
+
+// MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner of
+// the tables. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
+func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedInfo, error) {
+	if db == nil {
+		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")
+	}
+	s, err := cfg.settings(db)
+	if err != nil {
+		return MaintainedInfo{}, err
+	}
+	s.MaintenanceDB = db
+	info, err := newKeeper(s, s.Logger).pass(ctx)
+	info.Err = err
+	return info, err
+}
+
+// pass makes, drops and cleans; one that fails does not keep the others from their work.
+func (k *keeper) pass(ctx context.Context) (info MaintainedInfo, err error) {
+	var made, dropped, cleaned error
+	info.Made, made = k.makeDays(ctx)
+	info.Dropped, dropped = k.dropDays(ctx)
+	info.Cleaned, cleaned = k.clean(ctx)
+	return info, errors.Join(made, dropped, cleaned)
+}
+
+// clean deletes what is older than its consumer's window from inbox_message_any, in small transactions.
+func (k *keeper) clean(ctx context.Context) (total int64, err error) {
+	rows, err := k.db.Query(ctx, pgschema.Expand(sqlConsumers, k.prefix))
+	if err != nil {
+		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
+	}
+	type window struct {
+		Consumer string
+		Days     int32
+	}
+	consumers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[window])
+	if err != nil {
+		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
+	}
+	for _, c := range consumers {
+		for {
+			n, err := k.cleanOnce(ctx, c.Consumer, c.Days)
+			total += n
+			if err != nil {
+				return total, fmt.Errorf("inbox: cleaning inbox_message_any of %q: %w", c.Consumer, err)
+			}
+			if n < cleanBatch {
+				break
+			}
+		}
+	}
+	if total > 0 {
+		k.log.Info("inbox: inbox_message_any cleaned", slog.Int64("rows", total))
+	}
+	return total, nil
+}
+
+func (k *keeper) cleanOnce(ctx context.Context, consumer string, windowDays int32) (n int64, err error) {
+	err = pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var mine bool
+		if err := tx.QueryRow(ctx, pgschema.Expand(sqlLockClean, k.prefix)).Scan(&mine); err != nil || !mine {
+			return err
+		}
+		tag, err := tx.Exec(ctx, pgschema.Expand(sqlCleanAny, k.prefix), consumer, windowDays, cleanBatch)
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, err
+}
