@@ -147,7 +147,10 @@ func TestLockTimeout(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from a_one"); err != nil {
 		t.Fatal(err)
 	}
-	err = migrations.UpFrom(t.Context(), two(), config(t, db.URL), migrations.Options{LockTimeout: time.Millisecond})
+	// Far above the time-out: without one, the test fails instead of hanging.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err = migrations.UpFrom(ctx, two(), config(t, db.URL), migrations.Options{LockTimeout: time.Millisecond})
 	if err == nil || !strings.Contains(err.Error(), "stayed locked for 1ms") {
 		t.Errorf("got %v", err)
 	}
