@@ -1,0 +1,253 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+func TestEveryRecordOnceInOrder(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 3)
+	kafkatest.Produce(t, topic, records(1200, 0, 1, 2)...)
+	h := newHandler()
+	cfg := config(topic)
+	cfg.Batch = 100
+	m := start(t, h, topic, cfg)
+	seen := h.await(t, 3600)
+	await(t, "lag zero", func() bool {
+		lag := int64(0)
+		for _, p := range m.Status().Partitions {
+			lag += p.Lag
+		}
+		return len(m.Status().Partitions) == 3 && lag == 0
+	})
+	m.stop(t)
+	for p := range int32(3) {
+		offsetsOf(t, seen[p], 0, 1200)
+		e := seen[p][7]
+		if e.Key != "7" || string(e.Payload) != "7" || e.Type != "Happened" || e.Source != "test" || e.Topic != topic || e.ID.Version() != 7 {
+			t.Errorf("event %+v", e)
+		}
+	}
+	full := false
+	for _, n := range h.batches {
+		if full = full || n == 100; n > 100 {
+			t.Errorf("a batch of %d", n)
+		}
+	}
+	if !full {
+		t.Errorf("no full batch among %v", h.batches)
+	}
+	if got := committed(t, kafkatest.Brokers(t), topic, topic, 3); got[0] != 1200 || got[1] != 1200 || got[2] != 1200 {
+		t.Errorf("committed %v", got)
+	}
+}
+
+// I7, and a halt is its partition's own.
+func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 5)
+	kafkatest.Produce(t, topic, records(20, 0, 1, 2, 3, 4)...)
+	h := newHandler()
+	broken := errors.New("the ledger is closed")
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		out := applied(len(events))
+		for i, e := range events {
+			if e.Position.Offset != 7 {
+				continue
+			}
+			out[i] = inbox.Undecided // what follows claims to be applied: that must not count
+			switch e.Position.Partition {
+			case 0:
+				return out, &inbox.HaltError{Event: event.Event{ID: e.ID, Position: e.Position}, Attempts: 10, Err: broken}
+			case 1:
+				return out[:i], errors.New("no class")
+			case 2:
+				return out, nil
+			case 3:
+				panic("hunter2")
+			}
+			out[i] = inbox.Skipped
+		}
+		return out, nil
+	}
+	halted := make(chan consumer.Halt, 10)
+	said := &logs{}
+	cfg := config(topic)
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	cfg.Batch, cfg.BatchWait = 5, -1
+	m := start(t, h, topic, cfg)
+	halts := map[int32]consumer.Halt{}
+	for range 4 {
+		x := recv(t, "a halt", halted)
+		halts[x.ID] = x
+	}
+	h.await(t, 7+7+7+5+20)
+	if !errors.Is(halts[0].Err, broken) || halts[0].Offset != 7 || halts[0].EventID == uuid.Nil || halts[2].Offset != 7 || halts[3].Offset != 5 {
+		t.Errorf("halts %+v", halts)
+	}
+	if n := len(m.Status().Halted()); n != 4 {
+		t.Errorf("status tells of %d halts", n)
+	}
+	// The others go on.
+	kafkatest.Produce(t, topic, records(5, 0, 4)...)
+	h.await(t, 7+7+7+5+25)
+	m.stop(t)
+	if got := committed(t, kafkatest.Brokers(t), topic, topic, 5); got[0] != 7 || got[1] != 7 || got[2] != 7 || got[3] != 5 || got[4] != 25 {
+		t.Errorf("committed %v", got)
+	}
+	if said.count("partition halted") != 4 || said.count("hunter2") != 0 || said.count("the ledger is closed") != 1 {
+		t.Errorf("log:\n%s", said.b.String())
+	}
+
+	// The next start goes on exactly there: nothing decided and committed comes again.
+	h = newHandler()
+	start(t, h, topic, config(topic))
+	seen := h.await(t, 18+13+13+15)
+	offsetsOf(t, seen[0], 7, 25)
+	offsetsOf(t, seen[1], 7, 20)
+	offsetsOf(t, seen[2], 7, 20)
+	offsetsOf(t, seen[3], 5, 20)
+	offsetsOf(t, seen[4], 25, 25)
+}
+
+func TestForeignIDs(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	id, ours := uuid.New(), event.NewID()
+	hdr := func(name, value string) []kafkatest.Header {
+		return []kafkatest.Header{{Key: name, Value: []byte(value)}}
+	}
+	kafkatest.Produce(t, topic,
+		kafkatest.Record{Value: []byte("debezium"), Headers: hdr("id", id.String())},
+		kafkatest.Record{Value: []byte("ours"), Headers: hdr("ce_id", ours.String())},
+		kafkatest.Record{Value: []byte("no uuid"), Headers: hdr("id", "order-1")},
+		kafkatest.Record{Value: nil, Key: []byte{0xff, 0}, Headers: hdr("\xff", "\x00")},
+		kafkatest.Record{Value: []byte{}})
+	h := newHandler()
+	cfg := config(topic)
+	cfg.IDHeader = "id"
+	start(t, h, topic, cfg)
+	e := h.await(t, 5)[0]
+	at := kafkatest.ReadAll(t, topic)[3].Time
+	for i, want := range []uuid.UUID{id, ours, event.ForeignID(topic, "order-1"), event.RecordID(topic, 0, 3, at)} {
+		if e[i].ID != want {
+			t.Errorf("event %d has id %s, want %s", i, e[i].ID, want)
+		}
+	}
+	if e[3].Payload != nil || e[3].Key != "\xff\x00" || e[3].Headers["\xff"] != "\x00" || e[4].Payload == nil {
+		t.Errorf("a tombstone or an empty value was mistaken: %+v %+v", e[3], e[4])
+	}
+}
+
+func TestStartLatestIsRemembered(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	cfg := config(topic)
+	cfg.Start = consumer.StartLatest
+	m := start(t, newHandler(), topic, cfg)
+	await(t, "the start to be committed", func() bool { return committed(t, kafkatest.Brokers(t), topic, topic, 1)[0] == 10 })
+	m.stop(t)
+	kafkatest.Produce(t, topic, records(5, 0)...) // nobody is there
+	h := newHandler()
+	start(t, h, topic, cfg)
+	offsetsOf(t, h.await(t, 5)[0], 10, 15)
+}
+
+func TestPrepareComesFirstAndIsRepeated(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(1, 0)...)
+	h := &preparing{handler: newHandler(), fails: 2}
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if h.left() != 0 {
+			t.Error("events before Prepare succeeded")
+		}
+		return applied(len(events)), nil
+	}
+	start(t, h, topic, config("")) // the group is the handler's name
+	h.await(t, 1)
+	if got := committed(t, kafkatest.Brokers(t), h.Consumer(), topic, 1); got[0] > 1 {
+		t.Errorf("committed %v", got)
+	}
+}
+
+type preparing struct {
+	*handler
+	once  sync.Mutex
+	fails int
+}
+
+func (h *preparing) Consumer() string { return "TestPrepareComesFirstAndIsRepeated" }
+
+func (h *preparing) left() int {
+	h.once.Lock()
+	defer h.once.Unlock()
+	return h.fails
+}
+
+func (h *preparing) Prepare(context.Context) error {
+	h.once.Lock()
+	defer h.once.Unlock()
+	if h.fails > 0 {
+		h.fails--
+		return errors.New("the database is away")
+	}
+	return nil
+}
+
+func TestMissingTopicIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	topic := strings.ToLower(t.Name()) + uuid.NewString()
+	said := &logs{}
+	cfg := config(topic)
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	h := newHandler()
+	start(t, h, topic, cfg)
+	await(t, "the complaint", func() bool { return said.count("create them") == 1 })
+	kafkatest.CreateTopic(t, kafkatest.Brokers(t), topic, 2)
+	kafkatest.Produce(t, topic, records(3, 0, 1)...)
+	h.await(t, 6)
+}
+
+func TestConfigErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	brokers, topics, ok := []string{"localhost:9092"}, []string{"t"}, consumer.Config{Group: "g"}
+	with := func(change func(*consumer.Config)) consumer.Config { c := ok; change(&c); return c }
+	for want, f := range map[string]func() (*consumer.Consumer, error){
+		"no handler":   func() (*consumer.Consumer, error) { return consumer.New(nil, brokers, topics, ok) },
+		"no brokers":   func() (*consumer.Consumer, error) { return consumer.New(newHandler(), nil, topics, ok) },
+		"host:port":    func() (*consumer.Consumer, error) { return consumer.New(newHandler(), []string{"x"}, topics, ok) },
+		"at least one": func() (*consumer.Consumer, error) { return consumer.New(newHandler(), brokers, nil, ok) },
+		"Config.Group": func() (*consumer.Consumer, error) {
+			return consumer.New(newHandler(), brokers, topics, consumer.Config{})
+		},
+		"Config.Batch": func() (*consumer.Consumer, error) {
+			return consumer.New(newHandler(), brokers, topics, with(func(c *consumer.Config) { c.Batch = -1 }))
+		},
+		"HeartbeatInterval": func() (*consumer.Consumer, error) {
+			return consumer.New(newHandler(), brokers, topics, with(func(c *consumer.Config) { c.HeartbeatInterval = time.Minute }))
+		},
+	} {
+		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one about %q", err, want)
+		}
+	}
+	if _, err := consumer.New(newHandler(), brokers, topics, ok); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,193 @@
+package consumer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
+
+	"github.com/effectonce/effectonce/inbox"
+)
+
+// Consumer is one member of a consumer group. Make one per process (or more: each is a member), and Run it once.
+type Consumer struct {
+	handler inbox.Handler
+	brokers []string
+	topics  []string
+	cfg     Config
+	outage  *outage
+	client  *client // set by Run
+
+	mu      sync.Mutex
+	started bool
+	gen     *generation // the current one, nil between two
+}
+
+// New returns a consumer that feeds h with the events of topics. It checks everything that can be checked without a broker;
+// Run waits for brokers and topics that are not there.
+func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, error) {
+	if h == nil {
+		return nil, errors.New("consumer: no handler: pass what inbox.Each or inbox.Batch returns")
+	}
+	if len(brokers) == 0 {
+		return nil, errors.New(`consumer: no brokers: pass at least one address, such as "localhost:9092"`)
+	}
+	for _, b := range brokers {
+		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+			return nil, fmt.Errorf("consumer: broker %q is not host:port", b)
+		}
+	}
+	if len(topics) == 0 || slices.Contains(topics, "") {
+		return nil, errors.New("consumer: topics must name at least one topic, and none may be empty")
+	}
+	cfg, err := cfg.withDefaults(h)
+	if err != nil {
+		return nil, err
+	}
+	c := &Consumer{handler: h, brokers: slices.Clone(brokers), topics: slices.Compact(slices.Sorted(slices.Values(topics))), cfg: cfg}
+	c.cfg.Logger = cfg.Logger.With("group", cfg.Group)
+	c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
+	group := c.groupConfig(newConns(cfg.Dial))
+	if err := group.Validate(); err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	return c, nil
+}
+
+// Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to DrainTimeout,
+// commits what they decided, leaves the group and returns nil. If the handler has a method Prepare(ctx) error, it is called first,
+// again and again until it succeeds. Brokers or topics that are away are waited for; the only errors are those of using a
+// Consumer twice. Run returns when the handlers have: one that ignores its ctx holds it up.
+func (c *Consumer) Run(ctx context.Context) error {
+	c.mu.Lock()
+	started := c.started
+	c.started = true
+	c.mu.Unlock()
+	if started {
+		return errors.New("consumer: Run was called before: make a new Consumer")
+	}
+	if !c.prepare(ctx) {
+		return nil
+	}
+	c.client = newClient(&c.cfg, c.brokers, c.topics)
+	defer c.client.close()
+	for c.awaitTopics(ctx) {
+		c.session(ctx)
+	}
+	return nil
+}
+
+// prepare lets the handler get ready; false: ctx ended first.
+func (c *Consumer) prepare(ctx context.Context) bool {
+	h, ok := c.handler.(interface {
+		Prepare(ctx context.Context) error
+	})
+	if !ok {
+		return ctx.Err() == nil
+	}
+	wait := newBackOff()
+	said := false
+	for ctx.Err() == nil {
+		err := h.Prepare(ctx)
+		if err == nil {
+			return ctx.Err() == nil
+		}
+		if !said && ctx.Err() == nil {
+			said = true
+			c.cfg.Logger.Error("the handler cannot get ready: trying again until it can", "error", err)
+		}
+		sleep(ctx, wait.NextBackOff())
+	}
+	return false
+}
+
+// awaitTopics waits until every topic exists, because kafka-go's join would have brokers make the missing ones, with whatever
+// partition count they have as default; false: ctx ended.
+func (c *Consumer) awaitTopics(ctx context.Context) bool {
+	const part = "topics"
+	wait := newBackOff()
+	said := false
+	for ctx.Err() == nil {
+		missing, err := c.missingTopics(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err != nil:
+			c.outage.fail(part, err)
+		case len(missing) == 0:
+			c.outage.works(part)
+			return true
+		case !said:
+			said = true
+			c.outage.works(part)
+			c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create); waiting until they are there",
+				"topics", strings.Join(missing, ", "))
+		}
+		sleep(ctx, wait.NextBackOff())
+	}
+	return false
+}
+
+func (c *Consumer) missingTopics(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
+	defer cancel()
+	res, err := c.client.kafka().Metadata(ctx, &kafka.MetadataRequest{Topics: c.topics})
+	if err != nil {
+		return nil, fmt.Errorf("metadata: %w", err)
+	}
+	var missing []string
+	for _, t := range res.Topics {
+		switch {
+		case errors.Is(t.Error, kafka.UnknownTopicOrPartition):
+			missing = append(missing, t.Name)
+		case t.Error != nil && !errors.Is(t.Error, kafka.LeaderNotAvailable):
+			return nil, fmt.Errorf("metadata of topic %s: %w", t.Name, t.Error)
+		}
+	}
+	return missing, nil
+}
+
+// client is everything but the group: metadata, list offsets, fetch.
+type client struct {
+	addr      net.Addr
+	conns     *conns
+	transport *kafka.Transport
+}
+
+func newClient(cfg *Config, brokers, topics []string) *client {
+	cs := newConns(cfg.Dial)
+	return &client{addr: kafka.TCP(brokers...), conns: cs, transport: &kafka.Transport{
+		Dial: cs.dial, DialTimeout: netTimeout, ClientID: cfg.ClientID, TLS: cfg.TLS, SASL: cfg.SASL,
+		MetadataTTL:    time.Second, // kafka-go asks for new leaders only that often, whatever error it gets
+		MetadataTopics: topics,
+	}}
+}
+
+func (c *client) kafka() *kafka.Client { return &kafka.Client{Addr: c.addr, Transport: c.transport} }
+
+func (c *client) close() {
+	c.transport.CloseIdleConnections()
+	c.conns.shutdown()
+}
+
+// groupConfig is what kafka-go's group gets; its connections are cs's, so that they can be cut.
+func (c *Consumer) groupConfig(cs *conns) kafka.ConsumerGroupConfig {
+	return kafka.ConsumerGroupConfig{
+		ID: c.cfg.Group, Brokers: c.brokers, Topics: c.topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
+		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
+		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), WatchPartitionChanges: true,
+		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
+	}
+}
+
+func newDialer(cs *conns, clientID string, tls *tls.Config, mechanism sasl.Mechanism) *kafka.Dialer {
+	return &kafka.Dialer{ClientID: clientID, DialFunc: cs.dial, Timeout: netTimeout, TLS: tls, SASLMechanism: mechanism}
+}

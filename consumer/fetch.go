@@ -1,0 +1,201 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/segmentio/kafka-go"
+)
+
+// fetch reads the partition into p.chunks until ctx ends (nil) or it can never go on (the reason).
+func (p *partition) fetch(ctx context.Context) error {
+	offset, ok := p.resolve(ctx)
+	if !ok {
+		return nil
+	}
+	dec := newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
+	wait := newBackOff()
+	for p.budget.wait(ctx, p.held.Load) {
+		res, err := p.request(ctx, offset)
+		if err == nil && res.errorCode != 0 {
+			err = kafka.Error(res.errorCode)
+		}
+		switch {
+		case err == nil:
+			p.c.outage.works(p.String())
+			wait.Reset()
+		case ctx.Err() != nil:
+			return nil
+		case res != nil && kafka.Error(res.errorCode) == kafka.OffsetOutOfRange:
+			if offset, err = p.lost(ctx, offset); err != nil {
+				return err
+			}
+			sleep(ctx, wait.NextBackOff()) // a leader that has not caught up yet may say so more than once
+			continue
+		default:
+			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
+			sleep(ctx, wait.NextBackOff())
+			continue
+		}
+		p.sawEnd(res.highWatermark)
+		if offset, err = p.deliver(ctx, dec, res, offset); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// request asks the leader once.
+func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, error) {
+	cfg := &p.c.cfg
+	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
+	defer cancel()
+	res, err := p.c.client.transport.RoundTrip(ctx, p.c.client.addr, &fetchRequest{
+		clientID: cfg.ClientID, topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask), maxWait: cfg.FetchWait,
+		uncommitted: cfg.ReadUncommitted, responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res.(*fetchResponse), nil
+}
+
+// deliver decodes an answer piece by piece and hands the pieces over. It returns the offset after it.
+func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchResponse, offset int64) (_ int64, err error) {
+	defer func() {
+		// Decompression of foreign bytes is other people's code: a panic in it must not end the process.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
+		}
+	}()
+	txns := &transactions{pending: res.aborted}
+	for rest := res.records; len(rest) > 0; {
+		var c chunk
+		if c, rest, err = dec.next(rest, offset, p.ask, txns); err != nil {
+			return offset, err
+		}
+		if c.next == offset {
+			continue
+		}
+		p.held.Add(c.bytes)
+		p.budget.add(c.bytes)
+		select {
+		case p.chunks <- c:
+			offset = c.next
+		case <-ctx.Done():
+			return offset, nil // run releases what is held
+		}
+	}
+	return offset, nil
+}
+
+// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again.
+func (p *partition) resolve(ctx context.Context) (int64, bool) {
+	if p.start >= 0 {
+		p.setPosition(p.start)
+		return p.start, true
+	}
+	first, end, ok := p.bounds(ctx)
+	if !ok {
+		return 0, false
+	}
+	at := first
+	if p.c.cfg.Start == StartLatest {
+		at = end
+	}
+	p.decided(at)
+	return at, true
+}
+
+// lost deals with an offset that Kafka does not have (any more): it says what is gone, and where to go on.
+func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
+	first, end, ok := p.bounds(ctx)
+	if !ok || (first <= offset && offset <= end) {
+		return offset, nil // ctx ended, or the leader has changed its mind
+	}
+	gone := LostRange{Partition: p.Partition, From: offset, To: first}
+	why := "retention removed records that were never read"
+	if offset > end {
+		// Nothing is known to be gone, but the log is another one: it was made again, or an unclean election cut it off.
+		gone.To, why = offset, "the log ends before the group's offset: the topic was made again or was cut off"
+	}
+	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to", gone.To,
+		"log_begins", first, "log_ends", end, "halts", p.c.cfg.Lost == LostHalt)
+	if p.c.cfg.Observer.Lost != nil {
+		p.c.cfg.Observer.Lost(gone)
+	}
+	if p.c.cfg.Lost == LostHalt {
+		return 0, fmt.Errorf("%s: the log has offsets %d to %d; set the group's offset to go on", why, first, end)
+	}
+	// Nothing is in flight: what was fetched before has been handed over, and decided will be called after it in order.
+	select {
+	case p.chunks <- chunk{next: first}:
+	case <-ctx.Done():
+	}
+	return first, nil
+}
+
+// bounds asks for the first offset and the end of the log until it is told; false: ctx ended.
+func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
+	wait := newBackOff()
+	for ctx.Err() == nil {
+		first, end, err := p.listOffsets(ctx)
+		if err == nil {
+			p.sawEnd(end)
+			p.c.outage.works(p.String())
+			return first, end, true
+		}
+		if ctx.Err() == nil {
+			p.c.outage.fail(p.String(), fmt.Errorf("list offsets: %w", err))
+			sleep(ctx, wait.NextBackOff())
+		}
+	}
+	return 0, 0, false
+}
+
+func (p *partition) listOffsets(ctx context.Context) (first, end int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
+	defer cancel()
+	id := int(p.ID)
+	res, err := p.c.client.kafka().ListOffsets(ctx, &kafka.ListOffsetsRequest{
+		Topics: map[string][]kafka.OffsetRequest{p.Topic: {kafka.FirstOffsetOf(id), kafka.LastOffsetOf(id)}},
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, o := range res.Topics[p.Topic] {
+		if o.Partition == id {
+			return o.FirstOffset, o.LastOffset, o.Error
+		}
+	}
+	return 0, 0, fmt.Errorf("the answer lacks partition %d", id)
+}
+
+func (p *partition) setPosition(next int64) {
+	p.mu.Lock()
+	p.next = next
+	p.mu.Unlock()
+}
+
+func (p *partition) sawEnd(high int64) {
+	p.mu.Lock()
+	p.high = high
+	p.mu.Unlock()
+}
+
+// newBackOff waits from 100 ms up to 5 s, with jitter, for ever.
+func newBackOff() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMaxElapsedTime(0))
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,204 @@
+package consumer_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+// A member that slept through a rebalance decides its old events at last: its commit is refused, and the offset stays where the
+// new owner put it.
+func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	kafkatest.Produce(t, topic, records(10, 0, 1)...)
+	asleep, wake := make(chan struct{}, 2), make(chan struct{})
+	var first atomic.Int32
+	a := newHandler()
+	a.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if first.Add(1) <= 2 {
+			asleep <- struct{}{}
+			<-wake // ignores its ctx, as a process that is stopped does
+		}
+		return applied(len(events)), nil
+	}
+	generations := make(chan int32, 10)
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait = 1, -1
+	cfg.Observer.Assigned = func(g int32, _ []consumer.Partition) { generations <- g }
+	said := &logs{}
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	start(t, a, topic, cfg)
+	recv(t, "the first generation", generations)
+	recv(t, "partition 0 or 1", asleep)
+	recv(t, "the other partition", asleep)
+
+	b := newHandler()
+	start(t, b, topic, config(topic))
+	seen := b.await(t, 20)
+	offsetsOf(t, seen[0], 0, 10)
+	offsetsOf(t, seen[1], 0, 10)
+	brokers := kafkatest.Brokers(t)
+	await(t, "B's commit", func() bool { got := committed(t, brokers, topic, topic, 2); return got[0] == 10 && got[1] == 10 })
+	close(wake)
+	recv(t, "A's next generation", generations) // by then it has tried to commit offset 1
+	if got := committed(t, brokers, topic, topic, 2); got[0] != 10 || got[1] != 10 {
+		t.Errorf("the stale member moved the offset: %v", got)
+	}
+	if said.count("the last offsets were not committed") != 1 || said.count("a handler ignores") != 1 {
+		t.Errorf("log:\n%s", said.b.String())
+	}
+}
+
+func TestMembersShareAndAHandlersContextEndsWithItsGeneration(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	kafkatest.Produce(t, topic, records(1, 0, 1)...)
+	started, causes := make(chan struct{}, 2), make(chan error, 2)
+	var blocked atomic.Int32
+	a := newHandler()
+	a.do = func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if blocked.Add(1) > 2 {
+			return applied(len(events)), nil
+		}
+		started <- struct{}{}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return make([]inbox.Outcome, len(events)), ctx.Err()
+	}
+	assigned := make(chan int, 10)
+	cfg := config(topic)
+	cfg.Observer.Assigned = func(_ int32, ps []consumer.Partition) { assigned <- len(ps) }
+	m := start(t, a, topic, cfg)
+	recv(t, "a handler", started)
+	recv(t, "the other", started)
+	b := newHandler()
+	start(t, b, topic, config(topic))
+	for range 2 {
+		if cause := recv(t, "the end of a handler's ctx", causes); cause == nil || cause == context.Canceled {
+			t.Errorf("cause %v", cause)
+		}
+	}
+	if n := recv(t, "the first assignment", assigned); n != 2 {
+		t.Errorf("%d partitions alone", n)
+	}
+	if n := recv(t, "the second assignment", assigned); n != 1 {
+		t.Errorf("%d partitions when shared", n)
+	}
+	if len(m.Status().Halted()) != 0 {
+		t.Error("the end of a generation halted a partition")
+	}
+	a.await(t, 1)
+	b.await(t, 1)
+	kafkatest.Produce(t, topic, records(20, 0, 1)...)
+	a.await(t, 21)
+	b.await(t, 21)
+}
+
+func TestDrainFinishesAndCommits(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	in, out := make(chan context.Context), make(chan struct{})
+	h := newHandler()
+	h.do = func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		in <- ctx
+		<-out
+		return applied(len(events)), ctx.Err()
+	}
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait = 4, -1
+	m := start(t, h, topic, cfg)
+	ctx := recv(t, "a batch", in)
+	m.cancel()
+	select {
+	case err := <-m.done:
+		t.Fatalf("Run returned %v before its handler", err)
+	case <-ctx.Done():
+		t.Fatal("the handler was cancelled before DrainTimeout")
+	default:
+	}
+	close(out)
+	m.stop(t)
+	if got := committed(t, kafkatest.Brokers(t), topic, topic, 1); got[0] != 4 {
+		t.Errorf("committed %v, want what the last handler decided and no more", got)
+	}
+	// It left: the next member does not wait for a session to expire, and begins right there.
+	h = newHandler()
+	start(t, h, topic, config(topic))
+	offsetsOf(t, h.await(t, 6)[0], 4, 10)
+}
+
+func TestDrainTimeoutCancelsTheHandler(t *testing.T) {
+	t.Parallel()
+	for name, d := range map[string]time.Duration{"after a while": 50 * time.Millisecond, "at once": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 1)
+			kafkatest.Produce(t, topic, records(3, 0)...)
+			in := make(chan struct{})
+			h := newHandler()
+			h.do = func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+				close(in)
+				<-ctx.Done()
+				return []inbox.Outcome{inbox.Applied}, ctx.Err()
+			}
+			cfg := config(topic)
+			cfg.DrainTimeout = d
+			cfg.BatchWait = time.Second
+			m := start(t, h, topic, cfg)
+			recv(t, "a batch", in)
+			m.stop(t)
+			if got := committed(t, kafkatest.Brokers(t), topic, topic, 1); got[0] != 1 {
+				t.Errorf("committed %v", got)
+			}
+		})
+	}
+}
+
+func TestBrokerRestart(t *testing.T) {
+	t.Parallel()
+	cluster := kafkatest.NewCluster(t, 1)
+	topic := kafkatest.TopicAt(t, cluster.Brokers(), 2)
+	said := &logs{}
+	outages := make(chan bool, 100)
+	cfg := config(topic)
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Observer.Outage = func(up bool, _ error) { outages <- up }
+	h := newHandler()
+	m := startAt(t, h, cluster.Brokers(), topic, cfg)
+	produceAt(t, cluster.Brokers(), topic, records(10, 0, 1))
+	h.await(t, 20)
+	before := len(outages)
+	cluster.Kill(0)
+	for up := range outages {
+		if before--; before < 0 && !up {
+			break
+		}
+	}
+	if s := m.Status(); !s.Down || s.LastError == "" {
+		t.Errorf("status %+v", s)
+	}
+	cluster.Start(t, 0)
+	kafkatest.AwaitLeaders(t, cluster.Brokers(), topic, 2)
+	produceAt(t, cluster.Brokers(), topic, records(10, 0, 1))
+	await(t, "the records after the restart", func() bool {
+		seen := h.byPartition()
+		return len(seen[0]) > 0 && len(seen[1]) > 0 && seen[0][len(seen[0])-1].Position.Offset == 19 && seen[1][len(seen[1])-1].Position.Offset == 19
+	})
+	await(t, "the end of the outage", func() bool { return !m.Status().Down })
+	m.stop(t)
+	if got := committed(t, cluster.Brokers(), topic, topic, 2); got[0] != 20 || got[1] != 20 {
+		t.Errorf("committed %v", got)
+	}
+	if down, up := said.count("cannot be used"), said.count("can be used again"); down != up || down > 3 {
+		t.Errorf("said down %d times and up %d times:\n%s", down, up, said.b.String())
+	}
+}

@@ -1,0 +1,227 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+)
+
+// partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one handles.
+type partition struct {
+	Partition
+	c       *Consumer
+	budget  *budget
+	commits *committer
+	ask     int   // bytes of one fetch
+	start   int64 // the group's offset, or negative when it has none
+
+	chunks  chan chunk
+	refused error        // why fetching ended for good; read once chunks is closed
+	held    atomic.Int64 // bytes fetched and not yet released
+
+	rest chunk // fetched, not yet handed over
+
+	mu     sync.Mutex
+	next   int64 // the first offset that is not decided; -1: not known yet
+	high   int64 // the end of the log, as of the last fetch
+	halted *Halt
+}
+
+// run reads until work ends or the partition halts. Handlers run under handle, which may outlive work.
+func (p *partition) run(work, handle context.Context) {
+	work, stop := context.WithCancel(work)
+	var fetcher sync.WaitGroup
+	fetcher.Go(func() {
+		defer close(p.chunks)
+		p.refused = p.fetch(work)
+	})
+	defer func() {
+		stop()
+		fetcher.Wait()
+		p.c.outage.forget(p.String())
+		p.budget.release(p.held.Swap(0))
+	}()
+	for {
+		batch, ok := p.gather(work)
+		if !ok {
+			if work.Err() == nil {
+				p.halt(p.position(), uuid.Nil, p.refused)
+			}
+			return
+		}
+		if !p.decide(handle, batch) {
+			return
+		}
+		p.held.Add(-batch.bytes)
+		p.budget.release(batch.bytes)
+	}
+}
+
+// decide hands a batch over and notes what was decided; false: the partition goes no further.
+func (p *partition) decide(ctx context.Context, batch chunk) bool {
+	if len(batch.events) == 0 {
+		p.decided(batch.next)
+		return true
+	}
+	began := time.Now()
+	outcomes, err := p.handle(ctx, batch.events)
+	n := decidedHead(outcomes, len(batch.events))
+	if p.c.cfg.Observer.Handled != nil {
+		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
+	}
+	if n == len(batch.events) {
+		p.decided(batch.next)
+	} else if n > 0 {
+		p.decided(batch.events[n-1].Position.Offset + 1)
+	}
+	switch {
+	case n == len(batch.events) && err == nil:
+		return true
+	case ctx.Err() != nil:
+		return false // the generation or the process ends; whoever has the partition next goes on here
+	case err == nil:
+		err = errors.New("the handler returned no error and left the event undecided")
+	}
+	at := batch.events[min(n, len(batch.events)-1)]
+	var halt *inbox.HaltError
+	if errors.As(err, &halt) && halt.Event.ID != uuid.Nil {
+		at = halt.Event
+	}
+	p.halt(p.position(), at.ID, err)
+	return false
+}
+
+// decidedHead counts the outcomes before the first Undecided; a missing one is undecided.
+func decidedHead(outcomes []inbox.Outcome, events int) int {
+	for i, o := range outcomes[:min(len(outcomes), events)] {
+		if o == inbox.Undecided {
+			return i
+		}
+	}
+	return min(len(outcomes), events)
+}
+
+// handle calls the handler and turns a panic into an error. Nothing of the batch counts as decided then.
+func (p *partition) handle(ctx context.Context, events []event.Event) (outcomes []inbox.Outcome, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			outcomes, err = nil, &panicError{value: r, stack: debug.Stack()}
+		}
+	}()
+	return p.c.handler.Handle(ctx, events)
+}
+
+type panicError struct {
+	value any
+	stack []byte
+}
+
+// Error tells what kind of panic it was. The text of a panic that is not the runtime's own may contain a payload: it is left out.
+func (e *panicError) Error() string {
+	if r, ok := e.value.(runtime.Error); ok {
+		return "the handler panicked: " + r.Error()
+	}
+	return fmt.Sprintf("the handler panicked with a %T (its stack is in the log)", e.value)
+}
+
+// gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for more. A batch
+// without events only moves the offset. False: work ended, or fetching did.
+func (p *partition) gather(work context.Context) (chunk, bool) {
+	if work.Err() != nil {
+		return chunk{}, false
+	}
+	if len(p.rest.events) == 0 {
+		c, ok := p.receive(work, nil)
+		if !ok || len(c.events) == 0 {
+			return c, ok
+		}
+		p.rest = c
+	}
+	most := p.c.cfg.Batch
+	batch := p.cut(most)
+	if len(batch.events) >= most || p.c.cfg.BatchWait < 0 {
+		return batch, true
+	}
+	timer := time.NewTimer(p.c.cfg.BatchWait)
+	defer timer.Stop()
+	owned := false
+	for len(batch.events) < most {
+		c, ok := p.receive(work, timer.C)
+		if !ok {
+			break // what there is goes first; the next gather sees why
+		}
+		if !owned {
+			batch.events, owned = append(make([]event.Event, 0, most), batch.events...), true
+		}
+		p.rest = c
+		more := p.cut(most - len(batch.events))
+		batch.events = append(batch.events, more.events...)
+		batch.next, batch.bytes = more.next, batch.bytes+more.bytes
+	}
+	return batch, true
+}
+
+func (p *partition) receive(work context.Context, timeout <-chan time.Time) (chunk, bool) {
+	select {
+	case c, ok := <-p.chunks:
+		return c, ok
+	case <-work.Done():
+	case <-timeout:
+	}
+	return chunk{}, false
+}
+
+// cut takes up to n events off the rest. The memory of a chunk counts until its last event is handled.
+func (p *partition) cut(n int) chunk {
+	c := p.rest
+	if len(c.events) <= n {
+		p.rest = chunk{}
+		return c
+	}
+	p.rest.events = c.events[n:]
+	return chunk{events: c.events[:n:n], next: c.events[n-1].Position.Offset + 1}
+}
+
+// decided moves the position and has it committed.
+func (p *partition) decided(next int64) {
+	p.mu.Lock()
+	p.next = next
+	p.mu.Unlock()
+	p.commits.decided(p.Partition, next)
+}
+
+func (p *partition) position() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
+}
+
+func (p *partition) halt(offset int64, id uuid.UUID, err error) {
+	h := Halt{Partition: p.Partition, Offset: offset, EventID: id, Err: err, Since: time.Now()}
+	p.mu.Lock()
+	p.halted = &h
+	p.mu.Unlock()
+	attrs := []any{"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
+		"do", "mend the cause and restart this worker: the partition starts again at this offset, nothing is lost, what follows waits"}
+	var panicked *panicError
+	if errors.As(err, &panicked) {
+		attrs = append(attrs, "stack", string(panicked.stack))
+	}
+	p.c.cfg.Logger.Error("partition halted: the other partitions go on", attrs...)
+	if p.c.cfg.Observer.Halted != nil {
+		p.c.cfg.Observer.Halted(h)
+	}
+}
+
+// String names the partition as Kafka's tools do.
+func (p Partition) String() string { return fmt.Sprintf("%s-%d", p.Topic, p.ID) }

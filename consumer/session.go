@@ -1,0 +1,186 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by itself, after
+// SessionTimeout.
+const leaveTimeout = 5 * time.Second
+
+// session is one life of kafka-go's ConsumerGroup: generation after generation, until ctx ends or the group seems to hang.
+func (c *Consumer) session(ctx context.Context) {
+	const part = "group"
+	cs := newConns(c.cfg.Dial)
+	group, err := kafka.NewConsumerGroup(c.groupConfig(cs))
+	if err != nil { // New has validated the same config
+		c.outage.fail(part, err)
+		sleep(ctx, time.Second)
+		return
+	}
+	defer closeGroup(group, cs)
+	// kafka-go bounds each step of a join by these; when it says nothing for longer than all of them, it hangs.
+	silence := c.cfg.RebalanceTimeout + c.cfg.SessionTimeout + 30*time.Second
+	for {
+		waiting, cancel := context.WithTimeout(ctx, silence)
+		gen, err := group.Next(waiting)
+		cancel()
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return
+		case errors.Is(err, context.DeadlineExceeded):
+			c.outage.fail(part, fmt.Errorf("no answer from the group for %v: starting anew", silence))
+			return
+		case errors.Is(err, kafka.RebalanceInProgress):
+			continue // ordinary: another member came or went while this one joined
+		case err != nil:
+			c.outage.fail(part, fmt.Errorf("join group: %w", err))
+			if errors.Is(err, kafka.UnknownTopicOrPartition) {
+				return // look for the topics first
+			}
+			continue // kafka-go has its own pause between joins
+		}
+		c.outage.works(part)
+		if drained := c.generation(ctx, gen); drained {
+			return
+		}
+	}
+}
+
+// closeGroup leaves the group. kafka-go cannot be interrupted, so its connections are cut when it takes too long.
+func closeGroup(group *kafka.ConsumerGroup, cs *conns) {
+	cut := time.AfterFunc(leaveTimeout, cs.shutdown)
+	defer cut.Stop()
+	_ = group.Close()
+	cs.shutdown()
+}
+
+// generation is what runs between two rebalances.
+type generation struct {
+	c          *Consumer
+	gen        *kafka.Generation
+	commits    *committer
+	partitions []*partition
+
+	work         context.Context // ends when no new batch shall begin
+	stopWork     context.CancelFunc
+	handle       context.Context // the handlers' own; ends with the generation, or when draining took too long
+	cancelHandle context.CancelCauseFunc
+}
+
+// generation runs one generation and returns when its handlers have ended and its offsets are committed: true when ctx ended,
+// with the generation still alive, so that the caller can leave the group in order.
+func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (drained bool) {
+	g := &generation{c: c, gen: kg}
+	g.work, g.stopWork = context.WithCancel(ctx)
+	defer g.stopWork()
+	g.handle, g.cancelHandle = context.WithCancelCause(context.WithoutCancel(ctx))
+	defer g.cancelHandle(nil)
+	g.commits = &committer{send: kg.CommitOffsets, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
+	g.assign()
+
+	finished := make(chan struct{})
+	kg.Start(func(ended context.Context) {
+		g.run(ended)
+		close(finished)
+		if ctx.Err() != nil {
+			// The generation lives until this function returns: it must not return before the group is closed, or kafka-go
+			// would join again at once.
+			<-ended.Done()
+		}
+	})
+	<-finished
+	c.setGeneration(nil)
+	return ctx.Err() != nil
+}
+
+// assign makes the partitions of the generation and tells of them.
+func (g *generation) assign() {
+	c := g.c
+	n := 0
+	for _, ps := range g.gen.Assignments {
+		n += len(ps)
+	}
+	limit := newBudget(c.cfg.BufferBytes)
+	names := make([]Partition, 0, n)
+	for _, topic := range c.topics {
+		for _, a := range g.gen.Assignments[topic] {
+			name := Partition{Topic: topic, ID: int32(a.ID)}
+			names = append(names, name)
+			g.partitions = append(g.partitions, &partition{Partition: name, c: c, budget: limit, commits: g.commits,
+				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1})
+		}
+	}
+	c.setGeneration(g)
+	c.cfg.Logger.Info("partitions assigned", "generation", g.gen.ID, "partitions", fmt.Sprint(names))
+	if c.cfg.Observer.Assigned != nil {
+		c.cfg.Observer.Assigned(g.gen.ID, names)
+	}
+}
+
+// over ends the generation's work at once: it is no longer ours.
+func (g *generation) over(err error) {
+	g.stopWork()
+	g.cancelHandle(fmt.Errorf("the generation is over: %w", err))
+}
+
+// run works until the generation ended or Run's ctx did, and the handlers have returned; then it commits what they decided.
+func (g *generation) run(ended context.Context) {
+	defer context.AfterFunc(ended, func() { g.over(kafka.ErrGenerationEnded) })()
+
+	var workers, commits sync.WaitGroup
+	commitCtx, stopCommits := context.WithCancel(context.Background())
+	commits.Go(func() { g.commits.run(commitCtx) })
+	for _, p := range g.partitions {
+		workers.Go(func() { p.run(g.work, g.handle) })
+	}
+	<-g.work.Done()
+	g.await(&workers)
+	stopCommits()
+	commits.Wait()
+	if err := g.commits.last(); err != nil {
+		g.c.cfg.Logger.Warn("the last offsets were not committed: their events will be delivered again", "generation", g.gen.ID, "error", err)
+	}
+}
+
+// await waits for the handlers, with a word when they take too long.
+func (g *generation) await(workers *sync.WaitGroup) {
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	drain := time.NewTimer(max(0, g.c.cfg.DrainTimeout))
+	defer drain.Stop()
+	select {
+	case <-done:
+		return
+	case <-g.handle.Done():
+	case <-drain.C:
+		g.cancelHandle(errors.New("the consumer was told to stop, and DrainTimeout is over"))
+	}
+	// Other members take over when this much has passed: a handler that still runs then is a zombie.
+	limit := min(g.c.cfg.RebalanceTimeout, g.c.cfg.SessionTimeout) * 2 / 3
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	select {
+	case <-done:
+		return
+	case <-late.C:
+		g.c.cfg.Logger.Error("a handler ignores the end of its ctx: until it returns, this member stays out of the group and its partitions go to others",
+			"generation", g.gen.ID, "waited", limit)
+	}
+	<-done
+}
+
+func (c *Consumer) setGeneration(g *generation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gen = g
+}

@@ -1,0 +1,79 @@
+package consumer
+
+import "time"
+
+// Status is what a consumer is doing now.
+type Status struct {
+	// Joined is whether this member is in the group now. A member without partitions is a standby, and well.
+	Joined bool `json:"joined"`
+	// Generation counts the group's rebalances. Zero when not joined.
+	Generation int32 `json:"generation"`
+	// Partitions are the assigned ones.
+	Partitions []PartitionStatus `json:"partitions"`
+	// Down is whether Kafka, or a part of it, cannot be used now; DownSince is since when.
+	Down      bool      `json:"down"`
+	DownSince time.Time `json:"down_since,omitzero"`
+	// LastError is the last trouble with Kafka, also when it is over. Empty: there was none.
+	LastError string `json:"last_error,omitempty"`
+}
+
+// PartitionStatus is how far a partition is.
+type PartitionStatus struct {
+	Partition
+	// Next is the first offset that is not decided. -1: not known yet.
+	Next int64 `json:"next"`
+	// High is the end of the partition's log, as of the last fetch.
+	High int64 `json:"high"`
+	// Lag is how many offsets are between the two. -1: not known yet.
+	Lag int64 `json:"lag"`
+	// Halted is set when the partition stopped until somebody acts, with Reason as text.
+	Halted *Halt  `json:"halted,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Halted returns the partitions that stopped until somebody acts.
+func (s Status) Halted() []Halt {
+	var halted []Halt
+	for _, p := range s.Partitions {
+		if p.Halted != nil {
+			halted = append(halted, *p.Halted)
+		}
+	}
+	return halted
+}
+
+// Status returns what the consumer is doing now. It may be called at any time, from any goroutine.
+func (c *Consumer) Status() Status {
+	var s Status
+	var err error
+	if s.Down, s.DownSince, err = c.outage.state(); err != nil {
+		s.LastError = err.Error()
+	}
+	if !s.Down {
+		s.DownSince = time.Time{}
+	}
+	c.mu.Lock()
+	g := c.gen
+	c.mu.Unlock()
+	if g == nil {
+		return s
+	}
+	s.Joined, s.Generation = true, g.gen.ID
+	for _, p := range g.partitions {
+		s.Partitions = append(s.Partitions, p.status())
+	}
+	return s
+}
+
+func (p *partition) status() PartitionStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := PartitionStatus{Partition: p.Partition, Next: p.next, High: p.high, Lag: -1, Halted: p.halted}
+	if p.next >= 0 {
+		s.Lag = max(0, p.high-p.next)
+	}
+	if p.halted != nil {
+		s.Reason = p.halted.Err.Error()
+	}
+	return s
+}

@@ -1,0 +1,244 @@
+package consumer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol"
+)
+
+// Why not kafka.Client.Fetch: it drops what correctness needs. It hides the list of aborted transactions; it hides the last offset
+// of a batch, so that a batch whose last records were compacted away is fetched for ever; it ignores errors behind the first good
+// batch; and a hostile record count panics in a goroutine of its own. The transport (connections, TLS, SASL, leaders) is
+// kafka-go's; only this one request and its answer are read and written here, through its RawExchanger hook.
+
+// Versions of the Fetch API that are spoken here: 4 is the first with transactions, 12 would be the first flexible one.
+const (
+	minFetchVersion = 4
+	maxFetchVersion = 11
+)
+
+// fetchRequest asks the leader of one partition for records. Use it once.
+type fetchRequest struct {
+	clientID      string
+	topic         string
+	partition     int32
+	offset        int64
+	maxBytes      int32
+	maxWait       time.Duration
+	uncommitted   bool
+	responseLimit int
+
+	version int16
+}
+
+// fetchResponse is the leader's answer.
+type fetchResponse struct {
+	errorCode     int16
+	highWatermark int64
+	aborted       []abortedTxn
+	records       []byte // record batches, the last one possibly cut off
+}
+
+type abortedTxn struct{ producer, first int64 }
+
+var (
+	_ protocol.BrokerMessage = (*fetchRequest)(nil)
+	_ protocol.RawExchanger  = (*fetchRequest)(nil)
+)
+
+// ApiKey makes it a message of kafka-go's protocol.
+func (r *fetchRequest) ApiKey() protocol.ApiKey { return protocol.Fetch }
+
+// ApiKey makes it a message of kafka-go's protocol.
+func (r *fetchResponse) ApiKey() protocol.ApiKey { return protocol.Fetch }
+
+// Broker routes the request to the partition's leader.
+func (r *fetchRequest) Broker(cluster protocol.Cluster) (protocol.Broker, error) {
+	p, ok := cluster.Topics[r.topic].Partitions[r.partition]
+	if !ok {
+		return protocol.Broker{}, errors.New("the brokers do not know the partition (yet)")
+	}
+	b, ok := cluster.Brokers[p.Leader]
+	if !ok {
+		return protocol.Broker{}, errors.New("the partition has no leader")
+	}
+	return b, nil
+}
+
+// Required keeps the version that the connection negotiated and asks for the raw exchange.
+func (r *fetchRequest) Required(versions map[protocol.ApiKey]int16) bool {
+	r.version = min(versions[protocol.Fetch], maxFetchVersion)
+	return true
+}
+
+// RawExchange sends the request and reads the whole answer into one allocation, which the events' payloads then share.
+func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
+	if r.version < minFetchVersion {
+		return nil, fmt.Errorf("the broker speaks Fetch v%d: Kafka 0.11 or newer is needed", r.version)
+	}
+	if _, err := rw.Write(r.encode()); err != nil {
+		return nil, err
+	}
+	var size [4]byte
+	if _, err := io.ReadFull(rw, size[:]); err != nil {
+		return nil, err
+	}
+	n := int(int32(binary.BigEndian.Uint32(size[:])))
+	if n < 4 || n > r.responseLimit {
+		return nil, fmt.Errorf("an answer of %d bytes to a fetch of %d: raise Config.MaxBatchBytes if the topic's batches are that large", n, r.maxBytes)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(rw, b); err != nil {
+		return nil, err
+	}
+	return decodeFetch(b[4:], r.version) // 4: the correlation id; one connection has one request at a time
+}
+
+func (r *fetchRequest) encode() []byte {
+	be := binary.BigEndian
+	str := func(b []byte, s string) []byte { return append(be.AppendUint16(b, uint16(len(s))), s...) }
+	const none = ^uint32(0)
+	b := make([]byte, 4, 128+len(r.topic)+len(r.clientID))
+	b = be.AppendUint16(b, uint16(protocol.Fetch))
+	b = be.AppendUint16(b, uint16(r.version))
+	b = be.AppendUint32(b, 1) // correlation id
+	b = str(b, r.clientID)
+	b = be.AppendUint32(b, none) // replica: a consumer
+	b = be.AppendUint32(b, uint32(max(1, r.maxWait.Milliseconds())))
+	b = be.AppendUint32(b, 1) // min bytes: answer as soon as there is something
+	b = be.AppendUint32(b, uint32(r.maxBytes))
+	if r.uncommitted {
+		b = append(b, 0)
+	} else {
+		b = append(b, 1)
+	}
+	if r.version >= 7 {
+		b = be.AppendUint32(b, 0)    // no fetch session
+		b = be.AppendUint32(b, none) // and none wanted
+	}
+	b = be.AppendUint32(b, 1)
+	b = str(b, r.topic)
+	b = be.AppendUint32(b, 1)
+	b = be.AppendUint32(b, uint32(r.partition))
+	if r.version >= 9 {
+		b = be.AppendUint32(b, none) // leader epoch: unknown
+	}
+	b = be.AppendUint64(b, uint64(r.offset))
+	if r.version >= 5 {
+		b = be.AppendUint64(b, ^uint64(0)) // log start: for followers
+	}
+	b = be.AppendUint32(b, uint32(r.maxBytes))
+	if r.version >= 7 {
+		b = be.AppendUint32(b, 0) // forgotten topics
+	}
+	if r.version >= 11 {
+		b = str(b, "") // rack
+	}
+	be.PutUint32(b, uint32(len(b)-4))
+	return b
+}
+
+func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
+	r := reader{b: b}
+	r.skip(4) // throttle time
+	res := &fetchResponse{}
+	if version >= 7 {
+		res.errorCode = r.int16()
+		r.skip(4) // session
+	}
+	if topics := r.int32(); topics != 1 {
+		if res.errorCode != 0 {
+			return res, nil
+		}
+		return nil, fmt.Errorf("a fetch answer with %d topics instead of one", topics)
+	}
+	r.skip(int(r.int16())) // topic
+	if partitions := r.int32(); partitions != 1 {
+		return nil, fmt.Errorf("a fetch answer with %d partitions instead of one", partitions)
+	}
+	r.skip(4) // partition
+	if code := r.int16(); code != 0 {
+		res.errorCode = code
+	}
+	res.highWatermark = r.int64()
+	r.skip(8) // last stable offset
+	if version >= 5 {
+		r.skip(8) // log start offset
+	}
+	for n := r.int32(); n > 0 && !r.short; n-- {
+		res.aborted = append(res.aborted, abortedTxn{producer: r.int64(), first: r.int64()})
+	}
+	if version >= 11 {
+		r.skip(4) // preferred read replica
+	}
+	res.records = r.take(int(max(0, r.int32())))
+	if r.short {
+		return nil, errors.New("a fetch answer that ends too early")
+	}
+	return res, nil
+}
+
+// reader takes values off a byte slice. Once something does not fit, short is set and every value is zero.
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.short, r.b = true, nil
+		return nil
+	}
+	v := r.b[:n:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) skip(n int) { r.take(n) }
+
+func (r *reader) int16() int16 {
+	if b := r.take(2); b != nil {
+		return int16(binary.BigEndian.Uint16(b))
+	}
+	return 0
+}
+
+func (r *reader) int32() int32 {
+	if b := r.take(4); b != nil {
+		return int32(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+func (r *reader) int64() int64 {
+	if b := r.take(8); b != nil {
+		return int64(binary.BigEndian.Uint64(b))
+	}
+	return 0
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.short, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// bytes takes a length and that many bytes; nil for the length -1.
+func (r *reader) bytes() []byte {
+	n := r.varint()
+	if n == -1 {
+		return nil
+	}
+	if n > int64(len(r.b)) {
+		n = -1
+	}
+	return r.take(int(n))
+}
