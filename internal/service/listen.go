@@ -1,0 +1,159 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	pprof "net/http/pprof"
+)
+
+// Off is the address of a listener that is not wanted.
+const Off = "off"
+
+// Serve answers HTTP at address ("host:port"; "off" for none) until ctx ends, then lets requests that are under way finish
+// for up to three seconds. It returns nil after that, and an error when it cannot listen there. Nothing outlives it.
+func Serve(ctx context.Context, address string, h http.Handler) error {
+	l, err := Listen(address)
+	if err != nil {
+		return err
+	}
+	return ServeOn(ctx, l, h)
+}
+
+// Listen opens the listener of Serve, for programs that want to refuse a taken port before they begin, or to know which
+// one ":0" became. It is nil for "off".
+func Listen(address string) (net.Listener, error) {
+	if address == Off {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening at %q: want host:port that is free, or %q: %w", address, Off, err)
+	}
+	return l, nil
+}
+
+// ServeOn is Serve on a listener of Listen, which it closes. With a nil one it only waits for ctx.
+func ServeOn(ctx context.Context, l net.Listener, h http.Handler) error {
+	if l == nil {
+		<-ctx.Done()
+		return nil
+	}
+	server := &http.Server{
+		Handler: h,
+		// Whoever connects and says nothing must not hold a goroutine for ever.
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		// Longer than a CPU profile takes.
+		WriteTimeout:   90 * time.Second,
+		MaxHeaderBytes: 64 << 10,
+		// What net/http logs are broken clients: nobody can act on it.
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	if server.Shutdown(grace) != nil {
+		_ = server.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Health is what a program says of itself over HTTP. Errors stand in the answers as they are: they must hold no secret.
+type Health struct {
+	// Ready returns nil when the program can do its work; it is asked for two seconds at most and once a second at most.
+	// Nil: always ready.
+	Ready func(ctx context.Context) error
+	// Moving returns nil unless work waits and none gets done. Nil: always moving.
+	Moving func() error
+	// Registry is what /metrics shows. Nil: no /metrics.
+	Registry *prometheus.Registry
+	// Pprof adds /debug/pprof/, which shows memory's content to whoever asks: only on a listener that nobody else reaches.
+	Pprof bool
+}
+
+// Handler answers /healthz (200 while the process lives), /readyz and /healthz/moving (200, or 503 and why), /metrics and
+// /debug/pprof/.
+func (h Health) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	ready := h.Ready
+	if ready == nil {
+		ready = func(context.Context) error { return nil }
+	}
+	ready = cached(ready)
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, ready(r.Context())) })
+	mux.HandleFunc("GET /healthz/moving", func(w http.ResponseWriter, _ *http.Request) {
+		if h.Moving == nil {
+			answer(w, nil)
+			return
+		}
+		answer(w, h.Moving())
+	})
+	if h.Registry != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(h.Registry, promhttp.HandlerOpts{}))
+	}
+	if h.Pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", noCommandLine)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+// noCommandLine: a password may stand in the arguments.
+func noCommandLine(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "the command line is not shown", http.StatusForbidden)
+}
+
+func answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, err)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// cached asks once a second at most, whoever asks how often: a probe must not become load.
+func cached(ask func(context.Context) error) func(context.Context) error {
+	var (
+		mu   sync.Mutex
+		at   time.Time
+		last error
+	)
+	return func(ctx context.Context) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !at.IsZero() && time.Since(at) < time.Second {
+			return last
+		}
+		// The answer is everybody's, so one impatient client's end is not its end.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		last = ask(ctx)
+		at = time.Now()
+		return last
+	}
+}
