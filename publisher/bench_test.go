@@ -1,0 +1,161 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+// load makes n events as a relay claims them: 512 bytes of JSON that compresses as business data does, 100,000 keys.
+func load(topic string, n int) []event.Event {
+	rng := rand.New(rand.NewPCG(3, 4))
+	out := make([]event.Event, n)
+	words := []string{"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer", "monthly", "customer"}
+	for i := range out {
+		var b bytes.Buffer
+		fmt.Fprintf(&b, `{"payment_id":"%s","account_id":"acc-%d","amount":%d,"currency":"EUR","note":"`, event.NewID(), rng.IntN(100_000), rng.IntN(1_000_000))
+		for b.Len() < 510 {
+			fmt.Fprintf(&b, "%s %x ", words[rng.IntN(len(words))], rng.Uint32())
+		}
+		b.Truncate(510)
+		b.WriteString(`"}`)
+		out[i] = event.Event{
+			ID: event.NewID(), Source: "payments", Topic: topic, Key: fmt.Sprintf("acc-%d", rng.IntN(100_000)), Type: "PaymentCreated",
+			ContentType: event.ContentTypeJSON, Payload: b.Bytes(), Time: time.Now(),
+			Position: event.Position{Lane: int16(i % 32), Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1", Seq: int64(i)},
+		}
+	}
+	return out
+}
+
+// BenchmarkReal publishes 300,000 events of 512 bytes to 8 partitions from two callers, 4,000 a call:
+//
+//	go test ./publisher -run xxx -bench Real -benchtime 1x
+func BenchmarkReal(b *testing.B) {
+	const callers, per, total = 2, 4000, 300_000
+	for _, compression := range []string{CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip} {
+		b.Run(compression, func(b *testing.B) {
+			topic := kafkatest.Topic(b, 8)
+			var mu sync.Mutex
+			var sent int
+			k := newKafka(b, kafkatest.Brokers(b), Config{Compression: compression, Observer: Observer{
+				Produced: func(_ string, _, _, bytes int, _ time.Duration) { mu.Lock(); sent += bytes; mu.Unlock() },
+			}})
+			sets := make([][]event.Event, callers)
+			for c := range sets {
+				sets[c] = load(topic, per)
+			}
+			allAcked(b, k.Publish(b.Context(), sets[0])) // connections and the topic's files are there
+			sent = 0
+			b.ReportAllocs()
+			b.ResetTimer()
+			started := time.Now()
+			for range b.N {
+				var wg sync.WaitGroup
+				for c := range callers {
+					wg.Go(func() {
+						for range total / per / callers {
+							for _, err := range k.Publish(context.Background(), sets[c]) {
+								if err != nil {
+									b.Error(err)
+									return
+								}
+							}
+						}
+					})
+				}
+				wg.Wait()
+			}
+			n := float64(b.N * (total / per / callers) * callers * per)
+			b.ReportMetric(n/time.Since(started).Seconds(), "events/s")
+			b.ReportMetric(float64(sent)/n, "wire-B/event")
+			b.ReportMetric(0, "ns/op")
+			if status, err := os.ReadFile("/proc/self/status"); err == nil {
+				for line := range strings.Lines(string(status)) {
+					if strings.HasPrefix(line, "VmHWM") {
+						b.Log(strings.TrimSpace(line))
+					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkEncode compares the encoder with kafka-go's, on the batch of one partition.
+func BenchmarkEncode(b *testing.B) {
+	events := load("t", 1000)
+	order := make([]int32, len(events))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	for name, codec := range map[string]kafka.Compression{"none": 0, "snappy": kafka.Snappy, "lz4": kafka.Lz4, "zstd": kafka.Zstd} {
+		b.Run("ours/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			bt := batch{compression: codec}
+			for range b.N {
+				bt.fill(events, order, 1<<30, len(order))
+				if err := bt.seal(time.Now()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(events)), "ns/event")
+		})
+		b.Run("kafka-go/"+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				records := make([]kafka.Record, len(events))
+				for i := range events {
+					e := &events[i]
+					hs := event.AppendHeaders(nil, e)
+					headers := make([]kafka.Header, len(hs))
+					for j := range hs {
+						headers[j] = kafka.Header(hs[j])
+					}
+					records[i] = kafka.Record{Key: kafka.NewBytes([]byte(e.Key)), Value: kafka.NewBytes(e.Payload), Headers: headers}
+				}
+				rs := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(codec), Records: kafka.NewRecordReader(records...)}
+				if _, err := rs.WriteTo(io.Discard); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(events)), "ns/event")
+		})
+	}
+}
+
+// BenchmarkPublish is the whole of Publish without a network: what a call of 4,000 events costs this process.
+func BenchmarkPublish(b *testing.B) {
+	k := newKafka(b, []string{"nowhere:1"}, Config{Compression: CompressionNone, Transport: &fake{partitions: 8, produce: discard}})
+	events := load("t", 4000)
+	b.ReportAllocs()
+	for range b.N {
+		for _, err := range k.Publish(context.Background(), events) {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(events)), "ns/event")
+}
+
+// discard encodes a request as the transport would, and acknowledges it.
+func discard(_ context.Context, r request) *produce.ResponsePartition {
+	if err := protocol.WriteRequest(io.Discard, 8, 1, "c", r.message); err != nil {
+		panic(err)
+	}
+	return &produce.ResponsePartition{}
+}

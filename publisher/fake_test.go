@@ -1,0 +1,93 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
+	"github.com/segmentio/kafka-go/protocol/metadata"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+)
+
+// fake is a way to brokers that answers as a test wants.
+type fake struct {
+	partitions int
+	produce    func(context.Context, request) *produce.ResponsePartition // nil answer: the error below
+	err        error
+
+	mu        sync.Mutex
+	meta      kafka.Error // the topic's error in metadata
+	metaErr   error
+	refreshes int
+}
+
+// request is a produce request.
+type request struct {
+	topic     string
+	partition int
+	message   *rawproduce.Request
+}
+
+// values decodes what a request holds, with kafka-go's decoder.
+func (r request) values() []string {
+	var rs protocol.RecordSet
+	raw := r.message.Topics[0].Partitions[0].RecordSet.Reader.(*bytes.Reader)
+	if _, err := rs.ReadFrom(raw); err != nil {
+		panic(err)
+	}
+	_, _ = raw.Seek(0, 0)
+	var out []string
+	for {
+		rec, err := rs.Records.ReadRecord()
+		if err != nil {
+			return out
+		}
+		b, err := protocol.ReadAll(rec.Value)
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, string(b))
+	}
+}
+
+func (f *fake) CloseIdleConnections() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refreshes++
+}
+
+func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (kafka.Response, error) {
+	switch m := req.(type) {
+	case *metadata.Request:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.metaErr != nil {
+			return nil, f.metaErr
+		}
+		res := &metadata.Response{}
+		for _, name := range m.TopicNames {
+			t := metadata.ResponseTopic{Name: name, ErrorCode: int16(f.meta)}
+			for i := range f.partitions {
+				t.Partitions = append(t.Partitions, metadata.ResponsePartition{PartitionIndex: int32(i)})
+			}
+			res.Topics = append(res.Topics, t)
+		}
+		return res, nil
+	case *rawproduce.Request:
+		if m.Acks != -1 {
+			panic("acks are not all")
+		}
+		t := m.Topics[0]
+		p := f.produce(ctx, request{t.Topic, int(t.Partitions[0].Partition), m})
+		if p == nil {
+			return nil, f.err
+		}
+		return &produce.Response{Topics: []produce.ResponseTopic{{Topic: t.Topic, Partitions: []produce.ResponsePartition{*p}}}}, nil
+	}
+	return nil, fmt.Errorf("unexpected %T", req)
+}

@@ -1,0 +1,315 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// keys are keys of the partitions 0 to n-1, in that order.
+func keys(n int) []string {
+	out := make([]string, n)
+	for i, left := 0, n; left > 0; i++ {
+		key := "k" + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
+		if p := partitionOf(key, n); out[p] == "" {
+			out[p], left = key, left-1
+		}
+	}
+	return out
+}
+
+func code(c kafka.Error) *produce.ResponsePartition {
+	return &produce.ResponsePartition{ErrorCode: int16(c)}
+}
+
+// faked is a Kafka over f with batches of about ten events.
+func faked(t *testing.T, f *fake) *Kafka {
+	t.Helper()
+	return newKafka(t, []string{"nowhere:1"}, Config{Transport: f, BatchBytes: 1024})
+}
+
+func TestOnePartitionFailsAndTheOthersGoOn(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	wrote := map[int][]string{}
+	f := &fake{partitions: 3, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		mu.Lock()
+		defer mu.Unlock()
+		if values := r.values(); r.partition != 1 || !slices.Contains(values, "100") {
+			wrote[r.partition] = append(wrote[r.partition], values...)
+			return &produce.ResponsePartition{}
+		}
+		return code(kafka.NotEnoughReplicas)
+	}}
+	k := faked(t, f)
+	var events []event.Event
+	for i := range 300 {
+		events = append(events, some("t", keys(3)[i%3], string(rune('0'+i/100))+string(rune('0'+i/10%10))+string(rune('0'+i%10))))
+	}
+	verdicts := k.Publish(t.Context(), events)
+	failed := 0
+	for i, err := range verdicts {
+		acked := slices.Contains(wrote[i%3], string(events[i].Payload))
+		switch {
+		case acked != (err == nil):
+			t.Fatalf("event %d: acked %t, verdict %v", i, acked, err)
+		case isRejection(err):
+			t.Fatalf("event %d: %v is no refusal", i, err)
+		case err != nil && i%3 != 1:
+			t.Fatalf("event %d of a healthy partition: %v", i, err)
+		case i%3 == 1 && i > 100 && err != nil && !errors.Is(err, ErrNotSent):
+			failed++ // in the batch of event 100
+		}
+	}
+	if !errors.Is(verdicts[100], kafka.NotEnoughReplicas) || errors.Is(verdicts[100], ErrNotSent) {
+		t.Errorf("the failed batch: %v", verdicts[100])
+	}
+	if !errors.Is(verdicts[298], ErrNotSent) || failed > 10 {
+		t.Errorf("the last of the partition: %v; %d shared the failed batch", verdicts[298], failed)
+	}
+}
+
+func TestRequestsToOnePartitionNeverOverlap(t *testing.T) {
+	t.Parallel()
+	var flying [4]atomic.Int32
+	var requests atomic.Int32
+	f := &fake{partitions: 4, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		if n := flying[r.partition].Add(1); n != 1 {
+			t.Errorf("%d requests in flight to partition %d", n, r.partition)
+		}
+		defer flying[r.partition].Add(-1)
+		if requests.Add(1)%5 == 0 {
+			return code(kafka.NotLeaderForPartition) // repeated inside
+		}
+		_ = r.values() // takes a while
+		return &produce.ResponsePartition{}
+	}}
+	k := faked(t, f)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			var events []event.Event
+			for i := range 400 {
+				events = append(events, some("t", keys(4)[i%4], "v"))
+			}
+			_ = k.Publish(context.Background(), events)
+		})
+	}
+	wg.Wait()
+}
+
+func TestClassesOfAnswers(t *testing.T) {
+	t.Parallel()
+	for c, want := range map[kafka.Error]string{
+		kafka.TopicAuthorizationFailed: ScopeTopic, kafka.InvalidTopic: ScopeTopic, kafka.PolicyViolation: ScopeTopic,
+		kafka.InvalidTimestamp: ScopeTopic, kafka.UnsupportedCompressionType: ScopeTopic,
+		kafka.MessageSizeTooLarge: ScopeRecord, kafka.RecordListTooLarge: ScopeRecord, kafka.InvalidRecord: ScopeRecord,
+		kafka.ClusterAuthorizationFailed: "", kafka.SASLAuthenticationFailed: "", kafka.NotEnoughReplicasAfterAppend: "",
+		kafka.RequestTimedOut: "", kafka.Unknown: "", kafka.InvalidMessage: "", kafka.InvalidRequiredAcks: "",
+	} {
+		f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition { return code(c) }}
+		err := faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "v")})[0]
+		scope := ""
+		var r *Rejection
+		if errors.As(err, &r) {
+			scope = r.Scope()
+		}
+		if scope != want || !errors.Is(err, c) {
+			t.Errorf("%v: scope %q, want %q; verdict %v", c, scope, want, err)
+		}
+	}
+}
+
+func TestARefusedRecordIsFoundInOrder(t *testing.T) {
+	t.Parallel()
+	for name, hints := range map[string][]produce.ResponseError{"named by the broker": {{BatchIndex: -1}}, "not named": nil} {
+		var wrote []string
+		f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+			values := r.values()
+			if at := slices.Index(values, "bad"); at >= 0 {
+				p := code(kafka.InvalidRecord)
+				for range hints {
+					p.RecordErrors = append(p.RecordErrors, produce.ResponseError{BatchIndex: int32(at), BatchIndexErrorMessage: "no"})
+				}
+				return p
+			}
+			wrote = append(wrote, values...)
+			return &produce.ResponsePartition{}
+		}}
+		var events []event.Event
+		for _, v := range strings.Split("a b c d e bad f g bad h", " ") {
+			events = append(events, some("t", "k", v))
+		}
+		verdicts := newKafka(t, []string{"nowhere:1"}, Config{Transport: f}).Publish(t.Context(), events)
+		var r *Rejection
+		if got := strings.Join(wrote, " "); got != "a b c d e" || !errors.As(verdicts[5], &r) || !errors.Is(verdicts[6], ErrNotSent) {
+			t.Errorf("%s: wrote %q, verdicts %v", name, got, verdicts)
+		}
+	}
+}
+
+func TestALeaderThatMovedIsFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]struct {
+		code kafka.Error
+		err  error
+	}{"not leader": {kafka.NotLeaderForPartition, nil}, "stale connection": {0, io.EOF}} {
+		var requests [][]string
+		f := &fake{partitions: 1, err: answer.err}
+		f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+			if requests = append(requests, r.values()); len(requests) > 1 {
+				return &produce.ResponsePartition{}
+			}
+			if answer.err != nil {
+				return nil
+			}
+			return code(answer.code)
+		}
+		allAcked(t, faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "a"), some("t", "k", "b")}))
+		if len(requests) != 2 || !slices.Equal(requests[0], requests[1]) || f.refreshes != 1 {
+			t.Errorf("%s: requests %v, metadata refreshed %d times", name, requests, f.refreshes)
+		}
+	}
+}
+
+func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
+	t.Parallel()
+	for _, closing := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		arrived, answer := make(chan struct{}), make(chan struct{})
+		f := &fake{partitions: 1, produce: func(ctx context.Context, _ request) *produce.ResponsePartition {
+			close(arrived) // a second request would panic
+			select {
+			case <-answer:
+				return &produce.ResponsePartition{}
+			case <-ctx.Done():
+				return nil
+			}
+		}}
+		k := faked(t, f)
+		var events []event.Event
+		for range 100 {
+			events = append(events, some("t", "k", "v"))
+		}
+		result, closed := make(chan []error), make(chan struct{})
+		go func() { result <- k.Publish(ctx, events) }()
+		<-arrived
+		if closing {
+			go func() { _ = k.Close(); close(closed) }()
+			<-k.done
+		} else {
+			cancel()
+		}
+		close(answer)
+		verdicts := <-result
+		if verdicts[0] != nil {
+			t.Errorf("the request in flight: %v", verdicts[0])
+		}
+		want := context.Canceled
+		if closing {
+			want = ErrClosed
+			<-closed
+			if err := k.Publish(ctx, events)[0]; !errors.Is(err, ErrClosed) {
+				t.Errorf("after Close: %v", err)
+			}
+		}
+		if last := verdicts[99]; !errors.Is(last, ErrNotSent) || !errors.Is(last, want) {
+			t.Errorf("what was not sent: %v", last)
+		}
+		cancel()
+	}
+}
+
+func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{partitions: 1, meta: kafka.UnknownTopicOrPartition, produce: func(context.Context, request) *produce.ResponsePartition {
+			return &produce.ResponsePartition{}
+		}}
+		k, err := NewKafka([]string{"nowhere:1"}, Config{Transport: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdict := func() error { return k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0] }
+		for range 9 {
+			if err := verdict(); err == nil || isRejection(err) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // the bubble's clock
+		}
+		time.Sleep(time.Second)
+		if err := verdict(); !isRejection(err) {
+			t.Fatal(err)
+		}
+		// An outage says nothing about the topic.
+		f.metaErr = io.ErrUnexpectedEOF
+		if err := verdict(); err == nil || isRejection(err) {
+			t.Fatal(err)
+		}
+		f.metaErr, f.meta = nil, 0
+		if err := verdict(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestThePinDecides(t *testing.T) {
+	t.Parallel()
+	pinned, pinErr := 8, error(nil)
+	f := &fake{partitions: 8, produce: func(context.Context, request) *produce.ResponsePartition { return &produce.ResponsePartition{} }}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, RecheckEvery: time.Nanosecond,
+		Pin: func(_ context.Context, topic string, partitions int) (int, error) {
+			if topic != "t" || partitions != f.partitions {
+				t.Errorf("Pin(%q, %d)", topic, partitions)
+			}
+			return pinned, pinErr
+		}})
+	verdict := func() error { return k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0] }
+	if err := verdict(); err != nil {
+		t.Fatal(err)
+	}
+	f.partitions = 12
+	var changed *PartitionsChangedError
+	if err := verdict(); !errors.As(err, &changed) || changed.Pinned != 8 || changed.Found != 12 {
+		t.Fatal(err)
+	}
+	pinned = 12 // an operator accepted it
+	if err := verdict(); err != nil {
+		t.Fatal(err)
+	}
+	f.partitions, pinErr = 13, errors.New("database away")
+	if err := verdict(); err != nil {
+		t.Fatalf("a pin that cannot be asked stops a topic that was fine: %v", err)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]struct {
+		brokers []string
+		cfg     Config
+	}{
+		"at least one broker": {nil, Config{}},
+		`broker "kafka" as`:   {[]string{"kafka"}, Config{}},
+		"set Compression":     {[]string{"a:1"}, Config{Compression: "brotli"}},
+		"set Timeout":         {[]string{"a:1"}, Config{Timeout: time.Millisecond}},
+		"set BatchBytes":      {[]string{"a:1"}, Config{BatchBytes: -1}},
+		"set RecheckEvery":    {[]string{"a:1"}, Config{RecheckEvery: -1}},
+		"either Transport":    {[]string{"a:1"}, Config{Transport: &fake{}, ClientID: "x"}},
+	} {
+		if _, err := NewKafka(c.brokers, c.cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want an error with %q, got %v", want, err)
+		}
+	}
+}
