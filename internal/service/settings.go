@@ -1,0 +1,195 @@
+package service
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// CommandLine describes the command line of a program; Parse reads it. A setting is looked for in this order: flag,
+// variable, file that a variable names (secrets only), configuration file, default. Empty variables count as not set.
+//
+// The variable of --some-flag is Prefix + "SOME_FLAG". A flag with the tag `secret` has a second one that ends in _FILE
+// and names a file with the value, and its value is in no error. Kong's own `env` tag is not used: it ranks variables
+// below configuration files, and its errors show their values.
+type CommandLine struct {
+	Name, Description string
+	Prefix            string // of variables, "RELAY_" say
+	Version           string // what --version prints, when the target has a kong.VersionFlag
+	Footer            string // stands below every help text
+	// Env looks a variable up. Nil: os.Getenv.
+	Env func(string) string
+}
+
+// Parse fills target, a pointer to a struct as package kong wants it; its flag "config", when there is one, names the
+// configuration file. It returns nil and no error when help or the version was asked for and printed. Errors are
+// [UsageError] and show no secret.
+func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) (*kong.Context, error) {
+	if c.Env == nil {
+		c.Env = os.Getenv
+	}
+	printed := false
+	sources := &sources{line: c}
+	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
+		kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
+	if err != nil {
+		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
+	}
+	ctx, err := parser.Parse(args)
+	switch {
+	case printed:
+		return nil, nil
+	case sources.err != nil:
+		return nil, &UsageError{sources.err}
+	case err != nil:
+		return nil, Usage("%s; see %s --help", withoutArguments(err.Error(), args), c.Name)
+	}
+	return ctx, nil
+}
+
+// Variable is the name of a flag's variable.
+func (c CommandLine) Variable(flag string) string {
+	return c.Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// sources looks for settings that are not on the command line.
+type sources struct {
+	line   CommandLine
+	file   map[string]string // of the configuration file, by flag; nil: not read yet
+	path   string
+	failed bool
+	err    error // the first; Kong's own wrapping shows what should not be seen
+}
+
+// Validate is called by Kong and has nothing to do: Resolve checks.
+func (s *sources) Validate(*kong.Application) error { return nil }
+
+// Resolve is called by Kong for every flag that is not on the command line.
+func (s *sources) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	value, from, err := s.find(ctx, flag)
+	if err == nil && from != "" {
+		err = s.check(flag, value, from)
+	}
+	if err != nil {
+		if s.err == nil {
+			s.err = err
+		}
+		return nil, err
+	}
+	if from == "" {
+		return nil, nil
+	}
+	return value, nil
+}
+
+func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value, from string, err error) {
+	if flag.Name == "help" || flag.Name == "version" {
+		return "", "", nil
+	}
+	variable := s.line.Variable(flag.Name)
+	if value := s.line.Env(variable); value != "" {
+		return value, variable, nil
+	}
+	if flag.Tag.Has("secret") {
+		if path := s.line.Env(variable + "_FILE"); path != "" {
+			value, err := secretFile(path)
+			if err != nil {
+				return "", "", fmt.Errorf("%s_FILE: %w", variable, err)
+			}
+			return value, variable + "_FILE", nil
+		}
+	}
+	if flag.Name == "config" {
+		return "", "", nil
+	}
+	if err := s.read(ctx); err != nil {
+		return "", "", err
+	}
+	if value, ok := s.file[flag.Name]; ok {
+		return value, s.path + ": " + flag.Name, nil
+	}
+	return "", "", nil
+}
+
+// secretFile reads a value; editors and `echo` end it with a newline that nobody means.
+func secretFile(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	value := strings.TrimRight(string(content), "\r\n")
+	if value == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return value, nil
+}
+
+// check parses the value once ahead, so that the error names where it stands.
+func (s *sources) check(flag *kong.Flag, value, from string) error {
+	into := reflect.New(flag.Target.Type()).Elem()
+	err := flag.Parse(kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: value}), into)
+	switch {
+	case err == nil && flag.Enum != "" && !flag.EnumMap()[value]:
+		return fmt.Errorf("%s: want one of %s, not %q", from, strings.ReplaceAll(flag.Enum, ",", ", "), value)
+	case err == nil:
+		return nil
+	case flag.Tag.Has("secret"):
+		return fmt.Errorf("%s: not a value for --%s", from, flag.Name)
+	}
+	return fmt.Errorf("%s: %s", from, strings.TrimPrefix(err.Error(), "--"+flag.Name+": "))
+}
+
+// read reads the configuration file, once.
+func (s *sources) read(ctx *kong.Context) error {
+	if s.file != nil {
+		return nil
+	}
+	s.file = map[string]string{}
+	for _, flag := range ctx.Model.Flags {
+		if flag.Name != "config" {
+			continue
+		}
+		s.path = s.line.Env(s.line.Variable(flag.Name))
+		if given, ok := ctx.FlagValue(flag).(string); ok && given != "" {
+			s.path = given
+		}
+	}
+	if s.path == "" {
+		return nil
+	}
+	var err error
+	s.file, err = readYAML(s.path, settingNames(ctx.Model.Node))
+	return err
+}
+
+// settingNames are the flags of all commands: one file may serve them all.
+func settingNames(node *kong.Node) map[string]bool {
+	names := map[string]bool{}
+	_ = kong.Visit(node, func(n kong.Visitable, next kong.Next) error {
+		if flag, ok := n.(*kong.Flag); ok {
+			names[flag.Name] = true
+		}
+		return next(nil)
+	})
+	for _, own := range []string{"help", "version", "config"} {
+		delete(names, own)
+	}
+	return names
+}
+
+// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand.
+func withoutArguments(text string, args []string) string {
+	for _, arg := range args {
+		_, value, _ := strings.Cut(arg, "=")
+		for _, part := range []string{arg, value} {
+			if strings.ContainsAny(part, "@:=") && strings.Contains(part, "://") || strings.Contains(part, "password") || strings.Contains(part, "@") {
+				text = strings.ReplaceAll(text, part, "(an argument)")
+			}
+		}
+	}
+	return text
+}

@@ -1,0 +1,92 @@
+package service
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// line is the only part of the YAML parser's errors that cannot be a password.
+var line = regexp.MustCompile(`line \d+`)
+
+// readYAML reads a file of settings, one a line: the names of flags without dashes in front, with a value or a list.
+// A name that is not among known is refused, so that a mistyped one does not quietly mean the default.
+func readYAML(path string, known map[string]bool) (map[string]string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration file: %w", err)
+	}
+	settings := map[string]string{}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return settings, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: not YAML, %s", path, line.FindString(err.Error()))
+	}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: want one YAML document", path)
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s: want lines like `lease: 15s`", path)
+	}
+	for i := 0; i < len(root.Content); i += 2 {
+		name, value := root.Content[i], root.Content[i+1]
+		at := fmt.Sprintf("%s:%d", path, name.Line)
+		if !known[name.Value] {
+			return nil, fmt.Errorf("%s: unknown setting%s; there are %s", at, mention(name), list(known))
+		}
+		if _, twice := settings[name.Value]; twice {
+			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
+		}
+		text, err := scalar(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", at, name.Value, err)
+		}
+		settings[name.Value] = text
+	}
+	return settings, nil
+}
+
+func scalar(node *yaml.Node) (string, error) {
+	switch node.Kind {
+	case yaml.ScalarNode:
+		return node.Value, nil
+	case yaml.SequenceNode:
+		parts := make([]string, len(node.Content))
+		for i, part := range node.Content {
+			if part.Kind != yaml.ScalarNode || strings.Contains(part.Value, ",") {
+				return "", errors.New("want a list of plain values")
+			}
+			parts[i] = part.Value
+		}
+		return strings.Join(parts, ","), nil
+	}
+	return "", errors.New("want a value or a list of values")
+}
+
+// mention repeats a name that looks like one, and nothing else.
+func mention(name *yaml.Node) string {
+	if regexp.MustCompile(`^[a-zA-Z0-9_-]{1,40}$`).MatchString(name.Value) {
+		return fmt.Sprintf(" %q", name.Value)
+	}
+	return ""
+}
+
+func list(known map[string]bool) string {
+	names := make([]string, 0, len(known))
+	for name := range known {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
