@@ -199,6 +199,7 @@ func (b *batch) spent(err error) (final bool, reason string) {
 	if _, ok := errors.AsType[*retryableError](err); ok {
 		if b.waitingFrom.IsZero() {
 			b.waitingFrom = time.Now()
+			return false, "retryable"
 		}
 		return cfg.MaxRetryFor >= 0 && time.Since(b.waitingFrom) >= cfg.MaxRetryFor, "retryable"
 	}
@@ -245,7 +246,7 @@ func (b *batch) halt(err error) error {
 	e := b.events[b.suspect]
 	e.Payload, e.Key, e.Headers = nil, "", nil
 	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
-	b.in.log.Error("inbox: an event halts its partition", append(eventAttrs(&e), "attempts", h.Attempts, "error", err)...)
+	b.in.log.Error("inbox: an event halts its partition", append(failureAttrs(&e, err), "attempts", h.Attempts)...)
 	if do := b.in.cfg.Observer.Halted; do != nil {
 		do(h)
 	}
@@ -253,15 +254,16 @@ func (b *batch) halt(err error) error {
 }
 
 func (b *batch) logFailure(err error, reason string, wait time.Duration) {
-	attrs := append(eventAttrs(&b.events[b.suspect]), "reason", reason, "attempt", b.runs, "wait", wait, "error", err)
-	if p, ok := errors.AsType[*panicError](err); ok {
-		attrs = append(attrs, slog.String("stack", string(p.stack)))
-	}
+	attrs := append(failureAttrs(&b.events[b.suspect], err), "reason", reason, "attempt", b.runs, "wait", wait)
 	b.in.log.Warn("inbox: an effect failed and runs again", attrs...)
 }
 
-func eventAttrs(e *event.Event) []any {
-	return []any{"id", e.ID, "type", e.Type, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset}
+func failureAttrs(e *event.Event, err error) []any {
+	attrs := []any{"id", e.ID, "type", e.Type, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset, "error", err}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String("stack", string(p.stack)))
+	}
+	return attrs
 }
 
 func (b *batch) retried(reason string, attempt int, wait time.Duration, err error) {

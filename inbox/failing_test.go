@@ -1,0 +1,466 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+var errBad = errors.New("bad event")
+
+// halted asserts that err is the halt of that event, and returns it.
+func halted(t testing.TB, err error, id uuid.UUID) *inbox.HaltError {
+	t.Helper()
+	h, ok := errors.AsType[*inbox.HaltError](err)
+	if !ok {
+		t.Fatalf("got error %v, want a HaltError", err)
+	}
+	if h.Event.ID != id || h.Event.Payload != nil || h.Event.Key != "" {
+		t.Fatalf("halted by %+v, want %s without payload and key", h.Event, id)
+	}
+	return h
+}
+
+// retries collects what the observer is told.
+type retries struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (r *retries) observer() inbox.Observer {
+	return inbox.Observer{Retried: func(i inbox.RetriedInfo) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.list = append(r.list, i.Reason)
+	}}
+}
+
+func (r *retries) count(reason string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.list {
+		if s == reason {
+			n++
+		}
+	}
+	return n
+}
+
+func TestFailingEventHaltsBehindItsPrefix(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int{0, 1, 6, 11, 12} {
+		for name, handler := range map[string]func(*inbox.Inbox, uuid.UUID, *int) inbox.Handler{
+			"each": func(in *inbox.Inbox, bad uuid.UUID, runs *int) inbox.Handler {
+				return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+					if e.ID == bad {
+						*runs++
+						return errors.Join(write(ctx, tx, e), errBad)
+					}
+					return write(ctx, tx, e)
+				})
+			},
+			"batch split": func(in *inbox.Inbox, bad uuid.UUID, runs *int) inbox.Handler {
+				return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+					if err := writeAll(ctx, tx, events); err != nil {
+						return err
+					}
+					if slices.Contains(ids(events), bad) {
+						if len(events) == 1 {
+							*runs++
+						}
+						return errBad
+					}
+					return nil
+				})
+			},
+			"batch named": func(in *inbox.Inbox, bad uuid.UUID, runs *int) inbox.Handler {
+				return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+					if i := slices.Index(ids(events), bad); i >= 0 {
+						*runs++
+						return fmt.Errorf("wrapped: %w", inbox.At(i, errBad))
+					}
+					return writeAll(ctx, tx, events)
+				})
+			},
+		} {
+			t.Run(fmt.Sprintf("%s at %d", name, at), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				events, runs := some(13), 0
+				out, err := handler(w.inbox(inbox.Config{MaxAttempts: 3}), events[at].ID, &runs).Handle(t.Context(), events)
+				h := halted(t, err, events[at].ID)
+				if !errors.Is(err, errBad) || runs != 3 || h.Attempts != 3 {
+					t.Errorf("runs %d, attempts %d, error %v", runs, h.Attempts, err)
+				}
+				same(t, "outcomes", out, append(repeat(inbox.Applied, at), repeat(inbox.Undecided, 13-at)...))
+				same(t, "effects", w.effects(), ids(events[:at]))
+				if days, _ := w.rows(); days != at {
+					t.Errorf("%d ids recorded, want %d", days, at)
+				}
+			})
+		}
+	}
+}
+
+func TestFailureThatPassesKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(9)
+	left := map[uuid.UUID]int{events[2].ID: 2, events[3].ID: 1, events[8].ID: 4}
+	out := handle(t, w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if left[e.ID] > 0 {
+			left[e.ID]--
+			return errBad
+		}
+		return write(ctx, tx, e)
+	}), events)
+	same(t, "outcomes", out, repeat(inbox.Applied, 9))
+	same(t, "effects", w.effects(), ids(events))
+}
+
+func TestClasses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		cfg  inbox.Config
+		runs int
+		code string
+	}{
+		"terminal":               {inbox.Terminal("no_account", errBad), inbox.Config{}, 1, "no_account"},
+		"terminal, wrapped":      {fmt.Errorf("x: %w", inbox.Terminal("no_account", errBad)), inbox.Config{}, 1, "no_account"},
+		"retryable, out of time": {inbox.Retryable(errBad), inbox.Config{MaxRetryFor: 1, MaxAttempts: 1}, 2, ""},
+		"no class":               {errBad, inbox.Config{MaxAttempts: 4}, 4, ""},
+		"no class, one attempt":  {errBad, inbox.Config{MaxAttempts: 1}, 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			events, runs, told := some(5), 0, 0
+			c.cfg.Observer.Halted = func(*inbox.HaltError) { told++ }
+			_, err := w.inbox(c.cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if e.ID == events[2].ID {
+					runs++
+					return c.err
+				}
+				return write(ctx, tx, e)
+			}).Handle(t.Context(), events)
+			halted(t, err, events[2].ID)
+			if code, _ := inbox.TerminalCode(err); code != c.code || runs != c.runs || told != 1 {
+				t.Errorf("%d runs, code %q, observer told %d times: %v", runs, code, told, err)
+			}
+			same(t, "effects", w.effects(), ids(events[:2]))
+		})
+	}
+}
+
+func TestRetryableSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events, runs := some(3), 0
+	handle(t, w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[1].ID {
+			if runs++; runs < 8 {
+				return inbox.Retryable(errBad)
+			}
+		}
+		return write(ctx, tx, e)
+	}), events)
+	same(t, "effects", w.effects(), ids(events))
+}
+
+func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var log strings.Builder
+	events := some(3)
+	_, err := w.inbox(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[1].ID {
+			rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open on purpose
+			rows.Next()
+			panic("boom")
+		}
+		return write(ctx, tx, e)
+	}).Handle(t.Context(), events)
+	if h := halted(t, err, events[1].ID); h.Attempts != 2 || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("attempts %d, error %v", h.Attempts, err)
+	}
+	if !strings.Contains(log.String(), "failing_test.go") {
+		t.Errorf("no stack in the log:\n%s", &log)
+	}
+	same(t, "effects", w.effects(), ids(events[:1]))
+}
+
+func TestSkip(t *testing.T) {
+	t.Parallel()
+	skipThird := func(write bool) inbox.Effect {
+		n := 0
+		return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			if e.Type != "Skip" {
+				return writeOne(ctx, tx, e)
+			}
+			n++
+			if write {
+				if err := writeOne(ctx, tx, e); err != nil {
+					return err
+				}
+			}
+			return fmt.Errorf("not for us: %w", inbox.Skip)
+		}
+	}
+	for name, c := range map[string]struct {
+		handler func(*inbox.Inbox) inbox.Handler
+		reruns  int
+	}{
+		"before writing": {func(in *inbox.Inbox) inbox.Handler { return in.Each(skipThird(false)) }, 0},
+		"after writing":  {func(in *inbox.Inbox) inbox.Handler { return in.Each(skipThird(true)) }, 1},
+		"batch, one by one": {func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				if err := writeAll(ctx, tx, events); err != nil {
+					return err
+				}
+				for i, e := range events {
+					if e.Type == "Skip" {
+						return inbox.At(i, inbox.Skip)
+					}
+				}
+				return nil
+			})
+		}, 3},
+		"batch, joined": {func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				err := writeAll(ctx, tx, events)
+				for i, e := range events {
+					if e.Type == "Skip" {
+						err = errors.Join(err, inbox.At(i, inbox.Skip))
+					}
+				}
+				return err
+			})
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, r := newWorld(t), &retries{}
+			events := some(6)
+			want, kept := repeat(inbox.Applied, 6), []uuid.UUID{}
+			for i := range events {
+				if i == 1 || i == 2 || i == 5 {
+					events[i].Type, want[i] = "Skip", inbox.Skipped
+				} else {
+					kept = append(kept, events[i].ID)
+				}
+			}
+			h := c.handler(w.inbox(inbox.Config{Observer: r.observer()}))
+			same(t, "outcomes", handle(t, h, events), want)
+			same(t, "effects", w.effects(), kept)
+			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 6))
+			if n := r.count("skip"); n != c.reruns {
+				t.Errorf("ran again %d times, want %d", n, c.reruns)
+			}
+		})
+	}
+}
+
+func writeOne(ctx context.Context, tx pgx.Tx, e event.Event) error { return write(ctx, tx, e) }
+
+func TestSkipWholeBatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		return errors.Join(writeAll(ctx, tx, events), inbox.Skip)
+	})
+	same(t, "outcomes", handle(t, h, some(4)), repeat(inbox.Skipped, 4))
+	same(t, "effects", w.effects(), nil)
+}
+
+func TestAtOutsideTheBatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(1)
+	_, err := w.inbox(inbox.Config{MaxAttempts: 1}).Batch(func(context.Context, pgx.Tx, []event.Event) error {
+		return inbox.At(1, errBad)
+	}).Handle(t.Context(), events)
+	if halted(t, err, events[0].ID); !strings.Contains(err.Error(), "names no event") {
+		t.Error(err)
+	}
+}
+
+// TestTransactionIsTheInboxs: whatever an effect does to the transaction, its event is not passed over.
+func TestTransactionIsTheInboxs(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]inbox.Effect{
+		"commit":   func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _ = tx.Commit(ctx); return nil },
+		"rollback": func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _ = tx.Rollback(ctx); return nil },
+		"swallowed error": func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			_, _ = tx.Exec(ctx, "select 1/0")
+			return nil
+		},
+		"commit by SQL":   func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _, _ = tx.Exec(ctx, "commit"); return nil },
+		"rollback by SQL": func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _, _ = tx.Exec(ctx, "rollback"); return nil },
+		"open rows": func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			_, _ = tx.Query(ctx, "select 1")
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			events := some(2)
+			out, err := w.inbox(inbox.Config{MaxAttempts: 2}).Each(do).Handle(t.Context(), events)
+			halted(t, err, events[0].ID)
+			same(t, "outcomes", out, repeat(inbox.Undecided, 2))
+		})
+	}
+}
+
+func TestSavepointsOfAnEffect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(3)
+	handle(t, w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		sp, err := tx.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := sp.Exec(ctx, "insert into effect (id) values (null)"); err == nil {
+			return errors.New("null was taken")
+		}
+		if err := sp.Rollback(ctx); err != nil {
+			return err
+		}
+		if sp, err = tx.Begin(ctx); err != nil {
+			return err
+		}
+		if err := write(ctx, sp, e); err != nil {
+			return err
+		}
+		lo := tx.LargeObjects()
+		if _, err := lo.Create(ctx, 0); err != nil {
+			return err
+		}
+		return sp.Commit(ctx)
+	}), events)
+	same(t, "effects", w.effects(), ids(events))
+}
+
+func TestCancelledHandleKeepsNothingOfTheOpenTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(4)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, err := w.inbox(inbox.Config{MaxAttempts: 100, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[2].ID {
+			cancel()
+			return errBad
+		}
+		return write(ctx, tx, e)
+	}).Handle(ctx, events)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	same(t, "outcomes", out, repeat(inbox.Undecided, 4))
+	same(t, "effects", w.effects(), nil)
+}
+
+func TestDeferredConstraintIsSplit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Exec(t, "create table taken (id uuid unique deferrable initially deferred)")
+	events := some(8)
+	w.Exec(t, "insert into taken values ($1)", events[5].ID.String())
+	out, err := w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		_, err := tx.Exec(ctx, "insert into taken values ($1)", e.ID.String())
+		return err
+	}).Handle(t.Context(), events)
+	halted(t, err, events[5].ID)
+	same(t, "outcomes", out, append(repeat(inbox.Applied, 5), repeat(inbox.Undecided, 3)...))
+}
+
+func TestDeadlocksSpendNoAttempt(t *testing.T) {
+	t.Parallel()
+	w, r := newWorld(t), &retries{}
+	w.Exec(t, "create table account (n int primary key)")
+	w.Exec(t, "insert into account values (1), (2)")
+	events, lock := some(1), "select from account where n = $1 for update"
+	hasTwo, deadlock, first := make(chan struct{}), make(chan struct{}), true
+	in := w.inbox(inbox.Config{MaxAttempts: 1, LockTimeout: -1, Observer: r.observer()})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := tx.Exec(ctx, "set local deadlock_timeout = '1ms'")
+			if _, e2 := tx.Exec(ctx, lock, 2); err != nil || e2 != nil {
+				return errors.Join(err, e2)
+			}
+			if first {
+				first = false
+				close(hasTwo)
+				<-deadlock
+			}
+			if _, err := tx.Exec(ctx, lock, 1); err != nil {
+				return inbox.Terminal("wrapped", err) // what it is wrapped in does not make it the event's fault
+			}
+			return write(ctx, tx, e)
+		}), events)
+	})
+	<-hasTwo
+	conn := w.Connect(t)
+	if _, err := conn.Exec(t.Context(), "begin; set local deadlock_timeout = '1h'; select from account where n = 1 for update"); err != nil {
+		t.Fatal(err)
+	}
+	wg.Go(func() {
+		if _, err := conn.Exec(t.Context(), lock, 2); err != nil {
+			t.Error("the other one lost:", err)
+		}
+		_, _ = conn.Exec(t.Context(), "rollback")
+	})
+	pgtest.AwaitBlocked(t, w.DB, conn.PgConn().PID())
+	close(deadlock)
+	wg.Wait()
+	same(t, "effects", w.effects(), ids(events))
+	if r.count("conflict") == 0 {
+		t.Error("there was no deadlock")
+	}
+}
+
+func TestTypesAndJSON(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	type payment struct{ Amount int }
+	var amounts []int
+	h := w.inbox(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{
+		"Paid": inbox.JSON(func(_ context.Context, _ pgx.Tx, _ event.Event, p payment) error {
+			amounts = append(amounts, p.Amount)
+			return nil
+		}),
+	}))
+	good, malformed, unknown := some(1), some(1), some(1)
+	good[0].Type, good[0].Payload = "Paid", []byte(`{"amount":7}`)
+	malformed[0].Type, malformed[0].Payload = "Paid", []byte(`{"amount":"secret"}`)
+	handle(t, h, good)
+	same(t, "amounts", amounts, []int{7})
+	_, err := h.Handle(t.Context(), malformed)
+	if code, _ := inbox.TerminalCode(halted(t, err, malformed[0].ID)); code != inbox.CodeMalformed || strings.Contains(err.Error(), "secret") {
+		t.Errorf("malformed: %v", err)
+	}
+	_, err = h.Handle(t.Context(), unknown)
+	if code, _ := inbox.TerminalCode(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
+		t.Errorf("unknown type: %v", err)
+	}
+	h = w.inbox(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
+	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
+}
