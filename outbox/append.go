@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/propagation"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // copyFrom is the number of events from which COPY beats one statement, by measurement: docs/decisions/0001-append-many.md.
-const copyFrom = 200
+const copyFrom = 50
 
 // Appender writes events into the outbox. The zero value is ready; a value may be copied and used by many goroutines.
 type Appender struct {
@@ -105,7 +106,7 @@ func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, er
 	}
 	b := &batch{prefix: prefix, schema: a.Schema, events: events, rows: make([]row, len(events))}
 	trace := a.trace(ctx)
-	seen := make(map[[16]byte]int)
+	seen := make(map[uuid.UUID]int)
 	for i := range events {
 		size, err := a.check(i, &events[i], trace.headers)
 		if err != nil {

@@ -93,7 +93,7 @@ func (a Appender) limit(size int) int {
 }
 
 // checkTwice refuses an id that an event before has: one of the two would be dropped as a duplicate by every consumer.
-func checkTwice(seen map[[16]byte]int, i int, id uuid.UUID) error {
+func checkTwice(seen map[uuid.UUID]int, i int, id uuid.UUID) error {
 	if id == uuid.Nil {
 		return nil
 	}
