@@ -34,6 +34,9 @@ func (w *world) inbox(cfg inbox.Config) *inbox.Inbox {
 	if cfg.Backoff == 0 {
 		cfg.Backoff = time.Millisecond
 	}
+	if cfg.Window == 0 {
+		cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead = 24*time.Hour, true, 1 // few days: they take a while to make
+	}
 	in, err := inbox.New(w.Pool, "ledger", cfg)
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,0 +1,278 @@
+package inbox_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	p, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// small is a Config that makes few days and waits little.
+func small(cfg inbox.Config) inbox.Config {
+	cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead, cfg.Backoff = 24*time.Hour, true, 1, time.Millisecond
+	return cfg
+}
+
+func newInbox(t testing.TB, db *pgxpool.Pool, consumer string, cfg inbox.Config) *inbox.Inbox {
+	t.Helper()
+	in, err := inbox.New(db, consumer, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// TestCommitUnknown: the connection is lost around COMMIT, in every way; the effect is there once.
+func TestCommitUnknown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		action pgtest.Action
+		want   inbox.Outcome // of the run after it
+	}{
+		"never sent":  {pgtest.CutBefore, inbox.Applied},
+		"reply lost":  {pgtest.DropReply, inbox.Duplicate},
+		"cut behind":  {pgtest.CutAfter, inbox.Undecided},
+		"sent later":  {pgtest.Late, inbox.Duplicate},
+		"sent later2": {pgtest.Late, inbox.Duplicate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, r := newWorld(t), &retries{}
+			proxy := pgtest.NewProxy(t, w.URL)
+			observer := r.observer()
+			var trap *pgtest.Trap
+			var released sync.Once
+			told := observer.Retried
+			observer.Retried = func(i inbox.RetriedInfo) {
+				told(i)
+				if i.Reason == "conflict" { // the second run waits for the first one's rows: only now does its COMMIT arrive
+					released.Do(trap.Release)
+				}
+			}
+			in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: observer, LockTimeout: 20 * time.Millisecond}))
+			if err := in.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			runs, events := 0, some(10)
+			trap = proxy.OnCommit(c.action)
+			out := handle(t, in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				runs++
+				return writeAll(ctx, tx, events)
+			}), events)
+			<-trap.Fired()
+			same(t, "effects", w.effects(), ids(events))
+			if c.want != inbox.Undecided {
+				same(t, "outcomes", out, repeat(c.want, 10))
+			}
+			if r.count("commit unknown") != 1 {
+				t.Errorf("retries %v", r.list)
+			}
+			if c.action == pgtest.Late && (r.count("conflict") == 0 || runs != 1) {
+				t.Errorf("the second run did not wait for the first: %d runs, retries %v", runs, r.list)
+			}
+		})
+	}
+}
+
+func TestDatabaseAwayAndBack(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, "inbox")
+	db.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	var log syncBuilder
+	r := &retries{}
+	again := make(chan struct{}, 10000)
+	observer := r.observer()
+	told := observer.Retried
+	observer.Retried = func(i inbox.RetriedInfo) { told(i); again <- struct{}{} }
+	in := newInbox(t, db.Pool, "ledger", small(inbox.Config{MaxAttempts: 1, Observer: observer, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	w, first, stop, events := &world{db, t}, some(1), some(1), some(2)
+	first[0].Type, stop[0].Type = "First", "Stop"
+	inEffect, go_ := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Type == "Stop" {
+			once.Do(func() { close(inEffect); <-go_ })
+		}
+		return write(ctx, tx, e)
+	})
+	handle(t, h, first)
+	var wg sync.WaitGroup
+	wg.Go(func() { same(t, "outcomes", handle(t, h, stop), repeat(inbox.Applied, 1)) })
+	<-inEffect
+	for range 3 { // others wait for the same outage
+		wg.Go(func() { _, _ = h.Handle(t.Context(), events) })
+	}
+	server.StopImmediate()
+	close(go_)
+	for range 8 {
+		<-again
+	}
+	server.Start(t)
+	wg.Wait()
+	if got := len(w.effects()); got != 4 {
+		t.Errorf("%d effects, want 4", got)
+	}
+	if down, up := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); down != up || down < 1 || down > 2 {
+		t.Errorf("said %d times that the database is away and %d times that it is back:\n%s", down, up, &log)
+	}
+}
+
+// syncBuilder is a log of several goroutines.
+type syncBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuilder) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuilder) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestFirstContactWhileAway(t *testing.T) {
+	t.Parallel()
+	w, r := newWorld(t), &retries{}
+	proxy := pgtest.NewProxy(t, w.URL)
+	proxy.Refuse(true)
+	observer := r.observer()
+	told := observer.Retried
+	observer.Retried = func(i inbox.RetriedInfo) {
+		if told(i); r.count("away") == 3 {
+			proxy.Refuse(false)
+		}
+	}
+	in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: observer}))
+	same(t, "outcomes", handle(t, in.Each(write), some(3)), repeat(inbox.Applied, 3))
+}
+
+// TestWithoutTheUniqueConstraint: what the guarantee stands on. Without the key the same two runs make two effects.
+func TestWithoutTheUniqueConstraint(t *testing.T) {
+	t.Parallel()
+	for _, keyed := range []bool{true, false} {
+		w := newWorld(t)
+		if !keyed {
+			w.Exec(t, "alter table inbox_message drop constraint inbox_message_pkey")
+		}
+		in, events := w.inbox(inbox.Config{}), some(1)
+		if err := in.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var inside, wg sync.WaitGroup
+		inside.Add(1)
+		var once sync.Once
+		conflict := make(chan uint32, 1)
+		wg.Go(func() {
+			handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				once.Do(inside.Done)
+				<-conflict
+				return write(ctx, tx, e)
+			}), events)
+		})
+		inside.Wait()
+		blocked := newInbox(t, w.Pool, "ledger", small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
+			Retried: func(inbox.RetriedInfo) {
+				select {
+				case conflict <- 1: // it waits for the key: let the first one commit
+				default:
+				}
+			},
+			Handled: func(inbox.HandledInfo) {
+				select {
+				case conflict <- 1:
+				default:
+				}
+			},
+		}}))
+		handle(t, blocked.Each(write), events)
+		wg.Wait()
+		if n, want := len(w.effects()), map[bool]int{true: 1, false: 2}[keyed]; n != want {
+			t.Errorf("with the key %v: %d effects, want %d", keyed, n, want)
+		}
+	}
+}
+
+// TestSessionDefaults: what a database, a role or a pooler may set must not change the promise.
+func TestSessionDefaults(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*pgxpool.Config){
+		"repeatable read": func(c *pgxpool.Config) {
+			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+		},
+		"serializable":    func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable" },
+		"time zone":       func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["timezone"] = "Pacific/Kiritimati" },
+		"not durable":     func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" },
+		"exec":            func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec },
+		"simple protocol": func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol },
+		"cache describe":  func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe },
+		"describe exec":   func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec },
+		"one connection":  func(c *pgxpool.Config) { c.MaxConns = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			cfg, err := pgxpool.ParseConfig(w.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(cfg)
+			db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(db.Close)
+			var isolation, durable, lock string
+			events := some(20)
+			events[4].ID = event.ForeignID("shop", "1")
+			in := newInbox(t, db, "ledger", small(inbox.Config{Schema: w.Schema, LockTimeout: 1234 * time.Millisecond}))
+			h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if err := write(ctx, tx, e); err != nil {
+					return err
+				}
+				return tx.QueryRow(ctx, "select current_setting('transaction_isolation'), current_setting('synchronous_commit'), current_setting('lock_timeout')").Scan(&isolation, &durable, &lock)
+			})
+			same(t, "outcomes", handle(t, h, events), repeat(inbox.Applied, 20))
+			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 20))
+			same(t, "effects", w.effects(), ids(events))
+			if isolation != "read committed" || durable != "on" || lock != "1234ms" {
+				t.Errorf("the effect ran %s, synchronous_commit %s, lock_timeout %s", isolation, durable, lock)
+			}
+			if err := in.Maintain(t.Context()); err != nil {
+				t.Error(err)
+			}
+			conn, err := db.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			if err := conn.QueryRow(t.Context(), "select current_setting('lock_timeout')").Scan(&lock); err != nil || lock != "0" {
+				t.Errorf("lock_timeout %s stays on the connection (%v)", lock, err)
+			}
+		})
+	}
+}
