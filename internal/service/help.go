@@ -73,9 +73,11 @@ func (c CommandLine) settingTable(w io.Writer, node *kong.Node) error {
 	// The command's own flags first: Kong lists the application's in front.
 	for i := len(groups) - 1; i >= 0; i-- {
 		for _, flag := range groups[i] {
-			name, variable, def := "--"+flag.Name, c.Variable(flag.Name), flag.Default
+			name, variable, def, about := "--"+flag.Name, c.Variable(flag.Name), flag.Default, flag.Help
 			switch {
-			case flag.Name == "help" || flag.Name == "version":
+			case flag.Name == "help":
+				variable, about = "", "Print this."
+			case flag.Name == "version":
 				variable = ""
 			case flag.Tag.Has("secret"):
 				variable += "[_FILE]"
@@ -83,7 +85,7 @@ func (c CommandLine) settingTable(w io.Writer, node *kong.Node) error {
 			if shown := flag.Tag.Get("shown"); shown != "" {
 				def = shown
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", name, variable, def, flag.Help)
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", name, variable, def, about)
 		}
 	}
 	return table.Flush()

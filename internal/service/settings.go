@@ -35,7 +35,7 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	printed := false
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
-		kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
+		kong.Vars{"version": c.Version + "\n"}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}
@@ -58,11 +58,10 @@ func (c CommandLine) Variable(flag string) string {
 
 // sources looks for settings that are not on the command line.
 type sources struct {
-	line   CommandLine
-	file   map[string]string // of the configuration file, by flag; nil: not read yet
-	path   string
-	failed bool
-	err    error // the first; Kong's own wrapping shows what should not be seen
+	line CommandLine
+	file map[string]string // of the configuration file, by flag; nil: not read yet
+	path string
+	err  error // the first; Kong's own wrapping shows what should not be seen
 }
 
 // Validate is called by Kong and has nothing to do: Resolve checks.
@@ -186,7 +185,7 @@ func withoutArguments(text string, args []string) string {
 	for _, arg := range args {
 		_, value, _ := strings.Cut(arg, "=")
 		for _, part := range []string{arg, value} {
-			if strings.ContainsAny(part, "@:=") && strings.Contains(part, "://") || strings.Contains(part, "password") || strings.Contains(part, "@") {
+			if strings.Contains(part, "://") || strings.Contains(part, "password") || strings.Contains(part, "@") {
 				text = strings.ReplaceAll(text, part, "(an argument)")
 			}
 		}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// The exit codes, as the footer documents them. They are an interface: supervisors and scripts decide by them.
+const (
+	codeOK        = service.CodeOK
+	codeFailed    = service.CodeFailed
+	codeUsage     = service.CodeUsage
+	codeUndrained = 3
+	codeSchema    = 4
+	codeForced    = service.CodeForced
+)
+
+const footer = `Settings: a flag wins over its variable, that over the file which the _FILE variable names, that over the
+configuration file (--config), that over the default. The configuration file is YAML with one setting a line, named
+as the flag without its dashes (lease: 15s); names that do not exist are refused. Empty variables count as not set.
+Put the database's URL into a variable or a file rather than a flag: every user of a machine sees its command lines.
+
+Exit codes:
+  0  done; for run also: stopped by a signal, and all that was claimed is published
+  1  failed
+  2  wrong command line or setting, also a password, database or grant that Postgres refuses; nothing was done
+  3  run: stopped by a signal, but could not publish all that it had claimed, or not give its lanes back; nothing is
+     lost, the next relay sends it again
+  4  the tables are missing, too old, too new, or another's
+  5  a second signal ended the process at once; nothing is lost, the lanes are free when their leases have run out`
+
+// cli is the command tree.
+type cli struct {
+	Config    string           `help:"YAML file with settings." placeholder:"FILE"`
+	LogFormat string           `help:"text or json, one line each, to stderr." default:"text" enum:"text,json"`
+	LogLevel  string           `help:"debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
+	Version   kong.VersionFlag `help:"Print the version."`
+
+	Run     runCommand     `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
+	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
+	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Inbox   struct {
+		Maintain maintainCommand `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
+	} `cmd:"" help:"Look after the inbox."`
+}
+
+// database is what every command needs that talks to Postgres.
+type database struct {
+	DatabaseURL string `name:"database-url" secret:"" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
+	Schema      string `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+}
+
+// program is what commands work with besides their settings.
+type program struct {
+	log    *slog.Logger
+	env    func(string) string
+	stdout io.Writer
+}
+
+// run is the program without its process: it returns the exit code. The end of ctx is what a signal is to the process.
+func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	var c cli
+	line := service.CommandLine{
+		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Footer: footer,
+		Description: "Publishes the events of an outbox in Postgres to Kafka, in order per key, at least once.",
+	}
+	parsed, err := line.Parse(&c, args, stdout, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, "relay:", err)
+		return codeUsage
+	}
+	if parsed == nil {
+		return codeOK
+	}
+	log, err := service.Logger(stderr, c.LogFormat, c.LogLevel)
+	if err != nil {
+		fmt.Fprintln(stderr, "relay:", err)
+		return codeUsage
+	}
+	p := &program{log: log, env: env, stdout: stdout}
+	switch parsed.Command() {
+	case "run":
+		err = c.Run.run(ctx, p)
+	case "migrate":
+		err = c.Migrate.run(ctx, p)
+	case "status":
+		err = c.Status.run(ctx, p)
+	case "inbox maintain":
+		err = c.Inbox.Maintain.run(ctx, p)
+	default:
+		err = fmt.Errorf("no such command: %s", parsed.Command())
+	}
+	code := exitCode(err)
+	switch {
+	case err == nil:
+	case c.LogFormat == "json": // whoever collects JSON wants nothing else
+		log.Error("relay "+parsed.Command()+" failed", "err", err, "exit_code", code)
+	default:
+		fmt.Fprintln(stderr, "relay:", err)
+	}
+	return code
+}
+
+// undrainedError is the end of a run that a signal asked for and that did not finish in time.
+type undrainedError struct{ err error }
+
+func (e *undrainedError) Error() string { return "the drain did not finish: " + e.err.Error() }
+func (e *undrainedError) Unwrap() error { return e.err }
+
+func exitCode(err error) int {
+	if err == nil {
+		return codeOK
+	}
+	if _, ok := errors.AsType[*undrainedError](err); ok {
+		return codeUndrained
+	}
+	if _, ok := errors.AsType[*service.UsageError](err); ok || refusal(err) != "" {
+		return codeUsage
+	}
+	if wrongSchema(err) {
+		return codeSchema
+	}
+	return codeFailed
+}
+
+// wrongSchema: the tables are not those that this binary works on.
+func wrongSchema(err error) bool {
+	for _, kind := range []error{migrations.ErrPending, migrations.ErrNewer, migrations.ErrForeign} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	switch pgerr.Code(err) {
+	case pgerr.UndefinedTable, "3F000", "42703":
+		return true
+	}
+	return false
+}
+
+// refusal says what to do when Postgres answers and does not want us; "" for every other error.
+func refusal(err error) string {
+	switch pgerr.Code(err) {
+	case "28000", "28P01":
+		return "Postgres refuses this user or password: look at --database-url and at pg_hba.conf"
+	case "3D000":
+		return "Postgres has no such database: look at --database-url"
+	case pgerr.InsufficientPrivilege:
+		return "the role of --database-url lacks a grant"
+	}
+	return ""
+}
+
+// explained adds what to do.
+func explained(err error) error {
+	if err == nil {
+		return nil
+	}
+	if what := refusal(err); what != "" {
+		return service.Usage("%s: %w", what, err)
+	}
+	return err
+}
+
+// version is the module's, as the go command has stamped it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			text += " " + s.Value
+		}
+	}
+	return text + " " + info.GoVersion
+}

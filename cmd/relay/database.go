@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// poolSize is enough for status, pins and probes: a relay's own connections are not the pool's.
+const poolSize = 4
+
+// urlSetting is how errors name the setting.
+const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)"
+
+// config reads the URL. It connects to nothing.
+func (d database) config() (*pgxpool.Config, error) {
+	cfg, err := service.PoolConfig(urlSetting, d.DatabaseURL)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.Contains(d.DatabaseURL, "pool_max_conns") {
+		cfg.MaxConns = poolSize
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "effectonce relay"
+	}
+	// A host that drops packets must not hold a command for minutes.
+	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
+		cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
+	return cfg, nil
+}
+
+// pool opens the database; it does not wait for it to answer.
+func (d database) pool(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := d.config()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	return pool, nil
+}
+
+// untilAnswered repeats do while Postgres is away, and says so once. Every other error, and the end of ctx, ends it.
+func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Context) error) error {
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+	for said := false; ; said = true {
+		err := do(ctx)
+		if err == nil || ctx.Err() != nil || refusal(err) != "" || !pgerr.Away(err) {
+			return explained(err)
+		}
+		if !said {
+			log.Warn("postgres does not answer; waiting for it", "err", err)
+		}
+		timer := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// ensureSchema migrates when told to, and refuses tables that this binary does not work on.
+func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxpool.Pool, migrate bool) error {
+	options := migrations.Options{Schema: d.Schema, Sets: []migrations.Set{migrations.Outbox}, Logger: log}
+	return untilAnswered(ctx, log, func(ctx context.Context) error {
+		if migrate {
+			if err := migrations.Up(ctx, pool.Config().ConnConfig, options); err != nil {
+				return err
+			}
+		}
+		return migrations.Check(ctx, pool, options)
+	})
+}

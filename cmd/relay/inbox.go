@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectonce/effectonce/inbox"
+)
+
+type maintainCommand struct {
+	database
+	DaysAhead int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
+	Timeout   time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
+}
+
+// Help is the longer text of --help.
+func (*maintainCommand) Help() string {
+	return `For a cron job that connects as the owner of the tables, where the workers' own role may not create and drop them. Once
+a day is enough, several times a day is better: no pass for longer than --days-ahead stops the consumers.`
+}
+
+func (c *maintainCommand) run(ctx context.Context, p *program) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	pool, err := c.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log})
+	if wrongSchema(err) {
+		return fmt.Errorf("the inbox's tables are missing: run `relay migrate --sets inbox`, or set --schema: %w", err)
+	}
+	if err != nil {
+		return explained(err)
+	}
+	p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped), "rows_cleaned", info.Cleaned)
+	return nil
+}

@@ -1,0 +1,21 @@
+// Command relay publishes an outbox in Postgres to Kafka, and looks after its tables. `relay --help` is the manual;
+// docs/operations.md has the rest.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+func main() {
+	ctx, stop := service.Signals(context.Background(), func(s os.Signal) {
+		fmt.Fprintf(os.Stderr, "relay: second signal (%v): ending at once, nothing is lost\n", s)
+		os.Exit(codeForced)
+	})
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+type runCommand struct {
+	database
+	KafkaBrokers []string `shown:"(required)" help:"Bootstrap addresses, as host:port with commas between."`
+	Listen       string   `default:"127.0.0.1:9187" help:"Address of /healthz, /readyz, /healthz/moving and /metrics; off for none."`
+	Migrate      bool     `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
+	Name         string   `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
+
+	Lease         time.Duration `default:"15s" help:"How long lanes stay a relay's that has gone silent. All relays of an outbox need the same; at least 1s."`
+	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
+	ClaimEvents   int           `default:"8000" help:"Most events of a claim, 32 to 100000."`
+	ClaimBytes    int           `default:"16777216" help:"Most bytes of a claim's payloads, at least 1048576. Memory grows with it."`
+	DrainTimeout  time.Duration `default:"20s" help:"How long a signalled relay may still publish what it has claimed; 0 for not at all."`
+	RetryRefused  time.Duration `default:"30s" help:"How long a lane waits after Kafka has refused one of its events for certain."`
+	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
+
+	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
+	Compression    string        `default:"lz4" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
+	PublishTimeout time.Duration `default:"10s" help:"How long one request to Kafka may take, at least 100ms. Then it is sent again."`
+	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
+
+	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
+	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
+	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too: it shows memory's content to whoever reaches --listen."`
+}
+
+// Help is the longer text of --help.
+func (*runCommand) Help() string {
+	return `Run two or more: they share the outbox's lanes, and each takes over from one that has gone. A Postgres or Kafka that
+is away is waited for. SIGTERM or SIGINT drains: what is claimed is published, then the lanes go to the others.`
+}
+
+// backlogEvery is the time between two looks at the backlog, backlogMost how far they count: a scrape must not count
+// ten million rows.
+const (
+	backlogEvery = 10 * time.Second
+	backlogMost  = 100_000
+)
+
+// started is what run has made and must close.
+type started struct {
+	pool    *pgxpool.Pool
+	kafka   *publisher.Kafka
+	relay   *relay.Relay
+	metrics *metrics
+	able    atomic.Bool // the schema was found to be right
+}
+
+func (c *runCommand) run(ctx context.Context, p *program) error {
+	if p.env("GOMEMLIMIT") == "" && c.MemoryLimit > 0 {
+		debug.SetMemoryLimit(int64(min(c.MemoryLimit, math.MaxInt32)) << 20)
+	}
+	s, err := c.start(p)
+	if err != nil {
+		return err
+	}
+	defer s.pool.Close()
+	defer func() { _ = s.kafka.Close() }()
+	listener, err := service.Listen(c.Listen)
+	if err != nil {
+		return &service.UsageError{Err: err}
+	}
+	if listener != nil {
+		p.log.Info("listening", "address", listener.Addr().String())
+	}
+
+	// Health and metrics go on during the drain, and are the last to end.
+	beside, end := context.WithCancel(context.WithoutCancel(ctx))
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer end()
+	others.Go(func() {
+		if err := service.ServeOn(beside, listener, c.health(ctx, s).Handler()); err != nil {
+			p.log.Error("no more health and metrics; the relay goes on", "err", err)
+		}
+	})
+	if err := c.ensureSchema(ctx, p.log, s.pool, c.Migrate); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it began
+		}
+		return err
+	}
+	s.able.Store(true)
+	others.Go(func() { s.sample(beside) })
+	p.log.Info("running", "version", version())
+	if err := s.relay.Run(ctx); err != nil {
+		if ctx.Err() != nil {
+			return &undrainedError{err}
+		}
+		return explained(err)
+	}
+	p.log.Info("stopped; what was claimed is published, and the lanes are free")
+	return nil
+}
+
+// start makes everything and connects to nothing, so that what is wrong is refused before anything happens.
+func (c *runCommand) start(p *program) (_ *started, err error) {
+	s := &started{}
+	cfg, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	if len(c.KafkaBrokers) == 0 {
+		return nil, service.Usage("--kafka-brokers (RELAY_KAFKA_BROKERS) is missing: want host:port, with commas between several")
+	}
+	if err := c.nothingIsZero(); err != nil {
+		return nil, err
+	}
+	if s.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			s.pool.Close()
+		}
+	}()
+	s.metrics = newMetrics()
+	pin, err := relay.Pins(s.pool, c.Schema)
+	if err != nil {
+		return nil, service.Usage("--schema: %w", err)
+	}
+	s.kafka, err = publisher.NewKafka(c.KafkaBrokers, publisher.Config{
+		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
+		Pin: pin, Logger: p.log, Observer: s.metrics.publisher(),
+	})
+	if err != nil {
+		return nil, &service.UsageError{Err: err}
+	}
+	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
+		Schema: c.Schema, Name: c.Name, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
+		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
+		RetryRefused: c.RetryRefused, Logger: p.log, Observer: s.metrics.relay(),
+	})
+	if err != nil {
+		_ = s.kafka.Close()
+		return nil, &service.UsageError{Err: err}
+	}
+	s.metrics.stalled(s.relay.Stalled)
+	return s, nil
+}
+
+// nothingIsZero: to the packages zero is a default, which nobody means who writes it here.
+func (c *runCommand) nothingIsZero() error {
+	for flag, zero := range map[string]bool{
+		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0, "claim-bytes": c.ClaimBytes == 0,
+		"retry-refused": c.RetryRefused == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,
+		"batch-bytes": c.BatchBytes == 0, "stalled-after": c.StalledAfter <= 0, "memory-limit": c.MemoryLimit == 0,
+	} {
+		if zero {
+			return service.Usage("--%s: want a value above zero, or leave it out for its default", flag)
+		}
+	}
+	return nil
+}
+
+// drainTimeout: zero is none, as it is for everyone who writes it.
+func (c *runCommand) drainTimeout() time.Duration {
+	if c.DrainTimeout == 0 {
+		return -1
+	}
+	return c.DrainTimeout
+}
+
+// health: Kafka is not in Ready, because no other relay would be readier.
+func (c *runCommand) health(ctx context.Context, s *started) service.Health {
+	return service.Health{
+		Registry: s.metrics.registry, Pprof: c.Pprof,
+		Ready: func(asking context.Context) error {
+			switch {
+			case ctx.Err() != nil:
+				return errors.New("stopping")
+			case !s.able.Load():
+				return errors.New("starting: Postgres has not answered yet")
+			}
+			if err := s.pool.Ping(asking); err != nil {
+				return fmt.Errorf("no answer from Postgres: %w", err)
+			}
+			return nil
+		},
+		Moving: func() error {
+			if stalled := s.relay.Stalled(); stalled > c.StalledAfter {
+				return fmt.Errorf("events wait, and none was published for %v%s", stalled.Round(time.Second), s.metrics.away())
+			}
+			return nil
+		},
+	}
+}
+
+// sample measures the backlog until ctx ends.
+func (s *started) sample(ctx context.Context) {
+	ticker := time.NewTicker(backlogEvery)
+	defer ticker.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, backlogEvery)
+		// A failure leaves the old figures: the sample's own age tells.
+		if events, oldest, err := s.relay.Backlog(asking, backlogMost); err == nil {
+			s.metrics.backlog(events, oldest)
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay"
+)
+
+type statusCommand struct {
+	database
+	JSON    bool          `name:"json" help:"Print JSON instead of tables: every lane by itself, durations in nanoseconds."`
+	Timeout time.Duration `default:"30s" help:"How long it may take; counting ten million events takes about a second."`
+}
+
+func (c *statusCommand) run(ctx context.Context, p *program) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	pool, err := c.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	r, err := relay.New(pool, nobody{}, relay.Config{Schema: c.Schema, Logger: p.log})
+	if err != nil {
+		return err
+	}
+	st, err := r.Status(ctx)
+	if wrongSchema(err) {
+		return fmt.Errorf("the outbox's tables are missing: run `relay migrate`, or set --schema: %w", err)
+	}
+	if err != nil {
+		return explained(err)
+	}
+	if c.JSON {
+		encoder := json.NewEncoder(p.stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(st)
+	}
+	return writeStatus(p.stdout, st)
+}
+
+// nobody stands where a relay that only answers questions needs a publisher.
+type nobody struct{}
+
+func (nobody) Publish(_ context.Context, events []event.Event) []error {
+	return slices.Repeat([]error{errors.New("status publishes nothing")}, len(events))
+}
+
+// share is what one owner has.
+type share struct {
+	owner, name string
+	lanes       []int16
+	overdue     int
+	claimed     int64
+	oldest      time.Duration
+}
+
+func shares(st relay.Status) []share {
+	byOwner := map[string]*share{}
+	for _, l := range st.Lanes {
+		owner := "(free)"
+		if l.Owner != nil {
+			owner = l.Owner.String()
+		}
+		s := byOwner[owner]
+		if s == nil {
+			s = &share{owner: owner, name: l.Name}
+			byOwner[owner] = s
+		}
+		s.lanes = append(s.lanes, l.Lane)
+		s.claimed += l.Claimed
+		s.oldest = max(s.oldest, l.Oldest)
+		if l.Owner != nil && l.Lease == 0 {
+			s.overdue++
+		}
+	}
+	var list []share
+	for _, s := range byOwner {
+		list = append(list, *s)
+	}
+	slices.SortFunc(list, func(a, b share) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner)) })
+	return list
+}
+
+func writeStatus(w io.Writer, st relay.Status) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
+	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
+	for _, s := range shares(st) {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue, s.claimed, age(s.oldest, s.oldest > 0))
+	}
+	if len(st.Topics) > 0 {
+		fmt.Fprintln(table, "\nTOPIC\tBACKLOG\tOLDEST")
+		for _, t := range st.Topics {
+			fmt.Fprintf(table, "%s\t%d\t%s\n", t.Topic, t.Backlog, age(t.Oldest, true))
+		}
+	}
+	return table.Flush()
+}
+
+func age(d time.Duration, known bool) string {
+	switch {
+	case !known:
+		return "-"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// ranges writes ascending numbers shortly: 0-3,7.
+func ranges(lanes []int16) string {
+	var parts []string
+	for i := 0; i < len(lanes); {
+		j := i
+		for j+1 < len(lanes) && lanes[j+1] == lanes[j]+1 {
+			j++
+		}
+		if i == j {
+			parts = append(parts, fmt.Sprint(lanes[i]))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", lanes[i], lanes[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
