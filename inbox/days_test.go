@@ -1,0 +1,459 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+const oneDay = 24 * time.Hour
+
+// today by the database's clock, at noon: far from the days' ends.
+func (w *world) noon(days int) time.Time {
+	w.t.Helper()
+	now := pgtest.One[time.Time](w.t, w.DB, "select date_trunc('day', clock_timestamp(), 'utc')")
+	return now.Add(12*time.Hour + time.Duration(days)*oneDay)
+}
+
+// partitions lists the attached days.
+func (w *world) partitions() (names []string) {
+	w.t.Helper()
+	rows, err := w.Pool.Query(w.t.Context(), "select inhrelid::regclass::text from pg_inherits where inhparent = 'inbox_message'::regclass order by 1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return names
+}
+
+func (w *world) table(days int) string {
+	return "inbox_message_" + w.noon(days).UTC().Format("20060102")
+}
+
+// exists: also when it is detached.
+func (w *world) exists(table string) bool {
+	w.t.Helper()
+	return pgtest.One[bool](w.t, w.DB, "select to_regclass($1) is not null", table)
+}
+
+// long is a consumer that started 30 days ago and has a window of 10 days.
+func (w *world) long() *inbox.Inbox {
+	w.t.Helper()
+	w.Exec(w.t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10)")
+	return w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+}
+
+// shrink makes the longest window shorter, as if days had passed.
+func (w *world) shrink(days int) {
+	w.t.Helper()
+	w.Exec(w.t, "update inbox_consumer set window_days = $1", days)
+}
+
+func of(id uuid.UUID) []event.Event {
+	e := some(1)
+	e[0].ID = id
+	return e
+}
+
+func TestDaysAreMadeOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var wg sync.WaitGroup
+	for i := range 4 { // processes that start together
+		in := w.inbox(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3})
+		wg.Go(func() {
+			if err := in.Prepare(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	var want []string
+	for d := -9; d <= 3; d++ {
+		want = append(want, w.table(d))
+	}
+	same(t, "days", w.partitions(), want)
+	// Every id finds its own day, to the millisecond.
+	w.Exec(t, "update inbox_consumer set floor = floor - 30")
+	in := w.inbox(inbox.Config{Window: 9 * oneDay, DaysAhead: 3})
+	midnight := w.noon(-2).Add(-12 * time.Hour)
+	handle(t, in.Each(write), append(of(idAt(midnight)), append(of(idAt(midnight.Add(oneDay-time.Millisecond))), of(idAt(midnight.Add(oneDay)))...)...))
+	for table, n := range map[string]int{w.table(-2): 2, w.table(-1): 1} {
+		if got := pgtest.One[int](t, w.DB, "select count(*) from "+table); got != n {
+			t.Errorf("%d rows in %s, want %d", got, table, n)
+		}
+	}
+}
+
+func TestMissingDayIsMade(t *testing.T) {
+	t.Parallel()
+	w, r := newWorld(t), &retries{}
+	h := w.inbox(inbox.Config{Observer: r.observer()}).Each(write)
+	handle(t, h, some(1))
+	w.Exec(t, "drop table "+w.table(1))
+	conn := w.Connect(t)
+	if _, err := conn.Exec(t.Context(), "begin"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)", event.NewID().String()); err != nil {
+		t.Fatal(err)
+	}
+	// Behind an open insert: making a day must not wait for it, nor others for the making.
+	events := append(some(1), of(idAt(w.noon(1)))...)
+	same(t, "outcomes", handle(t, h, events), repeat(inbox.Applied, 2))
+	same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 2))
+	if r.count("day missing") != 1 || !w.exists(w.table(1)) {
+		t.Errorf("retries %v", r.list)
+	}
+}
+
+func TestDroppedDayNeverForgets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	h := in.Each(write)
+	old, kept := of(idAt(w.noon(-6))), of(idAt(w.noon(-2)))
+	handle(t, h, append(old, kept...))
+	w.shrink(4)
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for d := -4; d <= 1; d++ {
+		want = append(want, w.table(d))
+	}
+	for range 2 {
+		same(t, "days", w.partitions(), want)
+		if w.exists(w.table(-6)) {
+			t.Error("a day was detached and not dropped")
+		}
+		out, err := h.Handle(t.Context(), append(kept, old...))
+		if halted(t, err, old[0].ID); !strings.Contains(err.Error(), "older than what is remembered") {
+			t.Error(err)
+		}
+		same(t, "outcomes", out, []inbox.Outcome{inbox.Duplicate, inbox.Undecided})
+		// The window grows again: what was dropped stays dropped.
+		in = w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+		h = in.Each(write)
+		if err := errors.Join(in.Prepare(t.Context()), in.Maintain(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "effects", w.effects(), ids(append(old, kept...)))
+}
+
+func TestDroppedWhileTheHandlerRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	h, old := in.Each(write), of(idAt(w.noon(-6)))
+	handle(t, h, some(1)) // its state is cached
+	w.shrink(4)
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.Handle(t.Context(), append(some(1), old...))
+	halted(t, err, old[0].ID)
+	if w.exists(w.table(-6)) {
+		t.Error("a dropped day was made again")
+	}
+}
+
+func TestLongestWindowRules(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{Window: 3 * oneDay, AllowShortWindow: true, DaysAhead: 1})
+	old := of(idAt(w.noon(-8)))
+	handle(t, long.Each(write), old)
+	if err := short.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, "update inbox_consumer set floor = floor - 30")
+	same(t, "long", handle(t, long.Each(write), old), repeat(inbox.Duplicate, 1))
+	_, err := short.Each(write).Handle(t.Context(), old)
+	if err == nil {
+		t.Fatal("older than its own window and not refused")
+	}
+}
+
+func TestHistoryBeforeTheFloor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+	h, history := in.Each(write), append(of(idAt(w.noon(-400))), of(idAt(w.noon(-1)))...)
+	same(t, "first", handle(t, h, history), repeat(inbox.Applied, 2))
+	same(t, "again", handle(t, h, history), repeat(inbox.Duplicate, 2))
+	if days, others := w.rows(); days != 0 || others != 2 {
+		t.Errorf("%d rows in days, %d in any", days, others)
+	}
+	// A window later nobody may take it for new, even when any was cleaned.
+	w.Exec(t, "update inbox_days set dropped_before = current_date + 1")
+	w.Exec(t, "delete from inbox_message_any")
+	_, err := h.Handle(t.Context(), history)
+	halted(t, err, history[0].ID)
+	if len(w.effects()) != 2 {
+		t.Error("history was applied twice")
+	}
+}
+
+func TestUndecidableIDs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.inbox(inbox.Config{}).Each(write)
+	for name, id := range map[string]uuid.UUID{"days ahead of everybody": idAt(w.noon(30)), "no id": uuid.Nil} {
+		events := append(some(2), of(id)...)
+		out, err := h.Handle(t.Context(), append(events, some(1)...))
+		if e := halted(t, err, id); e.Attempts != 0 {
+			t.Errorf("%s: %d attempts", name, e.Attempts)
+		}
+		same(t, name, out, append(repeat(inbox.Applied, 2), repeat(inbox.Undecided, 2)...))
+	}
+}
+
+// blockedDetach lets maintenance wait in DETACH behind an open insert into an old day, and returns what ends that insert.
+func (w *world) blockedDetach(ctx context.Context, in *inbox.Inbox) (release func(), maintained chan error) {
+	w.t.Helper()
+	if err := in.Prepare(w.t.Context()); err != nil { // it writes its own window once
+		w.t.Fatal(err)
+	}
+	conn := w.Connect(w.t)
+	if _, err := conn.Exec(w.t.Context(), "begin"); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := conn.Exec(w.t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)", idAt(w.noon(-6)).String()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.shrink(5)
+	maintained = make(chan error, 1)
+	go func() { maintained <- in.Maintain(ctx) }()
+	pgtest.AwaitSQL(w.t, w.DB, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%detach%' || $1 || '%concurrently'
+		and $2 = any (pg_blocking_pids(pid)))`, w.Schema, int32(conn.PgConn().PID()))
+	return func() {
+		if _, err := conn.Exec(w.t.Context(), "commit"); err != nil {
+			w.t.Fatal(err)
+		}
+	}, maintained
+}
+
+func TestDroppingBlocksNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	h := newInbox(t, w.Pool, "ledger", inbox.Config{Window: 10 * oneDay, DaysAhead: 1, LockTimeout: -1}).Each(write)
+	handle(t, h, some(1))
+	release, maintained := w.blockedDetach(t.Context(), in)
+	for range 20 {
+		same(t, "meanwhile", handle(t, h, append(some(3), of(idAt(w.noon(-2)))...)), repeat(inbox.Applied, 4))
+	}
+	release()
+	if err := <-maintained; err != nil {
+		t.Fatal(err)
+	}
+	if got := len(w.partitions()); got != 7 {
+		t.Errorf("%d days, want 7", got)
+	}
+}
+
+func TestInterruptedDetachIsFinished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	ctx, cancel := context.WithCancel(t.Context())
+	release, maintained := w.blockedDetach(ctx, in)
+	cancel()
+	if err := <-maintained; err == nil {
+		t.Fatal("maintenance did not notice its end")
+	}
+	pgtest.AwaitSQL(t, w.DB, "select not exists (select from pg_stat_activity where query like '%detach%' || $1 || '%' and state = 'active')", w.Schema)
+	release()
+	pending := "select count(*) from pg_inherits where inhdetachpending and inhparent = 'inbox_message'::regclass"
+	if n := pgtest.One[int](t, w.DB, pending); n != 1 {
+		t.Fatalf("%d pending detaches, want 1: the test interrupted nothing", n)
+	}
+	handle(t, in.Each(write), some(1))
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.One[int](t, w.DB, pending); n != 0 || len(w.partitions()) != 7 || w.exists(w.table(-6)) {
+		t.Errorf("%d pending, days %v", n, w.partitions())
+	}
+}
+
+func TestDetachedAndNotDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, "alter table inbox_message detach partition "+w.table(-9))
+	w.Exec(t, "create table inbox_message_00000000 (x int)") // below the mark by name; a name that only we use
+	w.shrink(5)
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w.exists(w.table(-9)) || len(w.partitions()) != 7 {
+		t.Errorf("left: %v", w.partitions())
+	}
+}
+
+func TestMaintenanceTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.long()
+	if err := first.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.shrink(4)
+	h, stop := first.Each(write), make(chan struct{})
+	var writers, keepers sync.WaitGroup
+	var applied []uuid.UUID
+	writers.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				events := append(some(5), of(idAt(w.noon(-3)))...)
+				applied = append(applied, ids(events)...)
+				same(t, "meanwhile", handle(t, h, events), repeat(inbox.Applied, 6))
+			}
+		}
+	})
+	for range 4 {
+		keepers.Go(func() {
+			pgtest.Await(t, "a complete pass", func() (bool, error) {
+				_, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1})
+				return err == nil, nil
+			})
+		})
+	}
+	keepers.Wait()
+	close(stop)
+	writers.Wait()
+	if got := len(w.partitions()); got != 6 {
+		t.Errorf("days %v", w.partitions())
+	}
+	same(t, "effects", w.effects(), applied)
+}
+
+func TestCleanAny(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	foreign, fresh, history := uuid.New(), uuid.New(), idAt(w.noon(-50))
+	for id, age := range map[uuid.UUID]int{foreign: 11, history: 11, fresh: 9} {
+		w.Exec(t, "insert into inbox_message_any (consumer_name, message_id, processed_at) values ('ledger', $1, clock_timestamp() - make_interval(days => $2))", id.String(), age)
+	}
+	clean := func(want int64) {
+		t.Helper()
+		info, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1})
+		if err != nil || info.Cleaned != want {
+			t.Fatalf("cleaned %d, want %d (%v)", info.Cleaned, want, err)
+		}
+	}
+	w.Exec(t, "update inbox_consumer set floor = current_date - 9") // dropped_before will be a day below it
+	clean(1)
+	w.Exec(t, "update inbox_consumer set floor = current_date - 11") // a day above: transactions may still see it below
+	clean(0)
+	w.Exec(t, "update inbox_consumer set floor = current_date - 12")
+	clean(1)
+	if _, others := w.rows(); others != 1 {
+		t.Errorf("%d rows left, want the fresh one", others)
+	}
+}
+
+func TestNotTheOwner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	role := w.Schema + "_app"
+	w.Exec(t, fmt.Sprintf(`create role %s login`, role))
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), w.AdminURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		if _, err := conn.Exec(context.Background(), "drop owned by "+role+"; drop role "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, grant := range []string{"usage on schema " + w.Schema, "select, insert on inbox_message, inbox_message_any, effect", "select, insert, update on inbox_consumer", "select on inbox_days"} {
+		w.Exec(t, "grant "+grant+" to "+role)
+	}
+	u, err := url.Parse(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User(role)
+	app, err := pgxpool.New(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(app.Close)
+	alone := newInbox(t, app, "ledger", small(inbox.Config{}))
+	for what, err := range map[string]error{"Prepare": alone.Prepare(t.Context()), "Maintain": alone.Maintain(t.Context()),
+		"Handle": func() error { _, err := alone.Each(write).Handle(t.Context(), some(1)); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "MaintenanceDB") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	helped := newInbox(t, app, "ledger", small(inbox.Config{MaintenanceDB: w.Pool}))
+	same(t, "with MaintenanceDB", handle(t, helped.Each(write), some(2)), repeat(inbox.Applied, 2))
+	if err := helped.Maintain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	same(t, "with days made by others", handle(t, alone.Each(write), some(2)), repeat(inbox.Applied, 2))
+	w.Exec(t, "drop table "+w.table(1))
+	late := newInbox(t, app, "ledger", small(inbox.Config{}))
+	same(t, "with cron a little late", handle(t, late.Each(write), some(2)), repeat(inbox.Applied, 2))
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	passes := 0
+	in := w.inbox(inbox.Config{MaintainEvery: time.Millisecond, Observer: inbox.Observer{Maintained: func(info inbox.MaintainedInfo) {
+		if passes++; passes == 3 {
+			cancel()
+		}
+		if info.Err != nil {
+			t.Error(info.Err)
+		}
+	}}})
+	if err := in.Run(ctx); err != nil || passes != 3 {
+		t.Errorf("Run returned %v after %d passes", err, passes)
+	}
+	if len(w.partitions()) != 3 {
+		t.Errorf("days %v", w.partitions())
+	}
+}
+
+func TestNotMigrated(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	_, err := newInbox(t, db.Pool, "ledger", inbox.Config{}).Each(write).Handle(t.Context(), some(1))
+	if err == nil || !strings.Contains(err.Error(), "relay migrate") {
+		t.Error(err)
+	}
+}
