@@ -56,7 +56,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	locked := make(map[int16]bool, len(grants))
 	same := true
 	rows := newRowReader()
-	batch := transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+	batch := transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, lanes, fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { locked[lane] = true })
 		})
@@ -122,7 +122,7 @@ func (c *claim) sort() {
 // made on, so numbers may have gone back.
 func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
 	var same bool
-	err = s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
 		b.Queue(r.q.raiseIncarnation)
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
@@ -133,7 +133,7 @@ func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string,
 }
 
 // settle deletes the journal entries of the lanes and the events that they name. It returns the lanes whose entries were
-// there. Its commit need not be durable: a settle that a crash takes back is a claim whose outcome is unknown.
+// there.
 func (r *Relay) settle(ctx context.Context, s *session, lanes []laneClaim) (settled map[int16]bool, err error) {
 	settled = make(map[int16]bool, len(lanes))
 	var ids []int16
@@ -141,7 +141,7 @@ func (r *Relay) settle(ctx context.Context, s *session, lanes []laneClaim) (sett
 	for i := range lanes {
 		ids, fences, firsts = append(ids, lanes[i].lane), append(fences, lanes[i].fence), append(firsts, lanes[i].first)
 	}
-	err = s.send(ctx, transaction(r.cfg.Lease, false, func(b *pgx.Batch) {
+	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, ids, fences, r.owner)
 		b.Queue(r.q.settle, ids, fences, r.owner, firsts).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { settled[lane] = true })

@@ -20,7 +20,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	owned := make(map[int16]int64, Lanes)
 	var members []uuid.UUID
 	lease := interval(r.cfg.Lease)
-	err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.join, r.owner, r.cfg.Name)
 		b.Queue(r.q.prune, lease)
 		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
@@ -50,7 +50,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, ow
 		if want == 0 {
 			break
 		}
-		err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 		}))
 		if err != nil {
@@ -70,7 +70,7 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 		return nil
 	}
 	var gone []int16
-	err := s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) {
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.release, r.owner, lanes).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
 		})
@@ -155,7 +155,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 				return misconfigured
 			}
 		}
-		r.postgres.report(err)
+		r.postgres.report(err, s.opened)
 		wait := r.cfg.Lease / 3
 		switch {
 		case err != nil:
@@ -200,7 +200,7 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	if err := r.release(ctx, s); err != nil {
 		return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
 	}
-	return s.send(ctx, transaction(r.cfg.Lease, true, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
+	return s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
 }
 
 // nudge asks for a heartbeat now.

@@ -21,23 +21,27 @@ type outage struct {
 
 	mu    sync.Mutex
 	since time.Time // zero: not away
+	back  time.Time // when it last came back
 }
 
-// report takes the outcome of an attempt. An error that is only the end of our own context says nothing.
-func (o *outage) report(err error) {
+// report takes the outcome of an attempt over a connection that was opened at a time. An error that is only the end of
+// our own context says nothing, and so does one of a connection from before the last outage: it died with that one and
+// is only noticed now.
+func (o *outage) report(err error, opened time.Time) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
+	case err != nil && opened.Before(o.back):
 	case err != nil && o.since.IsZero():
 		o.since = time.Now()
 		o.log.Error(o.what+" does not answer as it should; trying again until it does", "err", err)
 		o.tell(err)
 	case err == nil && !o.since.IsZero():
 		o.log.Info(o.what+" answers again", "after", time.Since(o.since).Round(time.Millisecond))
-		o.since = time.Time{}
+		o.since, o.back = time.Time{}, time.Now()
 		o.tell(nil)
 	}
 }

@@ -24,7 +24,7 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-timer.C:
 		}
 		found, err := r.look(ctx, s)
-		r.postgres.report(err)
+		r.postgres.report(err, s.opened)
 		if found {
 			active = time.Now()
 		}

@@ -37,7 +37,7 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 		var failure error
 		todo, acked, failure = r.attempt(ctx, deadline, c, todo, &result)
 		result.acked += acked
-		r.kafka.report(failure)
+		r.kafka.report(failure, time.Now())
 		if failure != nil && len(todo) > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(len(todo), failure)

@@ -26,7 +26,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			continue
 		}
 		_, err := r.step(work, s, grants)
-		r.postgres.report(err)
+		r.postgres.report(err, s.opened)
 		if err == nil {
 			pause.Reset()
 			continue
@@ -111,7 +111,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, lanes []laneClaim
 		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
 			return settled, err
 		}
-		r.postgres.report(err)
+		r.postgres.report(err, s.opened)
 		pauseFor(ctx, pause.NextBackOff())
 	}
 }

@@ -24,6 +24,7 @@ type session struct {
 	name    string        // application_name, for pg_stat_activity
 	timeout time.Duration // bounds every pipeline, so that a half-open connection fails
 	conn    *pgx.Conn
+	opened  time.Time // when the last connection was opened
 	warned  bool
 }
 
@@ -57,7 +58,7 @@ func (s *session) open(ctx context.Context) error {
 			return fmt.Errorf("relay: AfterConnect: %w", err)
 		}
 	}
-	s.conn = conn
+	s.conn, s.opened = conn, time.Now()
 	return nil
 }
 
@@ -91,13 +92,19 @@ func (s *session) send(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-// transaction wraps queued statements in begin, settings and commit. durable commits wait for the disk and, where it is
-// configured, for the synchronous standby.
-func transaction(timeout time.Duration, durable bool, queue func(b *pgx.Batch)) *pgx.Batch {
-	commit := "off"
-	if durable {
-		commit = "on"
-	}
+// What a commit waits for, as values of synchronous_commit.
+const (
+	// toStandby: the disk and, where it is configured, the synchronous standby. What is published stands behind it.
+	toStandby = "on"
+	// toDisk is for leases: they must survive a crash here, and must not stop with a standby. A failover that loses a
+	// take-over is another timeline, which starts a new incarnation.
+	toDisk = "local"
+	// toNothing is for settles: one that a crash takes back is a claim whose outcome is unknown, and is sent again.
+	toNothing = "off"
+)
+
+// transaction wraps queued statements in begin, settings and commit.
+func transaction(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.Batch {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(sqlSettings, commit, milliseconds(timeout), milliseconds(timeout/3))

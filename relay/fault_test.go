@@ -1,0 +1,343 @@
+package relay_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// numbered checks the numbering: in one lane a number means one event for ever, an event keeps its number, and first
+// occurrences rise.
+func numbered(t *testing.T, log []event.Event) {
+	t.Helper()
+	type place struct {
+		lane int16
+		seq  int64
+	}
+	at, of, last := map[place]uuid.UUID{}, map[uuid.UUID]place{}, map[int16]int64{}
+	for _, e := range log {
+		p := place{e.Position.Lane, e.Position.Seq}
+		if id, ok := at[p]; ok && id != e.ID {
+			t.Fatalf("lane %d number %d means %s and %s", p.lane, p.seq, id, e.ID)
+		}
+		before, again := of[e.ID]
+		if again && before != p {
+			t.Fatalf("event %s has numbers %v and %v", e.ID, before, p)
+		}
+		if !again && p.seq <= last[p.lane] {
+			t.Fatalf("lane %d: number %d first occurs after %d", p.lane, p.seq, last[p.lane])
+		}
+		at[p], of[e.ID] = e.ID, p
+		last[p.lane] = max(last[p.lane], p.seq)
+	}
+}
+
+// statement matches one of the relay's statements by its first line.
+func statement(name string) func(sql string) bool {
+	return func(sql string) bool { return strings.HasPrefix(sql, "-- relay: "+name+"\n") }
+}
+
+// commitAfter matches the first commit that follows a statement.
+func commitAfter(name string) func(sql string) bool {
+	var seen atomic.Bool
+	return func(sql string) bool {
+		if statement(name)(sql) {
+			seen.Store(true)
+		}
+		return seen.Load() && pgtest.IsCommit(sql)
+	}
+}
+
+func poolAt(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestUnknownCommits(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]pgtest.Action{
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
+	} {
+		for _, step := range []string{"take", "settle", "renew", "take over"} {
+			t.Run(step+" "+name, func(t *testing.T) {
+				t.Parallel()
+				db, to := outboxDB(t), &memory{}
+				fill(t, db, 500, 30)
+				proxy := pgtest.NewProxy(t, db.URL)
+				trap := proxy.On(commitAfter(step), 0, action)
+				r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps = 1 }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				stop := running(t, r)
+				<-trap.Fired()
+				fill(t, db, 500, 30) // a ghost claim that still runs must not take these under numbers of others
+				trap.Release()
+				drained(t, db)
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+				log := to.events()
+				numbered(t, log)
+				seen := map[uuid.UUID]bool{}
+				for _, e := range log {
+					seen[e.ID] = true
+				}
+				if len(seen) != 1000 {
+					t.Errorf("%d events published, want 1000", len(seen))
+				}
+			})
+		}
+	}
+}
+
+func TestRelaysShareLanesAndHandThemOver(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	shares := func() (n int) {
+		return pgtest.One[int](t, db, `select count(distinct owner) filter (where n = 16) from (select owner, count(*) n from outbox_lane group by owner) o`)
+	}
+	fill(t, db, 3000, 60)
+	stopA := running(t, newRelay(t, db, to, config()))
+	stopB := running(t, newRelay(t, db, to, config()))
+	pgtest.Await(t, "two relays with 16 lanes each", func() (bool, error) { return shares() == 2, nil })
+	fill2 := func() {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+			select 'payments', 'k' || (g % 60), 'T', convert_to((50 + g / 60)::text, 'UTF8') from generate_series(0, 2999) g`)
+	}
+	fill2()
+	if err := stopA(); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, db)
+	pgtest.AwaitSQL(t, db, `select count(distinct owner) = 1 and count(*) = 32 from outbox_lane`)
+	if err := stopB(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	numbered(t, log)
+	if dup := inOrder(t, log, 6000); dup != 0 {
+		t.Errorf("%d duplicates in a clean hand-over", dup)
+	}
+}
+
+// TestZombie: a relay loses its connection while Kafka has its request, another takes over and sends the open entry again
+// under the same numbers; the first wakes up and may not settle.
+func TestZombie(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	proxy := pgtest.NewProxy(t, db.URL)
+	zombie := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	fill(t, db, 600, 40)
+	r, err := relay.New(poolAt(t, proxy.URL()), zombie, config(func(c *relay.Config) { c.Lease = time.Second; c.Pumps = 1 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	claimed := <-zombie.entered
+	proxy.Refuse(true)
+	proxy.CutAll()
+	heir := &memory{}
+	stopHeir := running(t, newRelay(t, db, heir, config(func(c *relay.Config) { c.Lease = time.Second })))
+	drained(t, db)
+	numbers := map[uuid.UUID]event.Position{}
+	for _, e := range heir.events() {
+		numbers[e.ID] = e.Position
+	}
+	for _, e := range claimed {
+		if p, ok := numbers[e.ID]; !ok || p.Seq != e.Position.Seq || p.Lane != e.Position.Lane {
+			t.Fatalf("event %s was claimed as %+v and taken over as %+v", e.ID, e.Position, p)
+		}
+		if numbers[e.ID].First {
+			t.Fatal("an event of an open entry claims to be sent for the first time")
+		}
+	}
+	close(zombie.gate)
+	proxy.Refuse(false)
+	fill(t, db, 0, 1)
+	if err := stopHeir(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Logf("the zombie ended with: %v", err)
+	}
+	numbered(t, append(append([]event.Event(nil), claimed...), heir.events()...))
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_claim`); n != 0 {
+		t.Errorf("%d journal entries left", n)
+	}
+}
+
+func TestDiscardedEventsLeaveAGap(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 4) g`)
+	db.Exec(t, `insert into outbox_claim select lane, 101, array_agg(id order by id), array_agg(100 + id order by id) from outbox_event group by lane`)
+	db.Exec(t, `delete from outbox_event where payload = '2'`)
+	var gone int
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Observer.Claimed = func(_, discarded int, _ time.Duration) { gone += discarded }
+	})))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	var seqs []int64
+	for _, e := range to.events() {
+		seqs = append(seqs, e.Position.Seq)
+	}
+	first := seqs[0]
+	if len(seqs) != 4 || gone != 1 || seqs[2] != first+3 || seqs[3] != first+4 {
+		t.Errorf("numbers %v, %d discarded", seqs, gone)
+	}
+}
+
+func TestAnEntryWhoseEventsAreAllGoneIsSettled(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `insert into outbox_claim values (3, 7, '{1,2}', '{7,8}')`)
+	stop := running(t, newRelay(t, db, &memory{}, config()))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNewSystemRaisesTheIncarnation: the row was made on another system, as after a logical restore.
+func TestNewSystemRaisesTheIncarnation(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"system": `update outbox_meta set system_identifier = 1`, "timeline": `update outbox_meta set timeline = 'FFFFFFFF'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			db.Exec(t, change)
+			fill(t, db, 100, 10)
+			stop := running(t, newRelay(t, db, to, config()))
+			drained(t, db)
+			fill(t, db, 100, 10)
+			drained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			want := pgtest.One[string](t, db, `select outbox_id::text || '.2' from outbox_meta where incarnation = 2`)
+			for _, e := range to.events() {
+				if e.Position.Epoch != want {
+					t.Fatalf("epoch %s, want %s", e.Position.Epoch, want)
+				}
+			}
+		})
+	}
+}
+
+// TestFailedBarrierPublishesNothing: the claim's commit waits for a synchronous standby that does not exist, and
+// somebody cancels the wait. The commit is visible then, and may be lost: it must not be published.
+func TestFailedBarrierPublishesNothing(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	fill(t, db, 10, 3)
+	db.Exec(t, `alter system set synchronous_commit = 'local'`)
+	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
+	db.Exec(t, `select pg_reload_conf()`)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
+	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep' and application_name like 'effectonce relay%'`
+	cancelled := 0
+	pgtest.Await(t, "a claim in the journal whose wait was cancelled", func() (bool, error) {
+		tag, err := db.Pool.Exec(t.Context(), waiting)
+		cancelled += int(tag.RowsAffected())
+		return pgtest.One[int](t, db, `select count(*) from outbox_claim`) > 0 && cancelled > 5, err
+	})
+	if n := to.count(); n != 0 {
+		t.Errorf("%d events were published without a barrier", n)
+	}
+	db.Exec(t, `alter system set synchronous_standby_names = ''`)
+	db.Exec(t, `select pg_reload_conf()`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 10)
+}
+
+func TestPostgresAwayIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	fill(t, db, 500, 20)
+	to := &memory{}
+	var mu sync.Mutex
+	var said []string
+	back := make(chan struct{}, 10)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Observer.Outage = func(what string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				said = append(said, what+" away")
+				return
+			}
+			said = append(said, what+" back")
+			back <- struct{}{}
+		}
+	})))
+	drained(t, db)
+	server.StopImmediate()
+	server.Start(t)
+	<-back
+	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) {
+		return db.Pool.Ping(t.Context()) == nil, nil
+	})
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select 'payments', 'k' || (g % 20), 'T', convert_to((25 + g / 20)::text, 'UTF8') from generate_series(0, 499) g`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 1000)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(said) != 2 || said[0] != "postgres away" || said[1] != "postgres back" {
+		t.Errorf("said %v", said)
+	}
+}
+
+// TestDrainGivesUp: Kafka does not answer while the relay is told to stop.
+func TestDrainGivesUp(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	fill(t, db, 100, 10)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout = -1; c.Pumps = 1 })))
+	<-to.entered
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "DrainTimeout") {
+		t.Errorf("error %v", err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_lane where owner is not null`); n != 0 {
+		t.Errorf("%d lanes were kept", n)
+	}
+	heir := &memory{}
+	stopHeir := running(t, newRelay(t, db, heir, config()))
+	drained(t, db)
+	if err := stopHeir(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, heir.events(), 100)
+}
