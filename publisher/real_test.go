@@ -248,3 +248,23 @@ func TestAChangedPartitionCountIsRefused(t *testing.T) {
 		t.Errorf("Partitions: %d, %v", n, err)
 	}
 }
+
+func TestABrokerThatIsAwayIsUnknownAndComesBack(t *testing.T) {
+	t.Parallel()
+	c := kafkatest.NewCluster(t, 1)
+	topic := kafkatest.TopicAt(t, c.Brokers(), 2)
+	k := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1})
+	awaitAck(t, k, topic)
+	c.Kill(0)
+	late := newKafka(t, c.Brokers(), Config{Timeout: 2 * time.Second, UnknownTopicGrace: -1}) // never saw it alive
+	for range 3 {
+		for _, k := range []*Kafka{k, late} {
+			if err := k.Publish(t.Context(), []event.Event{some(topic, "k", "v")})[0]; err == nil || isRejection(err) {
+				t.Fatalf("away: %v", err)
+			}
+		}
+	}
+	c.Start(t, 0)
+	awaitAck(t, k, topic)
+	awaitAck(t, late, topic)
+}
