@@ -3,7 +3,6 @@ package consumer
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -107,9 +106,6 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 			return c, b, err
 		}
 		if h == nil {
-			if len(b) > 0 && c.next == from {
-				return c, b, errors.New("the answer holds no whole record batch")
-			}
 			return c, nil, nil
 		}
 		if !txns.skip(h) && h.attributes&attrControl == 0 && h.last >= c.next {

@@ -70,7 +70,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 			err = fmt.Errorf("the records from offset %d on cannot be decoded: %w", offset, &panicError{value: r})
 		}
 	}()
-	txns := &transactions{pending: res.aborted}
+	txns, from := &transactions{pending: res.aborted}, offset
 	for rest := res.records; len(rest) > 0; {
 		var c chunk
 		if c, rest, err = dec.next(rest, offset, p.ask, txns); err != nil {
@@ -87,6 +87,9 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		case <-ctx.Done():
 			return offset, nil // run releases what is held
 		}
+	}
+	if len(res.records) > 0 && offset == from {
+		return offset, fmt.Errorf("the broker's answer for offset %d holds no whole record batch of it", offset)
 	}
 	return offset, nil
 }
