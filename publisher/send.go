@@ -155,7 +155,7 @@ func (k *Kafka) attempt(ctx context.Context, to *partition, b *batch) (first int
 // reason improves on "topic not found" of the transport, which it also says when it could reach no broker.
 func (k *Kafka) reason(ctx context.Context, topic string, err error) error {
 	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.BrokerNotAvailable) {
-		if _, metaErr := k.describe(context.WithoutCancel(ctx), topic); metaErr != nil {
+		if _, metaErr := k.describe(ctx, topic); metaErr != nil && ctx.Err() == nil {
 			return metaErr
 		}
 	}

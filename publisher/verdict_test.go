@@ -246,9 +246,9 @@ func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
 			if err := verdict(); err == nil || isRejection(err) {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Second) // the bubble's clock
+			<-time.After(time.Second) // the bubble's clock
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if err := verdict(); !isRejection(err) {
 			t.Fatal(err)
 		}
