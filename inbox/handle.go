@@ -20,8 +20,7 @@ type handler struct {
 
 // Handle implements [Handler].
 func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, error) {
-	b := &batch{in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1,
-		database: pauses(20*time.Millisecond, 5*time.Second, 2)}
+	b := &batch{in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1}
 	for b.pos < len(events) {
 		if err := b.step(ctx); err != nil {
 			return b.out, err
@@ -43,7 +42,7 @@ type batch struct {
 	skip       map[uuid.UUID]bool
 	careful    bool // effects behind savepoints, until this transaction is through
 
-	// database paces what is nobody's fault.
+	// database paces what is nobody's fault; nil while nothing fails.
 	database backoff.BackOff
 	retries  int
 
@@ -95,8 +94,7 @@ func (b *batch) step(ctx context.Context) error {
 func (b *batch) done(out []Outcome, took time.Duration) {
 	b.in.outage.up()
 	copy(b.out[b.pos:], out)
-	b.pos, b.careful, b.retries = b.limit, false, 0
-	b.database.Reset()
+	b.pos, b.careful, b.retries, b.database = b.limit, false, 0, nil
 	if b.pos > b.suspect {
 		b.suspect, b.doomed = -1, nil
 	}
@@ -232,6 +230,9 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 			return nil
 		}
 		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error", errors.Join(f.err, err))
+	}
+	if b.database == nil {
+		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
 	}
 	wait := b.database.NextBackOff()
 	if f.kind == conflict && b.retries%10 == 0 {
