@@ -1,0 +1,194 @@
+package ledger_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/examples/internal/contract"
+	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/publisher"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// run starts a worker and returns how to stop it, which fails the test when the worker did not drain cleanly.
+func run(t *testing.T, cfg ledger.Config) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ledger.Run(ctx, cfg) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the worker: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func publish(t *testing.T, events ...event.Event) {
+	t.Helper()
+	k, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	for i, err := range k.Publish(t.Context(), events) {
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+	}
+}
+
+func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
+	return ledger.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: kafkatest.Brokers(t), Topic: topic, Group: topic, Logger: quiet}
+}
+
+func TestAWorkerBooksOnceWhateverIsDeliveredTwice(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 3)
+	var events []event.Event
+	for i := range 50 {
+		e := created(t, some(int64(i+1)))
+		e.Topic = topic
+		events = append(events, e)
+	}
+	publish(t, append(append([]event.Event{}, events...), events[:20]...)...)
+	cfg := config(t, db, topic)
+	stop := run(t, cfg)
+	f := &fixture{DB: db}
+	pgtest.AwaitSQL(t, db, "select to_regclass('ledger_entry') is not null")
+	pgtest.AwaitSQL(t, db, "select count(*) = 100 from ledger_entry")
+	stop()
+	f.check(t, 50)
+
+	// Another group reads the topic from its beginning: the inbox knows every event.
+	seen := make(chan inbox.HandledInfo, 100)
+	cfg.Group += "-again"
+	cfg.SkipMigrate = true
+	cfg.Inbox.Observer.Handled = func(i inbox.HandledInfo) { seen <- i }
+	stop = run(t, cfg)
+	for n := 0; n < 70; {
+		i := <-seen
+		n += i.Applied + i.Duplicate
+		if i.Applied > 0 {
+			t.Errorf("%d events were applied again", i.Applied)
+		}
+	}
+	stop()
+	f.check(t, 50)
+}
+
+func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
+	p := some(100)
+	first, wrong, behind := created(t, p), created(t, p), created(t, some(1))
+	p.Amount = 101
+	wrong = created(t, p)
+	for _, e := range []*event.Event{&first, &wrong, &behind} {
+		e.Topic = topic
+	}
+	cfg := config(t, db, topic)
+	halted := make(chan consumer.Halt, 1)
+	cfg.Consumer.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	var err error
+	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, cfg)
+	publish(t, first, wrong, behind)
+	h := <-halted
+	if h.EventID != wrong.ID || h.Offset != 1 || !strings.Contains(h.Err.Error(), "amount 100, and the event says 101") {
+		t.Errorf("halted at %s, offset %d: %v", h.EventID, h.Offset, h.Err)
+	}
+	(&fixture{DB: db}).check(t, 1)
+	if n := pgtest.One[int](t, db, "select count(*) from inbox_message where message_id = any($1)", []string{wrong.ID.String(), behind.ID.String()}); n != 0 {
+		t.Errorf("%d ids behind the halt are in the inbox", n)
+	}
+	pgtest.Await(t, "the halt to show", func() (bool, error) {
+		status, body := get(t, "http://"+cfg.Listener.Addr().String()+"/healthz/moving")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, wrong.ID.String()), nil
+	})
+	if status, _ := get(t, "http://"+cfg.Listener.Addr().String()+"/readyz"); status != http.StatusOK {
+		t.Errorf("/readyz is %d", status)
+	}
+	if _, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics"); !strings.Contains(body, "effectonce_worker_halted_partitions 1") ||
+		!strings.Contains(body, `effectonce_worker_events_total{outcome="applied"} 1`) {
+		t.Errorf("metrics:\n%s", body)
+	}
+}
+
+// TestAForeignEventIsBookedOnce: as Debezium's outbox router writes it, with its id in the header "id" and nothing of ours.
+func TestAForeignEventIsBookedOnce(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
+	p := some(100)
+	foreign := func(id string, p contract.PaymentCreated) kafkatest.Record {
+		return kafkatest.Record{Key: []byte(p.AccountID), Value: created(t, p).Payload, Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}
+	}
+	id := event.NewID().String()
+	kafkatest.Produce(t, topic, foreign(id, p), foreign(id, p), foreign(event.NewID().String(), some(1)))
+	cfg := config(t, db, topic)
+	cfg.IDHeader = "id"
+	seen := make(chan inbox.HandledInfo, 10)
+	cfg.Inbox.Observer.Handled = func(i inbox.HandledInfo) { seen <- i }
+	stop := run(t, cfg)
+	applied, duplicates := 0, 0
+	for applied+duplicates < 3 {
+		i := <-seen
+		applied, duplicates = applied+i.Applied, duplicates+i.Duplicate
+	}
+	stop()
+	if applied != 2 || duplicates != 1 {
+		t.Errorf("%d applied, %d duplicates: want 2 and 1", applied, duplicates)
+	}
+	(&fixture{DB: db}).check(t, 2)
+	if n := pgtest.One[int](t, db, "select count(*) from ledger_entry where message_id = $1", id); n != 2 {
+		t.Errorf("%d rows name Debezium's id, want 2", n)
+	}
+}
+
+func TestWithoutTablesAWorkerSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	cfg := ledger.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: []string{"127.0.0.1:1"}, SkipMigrate: true, Logger: quiet}
+	if err := ledger.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "relay migrate") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}

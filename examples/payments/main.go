@@ -1,0 +1,28 @@
+// Command payments accepts payments over HTTP: the row and the event that tells of it are kept together or not at all.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/examples/payments/payments"
+)
+
+type flags struct {
+	DatabaseURL string `required:"" placeholder:"URL" help:"Postgres of the payments and their outbox."`
+	Schema      string `help:"Schema of those tables; made if need be. Empty: the connection's search_path."`
+	Listen      string `default:"${listen}" help:"Address of the API, with /healthz and /readyz."`
+	Topic       string `default:"payments" help:"Topic of the events."`
+	Migrate     bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
+}
+
+func main() {
+	var f flags
+	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.", "127.0.0.1:8080", "PAYMENTS",
+		func(ctx context.Context, log *slog.Logger) error {
+			return payments.Run(ctx, payments.Config{DatabaseURL: f.DatabaseURL, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
+				SkipMigrate: !f.Migrate, Logger: log})
+		}))
+}
