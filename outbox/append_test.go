@@ -57,8 +57,10 @@ func awkward(n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
 		text := texts[i%len(texts)]
-		events[i] = event.Event{ID: event.NewID(), Source: "s" + text, Tenant: text, Topic: "payments", Key: text, Type: "T" + text,
-			ContentType: text, Payload: payloads[i%len(payloads)]}
+		events[i] = event.Event{
+			ID: event.NewID(), Source: "s" + text, Tenant: text, Topic: "payments", Key: text, Type: "T" + text,
+			ContentType: text, Payload: payloads[i%len(payloads)],
+		}
 		if i%3 == 0 {
 			events[i].Headers = map[string]string{"n": strconv.Itoa(i), "h" + text: text}
 		}
@@ -84,8 +86,10 @@ func equal(t testing.TB, got, want []event.Event) {
 // sizes cover one statement for one, one for many, and COPY.
 var sizes = []int{0, 1, 2, 45, 450}
 
-var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
-	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+var modes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+}
 
 func TestAppendInEveryMode(t *testing.T) {
 	t.Parallel()

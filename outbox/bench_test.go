@@ -24,9 +24,11 @@ func payments(n int) []event.Event {
 	payload := bytes.Repeat([]byte("0123456789abcdef"), 32)
 	events := make([]event.Event, n)
 	for i := range events {
-		events[i] = event.Event{Source: "payments", Topic: "payments", Key: fmt.Sprint("acc-", i%1000), Type: "PaymentCreated",
+		events[i] = event.Event{
+			Source: "payments", Topic: "payments", Key: fmt.Sprint("acc-", i%1000), Type: "PaymentCreated",
 			ContentType: event.ContentTypeJSON, Payload: payload,
-			Headers: map[string]string{event.HeaderTraceParent: parent}}
+			Headers: map[string]string{event.HeaderTraceParent: parent},
+		}
 	}
 	return events
 }

@@ -156,8 +156,10 @@ func TestLargestPayloadFitsIntoARecord(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 123456000, time.UTC)
 	for name, e := range map[string]event.Event{
 		"least": {ID: event.NewID(), Topic: "t", Type: "T"},
-		"most": {ID: event.NewID(), Topic: "t", Type: long, Source: long, Tenant: long, ContentType: long, Time: now,
-			Key: strings.Repeat("k", 8192), Headers: headers},
+		"most": {
+			ID: event.NewID(), Topic: "t", Type: long, Source: long, Tenant: long, ContentType: long, Time: now,
+			Key: strings.Repeat("k", 8192), Headers: headers,
+		},
 		"many small headers": {ID: event.NewID(), Topic: "t", Type: "T", Time: now, Headers: many(100)},
 	} {
 		e.Payload = make([]byte, 1<<20)

@@ -38,5 +38,6 @@
 //
 // It cannot choose an event's id or lane then, nor read, change or delete events.
 //
-// In psql or another language, statements of a driver that may repeat them by itself belong inside an explicit transaction.
+// Insert within an explicit transaction: a driver that repeats a statement whose connection broke, as some do outside of
+// one, would append twice. message_id must not be the nil or the max UUID; leave it out unless the id is derived.
 package outbox

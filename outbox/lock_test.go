@@ -12,7 +12,8 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-const waiting = "select count(*) = $1 from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())"
+// advisory locks belong to a database, and pg_locks shows those of all.
+const advisory = "from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"
 
 func TestLockKeysMakesTheSecondWait(t *testing.T) {
 	t.Parallel()
@@ -25,7 +26,7 @@ func TestLockKeysMakesTheSecondWait(t *testing.T) {
 	if err := outbox.LockKeys(t.Context(), first, "a", `b"\`, "a", "", "c"); err != nil {
 		t.Fatal(err)
 	}
-	if n := pgtest.One[int](t, db, "select count(*)::int from pg_locks where locktype = 'advisory' and granted"); n != 3 {
+	if n := pgtest.One[int](t, db, "select count(*)::int "+advisory+" and granted"); n != 3 {
 		t.Errorf("%d locks are held for 3 keys", n)
 	}
 	second, err := other.Begin(t.Context())
@@ -37,7 +38,7 @@ func TestLockKeysMakesTheSecondWait(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() { got <- outbox.LockKeys(t.Context(), second, `b"\`) }()
-	pgtest.AwaitSQL(t, db, waiting, 1)
+	pgtest.AwaitSQL(t, db, "select count(*) = $1 "+advisory+" and not granted", 1)
 	if err := first.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
