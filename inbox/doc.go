@@ -1,0 +1,46 @@
+// Package inbox applies every event once per consumer: the event's id and its effect are committed together, in the
+// consumer's own Postgres.
+//
+//	in, err := inbox.New(db, "ledger", inbox.Config{})
+//	...
+//	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+//		_, err := tx.Exec(ctx, `insert into ledger_entry ... on conflict do nothing`, ...)
+//		return err
+//	})
+//
+// A consumer (package consumer) feeds h with batches of one partition and commits the offsets of what it decided.
+// [Inbox.Run] belongs beside it: it makes and drops the days in which ids are remembered.
+//
+// # The five duties of an effect
+//
+//  1. Do everything through the tx you are given. What goes elsewhere (another connection, an HTTP call, a mail) is not
+//     undone when the transaction rolls back, and is done again when it runs again. Write down in tx what is to be done, and
+//     let another process do it under a stable key.
+//  2. Be ready to run again. A deadlock, a lost connection, a failing neighbour in the batch or an unknown COMMIT rolls the
+//     transaction back and runs the effect once more for the same event. Memory that the effect changed is not rolled back.
+//  3. Return the errors of tx, wrapped with %w, and do not go on after one. That is how a deadlock is told from a bad event.
+//     What may fail without failing the event goes behind a savepoint: tx.Begin.
+//  4. Say what kind of error it is: [Terminal] when running again cannot help, [Retryable] when something else is down, any
+//     other error when you do not know. An event that is given up halts its partition ([HaltError]); nothing behind it is
+//     applied before it, for it may have the same key.
+//  5. Put a business key behind the effect as well (unique (entry_type, source_payment_id), say, and on conflict do
+//     nothing). The inbox forgets after Config.Window, and an operator may have to apply something by hand.
+//
+// # What is promised
+//
+// Within Config.Window, an effect is committed exactly once per (consumer, event id), whatever is delivered twice, late, or
+// to two processes at the same time: the second one waits for the first one's row and finds it. The order within a batch is
+// kept, and what stands behind an undecided event waits. An event whose id is of a day that is no longer remembered, or of
+// one too far in the future, is never taken for a new one: it halts its partition until a person has looked.
+//
+// Ids that are UUIDv7 ([event.NewID], [event.Derive]) live in a partition per day, which is dropped whole. All others
+// ([event.IntentID], foreign ids) live in one table that is cleaned row by row, and are forgotten after the window: a
+// later duplicate of such an id is applied again, which duty 5 catches.
+//
+// # The tables
+//
+// migrations/inbox makes them. The consumer's role needs SELECT and INSERT on inbox_message and inbox_message_any, SELECT,
+// INSERT and UPDATE on inbox_consumer, SELECT on inbox_days. Days are made and dropped by the tables' owner:
+// Config.MaintenanceDB, or `relay inbox maintain` from cron. Through PgBouncer in transaction mode set
+// default_query_exec_mode=exec; every setting is SET LOCAL and no lock outlives its transaction.
+package inbox

@@ -1,0 +1,82 @@
+package inbox
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func TestQueriesPrepare(t *testing.T) {
+	t.Parallel()
+	queries := map[string]string{
+		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
+		"rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
+		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
+		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
+	}
+	fill := strings.NewReplacer("{day}", "20260101", "{from}", dayBound(1), "{to}", dayBound(2), "{table}", "inbox_message_20260101")
+	for name, sql := range queries {
+		queries[name] = fill.Replace(sql)
+	}
+	pgtest.PrepareAll(t, pgtest.New(t, "inbox"), queries)
+}
+
+func TestDayOfAnID(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[dayNumber][2]string{
+		0:     {"19700101", "00000000-0000-0000-0000-000000000000"},
+		20454: {"20260101", "019b76da-a800-0000-0000-000000000000"},
+	} {
+		if dayName(d) != want[0] || dayBound(d) != want[1] {
+			t.Errorf("day %d is %s from %s, want %v", d, dayName(d), dayBound(d), want)
+		}
+		id := uuid.MustParse(dayBound(d))
+		id[6], id[8] = 0x70, 0x80
+		if got, ok := idDay(id); !ok || got != d {
+			t.Errorf("%s is of day %d (%v), want %d", id, got, ok, d)
+		}
+	}
+	for _, id := range []uuid.UUID{uuid.New(), uuid.NewSHA1(uuid.Nil, nil), uuid.Max, uuid.Nil} {
+		if _, ok := idDay(id); ok {
+			t.Errorf("%s has a day", id)
+		}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	t.Parallel()
+	at := func(d dayNumber) uuid.UUID {
+		id := uuid.MustParse(dayBound(d))
+		id[6], id[8] = 0x70, 0x80
+		return id
+	}
+	for name, c := range map[string]struct {
+		day            dayNumber
+		dropped, floor dayNumber
+		want           place
+	}{
+		"today":                            {100, 0, 50, inDay},
+		"first of the window":              {86, 0, 50, inDay},
+		"before the window":                {85, 0, 50, tooOld},
+		"dropped inside the window":        {90, 91, 50, tooOld},
+		"first that is not dropped":        {91, 91, 50, inDay},
+		"last ahead":                       {107, 0, 50, inDay},
+		"beyond":                           {108, 0, 50, tooFuture},
+		"history":                          {3, 0, 95, inAny},
+		"history, floor about to go":       {3, 95, 95, inAny},
+		"history, floor gone":              {3, 96, 95, tooOld},
+		"the floor itself":                 {95, 95, 95, inDay},
+		"the day before it, in the window": {94, 0, 95, inAny},
+	} {
+		s := state{today: 100, dropped: c.dropped, floor: c.floor}
+		if got := s.place(at(c.day), 14, 7); got != c.want {
+			t.Errorf("%s: place %d, want %d", name, got, c.want)
+		}
+		if got := s.place(uuid.New(), 14, 7); got != inAny {
+			t.Errorf("%s: a foreign id goes to %d", name, got)
+		}
+	}
+}
