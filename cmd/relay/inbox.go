@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 type maintainCommand struct {
@@ -21,6 +22,9 @@ a day is enough, several times a day is better: no pass for longer than --days-a
 }
 
 func (c *maintainCommand) run(ctx context.Context, p *program) error {
+	if c.DaysAhead < 1 || c.DaysAhead > 60 {
+		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	pool, err := c.pool(ctx)

@@ -35,7 +35,7 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	printed := false
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
-		kong.Vars{"version": c.Version + "\n"}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
+		kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"encoding/json"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	env := settings(db, deadBroker)
+	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0"))
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane where owner is not null`)
+	fill(t, db, "payments", 70)
+	fill(t, db, "refunds", 30)
+	pgtest.AwaitSQL(t, db, `select coalesce(sum(cardinality(ids)), 0) = 100 from outbox_claim`)
+
+	code, table, stderr := command(t, env, "status")
+	if code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, want := range []string{
+		`(?m)^BACKLOG +OLDEST\n100 +\d`, `(?m)^the-first +[0-9a-f-]{36} +0-31 +0 +100 +\d`, `(?m)^payments +70 +\d`, `(?m)^refunds +30 +\d`,
+	} {
+		if !regexp.MustCompile(want).MatchString(table) {
+			t.Errorf("no line like %s in\n%s", want, table)
+		}
+	}
+
+	code, text, stderr := command(t, env, "status", "--json")
+	if code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	var st relay.Status
+	if err := json.Unmarshal([]byte(text), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Backlog != 100 || len(st.Lanes) != 32 || len(st.Topics) != 2 || st.Lanes[0].Name != "the-first" || st.Oldest <= 0 {
+		t.Errorf("%s", text)
+	}
+	running.signal()
+	running.end()
+	if _, table, _ = command(t, env, "status"); !regexp.MustCompile(`(?m)^- +\(free\) +0-31 +0 +100 `).MatchString(table) {
+		t.Errorf("free lanes look like this:\n%s", table)
+	}
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	// The schema by flag, on a URL without a search_path, as an operator has it.
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	if code, _, stderr := command(t, env, "migrate", "--check"); code != codeSchema || !strings.Contains(stderr, "relay migrate") {
+		t.Fatalf("before: exit code %d: %s", code, stderr)
+	}
+	for range 2 { // the second has nothing to do
+		if code, _, stderr := command(t, env, "migrate"); code != codeOK || !strings.Contains(stderr, "up to date") {
+			t.Fatalf("migrate: exit code %d: %s", code, stderr)
+		}
+	}
+	if code, _, stderr := command(t, env, "migrate", "--check"); code != codeOK {
+		t.Errorf("after: exit code %d: %s", code, stderr)
+	}
+	if code, stdout, stderr := command(t, env, "migrate", "--print-pending"); code != codeOK || stdout != "" {
+		t.Errorf("pending: exit code %d: %s%s", code, stdout, stderr)
+	}
+	if code, _, stderr := command(t, env, "status"); code != codeOK {
+		t.Errorf("status: exit code %d: %s", code, stderr)
+	}
+	if code, _, stderr := command(t, env, "inbox", "maintain"); code != codeOK || !strings.Contains(stderr, "maintained") {
+		t.Errorf("maintain: exit code %d: %s", code, stderr)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n == 0 {
+		t.Error("maintain made no day")
+	}
+}
+
+// TestPrint: what --print writes makes psql do what migrate does; one set alone leaves the other out.
+func TestPrint(t *testing.T) {
+	t.Parallel()
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("needs psql")
+	}
+	db := pgtest.New(t)
+	env := environment{"RELAY_SCHEMA": db.Schema}
+	code, sql, stderr := command(t, env, "migrate", "--print", "--sets", "outbox")
+	if code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	cmd := exec.Command(psql, "-X", "-v", "ON_ERROR_STOP=1", "-1", db.AdminURL)
+	cmd.Stdin = strings.NewReader(sql)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+	env = env.with("RELAY_DATABASE_URL", db.AdminURL)
+	if code, _, stderr := command(t, env, "migrate", "--check", "--sets=outbox"); code != codeOK {
+		t.Errorf("outbox: exit code %d: %s", code, stderr)
+	}
+	if code, _, _ := command(t, env, "migrate", "--check"); code != codeSchema {
+		t.Errorf("both sets: exit code %d", code)
+	}
+	if code, sql, _ := command(t, env, "migrate", "--print-pending"); code != codeOK || !strings.Contains(sql, "20001_inbox") || strings.Contains(sql, "10001_outbox") {
+		t.Errorf("pending, exit code %d:\n%s", code, sql)
+	}
+}
+
+func TestMissingTables(t *testing.T) {
+	t.Parallel()
+	env := environment{"RELAY_DATABASE_URL": pgtest.New(t).URL}
+	for _, args := range [][]string{{"status"}, {"inbox", "maintain"}} {
+		if code, _, stderr := command(t, env, args...); code != codeSchema || !strings.Contains(stderr, "run `relay migrate") {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+// TestWrongSettings: each is refused with what to do, and nothing is connected.
+func TestWrongSettings(t *testing.T) {
+	t.Parallel()
+	good := environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db", "RELAY_KAFKA_BROKERS": deadBroker, "RELAY_LISTEN": "off"}
+	file := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		env  environment
+		args string
+		want string
+	}{
+		"no command":        {good, "", `expected one of "run", "migrate", "status", "inbox"`},
+		"unknown command":   {good, "start", "unexpected argument start"},
+		"unknown flag":      {good, "run --leas=3s", "did you mean"},
+		"no database":       {good.with("RELAY_DATABASE_URL", ""), "run", "RELAY_DATABASE_URL_FILE) is missing"},
+		"not Postgres":      {good.with("RELAY_DATABASE_URL", "mysql://u@h/db"), "run", "begins with postgres://"},
+		"bad port":          {good.with("RELAY_DATABASE_URL", "postgres://u@h:99999/db"), "run", "invalid port"},
+		"bad TLS":           {good.with("RELAY_DATABASE_URL", "postgres://u@h/db?sslmode=perhaps"), "run", "failed to configure TLS"},
+		"password with /":   {good.with("RELAY_DATABASE_URL", "postgres://u:a/b@h/db"), "run", "percent-encode"},
+		"empty secret file": {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file), "run", "is empty"},
+		"no secret file":    {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file+"s"), "run", "RELAY_DATABASE_URL_FILE: open "},
+		"no brokers":        {good.with("RELAY_KAFKA_BROKERS", ""), "run", "RELAY_KAFKA_BROKERS) is missing"},
+		"broker sans port":  {good.with("RELAY_KAFKA_BROKERS", "kafka"), "run", `write broker "kafka" as host:port`},
+		"lease no duration": {good.with("RELAY_LEASE", "15"), "run", "RELAY_LEASE: expected duration"},
+		"lease too short":   {good, "run --lease 10ms", "Lease is 10ms: at least 1s"},
+		"lease zero":        {good, "run --lease 0s", "--lease: want a value above zero"},
+		"pumps":             {good, "run --pumps 64", "from 1 to 32"},
+		"compression":       {good.with("RELAY_COMPRESSION", "lz5"), "run", "RELAY_COMPRESSION: want one of none, gzip, snappy, lz4, zstd"},
+		"schema":            {good, `run --schema App`, "want 1 to 63 of a-z"},
+		"listen":            {good, "run --listen 9187", `want host:port that is free, or "off"`},
+		"log format":        {good, "run --log-format xml", `"text","json"`},
+		"two prints":        {good, "migrate --print --check", "choose one of"},
+		"unknown set":       {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},
+		"days ahead":        {good, "inbox maintain --days-ahead 100", "--days-ahead is 100: want 1 to 60"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, stdout, stderr := command(t, c.env, strings.Fields(c.args)...)
+			if code != codeUsage || !strings.Contains(stderr, c.want) || stdout != "" {
+				t.Errorf("exit code %d, want %q in: %s%s", code, c.want, stderr, stdout)
+			}
+			if strings.Count(stderr, "\n") > 2 {
+				t.Errorf("more than a line or two: %s", stderr)
+			}
+		})
+	}
+}
+
+// TestRefusedByPostgres: what no waiting mends ends the start.
+func TestRefusedByPostgres(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/no_such_database"
+	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", u.String(), "RELAY_LOG_FORMAT", "text")
+	for _, args := range [][]string{{"run"}, {"status"}, {"migrate"}, {"migrate", "--check"}, {"inbox", "maintain"}} {
+		if code, _, stderr := command(t, env, args...); code != codeUsage || !strings.Contains(stderr, "no such database: look at --database-url") {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+// TestSecrets: a password is in no output, whatever is wrong.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	role := "r_" + db.Schema[len(db.Schema)-8:]
+	db.Exec(t, `create role `+role+` login password '`+canary+`'`)
+	at := func(change func(*url.URL)) string {
+		u, err := url.Parse(db.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword(role, canary)
+		change(u)
+		return u.String()
+	}
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	for name, c := range map[string]struct {
+		database string
+		args     []string
+		yaml     string
+	}{
+		"no grant":         {at(func(*url.URL) {}), []string{"status"}, ""},
+		"no database":      {at(func(u *url.URL) { u.Path = "/none" }), []string{"status"}, ""},
+		"no such user":     {at(func(u *url.URL) { u.User = url.UserPassword("nobody", canary) }), []string{"status"}, ""},
+		"nothing there":    {at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), []string{"status"}, ""},
+		"bad host":         {at(func(u *url.URL) { u.Host = "no-such-host.invalid" }), []string{"status"}, ""},
+		"bad parameter":    {at(func(u *url.URL) { u.RawQuery = "sslmode=none" }), []string{"run"}, ""},
+		"bad pool":         {at(func(u *url.URL) { u.RawQuery = "pool_max_conns=" + canary }), []string{"run"}, ""},
+		"not a URL":        {"postgres://u:" + canary + "/x@h/db", []string{"run"}, ""},
+		"a port":           {"postgres://u:1@h:" + canary + "/db", []string{"run"}, ""},
+		"another scheme":   {"http://u:" + canary + "@h/db", []string{"run"}, ""},
+		"key and value":    {"host=h password=" + canary + " port=x", []string{"run"}, ""},
+		"unquoted value":   {"host=h password=my " + canary, []string{"run"}, ""},
+		"no scheme":        {canary, []string{"run"}, ""},
+		"as an argument":   {"", []string{"run", "postgres://u:" + canary + "@h/db"}, ""},
+		"as a wrong flag":  {"", []string{"run", "--database", "postgres://u:" + canary + "@h/db"}, ""},
+		"as another value": {"", []string{"run", "--lease", "postgres://u:" + canary + "@h/db"}, ""},
+		"after a value":    {"", []string{"run", "--lease=postgres://u:" + canary + "@h/db"}, ""},
+		"help":             {at(func(*url.URL) {}), []string{"run", "--help"}, ""},
+		"help of all":      {at(func(*url.URL) {}), []string{"--help"}, ""},
+		"yaml, bad line":   {"", []string{"run"}, "database-url: *" + canary},
+		"yaml, no key":     {"", []string{"run"}, "postgres://u:" + canary + "@h/db"},
+		"yaml, bad key":    {"", []string{"run"}, "postgres://u:" + canary + "@h/db: x"},
+		"yaml, nested":     {"", []string{"run"}, "database-url: {password: " + canary + "}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := environment{"RELAY_DATABASE_URL": c.database, "RELAY_KAFKA_BROKERS": deadBroker, "RELAY_LISTEN": "off", "RELAY_LOG_LEVEL": "debug"}
+			if c.yaml != "" {
+				if err := os.WriteFile(file, []byte(c.yaml), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				env["RELAY_CONFIG"] = file
+			}
+			code, stdout, stderr := command(t, env, c.args...)
+			if help := strings.HasPrefix(name, "help"); (code == codeOK) != help || stdout+stderr == "" {
+				t.Errorf("exit code %d: %s", code, stderr)
+			}
+			if strings.Contains(stdout+stderr, canary) {
+				t.Errorf("the password is in the output:\n%s%s", stdout, stderr)
+			}
+		})
+	}
+	t.Run("run", func(t *testing.T) {
+		relay := inProcess(t, settings(db, deadBroker).with("RELAY_DATABASE_URL", at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "RELAY_LOG_LEVEL", "debug", "RELAY_PPROF", "true"))
+		pgtest.Await(t, "it waits", func() (bool, error) { return strings.Contains(relay.output(), "does not answer"), nil })
+		pages := relay.output()
+		for _, page := range []string{"/readyz", "/healthz/moving", "/metrics", "/debug/pprof/cmdline"} {
+			_, body, err := relay.get(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pages += body
+		}
+		if strings.Contains(pages, canary) {
+			t.Errorf("the password is in the output:\n%s", pages)
+		}
+	})
+	db.Exec(t, "drop role "+role)
+}
+
+// TestPrecedence over the whole way: the schema decides which tables --check sees.
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const elsewhere = "postgres://u@127.0.0.1:1/db"
+	secret := write("url", db.URL+"\n")
+	yaml := write("relay.yaml", "database-url: "+elsewhere+"\nsets: [outbox]\nkafka-brokers: [a:1, b:2]\n")
+	onlyYAML := write("only.yaml", "database-url: '"+db.URL+"'\nsets: outbox\n")
+	for name, c := range map[string]struct {
+		env  environment
+		args []string
+		want int
+	}{
+		"yaml":                  {environment{"RELAY_CONFIG": onlyYAML}, nil, codeOK},
+		"yaml by flag":          {environment{"RELAY_CONFIG": yaml}, []string{"--config", onlyYAML}, codeOK},
+		"file over yaml":        {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret}, nil, codeOK},
+		"variable over file":    {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret, "RELAY_DATABASE_URL": elsewhere}, nil, codeFailed},
+		"flag over variable":    {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": elsewhere}, []string{"--database-url", db.URL}, codeOK},
+		"empty is not set":      {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": "", "RELAY_DATABASE_URL_FILE": secret}, nil, codeOK},
+		"a list by variable":    {environment{"RELAY_CONFIG": onlyYAML, "RELAY_SETS": "outbox,inbox"}, nil, codeSchema},
+		"yaml of another place": {environment{"RELAY_CONFIG": filepath.Join(dir, "none")}, nil, codeUsage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if code, _, stderr := command(t, c.env, append([]string{"migrate", "--check"}, c.args...)...); code != c.want {
+				t.Errorf("exit code %d, want %d: %s", code, c.want, stderr)
+			}
+		})
+	}
+}
+
+// TestHelp: the manual of run lists every setting with its variable.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	code, help, _ := command(t, environment{}, "run", "--help")
+	if code != codeOK {
+		t.Fatalf("exit code %d", code)
+	}
+	for _, want := range []string{"--database-url +RELAY_DATABASE_URL\\[_FILE\\] ", "--lease +RELAY_LEASE +15s ", "--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "a flag wins over its variable"} {
+		if !regexp.MustCompile(want).MatchString(help) {
+			t.Errorf("no %s in\n%s", want, help)
+		}
+	}
+	for _, args := range [][]string{{"--help"}, {"migrate", "--help"}, {"status", "--help"}, {"inbox", "--help"}, {"inbox", "maintain", "--help"}} {
+		if code, help, stderr := command(t, environment{}, args...); code != codeOK || !strings.HasPrefix(help, "Usage: relay") {
+			t.Errorf("%v: exit code %d: %s%s", args, code, help, stderr)
+		}
+	}
+}

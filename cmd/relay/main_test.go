@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop, removeBinary) }
+
+// deadBroker is an address where nothing answers: port 1 is reserved, and connections to it are refused at once.
+const deadBroker = "127.0.0.1:1"
+
+// canary is a password that no output may contain.
+const canary = "canary-7f3a"
+
+// environment are variables for a run; what is not in it is not set.
+type environment map[string]string
+
+func (e environment) get(name string) string { return e[name] }
+
+// with returns a copy that has some more.
+func (e environment) with(pairs ...string) environment {
+	out := environment{}
+	for k, v := range e {
+		out[k] = v
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		out[pairs[i]] = pairs[i+1]
+	}
+	return out
+}
+
+// settings are those of a quick relay on a DB.
+func settings(db *pgtest.DB, brokers ...string) environment {
+	return environment{
+		"RELAY_DATABASE_URL": db.URL, "RELAY_KAFKA_BROKERS": strings.Join(brokers, ","), "RELAY_LISTEN": "127.0.0.1:0",
+		"RELAY_LEASE": "2s", "RELAY_PROBE_INTERVAL": "5ms", "RELAY_LOG_FORMAT": "json",
+	}
+}
+
+func outboxDB(t *testing.T) *pgtest.DB {
+	t.Helper()
+	return pgtest.New(t, migrations.Outbox)
+}
+
+func fill(t *testing.T, db *pgtest.DB, topic string, n int) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8') from generate_series(0, $2 - 1) g`, topic, n)
+}
+
+// command runs a command to its end within this process.
+func command(t *testing.T, env environment, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs output
+	code = run(t.Context(), args, env.get, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// output collects what is written while others read it.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// instance is a running `relay run`, in this process or in one of its own.
+type instance struct {
+	t      *testing.T
+	output func() string
+	done   <-chan struct{}
+	code   func() int // valid once done is closed
+	signal func()
+	base   string // of its URLs
+}
+
+// inProcess starts `relay run` within this process. It is stopped at the end of the test.
+func inProcess(t *testing.T, env environment) *instance {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var errs output
+	done, code := make(chan struct{}), 0
+	go func() {
+		defer close(done)
+		code = run(ctx, []string{"run"}, env.get, io.Discard, &errs)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	i := &instance{t: t, output: errs.String, done: done, code: func() int { return code }, signal: cancel}
+	i.awaitListening()
+	return i
+}
+
+// ownProcess starts the built binary. It is killed at the end of the test.
+func ownProcess(t *testing.T, env environment) (*instance, *child.Process) {
+	t.Helper()
+	cmd := exec.Command(builtBinary(t), "run")
+	cmd.Env = os.Environ()
+	for k, v := range env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := child.Start(cmd, log, syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Stop(syscall.SIGKILL, time.Minute) })
+	i := &instance{
+		t: t, done: p.Done(), code: func() int { return cmd.ProcessState.ExitCode() },
+		signal: func() { _ = p.Signal(syscall.SIGTERM) },
+		output: func() string {
+			b, err := os.ReadFile(log)
+			if err != nil {
+				return err.Error()
+			}
+			return string(b)
+		},
+	}
+	i.awaitListening()
+	return i, p
+}
+
+var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
+
+func (i *instance) awaitListening() {
+	i.t.Helper()
+	pgtest.Await(i.t, "the relay listens", func() (bool, error) {
+		if at := listening.FindStringSubmatch(i.output()); at != nil {
+			i.base = "http://" + at[1]
+			return true, nil
+		}
+		select {
+		case <-i.done:
+			return false, fmt.Errorf("it ended with %d: %s", i.code(), i.output())
+		default:
+			return false, nil
+		}
+	})
+}
+
+// get returns status and body of one of its pages.
+func (i *instance) get(path string) (int, string, error) {
+	resp, err := http.Get(i.base + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// awaitPage waits for a status and returns the body.
+func (i *instance) awaitPage(path string, status int) string {
+	i.t.Helper()
+	var body string
+	pgtest.Await(i.t, fmt.Sprintf("%s answers %d", path, status), func() (bool, error) {
+		got, text, err := i.get(path)
+		body = text
+		return got == status, err
+	})
+	return body
+}
+
+// end waits for the exit code.
+func (i *instance) end() int {
+	i.t.Helper()
+	pgtest.Await(i.t, "the relay ends", func() (bool, error) {
+		select {
+		case <-i.done:
+			return true, nil
+		default:
+			return false, nil
+		}
+	})
+	return i.code()
+}
+
+func drained(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+}
+
+// binary is built once for all tests of this package, by the first that needs it.
+var binary struct {
+	sync.Mutex
+	dir string
+}
+
+func builtBinary(t *testing.T) string {
+	t.Helper()
+	binary.Lock()
+	defer binary.Unlock()
+	if binary.dir == "" {
+		dir, err := os.MkdirTemp("", "relay-test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "relay"), ".").CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		binary.dir = dir
+	}
+	return filepath.Join(binary.dir, "relay")
+}
+
+func removeBinary() {
+	http.DefaultClient.CloseIdleConnections()
+	if binary.dir != "" {
+		_ = os.RemoveAll(binary.dir)
+	}
+}

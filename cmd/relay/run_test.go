@@ -1,0 +1,230 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestDrain: SIGTERM in the middle of work. What was claimed is in Kafka and gone from the outbox, what was not is as it
+// was; nothing is in both; lanes are free at once.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64"))
+	fill(t, db, topic, 500)
+	drained(t, db)
+	const n = 20_000
+	fill(t, db, topic, n)
+	pgtest.AwaitSQL(t, db, `select count(*) < $1 from outbox_event`, n)
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, relay.output())
+	}
+	if !pgtest.One[bool](t, db, `select not exists (select from outbox_claim) and not exists (select from outbox_lane where owner is not null)
+		and not exists (select from relay_member)`) {
+		t.Error("the relay left claims, lanes or its membership behind")
+	}
+	left := pgtest.One[int](t, db, `select count(*) from outbox_event`)
+	if left == 0 {
+		t.Error("nothing was left to drain: the test shows nothing")
+	}
+	if got := len(kafkatest.ReadAll(t, topic)); got+left != n+500 {
+		t.Errorf("%d events in Kafka and %d in the outbox of %d: some are in both or in neither", got, left, n+500)
+	}
+}
+
+// TestTakeOver: two relays share the lanes; one is killed; the other publishes everything, in order per key.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_LEASE", "1s", "RELAY_CLAIM_EVENTS", "32")
+	first, killed := ownProcess(t, env.with("RELAY_NAME", "first"))
+	ownProcess(t, env.with("RELAY_NAME", "second"))
+	const shared = `select count(*) filter (where m.name = 'first') = 16 and count(*) filter (where m.name = 'second') = 16
+		from outbox_lane l join relay_member m on m.owner = l.owner`
+	pgtest.AwaitSQL(t, db, shared)
+	const n = 20_000
+	fill(t, db, topic, n)
+	pgtest.AwaitSQL(t, db, `select count(*) < $1 from outbox_event`, n)
+	if err := killed.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := first.end(); code != -1 {
+		t.Fatalf("exit code %d of a killed process", code)
+	}
+	drained(t, db)
+	next, seen := map[string]int{}, map[string]bool{}
+	for _, r := range kafkatest.ReadAll(t, topic) {
+		if id := r.Get("ce_id"); !seen[id] {
+			seen[id] = true
+			if got := string(r.Value); got != itoa(next[string(r.Key)]) {
+				t.Fatalf("key %s: %s first occurs where %d was due", r.Key, got, next[string(r.Key)])
+			}
+			next[string(r.Key)]++
+		}
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d events arrived", len(seen), n)
+	}
+}
+
+// TestDrainTooSlow: Kafka does not answer and time is short.
+func TestDrainTooSlow(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	relay := inProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "100ms"))
+	fill(t, db, "payments", 10)
+	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
+	relay.signal()
+	if code := relay.end(); code != codeUndrained || !strings.Contains(relay.output(), "the drain did not finish") {
+		t.Fatalf("exit code %d: %s", code, relay.output())
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 10 {
+		t.Errorf("%d of 10 events are left", n)
+	}
+}
+
+// TestSecondSignal: whoever does not want to wait for the drain signals again.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	relay, _ := ownProcess(t, settings(db, deadBroker).with("RELAY_DRAIN_TIMEOUT", "10m"))
+	fill(t, db, "payments", 10)
+	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
+	relay.signal()
+	pgtest.Await(t, "the relay drains", func() (bool, error) {
+		_, body, err := relay.get("/readyz")
+		return strings.Contains(body, "stopping"), err
+	})
+	relay.signal()
+	if code := relay.end(); code != codeForced {
+		t.Fatalf("exit code %d: %s", code, relay.output())
+	}
+}
+
+// TestHealthWithoutKafka: an outage of Kafka shows in moving, and not in readiness.
+func TestHealthWithoutKafka(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	relay := inProcess(t, settings(db, deadBroker).with("RELAY_STALLED_AFTER", "50ms", "RELAY_DRAIN_TIMEOUT", "0"))
+	relay.awaitPage("/readyz", 200)
+	relay.awaitPage("/healthz/moving", 200)
+	fill(t, db, "payments", 10)
+	body := relay.awaitPage("/healthz/moving", 503)
+	pgtest.Await(t, "moving says that Kafka is away", func() (bool, error) {
+		_, text, err := relay.get("/healthz/moving")
+		body = text
+		return strings.Contains(body, "; kafka:"), err
+	})
+	if !strings.HasPrefix(body, "events wait") {
+		t.Errorf("moving says %q", body)
+	}
+	for _, page := range []string{"/healthz", "/readyz"} {
+		if status, body, err := relay.get(page); status != 200 || err != nil {
+			t.Errorf("%s: %d %s %v", page, status, body, err)
+		}
+	}
+	_, figures, err := relay.get("/metrics")
+	if err != nil || !strings.Contains(figures, `effectonce_relay_outage{system="kafka"} 1`) {
+		t.Errorf("the metrics do not show the outage: %v", err)
+	}
+}
+
+// TestHealthWithoutPostgres: away at the start, there, away again.
+func TestHealthWithoutPostgres(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 1)
+	proxy := pgtest.NewProxy(t, db.URL)
+	proxy.Refuse(true)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", proxy.URL())
+	relay := inProcess(t, env)
+	relay.awaitPage("/healthz", 200)
+	if body := relay.awaitPage("/readyz", 503); !strings.Contains(body, "starting") {
+		t.Errorf("readyz says %q", body)
+	}
+	pgtest.Await(t, "it says that it waits", func() (bool, error) {
+		return strings.Contains(relay.output(), "postgres does not answer; waiting for it"), nil
+	})
+	proxy.Refuse(false)
+	relay.awaitPage("/readyz", 200)
+	fill(t, db, topic, 100)
+	drained(t, db)
+
+	proxy.Refuse(true)
+	proxy.CutAll()
+	if body := relay.awaitPage("/readyz", 503); !strings.Contains(body, "Postgres") {
+		t.Errorf("readyz says %q", body)
+	}
+	relay.awaitPage("/healthz", 200)
+	proxy.Refuse(false)
+	relay.awaitPage("/readyz", 200)
+	fill(t, db, topic, 100)
+	drained(t, db)
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+	if n := strings.Count(relay.output(), "postgres does not answer; waiting"); n != 1 {
+		t.Errorf("it said %d times that it waits", n)
+	}
+}
+
+// TestStopBeforeStart: a signal while the database is still waited for is a clean end.
+func TestStopBeforeStart(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	proxy := pgtest.NewProxy(t, db.URL)
+	proxy.Refuse(true)
+	relay := inProcess(t, settings(db, deadBroker).with("RELAY_DATABASE_URL", proxy.URL()))
+	relay.awaitPage("/readyz", 503)
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, relay.output())
+	}
+}
+
+// TestStandby: a relay for which no lane is left is as ready as any.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = clock_timestamp() + interval '30 minutes'`)
+	relay := inProcess(t, settings(db, deadBroker).with("RELAY_LEASE", "1h"))
+	pgtest.AwaitSQL(t, db, `select exists (select from relay_member)`)
+	relay.awaitPage("/readyz", 200)
+	relay.awaitPage("/healthz/moving", 200)
+	if _, figures, err := relay.get("/metrics"); err != nil || !strings.Contains(figures, "effectonce_relay_lanes_owned 0\n") {
+		t.Errorf("it owns lanes, or does not say so: %v", err)
+	}
+}
+
+// TestMigrateFlag: without tables run refuses, with --migrate it makes them.
+func TestMigrateFlag(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	env := settings(db, deadBroker)
+	code, _, stderr := command(t, env, "run")
+	if code != codeSchema || !strings.Contains(stderr, "relay migrate") {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	relay := inProcess(t, env.with("RELAY_MIGRATE", "true"))
+	relay.awaitPage("/readyz", 200)
+}
+
+// TestPortTaken: two relays on a machine with the default port must say so.
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	code, _, stderr := command(t, settings(outboxDB(t), deadBroker).with("RELAY_LISTEN", l.Addr().String()), "run")
+	if code != codeUsage || !strings.Contains(stderr, `or \"off\"`) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
