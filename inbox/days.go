@@ -26,13 +26,14 @@ const detachTimeout = time.Minute
 type keeper struct {
 	db          *pgxpool.Pool
 	prefix      string
+	window      dayNumber // of this process's consumer; 0: none
 	ahead       int
 	lockTimeout string
 	log         *slog.Logger
 }
 
 func newKeeper(s settings, log *slog.Logger) *keeper {
-	return &keeper{db: s.MaintenanceDB, prefix: s.prefix, ahead: s.DaysAhead, lockTimeout: s.lockTimeout, log: log}
+	return &keeper{db: s.MaintenanceDB, prefix: s.prefix, window: s.windowDays, ahead: s.DaysAhead, lockTimeout: s.lockTimeout, log: log}
 }
 
 // days is what there is, as the database says it.
@@ -56,9 +57,10 @@ func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 	return d, nil
 }
 
-// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew.
-func (d days) missing(ahead int) (list []dayNumber) {
-	for n := max(d.today-d.longest, d.dropped); n <= d.today+dayNumber(ahead); n++ {
+// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew. The
+// consumer's row may hold another window than this process while a change of it is rolled out: the longer one counts.
+func (k *keeper) missing(d days) (list []dayNumber) {
+	for n := max(d.today-max(d.longest, k.window), d.dropped); n <= d.today+dayNumber(k.ahead); n++ {
 		if !slices.Contains(d.attached, dayPrefix+dayName(n)) {
 			list = append(list, n)
 		}
@@ -72,7 +74,7 @@ func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if missing := d.missing(k.ahead); len(missing) > 0 {
+	if missing := k.missing(d); len(missing) > 0 {
 		if made, err = k.makeMissing(ctx); pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner from cron: %w", len(missing), err)
 			if missing[0] > d.today {
@@ -102,7 +104,7 @@ func (k *keeper) makeMissing(ctx context.Context) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range d.missing(k.ahead) {
+	for _, n := range k.missing(d) {
 		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
 		for _, sql := range []string{sqlMakeDay, sqlAttachDay} {
 			if _, err := tx.Exec(ctx, text.Replace(sql)); err != nil {

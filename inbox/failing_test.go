@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +21,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -163,6 +169,100 @@ func TestClasses(t *testing.T) {
 			}
 			same(t, "effects", w.effects(), ids(events[:2]))
 		})
+	}
+}
+
+// TestOthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline, is not
+// taken for a database that is away, which would be waited for without an end.
+func TestOthersOutages(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(context.Context, pgx.Tx) error{
+		"network": func(context.Context, pgx.Tx) error { return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} },
+		"eof":     func(context.Context, pgx.Tx) error { return io.ErrUnexpectedEOF },
+		"its own deadline": func(ctx context.Context, tx pgx.Tx) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_, err := tx.Exec(ctx, "select pg_sleep(100)")
+			return err
+		},
+		"statement time-out": func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "select pg_sleep(100)"); return err },
+		"another database": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := pgx.Connect(ctx, "postgres://x@127.0.0.1:1/x?sslmode=disable")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, runs, events := newWorld(t), 0, some(2)
+			_, err := w.inbox(inbox.Config{MaxAttempts: 3, StatementTimeout: 200 * time.Millisecond}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if e.ID != events[1].ID {
+					return write(ctx, tx, e)
+				}
+				runs++
+				return do(ctx, tx)
+			}).Handle(t.Context(), events)
+			if halted(t, err, events[1].ID); runs != 3 {
+				t.Errorf("%d runs", runs)
+			}
+			same(t, "effects", w.effects(), ids(events[:1]))
+		})
+	}
+}
+
+func TestConnectionLostInAnEffect(t *testing.T) {
+	t.Parallel()
+	w, r, events := newWorld(t), &retries{}, some(5)
+	first := true
+	out := handle(t, w.inbox(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.ID == events[3].ID && first {
+			first = false
+			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			return inbox.Terminal("wrapped", err)
+		}
+		return write(ctx, tx, e)
+	}), events)
+	same(t, "outcomes", out, repeat(inbox.Applied, 5))
+	same(t, "effects", w.effects(), ids(events))
+	if r.count("away") != 1 {
+		t.Errorf("retries %v", r.list)
+	}
+}
+
+// TestManyTwins: the same events in several processes, in different batches and orders, from both tables.
+func TestManyTwins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	events := some(300)
+	for i := 0; i < len(events); i += 3 {
+		events[i].ID = uuid.New()
+	}
+	var wg sync.WaitGroup
+	var applied atomic.Int64
+	for n := range 6 {
+		h := newInbox(t, w.Pool, "ledger", small(inbox.Config{MaxAttempts: 1, Observer: inbox.Observer{
+			Handled: func(i inbox.HandledInfo) { applied.Add(int64(i.Applied)) },
+			Retried: func(i inbox.RetriedInfo) {
+				if pgerr.Is(i.Err, pgerr.DeadlockDetected) {
+					t.Error("a deadlock:", i.Err)
+				}
+			},
+		}})).Batch(writeAll)
+		mine := slices.Clone(events)
+		rand.Shuffle(len(mine), func(i, j int) { mine[i], mine[j] = mine[j], mine[i] })
+		wg.Go(func() {
+			for part := range slices.Chunk(mine, 20+n*7) {
+				handle(t, h, part)
+			}
+		})
+	}
+	wg.Wait()
+	got, want := w.effects(), ids(events)
+	byBytes := func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) }
+	slices.SortFunc(got, byBytes)
+	slices.SortFunc(want, byBytes)
+	same(t, "effects", got, want)
+	if applied.Load() != int64(len(events)) {
+		t.Errorf("%d events reported as applied, want %d", applied.Load(), len(events))
 	}
 }
 

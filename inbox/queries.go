@@ -74,7 +74,7 @@ const sqlAttachDay = `-- inbox: attach a day
 alter table {schema}inbox_message attach partition {schema}inbox_message_{day} for values from ('{from}') to ('{to}')`
 
 // dropped_before only rises, and by the longest window of all consumers: a day is shared.
-const sqlRaise = `-- inbox: raise dropped_before
+const sqlRaise = `-- inbox: raise the mark
 update {schema}inbox_days set dropped_before = date '1970-01-01' + (t.today - t.longest)
 from (select floor(extract(epoch from clock_timestamp()) / 86400)::integer as today, max(window_days) as longest
 	from {schema}inbox_consumer) t

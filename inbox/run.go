@@ -59,7 +59,7 @@ func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedI
 	if err != nil {
 		return MaintainedInfo{}, err
 	}
-	s.MaintenanceDB = db
+	s.MaintenanceDB, s.windowDays = db, 0
 	info, err := newKeeper(s, s.Logger).pass(ctx)
 	info.Err = err
 	return info, err
