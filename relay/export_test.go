@@ -1,5 +1,7 @@
 package relay
 
+import "strings"
+
 // Queries are prepared by a test against the migrated schema.
 var Queries = map[string]string{
 	"begin": sqlBegin, "commit": sqlCommit, "settings": sqlSettings, "lock": sqlLock, "reserve": sqlReserve, "meta": sqlMeta,
@@ -7,4 +9,12 @@ var Queries = map[string]string{
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
 	"backlog": sqlBacklog,
+}
+
+// OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a
+// seeded bug, to show that the tests of order can fail.
+func OrderByTransaction(r *Relay) {
+	q := *r.q
+	q.take = strings.ReplaceAll(q.take, "order by e.id", "order by e.xmin::text::bigint, e.id")
+	r.q = &q
 }

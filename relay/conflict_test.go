@@ -1,0 +1,188 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+const (
+	conflictKeys      = 50
+	conflictProducers = 16
+	perProducer       = 120
+)
+
+// TestConflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their locks,
+// beside a long write transaction in the same database, one in another, and one that holds an event back. Two relays
+// publish to Kafka. Every key's first occurrences are in version order, nothing is lost, nothing waits for the long ones.
+func TestConflict(t *testing.T) {
+	t.Parallel()
+	w := newConflict(t)
+	w.produce(t, 1) // a backlog, so that claims see many transactions at once
+	stopA := running(t, w.relay(t))
+	stopB := running(t, w.relay(t))
+	w.produce(t, 2)
+	pgtest.AwaitSQL(t, w.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+	if err := w.broken(t, conflictProducers*perProducer*2); err != nil {
+		t.Error(err)
+	}
+	if err := w.held.Commit(t.Context()); err != nil { // a low id that becomes visible last is published all the same
+		t.Fatal(err)
+	}
+	drained(t, w.db)
+	if err := w.broken(t, conflictProducers*perProducer*2+1); err != nil {
+		t.Error(err)
+	}
+	for _, stop := range []func() error{stopA, stopB} {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestConflictFindsTransactionOrder shows that the test above can fail: with claims ordered by (xid, id) it does.
+func TestConflictFindsTransactionOrder(t *testing.T) {
+	t.Parallel()
+	w := newConflict(t)
+	w.produce(t, 1)
+	r := w.relay(t)
+	relay.OrderByTransaction(r)
+	stop := running(t, r)
+	pgtest.AwaitSQL(t, w.db, `select not exists (select from outbox_event)`)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	err := w.broken(t, conflictProducers*perProducer)
+	if err == nil || !strings.Contains(err.Error(), "first occurs") {
+		t.Fatalf("order by transaction id went unnoticed: %v", err)
+	}
+	t.Logf("as it must be: %v", err)
+}
+
+// conflict is the scene: aggregates with versions, and three long transactions.
+type conflict struct {
+	db    *pgtest.DB
+	topic string
+	held  pgx.Tx // holds an event of its own key back
+}
+
+func newConflict(t *testing.T) *conflict {
+	t.Helper()
+	w := &conflict{db: pgtest.NewDatabase(t, migrations.Outbox), topic: kafkatest.Topic(t, 8)}
+	w.db.Exec(t, `create table aggregate (key text primary key, version int not null default 0)`)
+	w.db.Exec(t, `create table unrelated (x int)`)
+	w.db.Exec(t, `insert into aggregate (key) select 'k' || g from generate_series(1, $1) g`, conflictKeys)
+	other := pgtest.NewDatabase(t)
+	other.Exec(t, `create table unrelated (x int)`)
+	long := func(db *pgtest.DB) pgx.Tx {
+		tx, err := db.Connect(t).Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `insert into unrelated values ($1)`, 1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	long(w.db)
+	long(other)
+	w.held = long(w.db)
+	if err := outbox.Append(t.Context(), w.held, w.event("held", 1)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *conflict) event(key string, version int) event.Event {
+	return event.Event{Topic: w.topic, Key: key, Type: "Changed", Payload: []byte(strconv.Itoa(version))}
+}
+
+func (w *conflict) relay(t *testing.T) *relay.Relay {
+	t.Helper()
+	pins, err := relay.Pins(w.db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Pin: pins, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	return newRelay(t, w.db, to, config())
+}
+
+// produce runs the producers to their end.
+func (w *conflict) produce(t *testing.T, seed uint64) {
+	t.Helper()
+	var wg sync.WaitGroup
+	errs := make(chan error, conflictProducers)
+	for p := range conflictProducers {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, uint64(p)))
+			for range perProducer {
+				if err := pgx.BeginFunc(context.Background(), w.db.Pool, func(tx pgx.Tx) error { return w.change(tx, rnd) }); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-errs:
+		t.Fatal(err)
+	default:
+	}
+}
+
+// change draws its transaction id first, by a write elsewhere, then waits for its aggregate behind others that drew
+// theirs later.
+func (w *conflict) change(tx pgx.Tx, rnd *rand.Rand) error {
+	ctx := context.Background()
+	if rnd.IntN(3) > 0 {
+		if _, err := tx.Exec(ctx, `insert into unrelated values ($1)`, 2); err != nil {
+			return err
+		}
+	}
+	key := "k" + strconv.Itoa(1+rnd.IntN(conflictKeys))
+	var version int
+	if err := tx.QueryRow(ctx, `update aggregate set version = version + 1 where key = $1 returning version`, key).Scan(&version); err != nil {
+		return err
+	}
+	return outbox.Append(ctx, tx, w.event(key, version))
+}
+
+// broken reads the topic and says what is wrong with it: a version out of order, a lost event, a repeated number.
+func (w *conflict) broken(t *testing.T, want int) error {
+	t.Helper()
+	next, seen := map[string]int{}, map[string]bool{}
+	for _, r := range kafkatest.ReadAll(t, w.topic) {
+		id := r.Get("ce_id")
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		key, version := string(r.Key), string(r.Value)
+		if next[key]++; version != strconv.Itoa(next[key]) {
+			return fmt.Errorf("key %s: version %s first occurs where %d was due (partition %d offset %d)", key, version, next[key], r.Partition, r.Offset)
+		}
+	}
+	if len(seen) != want {
+		return fmt.Errorf("%d events are in Kafka, want %d", len(seen), want)
+	}
+	return nil
+}
