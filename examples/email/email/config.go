@@ -1,0 +1,81 @@
+package email
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	netmail "net/mail"
+	"regexp"
+	"time"
+
+	"github.com/effectonce/effectonce/examples/internal/worker"
+)
+
+// OnUnknown says what to do with a mail that may have been accepted when nobody can be asked.
+type OnUnknown int
+
+const (
+	// Hold leaves it to a person, in the status unknown: it may never arrive, and never twice.
+	Hold OnUnknown = iota
+	// Resend sends it again with the same Message-ID: it arrives, and perhaps twice.
+	Resend
+)
+
+// Config sets the worker. Provider is required, and what worker.Config requires.
+type Config struct {
+	worker.Config
+	// Provider takes the mails.
+	Provider Provider
+	// Lookup asks it what it has taken. Nil: nobody can be asked, and OnUnknown decides.
+	Lookup Lookup
+	// OnUnknown is not used with a Lookup. Default Hold.
+	OnUnknown OnUnknown
+	// From is the sender's address; its domain is also that of the Message-IDs. Default receipts@effectonce.example.
+	From string
+	// RecipientDomain is the domain of the addresses that are made of account ids. Default customers.example.
+	RecipientDomain string
+	// Senders is how many mails are under way at a time. Default 4.
+	Senders int
+	// SendTimeout bounds one attempt. Default 20 s.
+	SendTimeout time.Duration
+	// Lease is how long an attempt belongs to its sender: after it, others take the outcome for unknown. At least twice
+	// SendTimeout, so that a sender has stopped sending before another begins. Default 60 s.
+	Lease time.Duration
+	// PollEvery is how often is looked for what is due, beside what this process itself announces. Default 250 ms.
+	PollEvery time.Duration
+	// Backoff is the wait after the first failed attempt; it doubles up to five minutes, with jitter. Default 1 s.
+	Backoff time.Duration
+	// GiveUpAfter is the age at which a mail that is still not accepted is given up. Default 72 h; negative: never.
+	GiveUpAfter time.Duration
+}
+
+var domain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+func (c Config) withDefaults() (Config, error) {
+	c.From = cmp.Or(c.From, "receipts@effectonce.example")
+	c.RecipientDomain = cmp.Or(c.RecipientDomain, "customers.example")
+	c.Senders = cmp.Or(c.Senders, 4)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 20*time.Second)
+	c.Lease = cmp.Or(c.Lease, max(time.Minute, 2*c.SendTimeout))
+	c.PollEvery = cmp.Or(c.PollEvery, 250*time.Millisecond)
+	c.Backoff = cmp.Or(c.Backoff, time.Second)
+	c.GiveUpAfter = cmp.Or(c.GiveUpAfter, 72*time.Hour)
+	from, err := netmail.ParseAddress(c.From)
+	switch {
+	case c.Provider == nil:
+		return c, errors.New("email: Provider is required: NewSMTP makes one")
+	case err != nil || from.Address != c.From:
+		return c, fmt.Errorf("email: From %q: want a plain address, such as receipts@example.com", c.From)
+	case !domain.MatchString(c.RecipientDomain):
+		return c, fmt.Errorf("email: RecipientDomain %q: want a domain in lower case, such as example.com", c.RecipientDomain)
+	case c.OnUnknown != Hold && c.OnUnknown != Resend:
+		return c, fmt.Errorf("email: OnUnknown is %d: want Hold or Resend", c.OnUnknown)
+	case c.Senders < 1 || c.Senders > 100:
+		return c, fmt.Errorf("email: Senders is %d: from 1 to 100", c.Senders)
+	case c.SendTimeout < time.Millisecond || c.PollEvery < time.Millisecond || c.Backoff < time.Millisecond:
+		return c, errors.New("email: SendTimeout, PollEvery and Backoff must be at least 1 ms, or zero for their defaults")
+	case c.Lease < 2*c.SendTimeout:
+		return c, fmt.Errorf("email: Lease is %v: at least twice SendTimeout (%v), or two senders send at once", c.Lease, c.SendTimeout)
+	}
+	return c, nil
+}

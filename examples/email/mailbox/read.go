@@ -1,0 +1,88 @@
+package mailbox
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/mail"
+
+	"github.com/emersion/go-smtp"
+)
+
+// read parses a mail. One without a Message-ID is refused: nothing could ever be said about it again.
+func read(r io.Reader) (Mail, error) {
+	m, err := mail.ReadMessage(r)
+	if err != nil {
+		return Mail{}, err
+	}
+	body, err := io.ReadAll(m.Body)
+	if err != nil {
+		return Mail{}, err
+	}
+	id := m.Header.Get("Message-ID")
+	if id == "" {
+		return Mail{}, &smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 6, 0}, Message: "a mail needs a Message-ID"}
+	}
+	return Mail{MessageID: id, Subject: m.Header.Get("Subject"), Date: m.Header.Get("Date"), Body: string(body)}, nil
+}
+
+// Handler answers GET /?message_id=<id>: 200 when such a mail was taken and 404 when not, as the email worker's --lookup-url
+// asks it.
+func (m *Mailbox) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.URL.Query().Get("message_id")
+		m.mu.Lock()
+		found := m.mails[id]
+		accepted := 0
+		if found != nil {
+			accepted = found.Accepted
+		}
+		m.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if found == nil {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"message_id": id, "accepted": accepted})
+	})
+}
+
+// tracking remembers open connections, because the server's Close and Shutdown exclude each other: one does not wait for
+// handlers, the other does not end them.
+type tracking struct {
+	net.Listener
+	box *Mailbox
+}
+
+func (l tracking) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	t := &trackedConn{Conn: c, box: l.box}
+	l.box.mu.Lock()
+	defer l.box.mu.Unlock()
+	l.box.conns[t] = struct{}{}
+	return t, nil
+}
+
+type trackedConn struct {
+	net.Conn
+	box *Mailbox
+}
+
+func (c *trackedConn) Close() error {
+	c.box.mu.Lock()
+	delete(c.box.conns, c)
+	c.box.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// cut closes the connections of clients that did not finish.
+func (m *Mailbox) cut() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range m.conns {
+		_ = c.Conn.Close()
+	}
+}

@@ -1,0 +1,67 @@
+// Command email sends a receipt for each payment, once: the row first, then the mail, then what became of it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/effectonce/effectonce/examples/email/email"
+	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+type flags struct {
+	worker.Flags
+	SMTPAddr         string        `name:"smtp-addr" required:"" placeholder:"HOST:PORT" help:"SMTP server."`
+	SMTPTLS          string        `name:"smtp-tls" enum:"mandatory,opportunistic,none" default:"opportunistic" help:"STARTTLS: mandatory, opportunistic or none."`
+	SMTPUsername     string        `name:"smtp-username" help:"User to log in as."`
+	SMTPPasswordFile string        `name:"smtp-password-file" placeholder:"PATH" help:"File with the password."`
+	LookupURL        string        `placeholder:"URL" help:"Where to ask by Message-ID what was accepted: GET URL?message_id=..., 200 or 404."`
+	OnUnknown        string        `enum:"hold,resend" default:"hold" help:"A mail that may have been accepted, without --lookup-url: hold leaves it to a person, resend sends it again under the same Message-ID."`
+	From             string        `default:"receipts@effectonce.example" help:"Sender's address."`
+	RecipientDomain  string        `default:"customers.example" help:"Domain of the addresses that are made of account ids."`
+	Senders          int           `default:"4" help:"Mails under way at a time."`
+	SendTimeout      time.Duration `default:"20s" help:"Bound of one attempt."`
+	Lease            time.Duration `default:"60s" help:"How long an attempt belongs to its sender; at least twice --send-timeout."`
+}
+
+func main() {
+	var f flags
+	os.Exit(worker.Main(&f, "email", "Sends receipts for payments from Kafka, once.", "127.0.0.1:9189", "EMAIL",
+		func(ctx context.Context, log *slog.Logger) error {
+			cfg, err := f.config()
+			if err != nil {
+				return &service.UsageError{Err: err}
+			}
+			cfg.Logger = log
+			return email.Run(ctx, cfg)
+		}))
+}
+
+func (f flags) config() (email.Config, error) {
+	cfg := email.Config{Config: f.Flags.Config(), From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders,
+		SendTimeout: f.SendTimeout, Lease: f.Lease}
+	if f.OnUnknown == "resend" {
+		cfg.OnUnknown = email.Resend
+	}
+	password := ""
+	if f.SMTPPasswordFile != "" {
+		b, err := os.ReadFile(f.SMTPPasswordFile)
+		if err != nil {
+			return cfg, fmt.Errorf("--smtp-password-file: %w", err)
+		}
+		password = strings.TrimRight(string(b), "\r\n")
+	}
+	var err error
+	if cfg.Provider, err = email.NewSMTP(email.SMTPConfig{Addr: f.SMTPAddr, TLS: f.SMTPTLS, Username: f.SMTPUsername, Password: password}); err != nil {
+		return cfg, err
+	}
+	if f.LookupURL != "" {
+		cfg.Lookup, err = email.HTTPLookup(f.LookupURL)
+	}
+	return cfg, err
+}
