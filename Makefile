@@ -37,8 +37,8 @@ fuzz: ## every fuzz target for FUZZTIME (30s)
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo
 
-bench: ## rates on this machine, peers side by side
-	cd bench && go run .
+bench: ## rates on this machine, peers side by side; one case: make bench ONLY=relay
+	cd bench && go run . $(if $(ONLY),-only $(ONLY))
 
 kafka: ## fetch Kafka's jars ahead of the first test
 	$(STACK) jars

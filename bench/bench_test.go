@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		in                []float64
+		median, low, high float64
+	}{
+		{nil, 0, 0, 0},
+		{[]float64{3}, 3, 3, 3},
+		{[]float64{9, 1, 5}, 5, 1, 9},
+		{[]float64{4, 1, 2, 9}, 3, 1, 9},
+	} {
+		if m, l, h := spread(c.in); m != c.median || l != c.low || h != c.high {
+			t.Errorf("spread(%v) = %v, %v, %v", c.in, m, l, h)
+		}
+	}
+}
+
+// The warm-up counts for nothing, and ratios are made within a turn.
+func TestRatio(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	r, err := newReport(&out, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for turn, rates := range [][2]float64{{1, 100}, {20, 10}, {90, 30}, {80, 20}} {
+		r.add(figure{Case: "c", Name: "a", Turn: turn, Rate: rates[0]})
+		r.add(figure{Case: "c", Name: "b", Turn: turn, Rate: rates[1]})
+	}
+	r.ratio("c", "a", "b", 3.5)
+	if g := r.goals[0]; g.Median != 3 || g.Min != 2 || g.Max != 4 || g.Met {
+		t.Errorf("got %+v, want median 3 of 2 to 4, not met", g)
+	}
+	r.table("c")
+	if !bytes.Contains(out.Bytes(), []byte("NOT MET")) {
+		t.Errorf("the table does not say that the goal was missed:\n%s", out.Bytes())
+	}
+}
+
+func TestProducerLine(t *testing.T) {
+	t.Parallel()
+	out := []byte("210000 records sent, 42000.0 records/sec (20.5 MB/sec), 700.0 ms avg latency, 900.0 ms max latency.\n" +
+		"300000 records sent, 114285.714286 records/sec (55.80 MB/sec), 12.30 ms avg latency, 99.00 ms max latency, 5 ms 50th.\n")
+	all := producerLine.FindAllSubmatch(out, -1)
+	if last := all[len(all)-1]; string(last[1]) != "300000" || string(last[2]) != "114285.714286" {
+		t.Errorf("the last line was read as %s and %s", last[1], last[2])
+	}
+}
+
+func TestPayloads(t *testing.T) {
+	t.Parallel()
+	a, b := payloads(100), payloads(100)
+	for i := range a {
+		if len(a[i]) != payloadSize || !bytes.Equal(a[i], b[i]) || bytes.ContainsRune(a[i], '\n') {
+			t.Fatalf("payload %d has %d bytes, differs between processes, or breaks the line: %s", i, len(a[i]), a[i])
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// childArg makes this program take one job from its standard input, do it, and answer on its standard output.
+const childArg = "child"
+
+// job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
+// with no database behind it.
+type job struct {
+	Kind        string
+	URL         string
+	Brokers     []string
+	Topic       string
+	Events      int
+	Pumps       int
+	Compression string
+	Profile     string
+}
+
+// answer is what a child measured. Claim, publish and settle are sums over the pumps.
+type answer struct {
+	Seconds                float64
+	CPU                    float64 // seconds, of the child
+	PeakKiB                int64   // VmHWM; 0 where there is no /proc
+	Claims                 int
+	Claim, Publish, Settle float64 // seconds
+	SentBytes              int64   // of record batches, as they travelled
+}
+
+// child runs a job in a process of its own.
+func child(ctx context.Context, j job) (answer, error) {
+	var a answer
+	self, err := os.Executable()
+	if err != nil {
+		return a, err
+	}
+	in, err := json.Marshal(j)
+	if err != nil {
+		return a, err
+	}
+	cmd := exec.CommandContext(ctx, self, childArg)
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return a, fmt.Errorf("the %s process: %w", j.Kind, err)
+	}
+	return a, json.Unmarshal(out, &a)
+}
+
+func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
+	var j job
+	if err := json.NewDecoder(in).Decode(&j); err != nil {
+		return err
+	}
+	work := drain
+	if j.Kind == "publish" {
+		work = publishAll
+	}
+	if j.Profile != "" {
+		f, err := os.Create(j.Profile)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	a, err := work(ctx, j)
+	if err != nil {
+		return err
+	}
+	a.PeakKiB, a.CPU = peak(), selfCPU()
+	return json.NewEncoder(out).Encode(a)
+}
+
+// drain runs a relay until it has settled all events. The time is from Run to the last settle: joining, taking the lanes
+// over and the first connections are in it.
+func drain(ctx context.Context, j job) (a answer, err error) {
+	var sent atomic.Int64
+	to, err := newPublisher(j, &sent)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = to.Close() }()
+	pool, err := pgxpool.New(ctx, j.URL)
+	if err != nil {
+		return a, err
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	settled, started := 0, time.Now()
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), Observer: relay.Observer{
+		Claimed: func(_, _ int, took time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			a.Claims++
+			a.Claim += took.Seconds()
+		},
+		Published: func(_, _ int, took time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			a.Publish += took.Seconds()
+		},
+		Settled: func(n int, took time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			a.Settle += took.Seconds()
+			if settled += n; settled >= j.Events && a.Seconds == 0 {
+				a.Seconds = since(started)
+				cancel()
+			}
+		},
+	}})
+	if err != nil {
+		return a, err
+	}
+	if err := r.Run(ctx); err != nil {
+		return a, err
+	}
+	if settled < j.Events {
+		return a, fmt.Errorf("stopped after %d of %d events: %w", settled, j.Events, ctx.Err())
+	}
+	a.SentBytes = sent.Load()
+	return a, nil
+}
+
+// publishAll calls Publish from as many goroutines as the relay has pumps, with as many events a call as it claims.
+func publishAll(ctx context.Context, j job) (a answer, err error) {
+	const perCall = 4000
+	var sent atomic.Int64
+	to, err := newPublisher(j, &sent)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = to.Close() }()
+	callers := j.Pumps
+	if callers == 0 {
+		callers = 2
+	}
+	sets := make([][]event.Event, callers)
+	payload := payloads(distinct)
+	for c := range sets {
+		sets[c] = events(j.Topic, perCall, payload)
+		for i := range sets[c] {
+			// What the relay adds, and so what travels.
+			sets[c][i].Time = time.Now()
+			sets[c][i].Position = event.Position{Lane: int16(i % relay.Lanes), Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1", Seq: int64(i + 1)}
+		}
+	}
+	var left atomic.Int64
+	left.Store(int64(j.Events))
+	failed := make(chan error, callers)
+	started := time.Now()
+	var wg sync.WaitGroup
+	for _, set := range sets {
+		wg.Go(func() {
+			for {
+				n := int(min(perCall, left.Add(-perCall)+perCall))
+				if n <= 0 {
+					return
+				}
+				for _, err := range to.Publish(ctx, set[:n]) {
+					if err != nil {
+						failed <- err
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a.Seconds, a.SentBytes = since(started), sent.Load()
+	select {
+	case err = <-failed:
+	default:
+	}
+	return a, err
+}
+
+func newPublisher(j job, sent *atomic.Int64) (*publisher.Kafka, error) {
+	return publisher.NewKafka(j.Brokers, publisher.Config{Compression: j.Compression, Logger: quiet(), Observer: publisher.Observer{
+		Produced: func(_ string, _, _, bytes int, _ time.Duration) { sent.Add(int64(bytes)) },
+	}})
+}
+
+func quiet() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// peak is the largest resident size that this process ever had.
+func peak() (kib int64) {
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, _ = strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		}
+	}
+	return kib
+}
+
+func selfCPU() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}

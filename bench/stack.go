@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// partitions of every topic here.
+const partitions = 8
+
+// postgresSettings are what a production server of this size would have, as far as they matter to a short run; fsync and
+// full_page_writes are on. The log volume is large so that checkpoints come before a measurement and not within it.
+var postgresSettings = []string{"shared_buffers=512MB", "max_wal_size=8GB", "checkpoint_timeout=30min"}
+
+// stack is the servers of a run and the ways to them.
+type stack struct {
+	pg      *pgtest.Server
+	db      *pgxpool.Pool
+	brokers []string
+	libs    string // Kafka's jars
+	kafka   *kafka.Client
+	dir     string
+}
+
+func start(ctx context.Context) (s *stack, err error) {
+	s = &stack{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.libs, err = kafkatest.Libs(); err != nil {
+		return s, err
+	}
+	var fake bool
+	if s.brokers, fake, err = kafkatest.Shared(); err != nil {
+		return s, err
+	}
+	if fake {
+		return s, errors.New("an imitation of Kafka has no speed worth measuring: install Java 17 and Maven")
+	}
+	s.kafka = &kafka.Client{Addr: kafka.TCP(s.brokers...), Timeout: time.Minute}
+	if s.pg, err = pgtest.Standalone(postgresSettings...); err != nil {
+		return s, err
+	}
+	if s.dir, err = os.MkdirTemp("", "effectonce-bench-"); err != nil {
+		return s, err
+	}
+	conn, err := pgx.ParseConfig(s.pg.URL())
+	if err != nil {
+		return s, err
+	}
+	if err := migrations.Up(ctx, conn, migrations.Options{Schema: "public"}); err != nil {
+		return s, err
+	}
+	cfg, err := pgxpool.ParseConfig(s.pg.URL())
+	if err != nil {
+		return s, err
+	}
+	cfg.MaxConns = 40
+	s.db, err = pgxpool.NewWithConfig(ctx, cfg)
+	return s, err
+}
+
+func (s *stack) close() {
+	if s.db != nil {
+		s.db.Close()
+	}
+	if s.pg != nil {
+		s.pg.Close()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+	kafkatest.Stop()
+}
+
+// topic makes a topic of its own for one measurement; drop removes it. Old data would cost later measurements memory.
+func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop func(), err error) {
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails since Go 1.24
+	name = "bench-" + hex.EncodeToString(random[:])
+	entries := []kafka.ConfigEntry{{ConfigName: "file.delete.delay.ms", ConfigValue: "1000"}}
+	if maxMessage > 0 {
+		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: fmt.Sprint(maxMessage)})
+	}
+	res, err := s.kafka.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
+		{Topic: name, NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: entries},
+	}})
+	if err == nil {
+		err = res.Errors[name]
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
+	}
+	return name, func() {
+		_, _ = s.kafka.DeleteTopics(context.WithoutCancel(ctx), &kafka.DeleteTopicsRequest{Topics: []string{name}})
+	}, nil
+}
+
+// about is what stands above the figures: versions, cores, settings.
+func (s *stack) about(ctx context.Context) (map[string]string, error) {
+	a := map[string]string{
+		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(), "cores": fmt.Sprint(runtime.NumCPU()),
+		"kafka": "one broker, client jar " + s.kafkaVersion() + ", 512 MB heap, " + fmt.Sprint(partitions) + " partitions",
+		"load":  load(),
+	}
+	rows, err := s.db.Query(ctx, queryPostgres)
+	if err != nil {
+		return nil, err
+	}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		if name == "server_version" {
+			a["postgres"] = value
+		} else {
+			a["postgres_settings"] += name + "=" + value + " "
+		}
+		return nil
+	})
+	return a, err
+}
+
+func (s *stack) kafkaVersion() string {
+	jars, _ := filepath.Glob(filepath.Join(s.libs, "kafka-clients-*.jar"))
+	if len(jars) == 0 {
+		return "unknown"
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(jars[0]), "kafka-clients-"), ".jar")
+}
+
+// load tells whether the machine did something else: a figure of a busy machine is worth less.
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(b))[:3], " ")
+}

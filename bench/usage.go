@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// usage is CPU seconds that the servers have used. A machine that does other things too disturbs it less than a rate.
+type usage struct{ postgres, kafka float64 }
+
+func (u usage) minus(before usage) usage {
+	return usage{u.postgres - before.postgres, u.kafka - before.kafka}
+}
+
+// serverCPU sums over this process's children; zeros where there is no /proc, and for a broker that somebody else started.
+func serverCPU() (u usage) {
+	for _, pid := range children(os.Getpid()) {
+		cmdline, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		switch {
+		case bytes.Contains(cmdline, []byte("kafka.Kafka")):
+			self, _ := cpuOf(pid)
+			u.kafka += self
+		case strings.HasPrefix(filepath.Base(string(bytes.SplitN(cmdline, []byte{0}, 2)[0])), "postgres"):
+			self, reaped := cpuOf(pid)
+			u.postgres += self + reaped
+			for _, backend := range children(pid) {
+				self, _ := cpuOf(backend)
+				u.postgres += self
+			}
+		}
+	}
+	return u
+}
+
+func children(pid int) (out []int) {
+	lists, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, list := range lists {
+		b, _ := os.ReadFile(list)
+		for _, f := range strings.Fields(string(b)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
+}
+
+// cpuOf reads a process's own seconds and those of its children that have ended.
+func cpuOf(pid int) (self, reaped float64) {
+	const ticks = 100 // a second, on every Linux that Go runs on
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 15 {
+		return 0, 0
+	}
+	sum := func(from int) (n float64) {
+		for _, f := range fields[from : from+2] {
+			v, _ := strconv.ParseFloat(f, 64)
+			n += v / ticks
+		}
+		return n
+	}
+	return sum(11), sum(13)
+}
