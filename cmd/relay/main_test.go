@@ -60,10 +60,15 @@ func outboxDB(t *testing.T) *pgtest.DB {
 	return pgtest.New(t, migrations.Outbox)
 }
 
-func fill(t *testing.T, db *pgtest.DB, topic string, n int) {
+// fill appends n events over 50 keys; the payload is the event's number within its key. from continues an earlier fill.
+func fill(t *testing.T, db *pgtest.DB, topic string, n int, from ...int) {
 	t.Helper()
+	first := 0
+	for _, f := range from {
+		first += f
+	}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8') from generate_series(0, $2 - 1) g`, topic, n)
+		select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8') from generate_series($2::int, $2::int + $3 - 1) g`, topic, first, n)
 }
 
 // command runs a command to its end within this process.
@@ -143,6 +148,11 @@ func ownProcess(t *testing.T, env environment) (*instance, *child.Process) {
 			return string(b)
 		},
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(i.output())
+		}
+	})
 	i.awaitListening()
 	return i, p
 }

@@ -15,7 +15,7 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64"))
+	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "256"))
 	fill(t, db, topic, 500)
 	drained(t, db)
 	const n = 20_000
@@ -42,21 +42,22 @@ func TestDrain(t *testing.T) {
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_LEASE", "1s", "RELAY_CLAIM_EVENTS", "32")
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "256")
 	first, killed := ownProcess(t, env.with("RELAY_NAME", "first"))
 	ownProcess(t, env.with("RELAY_NAME", "second"))
 	const shared = `select count(*) filter (where m.name = 'first') = 16 and count(*) filter (where m.name = 'second') = 16
 		from outbox_lane l join relay_member m on m.owner = l.owner`
 	pgtest.AwaitSQL(t, db, shared)
-	const n = 20_000
-	fill(t, db, topic, n)
-	pgtest.AwaitSQL(t, db, `select count(*) < $1 from outbox_event`, n)
+	const n = 5000
+	fill(t, db, topic, n-1000)
+	pgtest.AwaitSQL(t, db, `select count(*) < $1 from outbox_event`, n-1000)
 	if err := killed.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if code := first.end(); code != -1 {
 		t.Fatalf("exit code %d of a killed process", code)
 	}
+	fill(t, db, topic, 1000, n-1000) // for all lanes, those of the dead one too
 	drained(t, db)
 	next, seen := map[string]int{}, map[string]bool{}
 	for _, r := range kafkatest.ReadAll(t, topic) {

@@ -16,7 +16,13 @@ import (
 // Logger makes a logger that writes lines to w. format is "text" or "json"; level is "debug", "info", "warn" or "error".
 // Anything else is an error that says so.
 func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
-	var options slog.HandlerOptions
+	// JSON would show durations as nanoseconds, and lines of both formats should look the same.
+	options := slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
 	switch level {
 	case "debug":
 		options.Level = slog.LevelDebug

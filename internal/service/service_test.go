@@ -1,0 +1,199 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLogger(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	log, err := service.Logger(&out, "json", "warn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("no")
+	log.Warn("yes", "after", 1500*time.Millisecond)
+	if got := out.String(); strings.Contains(got, `"no"`) || !strings.Contains(got, `"msg":"yes","after":"1.5s"`) {
+		t.Errorf("logged %s", got)
+	}
+	for _, wrong := range [][2]string{{"xml", "info"}, {"text", "loud"}, {"text", ""}} {
+		if _, err := service.Logger(&out, wrong[0], wrong[1]); err == nil || !strings.Contains(err.Error(), "want ") {
+			t.Errorf("%v: %v", wrong, err)
+		}
+	}
+}
+
+// TestSignals is not parallel: signals are the process's.
+func TestSignals(t *testing.T) {
+	again := make(chan os.Signal, 1)
+	ctx, stop := service.Signals(t.Context(), func(s os.Signal) { again <- s })
+	defer stop()
+	raise(t, syscall.SIGTERM)
+	<-ctx.Done()
+	raise(t, os.Interrupt)
+	if s := <-again; s != os.Interrupt {
+		t.Errorf("the second signal is %v", s)
+	}
+}
+
+func TestMainCodes(t *testing.T) {
+	for name, c := range map[string]struct {
+		run  func(ctx context.Context) error
+		want int
+	}{
+		"clean":  {func(context.Context) error { return nil }, service.CodeOK},
+		"failed": {func(context.Context) error { return errors.New("as the test wants it") }, service.CodeFailed},
+		"usage":  {func(context.Context) error { return service.Usage("as the test wants it") }, service.CodeUsage},
+		"signal": {func(ctx context.Context) error { raise(t, syscall.SIGTERM); <-ctx.Done(); return ctx.Err() }, service.CodeOK},
+		"signal and failed": {func(ctx context.Context) error {
+			raise(t, syscall.SIGTERM)
+			<-ctx.Done()
+			return errors.New("as the test wants it")
+		}, service.CodeFailed},
+	} {
+		if got := service.Main(c.run); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func raise(t *testing.T, s os.Signal) {
+	t.Helper()
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Signal(s)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	l, err := service.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), `or "off"`) {
+		t.Errorf("a taken port: %v", err)
+	}
+	entered, release := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- service.ServeOn(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(entered)
+			<-release
+			_, _ = io.WriteString(w, "done")
+		}))
+	}()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	body := make(chan string, 1)
+	go func() {
+		resp, err := client.Get("http://" + l.Addr().String())
+		if err != nil {
+			body <- err.Error()
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, _ := io.ReadAll(resp.Body)
+		body <- string(b)
+	}()
+	<-entered
+	cancel() // the request under way is finished
+	close(release)
+	if got := <-body; got != "done" {
+		t.Errorf("the request under way got %q", got)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		_ = c.Close()
+		t.Error("it still listens")
+	}
+	if err := service.Serve(ctx, service.Off, nil); err != nil {
+		t.Errorf("off: %v", err)
+	}
+	if err := service.Serve(t.Context(), "nonsense", nil); err == nil {
+		t.Error("an address that is none was taken")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ready, moving error
+		asked := 0
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "here"}))
+		h := service.Health{
+			Ready:  func(context.Context) error { asked++; return ready },
+			Moving: func() error { return moving }, Registry: registry,
+		}.Handler()
+		expect := func(path string, status int, text string) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			if w.Code != status || !strings.Contains(w.Body.String(), text) {
+				t.Errorf("%s: %d %q, want %d %q", path, w.Code, w.Body, status, text)
+			}
+		}
+		expect("/healthz", 200, "ok")
+		expect("/readyz", 200, "ok")
+		expect("/healthz/moving", 200, "ok")
+		expect("/metrics", 200, "here 0")
+		expect("/debug/pprof/", 404, "")
+		ready, moving = errors.New("no database"), errors.New("stuck")
+		expect("/readyz", 200, "ok") // kept for a second
+		expect("/healthz/moving", 503, "stuck")
+		if asked != 1 {
+			t.Errorf("asked %d times within a second", asked)
+		}
+		<-time.After(2 * time.Second)
+		expect("/readyz", 503, "no database")
+		expect("/healthz", 200, "ok")
+	})
+}
+
+func TestPoolConfig(t *testing.T) {
+	t.Parallel()
+	if _, err := service.PoolConfig("--db", "postgres://u:p@h:1/d"); err != nil {
+		t.Error(err)
+	}
+	for url, want := range map[string]string{
+		"":                                   "--db is missing",
+		"mysql://u:secret@h/d":               "begins with postgres://",
+		"postgres://u:sec/ret@h/d":           "percent-encode",
+		"postgres://u:secret@h:0/d":          "invalid port",
+		"postgres://u@h/d?sslmode=secret":    "failed to configure TLS",
+		"host=h target_session_attrs=secret": "unknown target_session_attrs value",
+		"secret":                             "keyword/value",
+	} {
+		_, err := service.PoolConfig("--db", url)
+		var usage *service.UsageError
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &usage) {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		} else if strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: the error repeats it: %v", url, err)
+		}
+	}
+}

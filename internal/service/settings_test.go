@@ -1,0 +1,139 @@
+package service_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+type program struct {
+	Config  string
+	Wait    time.Duration `default:"1s" help:"How long."`
+	Names   []string
+	Loud    bool
+	Token   string           `secret:""`
+	Count   int              `name:"item-count" default:"3"`
+	Kind    string           `default:"a" enum:"a,b"`
+	Version kong.VersionFlag `help:"Version."`
+}
+
+func parse(t *testing.T, env map[string]string, args ...string) (program, error) {
+	t.Helper()
+	var p program
+	line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(name string) string { return env[name] }}
+	_, err := line.Parse(&p, args, io.Discard, io.Discard)
+	return p, err
+}
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestSources(t *testing.T) {
+	t.Parallel()
+	yaml := write(t, "# all of it\nwait: 2s\nnames: [x, y]\nloud: true\ntoken: of-yaml\nitem-count: 5\n")
+	p, err := parse(t, map[string]string{"THING_CONFIG": yaml})
+	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud || p.Token != "of-yaml" || p.Count != 5 {
+		t.Errorf("YAML: %+v, %v", p, err)
+	}
+	env := map[string]string{
+		"THING_CONFIG": yaml, "THING_WAIT": "3s", "THING_NAMES": "z", "THING_LOUD": "false", "THING_TOKEN_FILE": write(t, "of-file\r\n"),
+		"THING_ITEM_COUNT": "",
+	}
+	p, err = parse(t, env)
+	if err != nil || p.Wait != 3*time.Second || !slices.Equal(p.Names, []string{"z"}) || p.Loud || p.Token != "of-file" || p.Count != 5 {
+		t.Errorf("variables: %+v, %v", p, err)
+	}
+	env["THING_TOKEN"] = "of-variable"
+	p, err = parse(t, env, "--wait=4s", "--names", "q,r")
+	if err != nil || p.Wait != 4*time.Second || !slices.Equal(p.Names, []string{"q", "r"}) || p.Token != "of-variable" {
+		t.Errorf("flags: %+v, %v", p, err)
+	}
+	if p, err = parse(t, nil); err != nil || p.Wait != time.Second || p.Count != 3 || p.Kind != "a" {
+		t.Errorf("defaults: %+v, %v", p, err)
+	}
+	if p, err = parse(t, map[string]string{"THING_CONFIG": "/none"}, "--config", write(t, "")); err != nil || p.Wait != time.Second {
+		t.Errorf("an empty file: %+v, %v", p, err)
+	}
+}
+
+func TestRefusedSettings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		yaml, variable, want string
+	}{
+		"unknown key":    {"wiat: 2s", "", `f:1: unknown setting "wiat"; there are item-count, kind, loud, names, token, wait`},
+		"own name":       {"config: x", "", "unknown setting"},
+		"twice":          {"wait: 2s\nwait: 3s", "", "f:2: wait is set twice"},
+		"nested":         {"wait: {a: b}", "", "wait: want a value"},
+		"nested list":    {"names: [[a]]", "", "names: want a list of plain values"},
+		"comma in list":  {"names: ['a,b']", "", "names: want a list of plain values"},
+		"not a mapping":  {"- wait", "", "want lines like"},
+		"not YAML":       {"wait: [", "", "not YAML, line"},
+		"two documents":  {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
+		"wrong type":     {"wait: soon", "", "f: wait: expected duration"},
+		"wrong enum":     {"kind: c", "", `kind: want one of a, b, not "c"`},
+		"wrong variable": {"", "soon", "THING_WAIT: expected duration"},
+	} {
+		env := map[string]string{"THING_WAIT": c.variable}
+		if c.yaml != "" {
+			env["THING_CONFIG"] = write(t, c.yaml)
+		}
+		_, err := parse(t, env)
+		var usage *service.UsageError
+		if err == nil || !strings.Contains(err.Error(), c.want) || !errors.As(err, &usage) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+func FuzzYAML(f *testing.F) {
+	for _, seed := range []string{"wait: 2s", "names: [a, b]", "a: &x 1\nb: *x", "? [a]\n: b", "<<: {wait: 1s}", "wait: !!binary aGk=", "---\n...\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		var p program
+		path := write(t, string(content))
+		line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(string) string { return "" }}
+		// Anything may be refused; nothing may panic or be accepted half.
+		if _, err := line.Parse(&p, []string{"--config", path}, io.Discard, io.Discard); err == nil && p.Kind != "a" && p.Kind != "b" {
+			t.Errorf("%q was accepted with the kind %q", content, p.Kind)
+		}
+	})
+}
+
+func TestHelpTable(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	var p program
+	line := service.CommandLine{Name: "thing", Prefix: "THING_", Footer: "The end.", Version: "v7", Env: func(string) string { return "canary" }}
+	if parsed, err := line.Parse(&p, []string{"--help"}, &out, io.Discard); parsed != nil || err != nil {
+		t.Fatalf("%v, %v", parsed, err)
+	}
+	for _, want := range []string{"Usage: thing [flags]\n", "FLAG ", "--item-count   THING_ITEM_COUNT     3 ", "--token        THING_TOKEN[_FILE]", "How long.\n", "\nThe end.\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "canary") {
+		t.Error("the help shows a value")
+	}
+	out.Reset()
+	if _, err := line.Parse(&p, []string{"--version"}, &out, io.Discard); err != nil || out.String() != "v7\n" {
+		t.Errorf("version %q, %v", out.String(), err)
+	}
+}
