@@ -3,9 +3,11 @@ package mailbox
 import (
 	"encoding/json"
 	"io"
+	"mime/quotedprintable"
 	"net"
 	"net/http"
 	"net/mail"
+	"strings"
 
 	"github.com/emersion/go-smtp"
 )
@@ -16,7 +18,11 @@ func read(r io.Reader) (Mail, error) {
 	if err != nil {
 		return Mail{}, err
 	}
-	body, err := io.ReadAll(m.Body)
+	text := m.Body
+	if strings.EqualFold(m.Header.Get("Content-Transfer-Encoding"), "quoted-printable") {
+		text = quotedprintable.NewReader(text)
+	}
+	body, err := io.ReadAll(text)
 	if err != nil {
 		return Mail{}, err
 	}
