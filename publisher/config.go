@@ -23,13 +23,13 @@ const (
 )
 
 // defaultCompression was measured, see docs/decisions/0002-compression.md.
-const defaultCompression = CompressionLZ4
+const defaultCompression = CompressionSnappy
 
 // Config tunes a Kafka. The zero value is safe and is what a relay wants. Acks are not in it: they are always "all".
 type Config struct {
 	// ClientID names this client in the broker's logs and quotas. Default "effectonce".
 	ClientID string
-	// Compression is the codec of record batches: one of the constants above. Default "lz4".
+	// Compression is the codec of record batches: one of the constants above. Default "snappy".
 	Compression string
 	// Timeout bounds one request, connecting included; the broker gets half of it for its replicas. After it the outcome
 	// is unknown. Too short repeats events that were written. Default 10 s; at least 100 ms.
