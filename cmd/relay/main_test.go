@@ -51,7 +51,7 @@ func (e environment) with(pairs ...string) environment {
 func settings(db *pgtest.DB, brokers ...string) environment {
 	return environment{
 		"RELAY_DATABASE_URL": db.URL, "RELAY_KAFKA_BROKERS": strings.Join(brokers, ","), "RELAY_LISTEN": "127.0.0.1:0",
-		"RELAY_LEASE": "2s", "RELAY_PROBE_INTERVAL": "5ms", "RELAY_LOG_FORMAT": "json",
+		"RELAY_PROBE_INTERVAL": "5ms", "RELAY_LOG_FORMAT": "json",
 	}
 }
 

@@ -42,7 +42,7 @@ func TestDrain(t *testing.T) {
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "256")
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_LEASE", "5s", "RELAY_CLAIM_EVENTS", "256")
 	first, killed := ownProcess(t, env.with("RELAY_NAME", "first"))
 	ownProcess(t, env.with("RELAY_NAME", "second"))
 	const shared = `select count(*) filter (where m.name = 'first') = 16 and count(*) filter (where m.name = 'second') = 16
