@@ -43,8 +43,10 @@ func main() {
 }
 
 func (f flags) config() (email.Config, error) {
-	cfg := email.Config{Config: f.Flags.Config(), From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders,
-		SendTimeout: f.SendTimeout, Lease: f.Lease}
+	cfg := email.Config{
+		Config: f.Flags.Config(), From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders,
+		SendTimeout: f.SendTimeout, Lease: f.Lease,
+	}
 	if f.OnUnknown == "resend" {
 		cfg.OnUnknown = email.Resend
 	}

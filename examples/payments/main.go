@@ -22,7 +22,9 @@ func main() {
 	var f flags
 	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.", "127.0.0.1:8080", "PAYMENTS",
 		func(ctx context.Context, log *slog.Logger) error {
-			return payments.Run(ctx, payments.Config{DatabaseURL: f.DatabaseURL, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
-				SkipMigrate: !f.Migrate, Logger: log})
+			return payments.Run(ctx, payments.Config{
+				DatabaseURL: f.DatabaseURL, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
+				SkipMigrate: !f.Migrate, Logger: log,
+			})
 		}))
 }

@@ -67,9 +67,11 @@ func Run(ctx context.Context, cfg Config) error {
 			before(i)
 		}
 	}
-	return worker.Run(ctx, cfg.Config, worker.Worker{Name: Name, Tables: Tables(),
+	return worker.Run(ctx, cfg.Config, worker.Worker{
+		Name: Name, Tables: Tables(),
 		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Each(effect) },
-		Beside:  func(ctx context.Context, db *pgxpool.Pool) error { return s.run(ctx, db) }})
+		Beside:  func(ctx context.Context, db *pgxpool.Pool) error { return s.run(ctx, db) },
+	})
 }
 
 // Effect writes the notification of a payment, and nothing else. It is terminal for payloads that are no payment, and for

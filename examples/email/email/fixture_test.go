@@ -54,8 +54,10 @@ func config(t *testing.T, db *pgtest.DB, box *mailbox.Mailbox) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Config: worker.Config{DatabaseURL: db.URL, Schema: db.Schema, Logger: quiet}, Provider: smtp,
-		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond}
+	return Config{
+		Config: worker.Config{DatabaseURL: db.URL, Schema: db.Schema, Logger: quiet}, Provider: smtp,
+		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond,
+	}
 }
 
 func newMailbox(t *testing.T, cfg mailbox.Config) *mailbox.Mailbox {

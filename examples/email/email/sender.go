@@ -46,8 +46,10 @@ func newSender(cfg Config) (*sender, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &sender{cfg: cfg, log: log, claimQ: pgschema.Expand(queryClaim, prefix), unclaim: pgschema.Expand(queryUnclaim, prefix),
-		recQ: pgschema.Expand(queryRecord, prefix), woken: make(chan struct{}, cfg.Senders)}, nil
+	return &sender{
+		cfg: cfg, log: log, claimQ: pgschema.Expand(queryClaim, prefix), unclaim: pgschema.Expand(queryUnclaim, prefix),
+		recQ: pgschema.Expand(queryRecord, prefix), woken: make(chan struct{}, cfg.Senders),
+	}, nil
 }
 
 // wake makes every idle sender look at once. It never blocks.

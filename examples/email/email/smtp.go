@@ -44,16 +44,20 @@ func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 	if err != nil || bad != nil || host == "" || port == 0 {
 		return nil, fmt.Errorf("email: SMTP address %q: want host:port", cfg.Addr)
 	}
-	policy, ok := map[string]mail.TLSPolicy{TLSMandatory: mail.TLSMandatory, TLSOpportunistic: mail.TLSOpportunistic,
-		TLSNone: mail.NoTLS}[cmp.Or(cfg.TLS, TLSOpportunistic)]
+	policy, ok := map[string]mail.TLSPolicy{
+		TLSMandatory: mail.TLSMandatory, TLSOpportunistic: mail.TLSOpportunistic,
+		TLSNone: mail.NoTLS,
+	}[cmp.Or(cfg.TLS, TLSOpportunistic)]
 	if !ok {
 		return nil, fmt.Errorf("email: SMTP TLS %q: want mandatory, opportunistic or none", cfg.TLS)
 	}
 	if cfg.Timeout < 0 {
 		return nil, errors.New("email: the SMTP time-out must not be negative: leave it zero for its default")
 	}
-	p := &SMTP{host: host, options: []mail.Option{mail.WithPort(int(port)), mail.WithTLSPolicy(policy),
-		mail.WithTimeout(cmp.Or(cfg.Timeout, 10*time.Second)), mail.WithoutNoop()}}
+	p := &SMTP{host: host, options: []mail.Option{
+		mail.WithPort(int(port)), mail.WithTLSPolicy(policy),
+		mail.WithTimeout(cmp.Or(cfg.Timeout, 10*time.Second)), mail.WithoutNoop(),
+	}}
 	if cfg.Username != "" {
 		p.options = append(p.options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
 	}

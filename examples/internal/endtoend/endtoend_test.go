@@ -77,8 +77,10 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	all.start(t, box.Run)
 	all.start(t, r.Run)
 	all.start(t, func(ctx context.Context) error {
-		return payments.Run(ctx, payments.Config{DatabaseURL: shop.AdminURL, Schema: shop.Schema, Listener: listener, Topic: topic,
-			SkipMigrate: true, Wake: r.Wake, Logger: quiet})
+		return payments.Run(ctx, payments.Config{
+			DatabaseURL: shop.AdminURL, Schema: shop.Schema, Listener: listener, Topic: topic,
+			SkipMigrate: true, Wake: r.Wake, Logger: quiet,
+		})
 	})
 	all.start(t, func(ctx context.Context) error { return ledger.Run(ctx, of(books)) })
 	all.start(t, func(ctx context.Context) error {

@@ -68,6 +68,8 @@ type Flags struct {
 
 // Config is what the flags say.
 func (f Flags) Config() Config {
-	return Config{DatabaseURL: f.DatabaseURL, Schema: f.Schema, Brokers: f.KafkaBrokers, Topic: f.Topic, Group: f.Group,
-		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate}
+	return Config{
+		DatabaseURL: f.DatabaseURL, Schema: f.Schema, Brokers: f.KafkaBrokers, Topic: f.Topic, Group: f.Group,
+		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
+	}
 }

@@ -14,10 +14,14 @@ import (
 
 // observe counts what the inbox does, and passes it on to the observer that is there.
 func observe(reg prometheus.Registerer, before inbox.Observer) inbox.Observer {
-	events := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "effectonce_worker_events_total",
-		Help: "Events decided, by outcome."}, []string{"outcome"})
-	retries := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "effectonce_worker_retries_total",
-		Help: "Transactions that were rolled back and run again, by reason."}, []string{"reason"})
+	events := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "effectonce_worker_events_total",
+		Help: "Events decided, by outcome.",
+	}, []string{"outcome"})
+	retries := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "effectonce_worker_retries_total",
+		Help: "Transactions that were rolled back and run again, by reason.",
+	}, []string{"reason"})
 	reg.MustRegister(events, retries)
 	after := before
 	after.Handled = func(i inbox.HandledInfo) {

@@ -50,8 +50,10 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	return worker.Run(ctx, cfg, worker.Worker{Name: Name, Tables: Tables(),
-		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Batch(effect) }})
+	return worker.Run(ctx, cfg, worker.Worker{
+		Name: Name, Tables: Tables(),
+		Handler: func(in *inbox.Inbox) inbox.Handler { return in.Batch(effect) },
+	})
 }
 
 // Effect books a batch into ledger_entry of that schema (empty: the search_path's). It is terminal for payloads that are no

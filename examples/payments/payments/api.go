@@ -109,13 +109,17 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error, id strin
 		return
 	case errors.Is(err, errReused):
 		a.log.Warn("an idempotency key was used again with a different request")
-		p = &problemDetails{Status: http.StatusUnprocessableEntity, Code: CodeReused,
-			Detail: "this Idempotency-Key belongs to a different payment: use a new key for a new payment"}
+		p = &problemDetails{
+			Status: http.StatusUnprocessableEntity, Code: CodeReused,
+			Detail: "this Idempotency-Key belongs to a different payment: use a new key for a new payment",
+		}
 		p.write(w)
 		return
 	case errors.Is(err, errUnknown):
-		p = &problemDetails{Status: http.StatusServiceUnavailable, Code: "OUTCOME_UNKNOWN", PaymentID: id,
-			Detail: "nobody knows whether the payment was made: repeat the request with the same Idempotency-Key, or without one look for the payment first"}
+		p = &problemDetails{
+			Status: http.StatusServiceUnavailable, Code: "OUTCOME_UNKNOWN", PaymentID: id,
+			Detail: "nobody knows whether the payment was made: repeat the request with the same Idempotency-Key, or without one look for the payment first",
+		}
 	case pgerr.Away(err), pgerr.Retry(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		p = &problemDetails{Status: http.StatusServiceUnavailable, Code: "TRY_AGAIN", Detail: "the payment was not made: try again"}
 	}

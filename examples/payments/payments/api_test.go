@@ -314,8 +314,15 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 	if w := post(f.handler, strings.Repeat(" ", 64<<10)+body); w.Code != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large: %d %s", w.Code, w.Body)
 	}
-	for _, bad := range [][]string{{"Idempotency-Key", ""}, {"Idempotency-Key", strings.Repeat("x", 256)}, {"Idempotency-Key", "é"},
-		{"Idempotency-Key", "a", "Idempotency-Key", "b"}, {"X-Tenant", strings.Repeat("x", 201)}, {"X-Tenant", "\xff"}, {"X-Tenant", "a", "X-Tenant", "b"}} {
+	for _, bad := range [][]string{
+		{"Idempotency-Key", ""},
+		{"Idempotency-Key", strings.Repeat("x", 256)},
+		{"Idempotency-Key", "é"},
+		{"Idempotency-Key", "a", "Idempotency-Key", "b"},
+		{"X-Tenant", strings.Repeat("x", 201)},
+		{"X-Tenant", "\xff"},
+		{"X-Tenant", "a", "X-Tenant", "b"},
+	} {
 		if w := post(f.handler, body, bad...); w.Code != http.StatusBadRequest {
 			t.Errorf("%q: %d %s", bad, w.Code, w.Body)
 		}
@@ -325,8 +332,13 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 		method, path string
 		want         int
 	}{
-		{http.MethodGet, "/payments", 405}, {http.MethodDelete, "/payments/x", 405}, {http.MethodGet, "/payments/x", 404},
-		{http.MethodGet, "/payments/" + event.NewID().String(), 404}, {http.MethodGet, "/", 404}, {http.MethodGet, "/healthz", 200}, {http.MethodGet, "/readyz", 200},
+		{http.MethodGet, "/payments", 405},
+		{http.MethodDelete, "/payments/x", 405},
+		{http.MethodGet, "/payments/x", 404},
+		{http.MethodGet, "/payments/" + event.NewID().String(), 404},
+		{http.MethodGet, "/", 404},
+		{http.MethodGet, "/healthz", 200},
+		{http.MethodGet, "/readyz", 200},
 	} {
 		if w := do(f.handler, c.method, c.path, ""); w.Code != c.want || c.want > 200 && w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %d %v %s", c.method, c.path, w.Code, w.Header(), w.Body)

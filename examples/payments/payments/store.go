@@ -57,8 +57,10 @@ func newStore(db *pgxpool.Pool, schema string) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("payments: %w", err)
 	}
-	return &store{db: db, insert: pgschema.Expand(queryInsert, prefix), byKey: pgschema.Expand(queryByKey, prefix),
-		byID: pgschema.Expand(queryByID, prefix)}, nil
+	return &store{
+		db: db, insert: pgschema.Expand(queryInsert, prefix), byKey: pgschema.Expand(queryByKey, prefix),
+		byID: pgschema.Expand(queryByID, prefix),
+	}, nil
 }
 
 // create makes the payment and its event, or finds the one that this key made before (replayed).
@@ -124,7 +126,8 @@ func (s *store) get(ctx context.Context, tenant string, id uuid.UUID) (payment, 
 
 func find(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, query string, args ...any) (p payment, err error) {
+}, query string, args ...any,
+) (p payment, err error) {
 	err = db.QueryRow(ctx, query, args...).Scan(&p.PaymentID, &p.AccountID, &p.Amount, &p.Currency, &p.CreatedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, errNotFound
