@@ -23,8 +23,10 @@ func full() event.Event {
 }
 
 func record(e event.Event, headers []event.Header) *event.Record {
-	return &event.Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset,
-		Time: time.UnixMilli(1), Key: []byte(e.Key), Value: e.Payload, Headers: headers}
+	return &event.Record{
+		Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset,
+		Time: time.UnixMilli(1), Key: []byte(e.Key), Value: e.Payload, Headers: headers,
+	}
 }
 
 func TestHeadersAreFixedForOthers(t *testing.T) {
@@ -33,9 +35,11 @@ func TestHeadersAreFixedForOthers(t *testing.T) {
 	for _, h := range event.AppendHeaders(nil, &e) {
 		got = append(got, h.Key+"="+string(h.Value))
 	}
-	want := []string{"ce_specversion=1.0", "ce_id=" + e.ID.String(), "ce_source=payments", "ce_type=PaymentCreated",
+	want := []string{
+		"ce_specversion=1.0", "ce_id=" + e.ID.String(), "ce_source=payments", "ce_type=PaymentCreated",
 		"ce_time=2026-01-02T03:04:05.6789Z", "content-type=application/json", "ce_tenant=acme", "ce_epoch=x.1", "ce_lane=7",
-		"ce_laneseq=42", "traceparent=00-01-02-01", "alpha=", "zeta=z"}
+		"ce_laneseq=42", "traceparent=00-01-02-01", "alpha=", "zeta=z",
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("headers\n got %q\nwant %q", got, want)
 	}
@@ -110,7 +114,8 @@ func TestDerive(t *testing.T) {
 
 func TestIntentID(t *testing.T) {
 	ns := uuid.New()
-	if event.IntentID(ns, 1, "x") != event.IntentID(ns, 1, "x") || event.IntentID(ns, 1, "x") == event.IntentID(ns, 2, "x") {
+	first, again := event.IntentID(ns, 1, "x"), event.IntentID(ns, 1, "x")
+	if first != again || first == event.IntentID(ns, 2, "x") || first == event.IntentID(ns, 1, "y") {
 		t.Error("an intent's id must depend on namespace, version and intent alone")
 	}
 }

@@ -115,8 +115,10 @@ func Decode(r *Record, idHeader string) Event {
 	if idHeader == "" {
 		idHeader = HeaderID
 	}
-	e := Event{Topic: r.Topic, Key: string(r.Key), Payload: r.Value, Time: r.Time,
-		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset}}
+	e := Event{
+		Topic: r.Topic, Key: string(r.Key), Payload: r.Value, Time: r.Time,
+		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset},
+	}
 	var id, ceID string
 	for i := range r.Headers {
 		name, value := r.Headers[i].Key, r.Headers[i].Value

@@ -415,8 +415,10 @@ func TestNotTheOwner(t *testing.T) {
 	}
 	t.Cleanup(app.Close)
 	alone := newInbox(t, app, "ledger", small(inbox.Config{}))
-	for what, err := range map[string]error{"Prepare": alone.Prepare(t.Context()), "Maintain": alone.Maintain(t.Context()),
-		"Handle": func() error { _, err := alone.Each(write).Handle(t.Context(), some(1)); return err }()} {
+	for what, err := range map[string]error{
+		"Prepare": alone.Prepare(t.Context()), "Maintain": alone.Maintain(t.Context()),
+		"Handle": func() error { _, err := alone.Each(write).Handle(t.Context(), some(1)); return err }(),
+	} {
 		if err == nil || !strings.Contains(err.Error(), "MaintenanceDB") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -83,8 +83,10 @@ func writeAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 func some(n int) []event.Event {
 	events := make([]event.Event, n)
 	for i := range events {
-		events[i] = event.Event{ID: event.NewID(), Topic: "payments", Type: "PaymentCreated", Key: "k", Payload: []byte("{}"),
-			Position: event.Position{Partition: 3, Offset: int64(i)}}
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: "payments", Type: "PaymentCreated", Key: "k", Payload: []byte("{}"),
+			Position: event.Position{Partition: 3, Offset: int64(i)},
+		}
 	}
 	return events
 }

@@ -80,8 +80,16 @@ func (i idScanner) ScanUUID(v pgtype.UUID) error {
 func (r *rowReader) targets() []any {
 	e := &r.e
 	return []any{
-		idScanner{&e.ID}, interned{r, &e.Source}, interned{r, &e.Tenant}, interned{r, &e.Topic}, &e.Key, interned{r, &e.Type},
-		interned{r, &e.ContentType}, &r.headers, payloadScanner{r}, &e.Time,
+		idScanner{&e.ID},
+		interned{r, &e.Source},
+		interned{r, &e.Tenant},
+		interned{r, &e.Topic},
+		&e.Key,
+		interned{r, &e.Type},
+		interned{r, &e.ContentType},
+		&r.headers,
+		payloadScanner{r},
+		&e.Time,
 	}
 }
 

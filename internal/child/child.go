@@ -59,6 +59,12 @@ func Start(cmd *exec.Cmd, logPath string, dying syscall.Signal) (*Process, error
 // Done is closed when the child has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Wait waits for the child's end and returns how it ended, as exec.Cmd.Wait does.
+func (p *Process) Wait() error {
+	<-p.done
+	return p.err
+}
+
 // PID is the child's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

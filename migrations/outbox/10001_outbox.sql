@@ -21,6 +21,7 @@ create table outbox_event (
 	created_at   timestamptz not null default clock_timestamp(),
 	primary key (lane, id),
 	constraint outbox_event_topic check (topic ~ '^[a-zA-Z0-9._-]+$' and octet_length(topic) <= 249 and topic not in ('.', '..')),
+	constraint outbox_event_message_id check (message_id not in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')),
 	constraint outbox_event_type check (type <> ''),
 	constraint outbox_event_key check (octet_length(key) <= 8192),
 	constraint outbox_event_headers check (headers is null or (jsonb_typeof(headers) = 'object'
