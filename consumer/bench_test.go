@@ -5,6 +5,7 @@ package consumer_test
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -37,7 +38,9 @@ func BenchmarkConsume(b *testing.B) {
 			}
 			rs = append(rs, r)
 		}
-		produceAt(b, kafkatest.Brokers(b), topic, rs)
+		for part := range slices.Chunk(rs, 5000) {
+			produceAt(b, kafkatest.Brokers(b), topic, part)
+		}
 	}
 	b.ReportAllocs()
 	before := cpu()

@@ -3,6 +3,8 @@ package consumer_test
 import (
 	"context"
 	"log/slog"
+	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -200,5 +202,69 @@ func TestBrokerRestart(t *testing.T) {
 	}
 	if down, up := said.count("cannot be used"), said.count("can be used again"); down != up || down > 3 {
 		t.Errorf("said down %d times and up %d times:\n%s", down, up, said.b.String())
+	}
+}
+
+// A process that dies repeats what it decided after its last commit, and nothing before.
+func TestACrashRepeatsOnlyTheUncommittedTail(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	brokers := kafkatest.Brokers(t)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	in, out := make(chan struct{}), make(chan struct{})
+	h := newHandler()
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if events[0].Position.Offset == 5 {
+			in <- struct{}{}
+			<-out
+		}
+		return applied(len(events)), nil
+	}
+	wires := &wires{}
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 5, -1, -1
+	cfg.Dial = wires.dial
+	m := start(t, h, topic, cfg)
+	recv(t, "the second batch", in)
+	wires.cut() // from here on this member is dead to Kafka, and decides offsets 5 to 9 all the same
+	close(out)
+	h.await(t, 10)
+	m.stop(t)
+	if got := committed(t, brokers, topic, topic, 1); got[0] != 5 {
+		t.Errorf("committed %v", got)
+	}
+	h = newHandler()
+	start(t, h, topic, config(topic))
+	offsetsOf(t, h.await(t, 5)[0], 5, 10)
+}
+
+// wires are connections that can be cut for good.
+type wires struct {
+	mu   sync.Mutex
+	open []net.Conn
+	dead bool
+}
+
+func (w *wires) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if w.dead {
+		_ = c.Close()
+		return nil, net.ErrClosed
+	}
+	w.open = append(w.open, c)
+	return c, nil
+}
+
+func (w *wires) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = true
+	for _, c := range w.open {
+		_ = c.Close()
 	}
 }
