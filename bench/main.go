@@ -64,7 +64,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance has -producer-compression")
 	f.IntVar(&o.producer.BatchSize, "producer-batch", 262144, "ProducerPerformance's batch.size, bytes")
 	f.IntVar(&o.producer.LingerMS, "producer-linger", 5, "ProducerPerformance's linger.ms")
-	f.StringVar(&o.producer.Compression, "producer-compression", "lz4", "ProducerPerformance's compression.type")
+	f.StringVar(&o.producer.Compression, "producer-compression", "snappy", "ProducerPerformance's compression.type")
 	f.BoolVar(&o.tune, "tune", false, "try ProducerPerformance's settings first, and use the best")
 	f.BoolVar(&o.memory, "memory", false, "the memory case too: it takes minutes")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := start(ctx)
+	s, err := start(ctx, o.only != "inbox")
 	if err != nil {
 		return err
 	}

@@ -38,24 +38,19 @@ type stack struct {
 	dir     string
 }
 
-func start(ctx context.Context) (s *stack, err error) {
+// start starts Postgres, and Kafka where a case needs it.
+func start(ctx context.Context, withKafka bool) (s *stack, err error) {
 	s = &stack{}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
-	if s.libs, err = kafkatest.Libs(); err != nil {
-		return s, err
+	if withKafka {
+		if err := s.startKafka(); err != nil {
+			return s, err
+		}
 	}
-	var fake bool
-	if s.brokers, fake, err = kafkatest.Shared(); err != nil {
-		return s, err
-	}
-	if fake {
-		return s, errors.New("an imitation of Kafka has no speed worth measuring: install Java 17 and Maven")
-	}
-	s.kafka = &kafka.Client{Addr: kafka.TCP(s.brokers...), Timeout: time.Minute}
 	if s.pg, err = pgtest.Standalone(postgresSettings...); err != nil {
 		return s, err
 	}
@@ -76,6 +71,21 @@ func start(ctx context.Context) (s *stack, err error) {
 	cfg.MaxConns = 40
 	s.db, err = pgxpool.NewWithConfig(ctx, cfg)
 	return s, err
+}
+
+func (s *stack) startKafka() (err error) {
+	if s.libs, err = kafkatest.Libs(); err != nil {
+		return err
+	}
+	var fake bool
+	if s.brokers, fake, err = kafkatest.Shared(); err != nil {
+		return err
+	}
+	if fake {
+		return errors.New("an imitation of Kafka has no speed worth measuring: install Java 17 and Maven")
+	}
+	s.kafka = &kafka.Client{Addr: kafka.TCP(s.brokers...), Timeout: time.Minute}
+	return nil
 }
 
 func (s *stack) close() {
@@ -118,8 +128,10 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 func (s *stack) about(ctx context.Context) (map[string]string, error) {
 	a := map[string]string{
 		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(), "cores": fmt.Sprint(runtime.NumCPU()),
-		"kafka": "one broker, client jar " + s.kafkaVersion() + ", 512 MB heap, " + fmt.Sprint(partitions) + " partitions",
-		"load":  load(),
+		"load": load(),
+	}
+	if s.kafka != nil {
+		a["kafka"] = fmt.Sprintf("one broker, %s, heap of 512 MB, %d partitions", s.kafkaVersion(), partitions)
 	}
 	rows, err := s.db.Query(ctx, queryPostgres)
 	if err != nil {
