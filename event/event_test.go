@@ -161,3 +161,10 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestHeadersTakeOneAllocation(t *testing.T) {
+	e, dst := full(), make([]event.Header, 0, 16)
+	if n := testing.AllocsPerRun(100, func() { event.AppendHeaders(dst, &e) }); n > 1 {
+		t.Errorf("%v allocations for an event's headers, want 1", n)
+	}
+}
