@@ -33,7 +33,7 @@ type runCommand struct {
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
-	Compression    string        `default:"lz4" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
+	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
 	PublishTimeout time.Duration `default:"10s" help:"How long one request to Kafka may take, at least 100ms. Then it is sent again."`
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
 
