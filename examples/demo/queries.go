@@ -1,0 +1,56 @@
+package main
+
+// What the tables hold, read by nothing but SQL. The workers' statements are elsewhere, and none is shared with them.
+
+const queryCounts = `-- demo: counts on the way
+select (select count(*) from {schema}outbox_event), (select count(*) from {schema}outbox_claim),
+	(select count(*) from {schema}ledger_entry),
+	(select count(*) from {schema}email_notification where status = 'sent'),
+	(select count(*) from {schema}email_notification where status in ('pending', 'sending'))`
+
+const queryFigures = `-- demo: figures at the end
+select (select count(*) from {schema}outbox_event), (select count(*) from {schema}outbox_claim),
+	(select count(*) from {schema}ledger_entry),
+	(select coalesce(sum(amount), 0)::bigint from {schema}ledger_entry where amount > 0),
+	(select coalesce(sum(amount), 0)::bigint from {schema}ledger_entry),
+	(select count(*) from {schema}email_notification where status = 'sent'),
+	(select count(*) from {schema}email_notification where status <> 'sent')`
+
+const queryPayments = `-- demo: payments
+select payment_id::text, event_id::text, account_id, amount, currency from {schema}payment`
+
+const queryInbox = `-- demo: inbox rows per consumer, and how many of them belong to a payment
+select m.consumer_name, count(*), count(p.event_id)
+from (select consumer_name, message_id from {schema}inbox_message
+	union all select consumer_name, message_id from {schema}inbox_message_any) m
+left join {schema}payment p on p.event_id = m.message_id
+group by m.consumer_name order by m.consumer_name`
+
+const queryPairs = `-- demo: payments and what is booked of them
+select p.payment_id::text, count(l.id) from {schema}payment p left join {schema}ledger_entry l on l.source_payment_id = p.payment_id
+group by p.payment_id
+having count(*) filter (where l.amount = p.amount and l.currency = p.currency) <> 1
+	or count(*) filter (where l.amount = -p.amount and l.currency = p.currency and l.account_id = p.account_id) <> 1
+	or count(l.id) <> 2
+order by p.payment_id`
+
+const queryStrayEntries = `-- demo: entries of no payment
+select l.source_payment_id::text, count(*) from {schema}ledger_entry l
+where not exists (select from {schema}payment p where p.payment_id = l.source_payment_id)
+group by l.source_payment_id order by l.source_payment_id`
+
+const queryNotifications = `-- demo: payments without exactly one notification that was sent
+select p.payment_id::text, count(n.id)
+from {schema}payment p left join {schema}email_notification n on n.source_payment_id = p.payment_id
+group by p.payment_id
+having count(n.id) <> 1 or count(*) filter (where n.status = 'sent' and n.amount = p.amount) <> 1
+order by p.payment_id`
+
+const queryStrayNotifications = `-- demo: notifications of no payment
+select n.source_payment_id::text, count(*) from {schema}email_notification n
+where not exists (select from {schema}payment p where p.payment_id = n.source_payment_id)
+group by n.source_payment_id order by n.source_payment_id`
+
+// The placeholder is the schema's name here.
+const queryDrop = `-- demo: drop what the demo made
+drop schema if exists {schema} cascade`
