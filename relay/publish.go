@@ -28,16 +28,21 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 	pause, since := newBackOff(), time.Now()
 	todo := c.events
 	for attempt := 1; len(todo) > 0; attempt++ {
-		deadline, ok := r.lanes.deadline(grants)
-		if !ok || !time.Now().Before(deadline) || ctx.Err() != nil {
+		held, release := r.whileHeld(ctx, grants)
+		if held.Err() != nil {
+			release()
 			result.late = ctx.Err() == nil
 			break
 		}
 		var acked int
 		var failure error
-		todo, acked, failure = r.attempt(ctx, deadline, c, todo, &result)
+		todo, acked, failure = r.attempt(held, c, todo, &result)
+		late := context.Cause(held) == errLeaseOver
+		release()
 		result.acked += acked
-		r.kafka.report(failure, time.Now())
+		if !late {
+			r.kafka.report(failure, time.Now())
+		}
 		if failure != nil && len(todo) > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(len(todo), failure)
@@ -58,11 +63,47 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 	return result
 }
 
+// errLeaseOver ends an attempt whose lanes may be another relay's by now.
+var errLeaseOver = errors.New("relay: the lease ran out")
+
+// whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
+// renew the lease meanwhile move the end: a slow broker does not cost a lane.
+func (r *Relay) whileHeld(ctx context.Context, grants []grant) (held context.Context, release func()) {
+	held, cancel := context.WithCancelCause(ctx)
+	until, ok := r.lanes.deadline(grants)
+	if !ok || !time.Now().Before(until) {
+		cancel(errLeaseOver)
+		return held, func() {}
+	}
+	done := make(chan struct{})
+	timer := time.NewTimer(time.Until(until))
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-held.Done():
+				return
+			case <-timer.C:
+			}
+			until, ok := r.lanes.deadline(grants)
+			left := time.Until(until)
+			if !ok || left <= 0 {
+				cancel(errLeaseOver)
+				return
+			}
+			timer.Reset(left)
+		}
+	}()
+	return held, func() {
+		timer.Stop()
+		cancel(nil)
+		<-done
+	}
+}
+
 // attempt sends the events once and returns those to send again, with the first reason. Lanes with a refused event are
 // stopped: what remains of them is not sent again by this claim.
-func (r *Relay) attempt(ctx context.Context, deadline time.Time, c *claim, todo []event.Event, result *published) (again []event.Event, acked int, failure error) {
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
+func (r *Relay) attempt(ctx context.Context, c *claim, todo []event.Event, result *published) (again []event.Event, acked int, failure error) {
 	verdicts := r.to.Publish(ctx, todo)
 	if len(verdicts) != len(todo) {
 		return todo, 0, errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")

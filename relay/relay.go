@@ -13,6 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within DrainTimeout.
+var ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
+
 // Relay publishes what producers append. Make one with [New].
 type Relay struct {
 	db  *pgxpool.Pool
@@ -96,7 +99,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	abandon()
 	others.Wait()
 	if left := r.undrained.Load(); err == nil && left > 0 {
-		err = fmt.Errorf("relay: %d events were not acked within DrainTimeout; their next owner sends them again", left)
+		err = fmt.Errorf("%w: %d events; their next owner sends them again", ErrNotDrained, left)
 	}
 	return err
 }

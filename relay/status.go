@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Status is the state of an outbox as its database shows it, whichever relays work on it.
@@ -38,16 +39,27 @@ type TopicStatus struct {
 
 // Status reads the state of the outbox. It counts every waiting event, which takes a second or so per ten million; for
 // a figure every few seconds use Backlog.
-func (r *Relay) Status(ctx context.Context) (Status, error) {
+func (r *Relay) Status(ctx context.Context) (Status, error) { return readStatus(ctx, r.db, r.q) }
+
+// ReadStatus is [Relay.Status] for who has no relay.
+func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
+	q, err := newQueries(schema)
+	if err != nil {
+		return Status{}, fmt.Errorf("relay: %w", err)
+	}
+	return readStatus(ctx, db, q)
+}
+
+func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, error) {
 	var st Status
-	rows, err := r.db.Query(ctx, r.q.statusLanes)
+	rows, err := db.Query(ctx, q.statusLanes)
 	if err == nil {
 		st.Lanes, err = pgx.CollectRows(rows, scanLane)
 	}
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
 	}
-	rows, err = r.db.Query(ctx, r.q.statusTopics)
+	rows, err = db.Query(ctx, q.statusTopics)
 	if err == nil {
 		st.Topics, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TopicStatus, err error) {
 			var age float64

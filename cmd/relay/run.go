@@ -102,7 +102,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 	others.Go(func() { s.sample(beside) })
 	p.log.Info("running", "version", version())
 	if err := s.relay.Run(ctx); err != nil {
-		if ctx.Err() != nil {
+		if errors.Is(err, relay.ErrNotDrained) {
 			return &undrainedError{err}
 		}
 		return explained(err)

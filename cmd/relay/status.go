@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -30,11 +28,7 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	defer pool.Close()
-	r, err := relay.New(pool, nobody{}, relay.Config{Schema: c.Schema, Logger: p.log})
-	if err != nil {
-		return err
-	}
-	st, err := r.Status(ctx)
+	st, err := relay.ReadStatus(ctx, pool, c.Schema)
 	if wrongSchema(err) {
 		return fmt.Errorf("the outbox's tables are missing: run `relay migrate`, or set --schema: %w", err)
 	}
@@ -47,13 +41,6 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 		return encoder.Encode(st)
 	}
 	return writeStatus(p.stdout, st)
-}
-
-// nobody stands where a relay that only answers questions needs a publisher.
-type nobody struct{}
-
-func (nobody) Publish(_ context.Context, events []event.Event) []error {
-	return slices.Repeat([]error{errors.New("status publishes nothing")}, len(events))
 }
 
 // share is what one owner has.

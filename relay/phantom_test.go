@@ -1,0 +1,86 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestPhantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is published
+// must have survived: the claim's own commit put it on the disk first.
+func TestPhantom(t *testing.T) {
+	t.Parallel()
+	db, server := asyncServer(t)
+	to := &memory{}
+	lanes := make(chan struct{}, relay.Lanes)
+	running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Lease = time.Minute // no heartbeat's commit comes between: the claim's own must do it
+		c.Observer.LaneTaken = func(int16, int64) { lanes <- struct{}{} }
+	})))
+	for range relay.Lanes {
+		<-lanes
+	}
+	asyncPay(t, db)
+	pgtest.Await(t, "the event to be published", func() (bool, error) { return to.count() == 1, nil })
+	crash(t, db, server)
+	if n := pgtest.One[int](t, db, `select count(*) from payment`); n != 1 {
+		t.Errorf("an event was published whose payment is gone")
+	}
+}
+
+// TestWithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything durable sees
+// the row, and the crash takes it back.
+func TestWithoutBarrierThereArePhantoms(t *testing.T) {
+	t.Parallel()
+	db, server := asyncServer(t)
+	asyncPay(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 1 {
+		t.Fatalf("%d events are visible", n)
+	}
+	crash(t, db, server)
+	if n := pgtest.One[int](t, db, `select count(*) from payment`); n != 0 {
+		t.Skip("the server had written the commit by itself before it was killed")
+	}
+}
+
+// asyncServer is a server whose WAL writer is slow, so that an asynchronous commit stays in memory.
+func asyncServer(t *testing.T) (*pgtest.DB, *pgtest.Server) {
+	t.Helper()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	db.Exec(t, `create table payment (id int)`)
+	db.Exec(t, `alter system set wal_writer_delay = '10s'`)
+	db.Exec(t, `alter system set autovacuum = off`)
+	db.Exec(t, `select pg_reload_conf()`)
+	db.Exec(t, `checkpoint`)
+	return db, server
+}
+
+func asyncPay(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `select set_config('synchronous_commit', 'off', true)`)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `insert into payment values ($1)`, 1)
+		}
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type) values ('payments', 'k', $1)`, "T")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
+	t.Helper()
+	server.Kill()
+	server.Start(t)
+	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
+}
