@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -59,7 +60,7 @@ func (c *customers) run(ctx context.Context) error {
 		timer.Reset(time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(c.rate))))
 		select {
 		case <-ctx.Done():
-			return group.Wait()
+			return errors.Join(group.Wait(), ctx.Err())
 		case <-timer.C:
 		}
 		group.Go(func() error { return c.one(ctx, i) })
@@ -96,8 +97,8 @@ func (c *customers) pay(ctx context.Context, i int, p payment) error {
 		if err == nil {
 			return c.note(got, p, replayed)
 		}
-		if status, final := err.(finalError); final {
-			return fmt.Errorf("payment %d: %w", i, status)
+		if _, final := errors.AsType[finalError](err); final {
+			return fmt.Errorf("payment %d: %w", i, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -46,13 +46,16 @@ func main() {
 		os.Exit(childMain(role))
 	}
 	ctx, stop := service.Signals(context.Background(), func(os.Signal) { os.Exit(service.CodeForced) })
-	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := command(ctx, os.Args[1:], os.Stdout, os.Stderr, nil)
 	stop()
 	os.Exit(code)
 }
 
+// tamper is called before the count. Tests break something there that the count must find.
+type tamper func(ctx context.Context, s *stack, e evidence) error
+
 // command is the program without its process. The end of ctx is what a signal is to the process.
-func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func command(ctx context.Context, args []string, stdout, stderr io.Writer, before tamper) int {
 	var f flags
 	line := service.CommandLine{Name: "demo", Prefix: "DEMO_", Footer: footer,
 		Description: "Makes payments, breaks things on the way, and counts what became of them."}
@@ -64,7 +67,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = f.check()
 	}
 	if err == nil {
-		err = run(ctx, f, stdout, nil)
+		err = run(ctx, f, stdout, before)
 	}
 	usage, isUsage := errors.AsType[*service.UsageError](err)
 	switch {

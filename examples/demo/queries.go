@@ -19,7 +19,8 @@ select (select count(*) from {schema}outbox_event), (select count(*) from {schem
 const queryPayments = `-- demo: payments
 select payment_id::text, event_id::text, account_id, amount, currency from {schema}payment`
 
-const queryInbox = `-- demo: inbox rows per consumer, and how many of them belong to a payment
+const queryInbox = `-- demo: inbox rows per consumer
+-- The second count is of those that belong to a payment.
 select m.consumer_name, count(*), count(p.event_id)
 from (select consumer_name, message_id from {schema}inbox_message
 	union all select consumer_name, message_id from {schema}inbox_message_any) m

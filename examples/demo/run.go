@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// run is the demo. tamper, when it is there, is called before the count: tests break something that the count must find.
-func run(ctx context.Context, f flags, out io.Writer, tamper func(ctx context.Context, s *stack) error) error {
+// run is the demo. before may be nil.
+func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 	tell := newTeller(out, f.Payments)
 	broken := &faults{on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{})}
 	s, err := openStack(ctx, f, tell.say, broken.mail)
@@ -40,8 +40,8 @@ func run(ctx context.Context, f flags, out io.Writer, tamper func(ctx context.Co
 		return err
 	}
 	tell.end()
-	if tamper != nil {
-		if err := tamper(ctx, s); err != nil {
+	if before != nil {
+		if err := before(ctx, s, s.evidence(buyers)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// envMain makes this test binary the demo itself.
+const envMain = "EFFECTONCE_DEMO_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(envRole); role != "" {
+		os.Exit(childMain(role))
+	}
+	if os.Getenv(envMain) != "" {
+		main()
+	}
+	pgtest.Main(m, kafkatest.Stop)
+}
+
+// demo is a demo in a process of its own, with everything of its own, as `go run ./examples/demo` has.
+type demo struct {
+	*exec.Cmd
+	tmp string
+	out *output
+}
+
+func start(t *testing.T, args ...string) *demo {
+	t.Helper()
+	// Root's Postgres runs as another account, which cannot go where t.TempDir is.
+	tmp, err := os.MkdirTemp("", "effectonce-demo-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &demo{Cmd: exec.Command(self, args...), tmp: tmp, out: &output{}}
+	d.Env = append(os.Environ(), envMain+"=1", "TMPDIR="+tmp)
+	d.Stdout, d.Stderr = d.out, d.out
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Process.Kill() })
+	return d
+}
+
+// end waits for the process, checks that it has left no file, and returns its exit code. Without a way to the binaries of
+// Postgres there is nothing to test.
+func (d *demo) end(t *testing.T) int {
+	t.Helper()
+	_ = d.Wait()
+	if strings.Contains(d.out.String(), "demo: fetching Postgres") {
+		t.Skipf("Postgres cannot be fetched here:\n%s", d.out)
+	}
+	left, err := os.ReadDir(d.tmp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	return d.ProcessState.ExitCode()
+}
+
+// output is what a process says, readable while it runs.
+type output struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all.String()
+}
+
+func TestEmbedded(t *testing.T) {
+	t.Parallel()
+	d := start(t, "--payments=200", "--rate=200")
+	if code := d.end(t); code != 0 {
+		t.Fatalf("exit code %d:\n%s", code, d.out)
+	}
+	for _, want := range []string{
+		`(?m)^  payments +200   of `,
+		`(?m)^  outbox rows left +0 `,
+		`(?m)^  records in Kafka +2\d\d   of 200 events: [1-9]\d* duplicates`,
+		`(?m)^  inbox rows of email +200 `,
+		`(?m)^  inbox rows of ledger +200 `,
+		`(?m)^  ledger pairs +200 .* balance of all entries is 0`,
+		`(?m)^  notifications sent +200   and 0 not`,
+		`(?m)^  mails accepted +200   2 mails were taken by a server that hung up`,
+		`killed relay-1 \(kill -9, pid \d+\)`, `started relay-1 again`,
+		`killed ledger`, `started ledger again`, `killed email`, `started email again`,
+		`delivered [1-9]\d* records a second time`,
+		`; 10 requests came twice`,
+		`(?m)^Every payment has exactly one ledger pair and one mail\.$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(d.out.String()) {
+			t.Errorf("the output has no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(d.out)
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	d := start(t, "--payments=100000", "--rate=50")
+	pgtest.Await(t, "payments that are on their way", func() (bool, error) {
+		if strings.Contains(d.out.String(), "demo: ") {
+			d.end(t)
+			return false, fmt.Errorf("the demo has ended:\n%s", d.out)
+		}
+		return regexp.MustCompile(`booked [1-9]`).MatchString(d.out.String()), nil
+	})
+	family := descendants(t, d.Process.Pid)
+	// Two relays, two workers, Postgres with its own.
+	if runtime.GOOS == "linux" && len(family) < 5 {
+		t.Errorf("%d processes, want 5 and more", len(family))
+	}
+	if err := d.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := d.end(t); code != codeInterrupted {
+		t.Errorf("exit code %d, want %d:\n%s", code, codeInterrupted, d.out)
+	}
+	for _, pid := range family {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+}
+
+// descendants are the processes below pid; none where there is no /proc.
+func descendants(t *testing.T, pid int) (all []int) {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	children := map[int][]int{}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		var id, parent int
+		var state string
+		// The name stands in parentheses, and may hold anything.
+		_, _ = fmt.Sscan(string(b[bytes.LastIndexByte(b, ')')+1:]), &state, &parent)
+		_, _ = fmt.Sscan(string(b), &id)
+		children[parent] = append(children[parent], id)
+	}
+	var walk func(int)
+	walk = func(p int) {
+		for _, c := range children[p] {
+			all = append(all, c)
+			walk(c)
+		}
+	}
+	walk(pid)
+	return all
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"--payments=0"}, {"--rate=0"}, {"--payments=many"}, {"--nonsense"}, {"--database-url=mysql://here"}} {
+		var out, errs bytes.Buffer
+		if code := command(t.Context(), args, &out, &errs, nil); code != 2 || errs.Len() == 0 {
+			t.Errorf("%v: exit code %d with %q", args, code, errs.String())
+		}
+	}
+}
