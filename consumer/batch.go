@@ -48,8 +48,10 @@ type decoder struct {
 }
 
 func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *decoder {
-	return &decoder{topic: topic, partition: partition, idHeader: idHeader, maxBatch: maxBatch,
-		table: crc32.MakeTable(crc32.Castagnoli), names: map[string]string{}}
+	return &decoder{
+		topic: topic, partition: partition, idHeader: idHeader, maxBatch: maxBatch,
+		table: crc32.MakeTable(crc32.Castagnoli), names: map[string]string{},
+	}
 }
 
 // batchHeader is the head of a record batch (format 2).
@@ -144,9 +146,11 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	if crc32.Checksum(batch[21:], d.table) != be.Uint32(batch[17:]) {
 		return nil, nil, fmt.Errorf("the record batch at offset %d has a wrong checksum", base)
 	}
-	h := &batchHeader{base: base, last: base + int64(int32(be.Uint32(batch[23:]))), attributes: int16(be.Uint16(batch[21:])),
+	h := &batchHeader{
+		base: base, last: base + int64(int32(be.Uint32(batch[23:]))), attributes: int16(be.Uint16(batch[21:])),
 		firstTime: int64(be.Uint64(batch[27:])), stamp: int64(be.Uint64(batch[35:])), producer: int64(be.Uint64(batch[43:])),
-		count: int(int32(be.Uint32(batch[57:]))), body: batch[batchHead:len(batch):len(batch)]}
+		count: int(int32(be.Uint32(batch[57:]))), body: batch[batchHead:len(batch):len(batch)],
+	}
 	if h.last < h.base {
 		return nil, nil, fmt.Errorf("the record batch at offset %d ends before it begins", base)
 	}

@@ -196,10 +196,12 @@ func FuzzDecodeBatch(f *testing.F) {
 // BenchmarkDecode decodes fetches of 1 MiB of records of 512 bytes with all of our headers: what one core can do without a broker.
 func BenchmarkDecode(b *testing.B) {
 	const records = 1500
-	e := event.Event{ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
+	e := event.Event{
+		ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
 		Time:     time.UnixMilli(1_700_000_000_123),
 		Position: event.Position{Epoch: "0199a4c2-7d1c-7000-8000-000000000000.1", Lane: 3, Seq: 123456},
-		Headers:  map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
+		Headers:  map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+	}
 	var rs []testRecord
 	for i := range records {
 		rs = append(rs, testRecord{delta: int64(i), key: []byte("account-12345"), value: make([]byte, 512), headers: event.AppendHeaders(nil, &e)})

@@ -150,8 +150,10 @@ func (cfg Config) check() error {
 		{cfg.MaxBatchBytes >= 1<<20 && cfg.MaxBatchBytes <= 1<<30, "MaxBatchBytes", cfg.MaxBatchBytes, "between 1 MiB and 1 GiB"},
 		{cfg.SessionTimeout >= time.Second, "SessionTimeout", cfg.SessionTimeout, "at least 1 s (the broker's own minimum is 6 s unless it was changed)"},
 		{cfg.RebalanceTimeout >= time.Second, "RebalanceTimeout", cfg.RebalanceTimeout, "at least 1 s"},
-		{cfg.HeartbeatInterval >= 10*time.Millisecond && cfg.HeartbeatInterval <= cfg.SessionTimeout/3, "HeartbeatInterval",
-			cfg.HeartbeatInterval, "at least 10 ms and at most a third of SessionTimeout"},
+		{
+			cfg.HeartbeatInterval >= 10*time.Millisecond && cfg.HeartbeatInterval <= cfg.SessionTimeout/3, "HeartbeatInterval",
+			cfg.HeartbeatInterval, "at least 10 ms and at most a third of SessionTimeout",
+		},
 	} {
 		if !c.ok {
 			return fmt.Errorf("consumer: Config.%s is %v: it must be %s", c.name, c.got, c.want)

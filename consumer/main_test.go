@@ -93,9 +93,11 @@ func (h *handler) byPartition() map[int32][]event.Event {
 
 // config has short times, so that rebalances do not slow the tests down.
 func config(group string) consumer.Config {
-	return consumer.Config{Group: group, SessionTimeout: 6 * time.Second, RebalanceTimeout: 3 * time.Second,
+	return consumer.Config{
+		Group: group, SessionTimeout: 6 * time.Second, RebalanceTimeout: 3 * time.Second,
 		HeartbeatInterval: 100 * time.Millisecond, FetchWait: 100 * time.Millisecond, CommitEvery: 20 * time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler)}
+		Logger: slog.New(slog.DiscardHandler),
+	}
 }
 
 // member is a running consumer.

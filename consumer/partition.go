@@ -211,8 +211,10 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error) {
 	p.mu.Lock()
 	p.halted = &h
 	p.mu.Unlock()
-	attrs := []any{"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
-		"do", "mend the cause and restart this worker: the partition starts again at this offset, nothing is lost, what follows waits"}
+	attrs := []any{
+		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
+		"do", "mend the cause and restart this worker: the partition starts again at this offset, nothing is lost, what follows waits",
+	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {
 		attrs = append(attrs, "stack", string(panicked.stack))

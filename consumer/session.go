@@ -68,26 +68,25 @@ type generation struct {
 	commits    *committer
 	partitions []*partition
 
-	work         context.Context // ends when no new batch shall begin
-	stopWork     context.CancelFunc
-	handle       context.Context // the handlers' own; ends with the generation, or when draining took too long
-	cancelHandle context.CancelCauseFunc
+	stopWork     context.CancelFunc      // no new batch shall begin
+	cancelHandle context.CancelCauseFunc // handlers shall end too: the generation is over, or draining took too long
 }
 
 // generation runs one generation and returns when its handlers have ended and its offsets are committed: true when ctx ended,
 // with the generation still alive, so that the caller can leave the group in order.
 func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (drained bool) {
 	g := &generation{c: c, gen: kg}
-	g.work, g.stopWork = context.WithCancel(ctx)
-	defer g.stopWork()
-	g.handle, g.cancelHandle = context.WithCancelCause(context.WithoutCancel(ctx))
-	defer g.cancelHandle(nil)
+	work, stopWork := context.WithCancel(ctx)
+	defer stopWork()
+	handle, cancelHandle := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancelHandle(nil)
+	g.stopWork, g.cancelHandle = stopWork, cancelHandle
 	g.commits = &committer{send: kg.CommitOffsets, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
 	g.assign()
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {
-		g.run(ended)
+		g.run(ended, work, handle)
 		close(finished)
 		if ctx.Err() != nil {
 			// The generation lives until this function returns: it must not return before the group is closed, or kafka-go
@@ -113,8 +112,10 @@ func (g *generation) assign() {
 		for _, a := range g.gen.Assignments[topic] {
 			name := Partition{Topic: topic, ID: int32(a.ID)}
 			names = append(names, name)
-			g.partitions = append(g.partitions, &partition{Partition: name, c: c, budget: limit, commits: g.commits,
-				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1})
+			g.partitions = append(g.partitions, &partition{
+				Partition: name, c: c, budget: limit, commits: g.commits,
+				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1,
+			})
 		}
 	}
 	c.setGeneration(g)
@@ -131,17 +132,17 @@ func (g *generation) over(err error) {
 }
 
 // run works until the generation ended or Run's ctx did, and the handlers have returned; then it commits what they decided.
-func (g *generation) run(ended context.Context) {
+func (g *generation) run(ended, work, handle context.Context) {
 	defer context.AfterFunc(ended, func() { g.over(kafka.ErrGenerationEnded) })()
 
 	var workers, commits sync.WaitGroup
 	commitCtx, stopCommits := context.WithCancel(context.Background())
 	commits.Go(func() { g.commits.run(commitCtx) })
 	for _, p := range g.partitions {
-		workers.Go(func() { p.run(g.work, g.handle) })
+		workers.Go(func() { p.run(work, handle) })
 	}
-	<-g.work.Done()
-	g.await(&workers)
+	<-work.Done()
+	g.await(handle, &workers)
 	stopCommits()
 	commits.Wait()
 	if err := g.commits.last(); err != nil {
@@ -150,7 +151,7 @@ func (g *generation) run(ended context.Context) {
 }
 
 // await waits for the handlers, with a word when they take too long.
-func (g *generation) await(workers *sync.WaitGroup) {
+func (g *generation) await(handle context.Context, workers *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
 		workers.Wait()
@@ -161,7 +162,7 @@ func (g *generation) await(workers *sync.WaitGroup) {
 	select {
 	case <-done:
 		return
-	case <-g.handle.Done():
+	case <-handle.Done():
 	case <-drain.C:
 		g.cancelHandle(errors.New("the consumer was told to stop, and DrainTimeout is over"))
 	}

@@ -268,13 +268,15 @@ func TestThePinDecides(t *testing.T) {
 	t.Parallel()
 	pinned, pinErr := 8, error(nil)
 	f := &fake{partitions: 8, produce: func(context.Context, request) *produce.ResponsePartition { return &produce.ResponsePartition{} }}
-	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, RecheckEvery: time.Nanosecond,
+	k := newKafka(t, []string{"nowhere:1"}, Config{
+		Transport: f, RecheckEvery: time.Nanosecond,
 		Pin: func(_ context.Context, topic string, partitions int) (int, error) {
 			if topic != "t" || partitions != f.partitions {
 				t.Errorf("Pin(%q, %d)", topic, partitions)
 			}
 			return pinned, pinErr
-		}})
+		},
+	})
 	verdict := func() error { return k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0] }
 	if err := verdict(); err != nil {
 		t.Fatal(err)

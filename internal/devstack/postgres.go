@@ -18,8 +18,10 @@ import (
 )
 
 // settings give up durability against a power cut, which data that is thrown away does not need.
-var settings = []string{"fsync=off", "full_page_writes=off", "unix_socket_directories=", "max_connections=100",
-	"shared_buffers=128MB", "log_min_messages=warning", "timezone=UTC"}
+var settings = []string{
+	"fsync=off", "full_page_writes=off", "unix_socket_directories=", "max_connections=100",
+	"shared_buffers=128MB", "log_min_messages=warning", "timezone=UTC",
+}
 
 // Postgres is a server process of its own, at a free port of 127.0.0.1. On Linux it dies with this process.
 type Postgres struct {
