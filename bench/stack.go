@@ -110,18 +110,27 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 	if maxMessage > 0 {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: fmt.Sprint(maxMessage)})
 	}
-	res, err := s.kafka.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{
-		{Topic: name, NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: entries},
-	}})
-	if err == nil {
-		err = res.Errors[name]
-	}
-	if err != nil {
+	if err := s.createTopic(ctx, kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: entries}); err != nil {
 		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
 	}
 	return name, func() {
 		_, _ = s.kafka.DeleteTopics(context.WithoutCancel(ctx), &kafka.DeleteTopicsRequest{Topics: []string{name}})
 	}, nil
+}
+
+// createTopic waits for a broker that a busy machine has kept from its heartbeats: the cluster has none for that while.
+func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error {
+	deadline := time.Now().Add(time.Minute)
+	for {
+		res, err := s.kafka.CreateTopics(ctx, &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{topic}})
+		if err == nil {
+			err = res.Errors[topic.Topic]
+		}
+		if !errors.Is(err, kafka.InvalidReplicationFactor) || time.Now().After(deadline) || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(time.Second)
+	}
 }
 
 // about is what stands above the figures: versions, cores, settings.
