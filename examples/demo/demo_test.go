@@ -103,10 +103,10 @@ func TestEmbedded(t *testing.T) {
 	}
 	for _, want := range []string{
 		`(?m)^  payments +200   of `,
-		`(?m)^  outbox rows left +0 `,
+		`(?m)^  outbox rows left +0$`,
 		`(?m)^  records in Kafka +2\d\d   of 200 events: [1-9]\d* duplicates`,
-		`(?m)^  inbox rows of email +200 `,
-		`(?m)^  inbox rows of ledger +200 `,
+		`(?m)^  inbox rows of email +200$`,
+		`(?m)^  inbox rows of ledger +200$`,
 		`(?m)^  ledger pairs +200 .* balance of all entries is 0`,
 		`(?m)^  notifications sent +200   and 0 not`,
 		`(?m)^  mails accepted +200   2 mails were taken by a server that hung up`,

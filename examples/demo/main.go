@@ -19,7 +19,7 @@ type flags struct {
 	Payments     int      `default:"2000" help:"How many payments to make."`
 	Rate         int      `default:"500" help:"How many to make in a second."`
 	Keep         bool     `help:"Keep everything running at the end, and say where, until Ctrl-C. Real servers keep their data after that."`
-	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections."`
+	Faults       bool     `default:"true" negatable:"" help:"Deliver records twice, kill processes, and cut mail connections; --no-faults for none of it."`
 	DatabaseURL  string   `name:"database-url" secret:"" shown:"(fetched and started)" help:"Postgres to use, with the right to make a schema, which is dropped at the end."`
 	KafkaBrokers []string `shown:"(inside)" help:"Kafka to use, as host:port with commas between. The topic is deleted at the end."`
 	Topic        string   `shown:"(made up)" help:"Topic to use; it must be empty or not there yet."`

@@ -6,12 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // print writes the table and the verdict.
 func (r *report) print(out io.Writer) {
 	line := func(what string, n int64, format string, args ...any) {
-		fmt.Fprintf(out, "  %-28s %10s   %s\n", what, grouped(n), fmt.Sprintf(format, args...))
+		text := fmt.Sprintf("  %-20s %11s   %s", what, grouped(n), fmt.Sprintf(format, args...))
+		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}
 	fmt.Fprintln(out)
 	line("payments", r.payments, "of %s cents; %d requests came twice and were one payment", grouped(r.sum), r.replays)

@@ -34,7 +34,7 @@ func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 			return err
 		}
 	}
-	tell.say("Postgres, Kafka and a mail server are up; two relays, the ledger's worker and the email worker are starting")
+	tell.say("servers are up; two relays, the ledger and the email worker are starting")
 	tell.begin()
 	if err := work(ctx, s, buyers, broken, tell); err != nil {
 		return err
