@@ -82,9 +82,11 @@ func childMain(role string) int {
 }
 
 func (p places) worker(group string, log *slog.Logger) worker.Config {
-	return worker.Config{DatabaseURL: p.DatabaseURL, Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
+	return worker.Config{
+		DatabaseURL: p.DatabaseURL, Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
 		SkipMigrate: true, Logger: log,
-		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6}}
+		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
+	}
 }
 
 func runEmail(ctx context.Context, p places, log *slog.Logger) error {
@@ -96,8 +98,10 @@ func runEmail(ctx context.Context, p places, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return email.Run(ctx, email.Config{Config: p.worker(p.EmailGroup, log), Provider: smtp, Lookup: lookup,
-		SendTimeout: mailTimeout, Lease: mailLease, Backoff: mailBackoff})
+	return email.Run(ctx, email.Config{
+		Config: p.worker(p.EmailGroup, log), Provider: smtp, Lookup: lookup,
+		SendTimeout: mailTimeout, Lease: mailLease, Backoff: mailBackoff,
+	})
 }
 
 func runRelay(ctx context.Context, p places, log *slog.Logger) error {

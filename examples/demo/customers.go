@@ -44,8 +44,10 @@ const (
 )
 
 func newCustomers(url string, n, rate int, twice bool) *customers {
-	return &customers{url: url, n: n, rate: rate, twice: twice, told: map[string]payment{},
-		client: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}}}
+	return &customers{
+		url: url, n: n, rate: rate, twice: twice, told: map[string]payment{},
+		client: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}},
+	}
 }
 
 // run makes all payments at the rate, and returns when each has its answer.

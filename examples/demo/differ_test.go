@@ -18,8 +18,10 @@ import (
 func TestDifferencesAreFound(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	code := command(t.Context(), []string{"--payments=20", "--rate=200", "--no-faults", "--database-url=" + pgtest.AdminURL(t),
-		"--kafka-brokers=" + strings.Join(kafkatest.Brokers(t), ",")}, &out, &errs, func(ctx context.Context, s *stack, e evidence) error {
+	code := command(t.Context(), []string{
+		"--payments=20", "--rate=200", "--no-faults", "--database-url=" + pgtest.AdminURL(t),
+		"--kafka-brokers=" + strings.Join(kafkatest.Brokers(t), ","),
+	}, &out, &errs, func(ctx context.Context, s *stack, e evidence) error {
 		return breakAll(ctx, t, s, e)
 	})
 	if code != codeDiffer {

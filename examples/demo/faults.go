@@ -61,16 +61,15 @@ func (f *faults) run(ctx context.Context) error {
 	}
 	f.armed.Store(true)
 	for _, step := range []struct {
-		what string
 		ripe func(c counts) bool
 		do   func(ctx context.Context) error
 	}{
-		{"records again", func(c counts) bool { return c.booked*4 >= f.n }, f.again},
-		{"relay", func(c counts) bool { return c.published*5 >= f.n*2 }, func(ctx context.Context) error {
+		{func(c counts) bool { return c.booked*4 >= f.n }, f.again},
+		{func(c counts) bool { return c.published*5 >= f.n*2 }, func(ctx context.Context) error {
 			f.crew.kill("relay-1")
 			return f.restart(ctx, "relay-1", roleRelay, relayPause)
 		}},
-		{"ledger", func(c counts) bool { return c.booked*2 >= f.n }, func(ctx context.Context) error {
+		{func(c counts) bool { return c.booked*2 >= f.n }, func(ctx context.Context) error {
 			f.crew.kill("ledger")
 			return f.restart(ctx, "ledger", roleLedger, 0)
 		}},

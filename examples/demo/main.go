@@ -57,8 +57,10 @@ type tamper func(ctx context.Context, s *stack, e evidence) error
 // command is the program without its process. The end of ctx is what a signal is to the process.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer, before tamper) int {
 	var f flags
-	line := service.CommandLine{Name: "demo", Prefix: "DEMO_", Footer: footer,
-		Description: "Makes payments, breaks things on the way, and counts what became of them."}
+	line := service.CommandLine{
+		Name: "demo", Prefix: "DEMO_", Footer: footer,
+		Description: "Makes payments, breaks things on the way, and counts what became of them.",
+	}
 	parsed, err := line.Parse(&f, args, stdout, stderr)
 	if err == nil && parsed == nil {
 		return service.CodeOK

@@ -31,8 +31,10 @@ type evidence struct {
 }
 
 func (s *stack) evidence(buyers *customers) evidence {
-	return evidence{db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(),
-		mails: s.box.Mails(), consumers: []string{"email", "ledger"}}
+	return evidence{
+		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(),
+		mails: s.box.Mails(), consumers: []string{"email", "ledger"},
+	}
 }
 
 // report is the result.

@@ -59,8 +59,10 @@ func openStack(ctx context.Context, f flags, say func(string, ...any), mail func
 	s.onClose(remove)
 	// What is somebody's own server may hold other things: names of our own there.
 	suffix := strings.ToLower(rand.Text()[:8])
-	s.places = places{DatabaseURL: f.DatabaseURL, Schema: "public", Brokers: f.KafkaBrokers, Topic: f.Topic,
-		LedgerGroup: ledger.Name, EmailGroup: email.Name}
+	s.places = places{
+		DatabaseURL: f.DatabaseURL, Schema: "public", Brokers: f.KafkaBrokers, Topic: f.Topic,
+		LedgerGroup: ledger.Name, EmailGroup: email.Name,
+	}
 	if err := s.openKafka(ctx, suffix); err != nil {
 		return nil, err
 	}
@@ -186,8 +188,10 @@ func (s *stack) openServers(ctx context.Context, mail func(mailbox.Mail, int) ma
 		"the mail server": func() error { return s.box.Run(ctx) },
 		"the mail lookup": func() error { return service.ServeOn(ctx, lookup, s.box.Handler()) },
 		"the payments API": func() error {
-			return payments.Run(ctx, payments.Config{DatabaseURL: s.places.DatabaseURL, Schema: s.places.Schema, Listener: api,
-				Topic: s.places.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil))})
+			return payments.Run(ctx, payments.Config{
+				DatabaseURL: s.places.DatabaseURL, Schema: s.places.Schema, Listener: api,
+				Topic: s.places.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil)),
+			})
 		},
 	} {
 		wg.Go(func() {
