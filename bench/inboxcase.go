@@ -60,7 +60,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 					return err
 				}
 			}
-			if err := s.settle(ctx, queryVacuumInbox); err != nil {
+			if err := s.exec(ctx, queryVacuumInbox, queryCheckpoint); err != nil {
 				return err
 			}
 			before := serverCPU()

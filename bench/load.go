@@ -59,10 +59,10 @@ func (s *stack) payloadFile(payload [][]byte) (string, error) {
 	return path, os.WriteFile(path, bytes.Join(payload, []byte("\n")), 0o600)
 }
 
-// fill empties the outbox and appends n events to it as producers do, then does what must not fall into the measurement:
-// vacuum and checkpoint.
+// fill empties the outbox and appends n events to it as producers do, then vacuums. The checkpoint comes first: after it,
+// the first change of a page writes the whole page to the log, and a relay that follows its producers does not meet that.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
-	if _, err := s.db.Exec(ctx, queryEmptyOutbox); err != nil {
+	if err := s.exec(ctx, queryEmptyOutbox, queryCheckpoint); err != nil {
 		return err
 	}
 	const chunk = 64 << 20
@@ -76,12 +76,11 @@ func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte)
 			return fmt.Errorf("append: %w", err)
 		}
 	}
-	return s.settle(ctx, queryVacuumOutbox)
+	return s.exec(ctx, queryVacuumOutbox)
 }
 
-// settle vacuums and writes a checkpoint.
-func (s *stack) settle(ctx context.Context, vacuum string) error {
-	for _, q := range []string{vacuum, queryCheckpoint} {
+func (s *stack) exec(ctx context.Context, queries ...string) error {
+	for _, q := range queries {
 		if _, err := s.db.Exec(ctx, q); err != nil {
 			return err
 		}
