@@ -34,7 +34,7 @@ type claim struct {
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
 func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {
-	c = &claim{lanes: make([]laneClaim, len(grants))}
+	c = &claim{lanes: make([]laneClaim, len(grants)), events: s.scratch[:0]}
 	perLane := max(r.cfg.ClaimEvents/len(grants), 1)
 	bytesPerLane := max(r.cfg.ClaimBytes/len(grants), 1)
 	at := make(map[int16]*laneClaim, len(grants))

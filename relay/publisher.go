@@ -17,7 +17,7 @@ import (
 // Events come in the order in which they must be written. A publisher must not send an event of a partition after
 // one of the same partition, of this or an earlier call, that is neither acked nor known never to be written late in its
 // place: first occurrences must be in order. It must be safe for concurrent calls. It should finish what is in flight
-// when ctx ends, for a bounded time, and must send nothing new.
+// when ctx ends, for a bounded time, and must send nothing new. It must not keep the slice: the next claim overwrites it.
 type Publisher interface {
 	Publish(ctx context.Context, events []event.Event) []error
 }

@@ -58,7 +58,10 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps", "events", discarded)
 	}
 	result := r.publish(ctx, c)
-	return result.acked, r.finish(ctx, s, c, result)
+	err = r.finish(ctx, s, c, result)
+	clear(c.events) // the payloads, not the room
+	s.scratch = c.events
+	return result.acked, err
 }
 
 // finish settles the lanes that are complete and gives all lanes back.

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
 )
 
 // errBarrier: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
@@ -26,6 +28,7 @@ type session struct {
 	conn    *pgx.Conn
 	opened  time.Time // when the last connection was opened
 	warned  bool
+	scratch []event.Event // the last claim's slice, for the next one
 }
 
 func (s *session) open(ctx context.Context) error {

@@ -53,6 +53,8 @@ create table outbox_claim (
 	primary key (lane, first_seq),
 	check (cardinality(ids) = cardinality(seqs) and cardinality(ids) > 0)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+-- A claim's arrays live for milliseconds: to compress them took a third of the claim.
+alter table outbox_claim alter column ids set storage external, alter column seqs set storage external;
 
 -- The partition count a topic's keys were spread over when it was first published. A change needs an operator: a resize reorders keys.
 create table outbox_topic (
