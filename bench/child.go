@@ -36,6 +36,7 @@ type job struct {
 	Topic       string
 	Events      int
 	Pumps       int
+	ClaimEvents int
 	Compression string
 	Profile     string
 }
@@ -116,7 +117,7 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 	defer cancel()
 	var mu sync.Mutex
 	settled, started := 0, time.Now()
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), Observer: relay.Observer{
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Logger: quiet(), Observer: relay.Observer{
 		Claimed: func(_, _ int, took time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()

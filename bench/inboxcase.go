@@ -69,8 +69,10 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 				return fmt.Errorf("%s: %w", k.name, err)
 			}
 			n := float64(len(k.events))
-			rep.add(figure{Case: "inbox", Name: k.name, Turn: turn, Events: len(k.events), Seconds: seconds, Rate: n / seconds,
-				PostgresCPU: serverCPU().minus(before).postgres * 1e6 / n})
+			rep.add(figure{
+				Case: "inbox", Name: k.name, Turn: turn, Events: len(k.events), Seconds: seconds, Rate: n / seconds,
+				PostgresCPU: serverCPU().minus(before).postgres * 1e6 / n,
+			})
 		}
 	}
 	for _, n := range []int{1, 8, 32} {
@@ -85,6 +87,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 func single1(callers int) string {
 	return fmt.Sprintf("Each, one a transaction, %d at a time", callers)
 }
+
 func plain1(callers int) string {
 	return fmt.Sprintf("by hand, one a transaction, %d at a time", callers)
 }

@@ -26,7 +26,7 @@ type options struct {
 	events                    int
 	memoryEvents, memoryLarge int
 	inboxBatched, inboxSingle int
-	pumps                     int
+	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
 	tune, memory              bool
@@ -61,6 +61,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
 	f.IntVar(&o.inboxSingle, "inbox-single", 10_000, "events for the inbox with one transaction each")
 	f.IntVar(&o.pumps, "pumps", 0, "the relay's pumps; 0: its default")
+	f.IntVar(&o.claimEvents, "claim-events", 0, "the relay's ClaimEvents; 0: its default")
 	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance has -producer-compression")
 	f.IntVar(&o.producer.BatchSize, "producer-batch", 262144, "ProducerPerformance's batch.size, bytes")
 	f.IntVar(&o.producer.LingerMS, "producer-linger", 5, "ProducerPerformance's linger.ms")

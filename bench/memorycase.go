@@ -28,8 +28,10 @@ func memoryCase(ctx context.Context, s *stack, o options, rep *report) error {
 		err = s.fill(ctx, topic, one.events, one.payload)
 		var f figure
 		if err == nil {
-			f, err = s.measured(ctx, one.name, job{Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: one.events,
-				Pumps: o.pumps, Compression: o.compression, Profile: o.profile})
+			f, err = s.measured(ctx, one.name, job{
+				Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: one.events,
+				Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, Profile: o.profile,
+			})
 		}
 		drop()
 		if err != nil {

@@ -56,7 +56,10 @@ func (s *stack) drainOnce(ctx context.Context, o options, payload [][]byte, last
 	if err := s.fill(ctx, topic, o.events, payload); err != nil {
 		return figure{}, err
 	}
-	j := job{Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps, Compression: o.compression}
+	j := job{
+		Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps,
+		ClaimEvents: o.claimEvents, Compression: o.compression,
+	}
 	if last {
 		j.Profile = o.profile
 	}
@@ -84,8 +87,10 @@ func (s *stack) measured(ctx context.Context, name string, j job) (figure, error
 		return figure{}, err
 	}
 	used, n := serverCPU().minus(before), float64(j.Events)
-	f := figure{Name: name, Events: j.Events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB,
-		CPU: a.CPU * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n, WireBytes: float64(a.SentBytes) / n}
+	f := figure{
+		Name: name, Events: j.Events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB,
+		CPU: a.CPU * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n, WireBytes: float64(a.SentBytes) / n,
+	}
 	if j.Kind == "publish" {
 		f.PostgresCPU = 0
 		return f, nil
@@ -108,6 +113,8 @@ func (s *stack) producerOnce(ctx context.Context, o options, file string) (figur
 	before := serverCPU()
 	rate, cpu, err := s.producerPerformance(ctx, topic, file, o.events, o.producer)
 	n := float64(o.events)
-	return figure{Name: nameProducer, Events: o.events, Seconds: n / max(rate, 1), Rate: rate, CPU: cpu * 1e6 / n,
-		KafkaCPU: serverCPU().minus(before).kafka * 1e6 / n}, err
+	return figure{
+		Name: nameProducer, Events: o.events, Seconds: n / max(rate, 1), Rate: rate, CPU: cpu * 1e6 / n,
+		KafkaCPU: serverCPU().minus(before).kafka * 1e6 / n,
+	}, err
 }
