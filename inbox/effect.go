@@ -26,6 +26,8 @@ type BatchEffect func(ctx context.Context, tx pgx.Tx, events []event.Event) erro
 
 // Skip is returned by an effect that wants nothing of an event: its id is recorded, and nothing that this effect wrote
 // for it is kept. Return it before using tx: then it costs nothing, else the batch runs once more.
+//
+//lint:ignore ST1012 it is an instruction, not a failure: effects return inbox.Skip
 var Skip = errors.New("inbox: skip this event")
 
 // Codes of the errors that this package itself makes terminal.

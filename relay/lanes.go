@@ -180,14 +180,3 @@ func (t *laneTable) awaken(lanes []int16) {
 		}
 	}
 }
-
-func (t *laneTable) count() (owned, leaving int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		if l.leaving {
-			leaving++
-		}
-	}
-	return len(t.owned), leaving
-}
