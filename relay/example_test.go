@@ -1,0 +1,42 @@
+package relay_test
+
+import (
+	"context"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// A relay inside an application: it shares the lanes with every other relay of the outbox, and hands them over on SIGTERM.
+func Example() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	db, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	pin, err := relay.Pins(db, "app") // a topic's keys stay in their partitions
+	if err != nil {
+		log.Fatal(err)
+	}
+	kafka, err := publisher.NewKafka([]string{"localhost:9092"}, publisher.Config{Pin: pin})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = kafka.Close() }()
+	r, err := relay.New(db, kafka, relay.Config{Schema: "app"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := r.Run(ctx); err != nil { // call r.Wake() after a commit that appended, to save the wait for the next probe
+		log.Print(err)
+	}
+}
