@@ -100,9 +100,7 @@ with own as (
 	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
 	returning c.lane, c.ids
 ), gone as (
-	delete from {schema}outbox_event e
-	using own cross join lateral unnest(own.ids) u (id)
-	where e.lane = own.lane and e.id = u.id
+	delete from {schema}outbox_event e using own where e.lane = own.lane and e.id = any (own.ids)
 )
 select lane from own`
 
