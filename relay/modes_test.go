@@ -1,0 +1,49 @@
+package relay_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestQueryModes: poolers forbid prepared statements, so the relay works in every mode of pgx, and with its schema named.
+func TestQueryModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) values ('payments', 'k', 'T', '{"a": "b"}', $1)`, []byte{0, 255, '0'})
+			cfg, err := pgxpool.ParseConfig(db.AdminURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.ConnConfig.DefaultQueryExecMode = mode
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			r, err := relay.New(pool, to, config(func(c *relay.Config) { c.Schema = db.Schema }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop := running(t, r)
+			drained(t, db)
+			if _, err := r.Status(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if log := to.events(); len(log) != 1 || string(log[0].Payload) != "\x00\xff0" || log[0].Headers["a"] != "b" {
+				t.Errorf("published %+v", log)
+			}
+		})
+	}
+}
