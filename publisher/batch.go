@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/compress"
+	"github.com/segmentio/kafka-go/compress/snappy"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -97,7 +99,7 @@ func (b *batch) seal(now time.Time) error {
 	}
 	f := append(b.frame[:0], make([]byte, sizePrefix+batchHeader)...)
 	attributes := uint16(0)
-	if codec := b.compression.Codec(); codec != nil {
+	if codec := codecFor(b.compression); codec != nil {
 		attributes = uint16(codec.Code())
 		sink := appendWriter{f}
 		w := codec.NewWriter(&sink)
@@ -159,4 +161,13 @@ var _ io.Writer = (*appendWriter)(nil)
 func (w *appendWriter) Write(p []byte) (int, error) {
 	w.b = append(w.b, p...)
 	return len(p), nil
+}
+
+// codecFor is kafka-go's codec, but for snappy: its default searches twice as long for a few bytes less (3.5 against 2.0 µs
+// an event in BenchmarkEncode), on the cores that a relay shares with its database and its broker.
+func codecFor(c kafka.Compression) compress.Codec {
+	if c == kafka.Snappy {
+		return &snappy.Codec{Compression: snappy.FasterCompression}
+	}
+	return c.Codec()
 }

@@ -13,7 +13,7 @@ import (
 func (r *Relay) probe(ctx context.Context) {
 	s := r.session("prober")
 	defer s.close()
-	pause, active := newBackOff(), time.Now()
+	pause, active, looked := newBackOff(), time.Now(), time.Time{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -23,7 +23,13 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-r.woken:
 		case <-timer.C:
 		}
-		found, err := r.look(ctx, s)
+		ask := r.quiet()
+		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
+			timer.Reset(r.cfg.ProbeAwake) // every lane is at work: only the other relays are worth a look now and then
+			continue
+		}
+		looked = time.Now()
+		found, err := r.look(ctx, s, ask)
 		r.postgres.report(err, s.opened)
 		if found {
 			active = time.Now()
@@ -42,12 +48,17 @@ func (r *Relay) probe(ctx context.Context) {
 	}
 }
 
-// look is one probe. It reports whether events wait in the relay's lanes.
-func (r *Relay) look(ctx context.Context, s *session) (found bool, err error) {
+// quiet lists the lanes that nobody works on, and of which it is not known that they have events.
+func (r *Relay) quiet() []int16 {
 	now := time.Now()
-	ask := r.lanes.list(func(l *laneState) bool {
+	return r.lanes.list(func(l *laneState) bool {
 		return !l.ready && !l.busy && !l.doubt && !l.leaving && !now.Before(l.stopped)
 	})
+}
+
+// look is one probe. It reports whether events wait in the relay's lanes.
+func (r *Relay) look(ctx context.Context, s *session, ask []int16) (found bool, err error) {
+	now := time.Now()
 	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy || now.Before(l.stopped) })) > 0
 	var ready []int16
 	var free bool
