@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -98,12 +99,19 @@ func TestUnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 		return nil
 	}
 	fill(t, db, 1000, 20)
-	stop := running(t, newRelay(t, db, to, config()))
+	said := make(chan string, 100)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Pumps = 1
+		c.Observer.Outage = func(what string, err error) { said <- fmt.Sprint(what, " ", err) }
+	})))
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	inOrder(t, to.events(), 1000)
+	if len(said) != 2 || <-said != "kafka timed out" || <-said != "kafka <nil>" {
+		t.Errorf("three failed attempts were not said once, and once that they ended: %d more", len(said))
+	}
 }
 
 func TestARefusalStopsItsLaneAndNothingElse(t *testing.T) {
