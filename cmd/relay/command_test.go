@@ -19,10 +19,11 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	env := settings(db, deadBroker)
-	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0"))
-	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane where owner is not null`)
+	// Filled before: a pump keeps its claim while Kafka is away, and claims nothing that comes later.
 	fill(t, db, "payments", 70)
 	fill(t, db, "refunds", 30)
+	running := inProcess(t, env.with("RELAY_NAME", "the-first", "RELAY_DRAIN_TIMEOUT", "0"))
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane where owner is not null`)
 	pgtest.AwaitSQL(t, db, `select coalesce(sum(cardinality(ids)), 0) = 100 from outbox_claim`)
 
 	code, table, stderr := command(t, env, "status")
