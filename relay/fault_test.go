@@ -301,6 +301,7 @@ func TestPostgresAwayIsSaidOnce(t *testing.T) {
 	})))
 	drained(t, db)
 	server.StopImmediate()
+	db.Pool.Reset() // its connections are dead and do not know it
 	server.Start(t)
 	<-back
 	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) {

@@ -81,6 +81,7 @@ func asyncPay(t *testing.T, db *pgtest.DB) {
 func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 	t.Helper()
 	server.Kill()
+	db.Pool.Reset() // its connections are dead and do not know it
 	server.Start(t)
 	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
 }
