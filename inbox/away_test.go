@@ -129,6 +129,7 @@ func TestDatabaseAwayAndBack(t *testing.T) {
 	}
 	server.Start(t)
 	wg.Wait()
+	db.Pool.Reset() // connections that nobody used since are dead and do not know it
 	if got := len(w.effects()); got != 4 {
 		t.Errorf("%d effects, want 4", got)
 	}
