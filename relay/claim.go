@@ -81,6 +81,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	if err := s.send(ctx, batch); err != nil {
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
+	c.sort()
+	c.number(at)
 	kept := c.lanes[:0]
 	for i := range c.lanes {
 		l := c.lanes[i]
@@ -92,7 +94,6 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		kept = append(kept, l)
 	}
 	c.lanes = kept
-	c.sort()
 	if !same {
 		if c.epoch, err = r.raiseIncarnation(ctx, s); err != nil {
 			return nil, nil, true, err
@@ -115,6 +116,26 @@ func (c *claim) sort() {
 	}
 	if !slices.IsSortedFunc(c.events, order) {
 		slices.SortFunc(c.events, order)
+	}
+}
+
+// number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of
+// ids, which stand in the number's place until here. Events of an open entry have theirs.
+func (c *claim) number(at map[int16]*laneClaim) {
+	var l *laneClaim
+	isNew := false
+	for i := range c.events {
+		p := &c.events[i].Position
+		if l == nil || l.lane != p.Lane {
+			l = at[p.Lane]
+			if isNew = l.first == 0; isNew {
+				l.first = l.next
+			}
+		}
+		if isNew {
+			p.Seq = l.next
+			l.next++
+		}
 	}
 }
 

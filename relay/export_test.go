@@ -15,6 +15,10 @@ var Queries = map[string]string{
 // seeded bug, to show that the tests of order can fail.
 func OrderByTransaction(r *Relay) {
 	q := *r.q
-	q.take = strings.ReplaceAll(q.take, "order by e.id", "order by e.xmin::text::bigint, e.id")
+	q.take = strings.NewReplacer(
+		"order by e.id", "order by e.xmin::text::bigint, e.id",
+		"select e.lane, e.id,", "select e.lane, e.xmin::text::bigint as xid, e.id,",
+		"select lane, id, message_id", "select lane, xid * 1000000000 + id, message_id", // the relay numbers in this order
+	).Replace(q.take)
 	r.q = &q
 }

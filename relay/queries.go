@@ -64,7 +64,8 @@ left join {schema}outbox_event e on e.lane = c.lane and e.id = u.id
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. Numbers continue the relay's block, or start the block reserved just before ($4 = 0).
+	// each lane. Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order of
+	// ids: the relay gives them to the rows by itself, which saves a second window function.
 	sqlTake = `-- relay: take
 with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
@@ -72,25 +73,23 @@ with mine as materialized (
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 ), picked as materialized (
-	select p.lane, m.next + p.n - 1 as seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type,
-		p.headers, p.payload, p.at
+	select p.*, m.next
 	from mine m cross join lateral (
-		select * from (
-			select e.*, coalesce(e.event_time, e.created_at) as at, row_number() over w as n,
-				sum(coalesce(octet_length(e.payload), 0) + $7) over w as bytes
-			from {schema}outbox_event e
-			where e.lane = m.lane
-			window w as (order by e.id rows unbounded preceding)
-			order by e.id
-			limit $5
-		) r
-		where r.n = 1 or r.bytes <= $6
+		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+			coalesce(e.event_time, e.created_at) as at,
+			sum(coalesce(octet_length(e.payload), 0) + $7) over (order by e.id rows unbounded preceding) as bytes
+		from {schema}outbox_event e
+		where e.lane = m.lane
+		order by e.id
+		limit $5
 	) p
+	where p.bytes <= $6 or p.bytes = coalesce(octet_length(p.payload), 0) + $7
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(seq), array_agg(id order by id), array_agg(seq order by id) from picked group by lane
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	from picked group by lane
 )
-select lane, seq, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
+select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
 	// Deletes exactly its own entries and their rows; where an entry is gone, nothing.
 	sqlSettle = `-- relay: settle

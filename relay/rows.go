@@ -93,16 +93,12 @@ func (r *rowReader) targets() []any {
 	}
 }
 
+// readNew reads rows that have no number yet: their ids stand in its place until [claim.number].
 func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		r.e.Position.First = true
-		l := at[r.e.Position.Lane]
-		if l.first == 0 || r.e.Position.Seq < l.first {
-			l.first = r.e.Position.Seq
-		}
-		l.next = max(l.next, r.e.Position.Seq+1)
-		return r.add(c, l)
+		return r.add(c, at[r.e.Position.Lane])
 	})
 	return err
 }
@@ -125,6 +121,9 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 			l.discarded++
 			continue
 		}
+		if _, done := l.acked[seq]; done {
+			continue // this relay has the ack already
+		}
 		if err := rows.Scan(append(head, r.targets()...)...); err != nil {
 			return err
 		}
@@ -136,11 +135,8 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return rows.Err()
 }
 
-// add appends the row that was just scanned, unless this relay knows its number to be acked.
+// add appends the row that was just scanned.
 func (r *rowReader) add(c *claim, l *laneClaim) error {
-	if _, done := l.acked[r.e.Position.Seq]; done {
-		return nil
-	}
 	r.e.Headers = nil
 	if len(r.headers) > 0 {
 		if err := json.Unmarshal(r.headers, &r.e.Headers); err != nil {
