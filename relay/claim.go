@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -175,11 +174,4 @@ func eachLane(rows pgx.Rows, do func(lane int16)) error {
 	var lane int16
 	_, err := pgx.ForEachRow(rows, []any{&lane}, func() error { do(lane); return nil })
 	return err
-}
-
-// observed reports how long something took, to a callback that may be nil.
-func observed(do func(n int, took time.Duration), n int, since time.Time) {
-	if do != nil {
-		do(n, time.Since(since))
-	}
 }

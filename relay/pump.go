@@ -101,7 +101,9 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		return fmt.Errorf("relay: settle: %w", err)
 	}
 	r.moved.Store(time.Now().UnixNano())
-	observed(r.cfg.Observer.Settled, settling, since)
+	if r.cfg.Observer.Settled != nil {
+		r.cfg.Observer.Settled(settling, time.Since(since))
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -103,16 +104,18 @@ func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) er
 	return err
 }
 
-// readOpen reads open journal entries. Columns of a discarded event are null, so they are scanned through pointers.
+// readOpen reads open journal entries. The columns of a discarded event are null and would not scan, so each row's head is
+// looked at first.
 func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	defer rows.Close()
+	var first, seq int64
+	var lane int16
+	var gone bool
+	head, columns := []any{&lane, &first, &seq, &gone}, r.targets()
+	headOnly := append(slices.Clone(head), make([]any, len(columns))...) // nil targets are skipped
+	whole := append(slices.Clone(head), columns...)
 	for rows.Next() {
-		var first, seq int64
-		var lane int16
-		var gone bool
-		head := []any{&lane, &first, &seq, &gone}
-		skip := make([]any, len(r.targets())) // nil targets are skipped
-		if err := rows.Scan(append(head, skip...)...); err != nil {
+		if err := rows.Scan(headOnly...); err != nil {
 			return err
 		}
 		l := at[lane]
@@ -124,7 +127,7 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 		if _, done := l.acked[seq]; done {
 			continue // this relay has the ack already
 		}
-		if err := rows.Scan(append(head, r.targets()...)...); err != nil {
+		if err := rows.Scan(whole...); err != nil {
 			return err
 		}
 		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First = lane, seq, false
