@@ -21,11 +21,17 @@ var (
 	looksLikeSQL = regexp.MustCompile(`(?is)^\s*(--[^\n]*\n\s*)*(select\s.*\sfrom\s|select pg_|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s|with\s+\S+\s+as\s*\(|(create|alter|drop)\s+(table|index)\s|lock\s+table\s)`)
 )
 
+// holdsQueries: a room's statements stand in queries.go, and in queries_<subject>.go where they are many.
+func holdsQueries(s source) bool {
+	base := path.Base(s.path)
+	return !s.isTest && (base == "queries.go" || strings.HasPrefix(base, "queries_"))
+}
+
 // TestQueries: in a queries.go every string constant is one statement with its name in front.
 func TestQueries(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
-		if path.Base(s.path) != "queries.go" {
+		if !holdsQueries(s) {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -71,7 +77,7 @@ func checkQuery(t *testing.T, s source, name string, value ast.Expr) {
 func TestSQLIsInQueries(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
-		if !s.public() || path.Base(s.path) == "queries.go" || s.pkg == "migrations" {
+		if !s.public() || holdsQueries(s) || s.pkg == "migrations" {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
