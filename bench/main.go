@@ -3,7 +3,7 @@
 // machine to machine and from run to run; the ratios are what it is for.
 //
 //	go run .                    every case, five repeats
-//	go run . -only relay        one case: relay, inbox or memory
+//	go run . -only relay        one case: relay, inbox, memory or snapshot
 //	go run . -tune              look for ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
 package main
@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // options are the flags.
@@ -25,6 +27,7 @@ type options struct {
 	repeats                   int
 	events                    int
 	memoryEvents, memoryLarge int
+	snapshot                  time.Duration
 	inboxBatched, inboxSingle int
 	pumps, claimEvents        int
 	compression               string
@@ -55,7 +58,7 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.only, "only", "", "one case: relay, inbox or memory")
+	f.StringVar(&o.only, "only", "", "one case: relay, inbox, memory or snapshot")
 	f.IntVar(&o.repeats, "repeats", 5, "how often the alternatives of a case take turns, after a warm-up turn")
 	f.IntVar(&o.events, "events", 300_000, "events of 512 bytes in a drain")
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
@@ -70,6 +73,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.memory, "memory", false, "the memory case too: it takes minutes")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
+	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only when it is named by -only")
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
 	f.StringVar(&o.profile, "cpuprofile", "", "write the CPU profile of the last relay that drains here")
 	if err := f.Parse(args); err != nil {
@@ -78,13 +82,15 @@ func parse(args []string) (options, error) {
 	switch {
 	case f.NArg() > 0:
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
-	case o.only != "" && o.only != "relay" && o.only != "inbox" && o.only != "memory":
-		return o, fmt.Errorf("no case %q: relay, inbox or memory", o.only)
+	case o.only != "" && !slices.Contains(strings.Split(caseNames, ", "), o.only):
+		return o, fmt.Errorf("no case %q: one of %s", o.only, caseNames)
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1:
 		return o, fmt.Errorf("-repeats and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
 	}
 	return o, nil
 }
+
+const caseNames = "relay, inbox, memory, snapshot"
 
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args)
@@ -114,6 +120,7 @@ func run(ctx context.Context, args []string) error {
 		{"relay", o.only == "" || o.only == "relay", relayCase},
 		{"inbox", o.only == "" || o.only == "inbox", inboxCase},
 		{"memory", o.memory || o.only == "memory", memoryCase},
+		{"snapshot", o.only == "snapshot", snapshotCase},
 	} {
 		if !c.on {
 			continue

@@ -17,6 +17,13 @@ checkpoint`
 const queryLeft = `-- bench: left
 select count(*) from outbox_event`
 
+// A snapshot that a report or a dump would hold: it keeps every row that is deleted after it.
+const queryPinSnapshot = `-- bench: pin snapshot
+select count(*) from outbox_event`
+
+const queryDead = `-- bench: dead
+select n_dead_tup from pg_stat_user_tables where relname = 'outbox_event'`
+
 const queryWAL = `-- bench: wal
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
 

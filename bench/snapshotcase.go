@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// snapshotRate is how many events a second are appended while the snapshot is open.
+const snapshotRate = 1000
+
+// snapshotCase: a relay works while somebody's snapshot stays open, so that no vacuum takes away what it deletes. Claims must
+// not become slower as the dead rows pile up. The figures are claims a second of claiming, minute by minute; the warm-up is
+// the first half minute, before the snapshot.
+func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
+	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are 1/median claim time, in each %v", snapshotRate, o.snapshot, snapshotSlice))
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	times := &claimTimes{}
+	relayed, err := s.relayBeside(ctx, topic, times)
+	if err != nil {
+		return err
+	}
+	appended := make(chan error, 1)
+	go func() { appended <- s.appendSteadily(ctx, topic) }()
+	slice := func() (figure, error) {
+		select {
+		case err := <-relayed:
+			return figure{}, errors.Join(errors.New("the relay ended"), err)
+		case err := <-appended:
+			return figure{}, errors.Join(errors.New("the producer ended"), err)
+		case <-time.After(snapshotSlice):
+		}
+		n, median, worst := times.take()
+		if n == 0 {
+			return figure{}, errors.New("no claim in a whole slice")
+		}
+		rep.say("  %d claims, median %v, worst %v", n, median, worst)
+		return figure{Case: "snapshot", Name: "claim", Events: n, Rate: 1 / median.Seconds(), Seconds: worst.Seconds()}, nil
+	}
+	first, err := slice()
+	if err != nil {
+		return err
+	}
+	rep.add(first)
+	pin, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pin.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := pin.Exec(ctx, queryPinSnapshot); err != nil {
+		return err
+	}
+	var all []figure
+	for turn := 1; turn <= max(int(o.snapshot/snapshotSlice), 2); turn++ {
+		f, err := slice()
+		if err != nil {
+			return err
+		}
+		f.Turn = turn
+		rep.add(f)
+		all = append(all, f)
+	}
+	var dead int64
+	if err := s.db.QueryRow(ctx, queryDead).Scan(&dead); err != nil {
+		return err
+	}
+	rep.say("  %d dead rows in outbox_event at the end", dead)
+	rep.goal("snapshot", "claim rate, last slice / first slice", 0.9, []float64{all[len(all)-1].Rate / all[0].Rate})
+	cancel()
+	return errors.Join(<-relayed, ignoreCanceled(<-appended))
+}
+
+// snapshotSlice is how long one figure of the snapshot case is measured.
+const snapshotSlice = 30 * time.Second
+
+// relayBeside runs a relay in this process until ctx ends.
+func (s *stack) relayBeside(ctx context.Context, topic string, times *claimTimes) (done <-chan error, err error) {
+	to, err := newPublisher(job{Brokers: s.brokers, Topic: topic}, nil)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.New(ctx, s.pg.URL())
+	if err != nil {
+		return nil, err
+	}
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Logger: quiet(), Observer: relay.Observer{
+		Claimed: func(_, _ int, took time.Duration) { times.add(took) },
+	}})
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		defer pool.Close()
+		defer func() { _ = to.Close() }()
+		ended <- r.Run(ctx)
+	}()
+	return ended, nil
+}
+
+// appendSteadily appends a hundredth of snapshotRate every 10 ms.
+func (s *stack) appendSteadily(ctx context.Context, topic string) error {
+	payload := payloads(100)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+			return outbox.Append(ctx, tx, events(topic, snapshotRate/100, payload)...)
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// claimTimes collects how long claims took.
+type claimTimes struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (c *claimTimes) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, d)
+}
+
+func (c *claimTimes) take() (n int, median, worst time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n = len(c.all); n > 0 {
+		slices.Sort(c.all)
+		median, worst = c.all[n/2], c.all[n-1]
+	}
+	c.all = nil
+	return n, median, worst
+}
