@@ -1,0 +1,126 @@
+package outboxtest
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// Outbox reads an outbox whose tables are not where the connection's search_path finds them. The zero value is what
+// [Appended] uses.
+type Outbox struct {
+	// Schema is the Appender's: 1 to 63 of a-z, 0-9 and _. Empty: the connection's search_path decides.
+	Schema string
+}
+
+// SQLTx is a transaction of database/sql, such as *sql.Tx.
+type SQLTx interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Appended returns the events that tx itself has appended to topic and not yet committed, in the order in which they were
+// appended, savepoints included. An empty topic is every topic. Events of other transactions and of earlier ones are not
+// among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on outbox_event.
+//
+// An event's ID, Time and headers (the trace too) are those that consumers will see. Of its Position only the lane is known.
+func Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic string) []event.Event {
+	t.Helper()
+	return Outbox{}.Appended(ctx, t, tx, topic)
+}
+
+// Appended is [Appended] for this outbox.
+func (o Outbox) Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic string) []event.Event {
+	t.Helper()
+	if tx == nil {
+		t.Fatal("outboxtest: Appended needs the transaction that the test appended in, not nil")
+	}
+	rows, err := tx.Query(ctx, o.query(t), topic)
+	if err != nil {
+		t.Fatal(failed(err))
+	}
+	defer rows.Close()
+	return collect(t, rows)
+}
+
+// AppendedSQL is [Appended] for a transaction of database/sql.
+func (o Outbox) AppendedSQL(ctx context.Context, t testing.TB, tx SQLTx, topic string) []event.Event {
+	t.Helper()
+	if tx == nil {
+		t.Fatal("outboxtest: AppendedSQL needs the transaction that the test appended in, not nil")
+	}
+	rows, err := tx.QueryContext(ctx, o.query(t), topic)
+	if err != nil {
+		t.Fatal(failed(err))
+	}
+	defer func() { _ = rows.Close() }()
+	return collect(t, rows)
+}
+
+func (o Outbox) query(t testing.TB) string {
+	t.Helper()
+	prefix, err := pgschema.Prefix(o.Schema)
+	if err != nil {
+		t.Fatalf("outboxtest: Outbox.Schema: %v", err)
+	}
+	return pgschema.Expand(queryAppended, prefix)
+}
+
+// scanner is what the rows of pgx and of database/sql have in common.
+type scanner interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+}
+
+func collect(t testing.TB, rows scanner) []event.Event {
+	t.Helper()
+	var events []event.Event
+	for rows.Next() {
+		var (
+			e       event.Event
+			id      string
+			headers *string
+		)
+		if err := rows.Scan(&e.Position.Lane, &id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &headers,
+			&e.Payload, &e.Time); err != nil {
+			t.Fatal(failed(err))
+		}
+		var err error
+		if e.ID, err = uuid.Parse(id); err != nil {
+			t.Fatal(failed(err))
+		}
+		if headers != nil {
+			if err := json.Unmarshal([]byte(*headers), &e.Headers); err != nil {
+				t.Fatal(failed(err))
+			}
+		}
+		events = append(events, e)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(failed(err))
+	}
+	return events
+}
+
+// failed says what to do about the mistakes of a first test.
+func failed(err error) error {
+	hint := ""
+	switch pgerr.Code(err) {
+	case pgerr.UndefinedTable:
+		hint = " (run the outbox migrations on the test's database, or name their schema: outboxtest.Outbox{Schema: ...})"
+	case pgerr.InsufficientPrivilege:
+		hint = " (a producer may not read the outbox: grant select on outbox_event to the role of the tests)"
+	case "25P02": // in_failed_sql_transaction
+		hint = " (a statement of this transaction failed before; look at its error)"
+	}
+	return fmt.Errorf("outboxtest: reading what was appended%s: %w", hint, err)
+}

@@ -1,0 +1,143 @@
+package outboxtest_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outboxtest"
+)
+
+// TestAppended: what the transaction itself appended, in order, whatever else is in the table.
+func TestAppended(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	add := func(tx pgx.Tx, events ...event.Event) {
+		t.Helper()
+		if err := outbox.Append(t.Context(), tx, events...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	committed := begin(t, db)
+	add(committed, some("a", 2)...)
+	if err := committed.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other := begin(t, db)
+	add(other, some("a", 1)...)
+
+	tx := begin(t, db)
+	if got := outboxtest.Appended(t.Context(), t, tx, ""); len(got) != 0 {
+		t.Errorf("nothing was appended yet, got %d", len(got))
+	}
+	a, b, many := some("a", 3), some("b", 1), some("a", 60) // 60: by COPY
+	add(tx, a...)
+	// Somebody commits between two of our statements, with a transaction id above ours.
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	late := begin(t, db)
+	add(late, some("a", 1)...)
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := tx.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(kept, b...)
+	if err := kept.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	undone, err := tx.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(undone, some("a", 1)...)
+	if err := undone.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	inner, err := tx.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(inner, many...)
+	if got, want := ids(outboxtest.Appended(t.Context(), t, inner, "")), ids(slices.Concat(a, b, many)); !slices.Equal(got, want) {
+		t.Errorf("every topic: got %v, want %v", got, want)
+	}
+	if got := ids(outboxtest.Appended(t.Context(), t, tx, "b")); !slices.Equal(got, ids(b)) {
+		t.Errorf("topic b: got %v", got)
+	}
+}
+
+// TestAppendedSaysEverything: an event comes back as it went in, over pgx and over database/sql.
+func TestAppendedSaysEverything(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	sqlDB := stdlib.OpenDBFromPool(db.Pool)
+	defer sqlDB.Close()
+	at := time.Date(2024, 2, 29, 12, 0, 0, 1000, time.UTC)
+	full := event.Event{
+		ID: event.NewID(), Source: "s", Tenant: "te", Topic: "t", Key: "k", Type: "T", ContentType: "c", Time: at,
+		Headers: map[string]string{"x": "é"}, Payload: []byte{0, 255},
+	}
+	bare := event.Event{Topic: "t", Type: "T"} // a tombstone
+	check := func(how string, got []event.Event) {
+		t.Helper()
+		if len(got) != 2 {
+			t.Fatalf("%s: got %d events", how, len(got))
+		}
+		e := got[0]
+		if e.ID != full.ID || e.Source != "s" || e.Tenant != "te" || e.Key != "k" || e.Type != "T" || e.ContentType != "c" ||
+			!e.Time.Equal(at) || !maps.Equal(e.Headers, full.Headers) || string(e.Payload) != "\x00\xff" {
+			t.Errorf("%s: got %+v", how, e)
+		}
+		if e = got[1]; e.ID == uuid.Nil || e.Payload != nil || e.Headers != nil || time.Since(e.Time).Abs() > time.Hour {
+			t.Errorf("%s: got %+v", how, e)
+		}
+	}
+	tx := begin(t, db)
+	if err := outbox.Append(t.Context(), tx, full, bare); err != nil {
+		t.Fatal(err)
+	}
+	check("pgx", outboxtest.Outbox{Schema: db.Schema}.Appended(t.Context(), t, tx, "t"))
+	_ = tx.Rollback(t.Context())
+	sqlTx, err := sqlDB.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sqlTx.Rollback() }()
+	if err := (outbox.Appender{}).AppendSQL(t.Context(), sqlTx, full, bare); err != nil {
+		t.Fatal(err)
+	}
+	check("database/sql", outboxtest.Outbox{}.AppendedSQL(t.Context(), t, sqlTx, "t"))
+}
+
+func TestAppendedSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for want, do := range map[string]func(tb testing.TB){
+		"run the outbox migrations": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, begin(t, db), "") },
+		"Outbox.Schema":             func(tb testing.TB) { outboxtest.Outbox{Schema: "A-B"}.Appended(t.Context(), tb, begin(t, db), "") },
+		"not nil":                   func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, nil, "") },
+		"a statement of this transaction failed": func(tb testing.TB) {
+			tx := begin(t, db)
+			_, _ = tx.Exec(t.Context(), "select 1/0")
+			outboxtest.Appended(t.Context(), tb, tx, "")
+		},
+	} {
+		if got := endsTest(t, do); !strings.Contains(got, want) {
+			t.Errorf("ended with %q, want %q in it", got, want)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package outboxtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/outboxtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// The code that the examples test.
+
+type payment struct {
+	ID     string `json:"payment_id"`
+	Amount int64  `json:"amount"`
+}
+
+func pay(ctx context.Context, tx pgx.Tx, p payment) error {
+	if _, err := tx.Exec(ctx, "insert into payment (id, amount) values ($1, $2)", p.ID, p.Amount); err != nil {
+		return err
+	}
+	e, err := event.JSON("payments", p.ID, "PaymentCreated", p)
+	if err != nil {
+		return err
+	}
+	return outbox.Append(ctx, tx, e)
+}
+
+func ledger(db *pgxpool.Pool) (inbox.Handler, error) {
+	in, err := inbox.New(db, "ledger", inbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	return in.Each(inbox.JSON(func(ctx context.Context, tx pgx.Tx, _ event.Event, p payment) error {
+		_, err := tx.Exec(ctx, "insert into ledger_entry (payment_id, amount) values ($1, $2)", p.ID, p.Amount)
+		return err
+	})), nil
+}
+
+// TestExamples runs what the examples show.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	db.Exec(t, "create table payment (id text primary key, amount bigint not null)")
+	db.Exec(t, "create table ledger_entry (payment_id text not null, amount bigint not null)")
+	testPay(t, db.Pool)
+	testLedger(t, db.Pool)
+	testAllTogether(t, db.Pool)
+}
+
+// What a transaction appends, without committing it.
+func testPay(t *testing.T, db *pgxpool.Pool) {
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if err := pay(t.Context(), tx, payment{ID: "p-1", Amount: 100}); err != nil {
+		t.Fatal(err)
+	}
+	events := outboxtest.Appended(t.Context(), t, tx, "payments")
+	if len(events) != 1 || events[0].Key != "p-1" || events[0].Type != "PaymentCreated" {
+		t.Errorf("appended %+v", events)
+	}
+}
+
+// An effect survives a crash, a race and repetitions.
+func testLedger(t *testing.T, db *pgxpool.Pool) {
+	e, err := event.JSON("payments", "p-2", "PaymentCreated", payment{ID: "p-2", Amount: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := outboxtest.Redeliver(t.Context(), t, db, ledger, e)
+	if err != nil || r.Count(0, inbox.Applied) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var entries int
+	if err := db.QueryRow(t.Context(), "select count(*) from ledger_entry where payment_id = 'p-2'").Scan(&entries); err != nil || entries != 1 {
+		t.Errorf("%d entries, %v", entries, err)
+	}
+}
+
+// Producer, relay and consumer without Kafka.
+func testAllTogether(t *testing.T, db *pgxpool.Pool) {
+	var published outboxtest.MemoryPublisher
+	r, err := relay.New(db, &published, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	running := make(chan error, 1)
+	go func() { running <- r.Run(ctx) }()
+	published.LoseReplies(1) // what it publishes first comes twice
+	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return pay(t.Context(), tx, payment{ID: "p-3", Amount: 100}) }); err != nil {
+		t.Fatal(err)
+	}
+	events, err := published.Await(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-running; err != nil {
+		t.Error(err)
+	}
+	h, err := ledger(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes, err := outboxtest.Deliver(t.Context(), t, h, events...)
+	if err != nil || outcomes[0] != inbox.Applied || outcomes[1] != inbox.Duplicate {
+		t.Errorf("%v, %v", outcomes, err)
+	}
+}
+
+// In a test: begin, call what is tested, look, roll back.
+func ExampleAppended() {
+	test := func(t *testing.T, db *pgxpool.Pool) {
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if err := pay(t.Context(), tx, payment{ID: "p-1", Amount: 100}); err != nil {
+			t.Fatal(err)
+		}
+		events := outboxtest.Appended(t.Context(), t, tx, "payments")
+		if len(events) != 1 || events[0].Type != "PaymentCreated" {
+			t.Errorf("appended %+v", events)
+		}
+	}
+	_ = test
+}
+
+// The handler is made for each process that the test plays; then the test looks at its own tables.
+func ExampleRedeliver() {
+	test := func(t *testing.T, db *pgxpool.Pool) {
+		e, err := event.JSON("payments", "p-1", "PaymentCreated", payment{ID: "p-1", Amount: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := outboxtest.Redeliver(t.Context(), t, db, ledger, e)
+		if err != nil || r.Count(0, inbox.Applied) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	_ = test
+}
+
+// A publisher that refuses an event until somebody mends what is wrong.
+func ExampleMemoryPublisher() {
+	var p outboxtest.MemoryPublisher
+	accept := p.Refuse(func(e event.Event) bool { return e.Key == "large" })
+	events := []event.Event{{Topic: "t", Key: "small", Type: "T"}, {Topic: "t", Key: "large", Type: "T"}}
+	for _, err := range p.Publish(context.Background(), events) {
+		var refused interface{ Rejected() bool }
+		fmt.Println(err == nil, errors.As(err, &refused) && refused.Rejected())
+	}
+	accept()
+	fmt.Println(p.Publish(context.Background(), events[1:])[0] == nil, len(p.Events()))
+	// Output:
+	// true false
+	// false true
+	// true 2
+}
