@@ -1,0 +1,105 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// Tail reads the last events that each partition of a topic holds now, at most last of a partition, without a group and
+// without moving anybody's offset. Events of other producers come as [event.Decode] makes them; records that it refuses and
+// those of aborted transactions are left out. Of cfg only what opens connections and reads counts (Dial, TLS, SASL,
+// IDHeader, FetchBytes, MaxBatchBytes). A topic that does not exist is an error.
+func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
+	if last < 1 {
+		return nil, fmt.Errorf("consumer: Tail of %d events: want at least 1", last)
+	}
+	if cfg.Group == "" {
+		cfg.Group = "effectonce-tail" // nothing joins it: the name is only the client's id
+	}
+	cfg, err := cfg.withDefaults(nil)
+	if err != nil {
+		return nil, err
+	}
+	c := newClient(&cfg, brokers, []string{topic})
+	defer c.close()
+	ends, err := c.ends(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("consumer: the offsets of topic %s: %w", topic, err)
+	}
+	var events []event.Event
+	for _, end := range ends {
+		some, err := c.tail(ctx, &cfg, topic, end, last)
+		if err != nil {
+			return nil, fmt.Errorf("consumer: the end of %s/%d: %w", topic, end.Partition, err)
+		}
+		events = append(events, some...)
+	}
+	return events, nil
+}
+
+// ends lists the first and the next offset of each partition.
+func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffsets, error) {
+	meta, err := c.kafka().Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		return nil, err
+	}
+	var ask []kafka.OffsetRequest
+	for _, t := range meta.Topics {
+		if t.Error != nil {
+			return nil, t.Error
+		}
+		for _, p := range t.Partitions {
+			ask = append(ask, kafka.FirstOffsetOf(p.ID), kafka.LastOffsetOf(p.ID))
+		}
+	}
+	if len(ask) == 0 {
+		return nil, kafka.UnknownTopicOrPartition
+	}
+	res, err := c.kafka().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ask}})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range res.Topics[topic] {
+		if p.Error != nil {
+			return nil, fmt.Errorf("partition %d: %w", p.Partition, p.Error)
+		}
+	}
+	return res.Topics[topic], nil
+}
+
+// tail reads one partition from last offsets before its end, or from its beginning.
+func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.PartitionOffsets, last int) ([]event.Event, error) {
+	dec := newDecoder(topic, int32(end.Partition), cfg.IDHeader, cfg.MaxBatchBytes)
+	var events []event.Event
+	for offset := max(end.FirstOffset, end.LastOffset-int64(last)); offset < end.LastOffset; {
+		res, err := c.transport.RoundTrip(ctx, c.addr, &fetchRequest{
+			clientID: cfg.ClientID, topic: topic, partition: int32(end.Partition), offset: offset, maxBytes: int32(cfg.FetchBytes),
+			maxWait: cfg.FetchWait, responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+		})
+		if err != nil {
+			return nil, err
+		}
+		answer := res.(*fetchResponse)
+		if answer.errorCode != 0 {
+			return nil, kafka.Error(answer.errorCode)
+		}
+		chunk, _, err := dec.next(answer.records, offset, max(len(answer.records), 1)*8, &transactions{pending: answer.aborted})
+		switch {
+		case err != nil:
+			return nil, err
+		case chunk.next == offset:
+			// An open transaction stands here: what is behind it cannot be read yet.
+			return events, nil
+		}
+		events, offset = append(events, chunk.events...), chunk.next
+		if ctx.Err() != nil {
+			return nil, errors.Join(errors.New("stopped"), ctx.Err())
+		}
+	}
+	return events, nil
+}
