@@ -8,7 +8,7 @@ var Queries = map[string]string{
 	"raiseIncarnation": sqlRaiseIncarnation, "open": sqlOpen, "take": sqlTake, "settle": sqlSettle, "probe": sqlProbe,
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
-	"backlog": sqlBacklog,
+	"backlog": sqlBacklog, "numbering": sqlNumbering, "pinned": sqlPinned,
 }
 
 // OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a
