@@ -1,13 +1,94 @@
 package service
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/secret"
 )
+
+// Database says where Postgres is and who connects to it.
+type Database struct {
+	// URL is a Postgres URL or a key=value string.
+	URL secret.Value
+	// Password takes the place of the one in URL, when it is set.
+	Password secret.Value
+}
+
+// PoolConfig is the function [PoolConfig], and follows what changes: user, password and certificates are read anew for each
+// connection, so that a rotated secret needs no restart. Another host, port or database is refused then, since half of
+// the connections would be to the one and half to the other.
+func (d Database) PoolConfig(name string) (*pgxpool.Config, error) {
+	databaseURL, err := d.URL.Reveal()
+	if err != nil {
+		return nil, Usage("%s: %w", name, err)
+	}
+	cfg, err := PoolConfig(name, databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.Password.Reveal(); err != nil {
+		return nil, Usage("the password of %s: %w", name, err)
+	}
+	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return d.refresh(name, conn) }
+	return cfg, nil
+}
+
+func (d Database) refresh(name string, conn *pgx.ConnConfig) error {
+	databaseURL, err := d.URL.Reveal()
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	pool, err := PoolConfig(name, databaseURL)
+	if err != nil {
+		return err
+	}
+	fresh := pool.ConnConfig
+	if fresh.Host != conn.Host || fresh.Port != conn.Port || fresh.Database != conn.Database {
+		return fmt.Errorf("%s names another server or database than at the start: restart the process to move it there", name)
+	}
+	conn.User, conn.Password, conn.TLSConfig, conn.Fallbacks = fresh.User, fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	if !d.Password.IsSet() {
+		return nil
+	}
+	if conn.Password, err = d.Password.Reveal(); err != nil {
+		return fmt.Errorf("the password of %s: %w", name, err)
+	}
+	return nil
+}
+
+// ConnConfig is the configuration of the pool's next connection, for a connection of one's own.
+func ConnConfig(ctx context.Context, pool *pgxpool.Pool) (*pgx.ConnConfig, error) {
+	cfg := pool.Config()
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	return cfg.ConnConfig, nil
+}
+
+// PlainText names a host of another machine to which the configuration may connect without encryption, as sslmode's
+// default (prefer) does where the server, or somebody between, says that it has none. It is "" when there is no such host.
+func PlainText(cfg *pgx.ConnConfig) string {
+	ways := append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
+	for _, way := range ways {
+		ip := net.ParseIP(way.Host)
+		here := strings.HasPrefix(way.Host, "/") || strings.HasPrefix(way.Host, "@") || way.Host == "localhost" || ip != nil && ip.IsLoopback()
+		if way.TLSConfig == nil && !here {
+			return way.Host
+		}
+	}
+	return ""
+}
 
 // PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the string,
 // since pgx's own errors hold it, password and all. name is the setting's, for the error.

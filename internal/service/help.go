@@ -79,7 +79,7 @@ func (c CommandLine) settingTable(w io.Writer, node *kong.Node) error {
 				variable, about = "", "Print this."
 			case flag.Name == "version":
 				variable = ""
-			case flag.Tag.Has("secret"):
+			case isSecret(flag):
 				variable += "[_FILE]"
 			}
 			if shown := flag.Tag.Get("shown"); shown != "" {

@@ -8,19 +8,23 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 // CommandLine describes the command line of a program; Parse reads it. A setting is looked for in this order: flag,
 // variable, file that a variable names (secrets only), configuration file, default. Empty variables count as not set.
 //
-// The variable of --some-flag is Prefix + "SOME_FLAG". A flag with the tag `secret` has a second one that ends in _FILE
-// and names a file with the value, and its value is in no error. Kong's own `env` tag is not used: it ranks variables
+// The variable of --some-flag is Prefix + "SOME_FLAG". A flag of the type secret.Value, or with the tag `secret`, has a
+// second one that ends in _FILE and names a file with the value, and its value is in no error; a secret.Value reads that
+// file whenever it is revealed. Kong's own `env` tag is not used: it ranks variables
 // below configuration files, and its errors show their values.
 type CommandLine struct {
 	Name, Description string
-	Prefix            string // of variables, "RELAY_" say
-	Version           string // what --version prints, when the target has a kong.VersionFlag
-	Footer            string // stands below every help text
+	Prefix            string    // of variables, "RELAY_" say
+	Version           string    // what --version prints, when the target has a kong.VersionFlag
+	Footer            string    // stands below every help text
+	Vars              kong.Vars // what ${name} stands for in tags
 	// Env looks a variable up. Nil: os.Getenv.
 	Env func(string) string
 }
@@ -35,7 +39,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	printed := false
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
-		kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources))
+		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources),
+		kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}
@@ -54,6 +59,25 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 // Variable is the name of a flag's variable.
 func (c CommandLine) Variable(flag string) string {
 	return c.Prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// isSecret tells whether a flag's value may be shown.
+func isSecret(flag *kong.Flag) bool {
+	return flag.Tag.Has("secret") || flag.Target.Type() == reflect.TypeFor[secret.Value]()
+}
+
+// decodeSecret takes a text, or the Value that find made of a file.
+func decodeSecret(ctx *kong.DecodeContext, target reflect.Value) error {
+	token, err := ctx.Scan.PopValue("secret")
+	if err != nil {
+		return err
+	}
+	value, ok := token.Value.(secret.Value)
+	if !ok {
+		value = secret.Of(token.String())
+	}
+	target.Set(reflect.ValueOf(value))
+	return nil
 }
 
 // sources looks for settings that are not on the command line.
@@ -85,7 +109,8 @@ func (s *sources) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any
 	return value, nil
 }
 
-func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value, from string, err error) {
+// find returns a text, or a secret.Value for the file of one; from is "" when the flag is nowhere.
+func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value any, from string, err error) {
 	if flag.Name == "help" || flag.Name == "version" {
 		return "", "", nil
 	}
@@ -93,13 +118,17 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value, from string, 
 	if value := s.line.Env(variable); value != "" {
 		return value, variable, nil
 	}
-	if flag.Tag.Has("secret") {
+	if isSecret(flag) {
 		if path := s.line.Env(variable + "_FILE"); path != "" {
-			value, err := secretFile(path)
+			value := secret.InFile(path)
+			text, err := value.Reveal()
 			if err != nil {
 				return "", "", fmt.Errorf("%s_FILE: %w", variable, err)
 			}
-			return value, variable + "_FILE", nil
+			if flag.Target.Type() == reflect.TypeFor[secret.Value]() {
+				return value, variable + "_FILE", nil
+			}
+			return text, variable + "_FILE", nil
 		}
 	}
 	if flag.Name == "config" {
@@ -114,29 +143,16 @@ func (s *sources) find(ctx *kong.Context, flag *kong.Flag) (value, from string, 
 	return "", "", nil
 }
 
-// secretFile reads a value; editors and `echo` end it with a newline that nobody means.
-func secretFile(path string) (string, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	value := strings.TrimRight(string(content), "\r\n")
-	if value == "" {
-		return "", fmt.Errorf("%s is empty", path)
-	}
-	return value, nil
-}
-
 // check parses the value once ahead, so that the error names where it stands.
-func (s *sources) check(flag *kong.Flag, value, from string) error {
+func (s *sources) check(flag *kong.Flag, value any, from string) error {
 	into := reflect.New(flag.Target.Type()).Elem()
 	err := flag.Parse(kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: value}), into)
 	switch {
-	case err == nil && flag.Enum != "" && !flag.EnumMap()[value]:
+	case err == nil && flag.Enum != "" && !flag.EnumMap()[fmt.Sprint(value)]:
 		return fmt.Errorf("%s: want one of %s, not %q", from, strings.ReplaceAll(flag.Enum, ",", ", "), value)
 	case err == nil:
 		return nil
-	case flag.Tag.Has("secret"):
+	case isSecret(flag):
 		return fmt.Errorf("%s: not a value for --%s", from, flag.Name)
 	}
 	return fmt.Errorf("%s: %s", from, strings.TrimPrefix(err.Error(), "--"+flag.Name+": "))
@@ -182,10 +198,21 @@ func settingNames(node *kong.Node) map[string]bool {
 
 // withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand.
 func withoutArguments(text string, args []string) string {
-	for _, arg := range args {
-		_, value, _ := strings.Cut(arg, "=")
-		for _, part := range []string{arg, value} {
-			if strings.Contains(part, "://") || strings.Contains(part, "password") || strings.Contains(part, "@") {
+	suspect := func(s string) bool {
+		return strings.Contains(s, "://") || strings.Contains(s, "password") || strings.Contains(s, "@")
+	}
+	for i, arg := range args {
+		flag, value, _ := strings.Cut(arg, "=")
+		hide := []string{arg}
+		switch {
+		case suspect(flag) && !strings.HasPrefix(flag, "-"), suspect(value), suspect(flag) && value != "":
+			hide = append(hide, value)
+		case i > 0 && suspect(args[i-1]): // what stands behind a flag like --kafka-pasword
+		default:
+			continue
+		}
+		for _, part := range hide {
+			if part != "" {
 				text = strings.ReplaceAll(text, part, "(an argument)")
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -20,7 +21,7 @@ type program struct {
 	Wait    time.Duration `default:"1s" help:"How long."`
 	Names   []string
 	Loud    bool
-	Token   string           `secret:""`
+	Token   secret.Value
 	Count   int              `name:"item-count" default:"3"`
 	Kind    string           `default:"a" enum:"a,b"`
 	Version kong.VersionFlag `help:"Version."`
@@ -32,6 +33,34 @@ func parse(t *testing.T, env map[string]string, args ...string) (program, error)
 	line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(name string) string { return env[name] }}
 	_, err := line.Parse(&p, args, io.Discard, io.Discard)
 	return p, err
+}
+
+func reveal(t *testing.T, v secret.Value) string {
+	t.Helper()
+	text, err := v.Reveal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestSecretFileIsFollowed: a file that is replaced is another secret from then on.
+func TestSecretFileIsFollowed(t *testing.T) {
+	t.Parallel()
+	path := write(t, "first")
+	p, err := parse(t, map[string]string{"THING_TOKEN_FILE": path})
+	if err != nil || reveal(t, p.Token) != "first" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if err := os.WriteFile(path, []byte("second\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := reveal(t, p.Token); got != "second" {
+		t.Errorf("then %s", got)
+	}
+	if _, err := parse(t, map[string]string{"THING_TOKEN_FILE": write(t, "\n")}); err == nil || !strings.Contains(err.Error(), "THING_TOKEN_FILE: ") {
+		t.Errorf("an empty file: %v", err)
+	}
 }
 
 func write(t *testing.T, content string) string {
@@ -47,7 +76,7 @@ func TestSources(t *testing.T) {
 	t.Parallel()
 	yaml := write(t, "# all of it\nwait: 2s\nnames: [x, y]\nloud: true\ntoken: of-yaml\nitem-count: 5\n")
 	p, err := parse(t, map[string]string{"THING_CONFIG": yaml})
-	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud || p.Token != "of-yaml" || p.Count != 5 {
+	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud || reveal(t, p.Token) != "of-yaml" || p.Count != 5 {
 		t.Errorf("YAML: %+v, %v", p, err)
 	}
 	env := map[string]string{
@@ -55,12 +84,12 @@ func TestSources(t *testing.T) {
 		"THING_ITEM_COUNT": "",
 	}
 	p, err = parse(t, env)
-	if err != nil || p.Wait != 3*time.Second || !slices.Equal(p.Names, []string{"z"}) || p.Loud || p.Token != "of-file" || p.Count != 5 {
+	if err != nil || p.Wait != 3*time.Second || !slices.Equal(p.Names, []string{"z"}) || p.Loud || reveal(t, p.Token) != "of-file" || p.Count != 5 {
 		t.Errorf("variables: %+v, %v", p, err)
 	}
 	env["THING_TOKEN"] = "of-variable"
 	p, err = parse(t, env, "--wait=4s", "--names", "q,r")
-	if err != nil || p.Wait != 4*time.Second || !slices.Equal(p.Names, []string{"q", "r"}) || p.Token != "of-variable" {
+	if err != nil || p.Wait != 4*time.Second || !slices.Equal(p.Names, []string{"q", "r"}) || reveal(t, p.Token) != "of-variable" {
 		t.Errorf("flags: %+v, %v", p, err)
 	}
 	if p, err = parse(t, nil); err != nil || p.Wait != time.Second || p.Count != 3 || p.Kind != "a" {
