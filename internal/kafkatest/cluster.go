@@ -32,7 +32,7 @@ func NewCluster(t testing.TB, brokers int) *Cluster {
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	c, err := startCluster(libs, brokers)
+	c, err := startCluster(libs, brokers, nil)
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
@@ -89,19 +89,20 @@ func (c *Cluster) close() {
 	c.remove()
 }
 
-func startCluster(libs string, brokers int) (*Cluster, error) {
+// startCluster starts a cluster; secure, when it is not nil, is called for each broker before that is configured.
+func startCluster(libs string, brokers int, secure func(n *node) error) (*Cluster, error) {
 	var err error
 	// Another process may take a free port first: then the broker ends at once, and other ports are tried.
 	for range 3 {
 		var c *Cluster
-		if c, err = tryCluster(libs, brokers); err == nil {
+		if c, err = tryCluster(libs, brokers, secure); err == nil {
 			return c, nil
 		}
 	}
 	return nil, err
 }
 
-func tryCluster(libs string, brokers int) (*Cluster, error) {
+func tryCluster(libs string, brokers int, secure func(n *node) error) (*Cluster, error) {
 	dir, remove, err := child.TempDir("kafka")
 	if err != nil {
 		return nil, err
@@ -109,10 +110,13 @@ func tryCluster(libs string, brokers int) (*Cluster, error) {
 	c := &Cluster{remove: remove}
 	for i := range brokers {
 		n := &node{id: i + 1, libs: libs, dir: filepath.Join(dir, fmt.Sprint(i))}
-		var err1, err2 error
+		var err1, err2, err3 error
 		n.port, err1 = child.FreePort()
 		n.controller, err2 = child.FreePort()
-		if err := errors.Join(err1, err2); err != nil {
+		if secure != nil {
+			err3 = secure(n)
+		}
+		if err := errors.Join(err1, err2, err3); err != nil {
 			remove()
 			return nil, err
 		}

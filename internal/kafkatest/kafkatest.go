@@ -79,7 +79,7 @@ func Shared() (brokers []string, fake bool, err error) {
 	}
 	libs, err := Libs()
 	if err == nil {
-		c, err := startCluster(libs, 1)
+		c, err := startCluster(libs, 1, nil)
 		if err != nil {
 			return nil, false, err
 		}

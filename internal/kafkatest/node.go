@@ -21,6 +21,7 @@ type node struct {
 	port, controller int
 	dir, libs        string
 	process          *child.Process // nil while stopped
+	secure           *secured       // nil: plaintext only
 }
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
@@ -38,15 +39,22 @@ func (n *node) properties(voters []*node, brokers int) string {
 		listeners += fmt.Sprintf(",CONTROLLER://127.0.0.1:%d", n.controller)
 	}
 	replicas := min(3, brokers)
-	return strings.Join([]string{
+	advertised, protocols, more := "PLAINTEXT://"+n.addr(), "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", []string(nil)
+	if n.secure != nil {
+		listeners += "," + n.secure.listeners()
+		advertised += "," + n.secure.listeners()
+		protocols += ",SASL_SSL:SASL_SSL,SSL:SSL"
+		more = n.secure.properties()
+	}
+	return strings.Join(append(more, []string{
 		"process.roles=" + roles,
 		fmt.Sprintf("node.id=%d", n.id),
 		"controller.quorum.voters=" + strings.Join(quorum, ","),
 		"listeners=" + listeners,
-		"advertised.listeners=PLAINTEXT://" + n.addr(),
+		"advertised.listeners=" + advertised,
 		"controller.listener.names=CONTROLLER",
 		"inter.broker.listener.name=PLAINTEXT",
-		"listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+		"listener.security.protocol.map=" + protocols,
 		"log.dirs=" + filepath.Join(n.dir, "data"),
 		"auto.create.topics.enable=false",
 		fmt.Sprintf("default.replication.factor=%d", replicas),
@@ -68,7 +76,7 @@ func (n *node) properties(voters []*node, brokers int) string {
 		"broker.heartbeat.interval.ms=500",
 		"broker.session.timeout.ms=3000",
 		"controlled.shutdown.max.retries=1",
-	}, "\n") + "\n"
+	}...), "\n") + "\n"
 }
 
 func (n *node) java(main string, args ...string) *exec.Cmd {

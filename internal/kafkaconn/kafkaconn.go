@@ -1,0 +1,145 @@
+// Package kafkaconn is the one shape of the settings of a way to Kafka, as flags and as what clients are built from: TLS and
+// SASL, for relays, workers and commands.
+//
+// Certificates and passwords in files are read anew for each connection: what is rotated needs no restart.
+package kafkaconn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
+
+	"github.com/effectonce/effectonce/internal/secret"
+)
+
+// What Config.SASL may be.
+const (
+	Plain       = "plain"
+	ScramSHA256 = "scram-sha-256"
+	ScramSHA512 = "scram-sha-512"
+)
+
+// Config says where Kafka is, and how to speak to it. The tags are for command lines: embed it in a command's struct.
+type Config struct {
+	// Brokers are bootstrap addresses, host:port. Required.
+	Brokers []string `name:"kafka-brokers" placeholder:"HOST:PORT" shown:"(required)" help:"Bootstrap addresses, as host:port with commas between."`
+	// TLS encrypts. Default: plaintext.
+	TLS bool `name:"kafka-tls" default:"false" help:"Speak TLS to the brokers."`
+	// CAFile has the PEM certificates that the brokers' must stand on. Default: the system's.
+	CAFile string `name:"kafka-ca-file" placeholder:"PATH" shown:"(the system's)" help:"PEM file with the CA certificates that the brokers' certificates stand on."`
+	// CertFile and KeyFile are the client's own certificate (with its chain) and key, both in PEM, for brokers that want one.
+	CertFile string `name:"kafka-cert-file" placeholder:"PATH" help:"PEM file with the client's certificate, for brokers that want one. Read anew for each connection."`
+	KeyFile  string `name:"kafka-key-file" placeholder:"PATH" help:"PEM file with the key of that certificate."`
+	// ServerName is what the brokers' certificates must be for. Default: the host that is connected to.
+	ServerName string `name:"kafka-server-name" shown:"(the broker's host)" help:"Name that the brokers' certificates must be for."`
+	// SASL is the mechanism of authentication: one of the constants above. Default: none.
+	SASL string `name:"kafka-sasl" shown:"(none)" help:"How to log in: plain, scram-sha-256 or scram-sha-512."`
+	// Username and Password are those of SASL. A Password in a file is read anew for each connection.
+	Username string       `name:"kafka-username" help:"User to log in as."`
+	Password secret.Value `name:"kafka-password" help:"Password of that user. From a file it is read anew for each connection."`
+}
+
+// Conn opens connections as a Config says.
+type Conn struct {
+	cfg    Config
+	dialer net.Dialer
+}
+
+// New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds no
+// secret.
+func (c Config) New() (*Conn, error) {
+	if err := errors.Join(c.checkBrokers(), c.checkTLS(), c.checkSASL()); err != nil {
+		return nil, err
+	}
+	conn := &Conn{cfg: c, dialer: net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}}
+	if c.TLS {
+		if _, err := c.tlsConfig(""); err != nil {
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+func (c Config) checkBrokers() error {
+	if len(c.Brokers) == 0 {
+		return errors.New("--kafka-brokers is missing: want host:port, with commas between several")
+	}
+	for _, b := range c.Brokers {
+		if host, port, err := net.SplitHostPort(b); err != nil || host == "" || port == "" {
+			return fmt.Errorf("--kafka-brokers: write broker %q as host:port", b)
+		}
+	}
+	return nil
+}
+
+func (c Config) checkTLS() error {
+	if !c.TLS {
+		for flag, value := range map[string]string{
+			"--kafka-ca-file": c.CAFile, "--kafka-cert-file": c.CertFile, "--kafka-key-file": c.KeyFile, "--kafka-server-name": c.ServerName,
+		} {
+			if value != "" {
+				return fmt.Errorf("%s is set without --kafka-tls: set that too, or the connection is not encrypted", flag)
+			}
+		}
+		return nil
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return errors.New("--kafka-cert-file and --kafka-key-file belong together: set both or none")
+	}
+	return nil
+}
+
+func (c Config) checkSASL() error {
+	switch c.SASL {
+	case "":
+		if c.Username != "" || c.Password.IsSet() {
+			return errors.New("--kafka-username or --kafka-password is set without --kafka-sasl: say plain, scram-sha-256 or scram-sha-512")
+		}
+		return nil
+	case Plain, ScramSHA256, ScramSHA512:
+	default:
+		return fmt.Errorf("--kafka-sasl is %q: want plain, scram-sha-256 or scram-sha-512", c.SASL)
+	}
+	if c.Username == "" || !c.Password.IsSet() {
+		return errors.New("--kafka-sasl wants --kafka-username and --kafka-password")
+	}
+	if _, err := c.Password.Reveal(); err != nil {
+		return fmt.Errorf("--kafka-password: %w", err)
+	}
+	_, err := c.mechanism()
+	return err
+}
+
+// Brokers returns the bootstrap addresses.
+func (c *Conn) Brokers() []string { return c.cfg.Brokers }
+
+// SASL logs in as the Config says. Nil: nobody logs in.
+func (c *Conn) SASL() sasl.Mechanism {
+	if c.cfg.SASL == "" {
+		return nil
+	}
+	return mechanism{c.cfg}
+}
+
+// Warning says what is legal and still unwise, "" when nothing is.
+func (c *Conn) Warning() string {
+	if c.cfg.SASL != Plain || c.cfg.TLS {
+		return ""
+	}
+	return "the password for Kafka goes over the network as it is: set --kafka-tls, or use a scram mechanism"
+}
+
+// Client returns a client for what is neither publishing nor consuming, such as questions about topics, and what closes
+// its connections. timeout bounds each request.
+func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle func()) {
+	transport := &kafka.Transport{Dial: c.Dial, DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce", MetadataTTL: time.Second}
+	return &kafka.Client{Addr: kafka.TCP(c.cfg.Brokers...), Timeout: timeout, Transport: transport}, transport.CloseIdleConnections
+}
+
+// name is how a mechanism is called in Kafka.
+func name(mechanism string) string { return strings.ToUpper(mechanism) }

@@ -1,0 +1,45 @@
+package kafkaconn
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/plain"
+	"github.com/segmentio/kafka-go/sasl/scram"
+)
+
+// mechanism logs in with the password of this moment.
+type mechanism struct{ cfg Config }
+
+// Name is what the broker calls the mechanism.
+func (m mechanism) Name() string { return name(m.cfg.SASL) }
+
+// Start begins to log in; kafka-go calls it for each connection.
+func (m mechanism) Start(ctx context.Context) (sasl.StateMachine, []byte, error) {
+	now, err := m.cfg.mechanism()
+	if err != nil {
+		return nil, nil, err
+	}
+	return now.Start(ctx)
+}
+
+func (c Config) mechanism() (sasl.Mechanism, error) {
+	password, err := c.Password.Reveal()
+	if err != nil {
+		return nil, fmt.Errorf("--kafka-password: %w", err)
+	}
+	algorithm := scram.SHA256
+	switch c.SASL {
+	case Plain:
+		return plain.Mechanism{Username: c.Username, Password: password}, nil
+	case ScramSHA512:
+		algorithm = scram.SHA512
+	}
+	m, err := scram.Mechanism(algorithm, c.Username, password)
+	if err != nil {
+		// The library's own error may repeat what it could not normalise.
+		return nil, fmt.Errorf("--kafka-username or --kafka-password has characters that %s does not allow", c.SASL)
+	}
+	return m, nil
+}
