@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -56,8 +57,9 @@ type cli struct {
 
 // database is what every command needs that talks to Postgres.
 type database struct {
-	DatabaseURL string `name:"database-url" secret:"" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
-	Schema      string `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+	DatabaseURL      secret.Value `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
+	DatabasePassword secret.Value `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
+	Schema           string       `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
 }
 
 // program is what commands work with besides their settings.

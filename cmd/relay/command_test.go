@@ -149,7 +149,7 @@ func TestWrongSettings(t *testing.T) {
 		"password with /":   {good.with("RELAY_DATABASE_URL", "postgres://u:a/b@h/db"), "run", "percent-encode"},
 		"empty secret file": {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file), "run", "is empty"},
 		"no secret file":    {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file+"s"), "run", "RELAY_DATABASE_URL_FILE: open "},
-		"no brokers":        {good.with("RELAY_KAFKA_BROKERS", ""), "run", "RELAY_KAFKA_BROKERS) is missing"},
+		"no brokers":        {good.with("RELAY_KAFKA_BROKERS", ""), "run", "--kafka-brokers is missing"},
 		"broker sans port":  {good.with("RELAY_KAFKA_BROKERS", "kafka"), "run", `write broker "kafka" as host:port`},
 		"lease no duration": {good.with("RELAY_LEASE", "15"), "run", "RELAY_LEASE: expected duration"},
 		"lease too short":   {good, "run --lease 10ms", "Lease is 10ms: at least 1s"},

@@ -23,11 +23,11 @@ const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)
 
 // config reads the URL. It connects to nothing.
 func (d database) config() (*pgxpool.Config, error) {
-	cfg, err := service.PoolConfig(urlSetting, d.DatabaseURL)
+	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword}.PoolConfig(urlSetting)
 	if err != nil {
 		return nil, err
 	}
-	if !strings.Contains(d.DatabaseURL, "pool_max_conns") {
+	if databaseURL, err := d.DatabaseURL.Reveal(); err == nil && !strings.Contains(databaseURL, "pool_max_conns") {
 		cfg.MaxConns = poolSize
 	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -82,7 +82,11 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 	options := migrations.Options{Schema: d.Schema, Sets: []migrations.Set{migrations.Outbox}, Logger: log}
 	return untilAnswered(ctx, log, func(ctx context.Context) error {
 		if migrate {
-			if err := migrations.Up(ctx, pool.Config().ConnConfig, options); err != nil {
+			conn, err := service.ConnConfig(ctx, pool)
+			if err != nil {
+				return err
+			}
+			if err := migrations.Up(ctx, conn, options); err != nil {
 				return err
 			}
 		}

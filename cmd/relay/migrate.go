@@ -69,7 +69,11 @@ func (c *migrateCommand) work(ctx context.Context, p *program, options migration
 	case c.Check:
 		return migrations.Check(ctx, pool, options)
 	}
-	if err := migrations.Up(ctx, pool.Config().ConnConfig, options); err != nil {
+	conn, err := service.ConnConfig(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, conn, options); err != nil {
 		return err
 	}
 	p.log.Info("the schema is up to date")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -19,10 +20,10 @@ import (
 
 type runCommand struct {
 	database
-	KafkaBrokers []string `shown:"(required)" help:"Bootstrap addresses, as host:port with commas between."`
-	Listen       string   `default:"127.0.0.1:9187" help:"Address of /healthz, /readyz, /healthz/moving and /metrics; off for none."`
-	Migrate      bool     `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
-	Name         string   `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
+	kafkaconn.Config
+	Listen  string `default:"127.0.0.1:9187" help:"Address of /healthz, /readyz, /healthz/moving and /metrics; off for none."`
+	Migrate bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
+	Name    string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
 
 	Lease         time.Duration `default:"15s" help:"How long lanes stay a relay's that has gone silent. All relays of an outbox need the same; at least 1s."`
 	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
@@ -118,8 +119,15 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(c.KafkaBrokers) == 0 {
-		return nil, service.Usage("--kafka-brokers (RELAY_KAFKA_BROKERS) is missing: want host:port, with commas between several")
+	conn, err := c.Config.New()
+	if err != nil {
+		return nil, &service.UsageError{Err: err}
+	}
+	if unwise := conn.Warning(); unwise != "" {
+		p.log.Warn(unwise)
+	}
+	if host := service.PlainText(cfg.ConnConfig); host != "" {
+		p.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL", "host", host)
 	}
 	if err := c.nothingIsZero(); err != nil {
 		return nil, err
@@ -137,9 +145,9 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	if err != nil {
 		return nil, service.Usage("--schema: %w", err)
 	}
-	s.kafka, err = publisher.NewKafka(c.KafkaBrokers, publisher.Config{
+	s.kafka, err = publisher.NewKafka(conn.Brokers(), publisher.Config{
 		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
-		Pin: pin, Logger: p.log, Observer: s.metrics.publisher(),
+		Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log, Observer: s.metrics.publisher(),
 	})
 	if err != nil {
 		return nil, &service.UsageError{Err: err}

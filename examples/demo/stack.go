@@ -24,6 +24,7 @@ import (
 	"github.com/effectonce/effectonce/internal/child"
 	"github.com/effectonce/effectonce/internal/devstack"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -152,7 +153,7 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 		s.complain(err)
 	})
 	for _, tables := range []worker.Tables{payments.Tables(), ledger.Tables(), email.Tables()} {
-		pool, err := worker.Open(ctx, s.places.DatabaseURL, s.places.Schema, tables, false, slog.New(slog.DiscardHandler))
+		pool, err := worker.Open(ctx, s.places.DatabaseURL, secret.Value{}, s.places.Schema, tables, false, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return fmt.Errorf("making the tables: %w", err)
 		}

@@ -6,27 +6,27 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
 type flags struct {
 	worker.Flags
-	SMTPAddr         string        `name:"smtp-addr" required:"" placeholder:"HOST:PORT" help:"SMTP server."`
-	SMTPTLS          string        `name:"smtp-tls" enum:"mandatory,opportunistic,none" default:"opportunistic" help:"STARTTLS: mandatory, opportunistic or none."`
-	SMTPUsername     string        `name:"smtp-username" help:"User to log in as."`
-	SMTPPasswordFile string        `name:"smtp-password-file" placeholder:"PATH" help:"File with the password."`
-	LookupURL        string        `placeholder:"URL" help:"Where to ask by Message-ID what was accepted: GET URL?message_id=..., 200 or 404."`
-	OnUnknown        string        `enum:"hold,resend" default:"hold" help:"A mail that may have been accepted, without --lookup-url: hold leaves it to a person, resend sends it again under the same Message-ID."`
-	From             string        `default:"receipts@effectonce.example" help:"Sender's address."`
-	RecipientDomain  string        `default:"customers.example" help:"Domain of the addresses that are made of account ids."`
-	Senders          int           `default:"4" help:"Mails under way at a time."`
-	SendTimeout      time.Duration `default:"20s" help:"Bound of one attempt."`
-	Lease            time.Duration `default:"60s" help:"How long an attempt belongs to its sender; at least twice --send-timeout."`
+	SMTPAddr        string        `name:"smtp-addr" required:"" placeholder:"HOST:PORT" help:"SMTP server."`
+	SMTPTLS         string        `name:"smtp-tls" enum:"mandatory,opportunistic,none" default:"opportunistic" help:"STARTTLS: mandatory, opportunistic or none."`
+	SMTPUsername    string        `name:"smtp-username" help:"User to log in as."`
+	SMTPPassword    secret.Value  `name:"smtp-password" help:"Password of that user."`
+	LookupURL       string        `placeholder:"URL" help:"Where to ask by Message-ID what was accepted: GET URL?message_id=..., 200 or 404."`
+	OnUnknown       string        `enum:"hold,resend" default:"hold" help:"A mail that may have been accepted, without --lookup-url: hold leaves it to a person, resend sends it again under the same Message-ID."`
+	From            string        `default:"receipts@effectonce.example" help:"Sender's address."`
+	RecipientDomain string        `default:"customers.example" help:"Domain of the addresses that are made of account ids."`
+	Senders         int           `default:"4" help:"Mails under way at a time."`
+	SendTimeout     time.Duration `default:"20s" help:"Bound of one attempt."`
+	Lease           time.Duration `default:"60s" help:"How long an attempt belongs to its sender; at least twice --send-timeout."`
 }
 
 func main() {
@@ -43,22 +43,20 @@ func main() {
 }
 
 func (f flags) config() (email.Config, error) {
+	base, err := f.Worker()
+	if err != nil {
+		return email.Config{}, err
+	}
 	cfg := email.Config{
-		Config: f.Flags.Config(), From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders,
-		SendTimeout: f.SendTimeout, Lease: f.Lease,
+		Config: base, From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders, SendTimeout: f.SendTimeout, Lease: f.Lease,
 	}
 	if f.OnUnknown == "resend" {
 		cfg.OnUnknown = email.Resend
 	}
-	password := ""
-	if f.SMTPPasswordFile != "" {
-		b, err := os.ReadFile(f.SMTPPasswordFile)
-		if err != nil {
-			return cfg, fmt.Errorf("--smtp-password-file: %w", err)
-		}
-		password = strings.TrimRight(string(b), "\r\n")
+	password, err := f.SMTPPassword.Reveal()
+	if err != nil {
+		return cfg, fmt.Errorf("--smtp-password: %w", err)
 	}
-	var err error
 	if cfg.Provider, err = email.NewSMTP(email.SMTPConfig{Addr: f.SMTPAddr, TLS: f.SMTPTLS, Username: f.SMTPUsername, Password: password}); err != nil {
 		return cfg, err
 	}

@@ -8,22 +8,26 @@ import (
 
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 type flags struct {
-	DatabaseURL string `required:"" placeholder:"URL" help:"Postgres of the payments and their outbox."`
-	Schema      string `help:"Schema of those tables; made if need be. Empty: the connection's search_path."`
-	Listen      string `default:"${listen}" help:"Address of the API, with /healthz and /readyz."`
-	Topic       string `default:"payments" help:"Topic of the events."`
-	Migrate     bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
+	worker.Database
+	Listen  string `default:"${listen}" help:"Address of the API, with /healthz and /readyz."`
+	Topic   string `default:"payments" help:"Topic of the events."`
+	Migrate bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
 }
 
 func main() {
 	var f flags
 	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.", "127.0.0.1:8080", "PAYMENTS",
 		func(ctx context.Context, log *slog.Logger) error {
+			url, err := f.DatabaseURL.Reveal()
+			if err != nil {
+				return service.Usage("--database-url: %w", err)
+			}
 			return payments.Run(ctx, payments.Config{
-				DatabaseURL: f.DatabaseURL, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
+				DatabaseURL: url, Password: f.DatabasePassword, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
 				SkipMigrate: !f.Migrate, Logger: log,
 			})
 		}))

@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -29,7 +30,7 @@ type fixture struct {
 func newFixture(t *testing.T, box mailbox.Config) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), box: newMailbox(t, box)}
-	pool, err := worker.Open(t.Context(), f.URL, f.Schema, Tables(), false, quiet)
+	pool, err := worker.Open(t.Context(), f.URL, secret.Value{}, f.Schema, Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

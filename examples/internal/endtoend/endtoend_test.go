@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -64,7 +65,7 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := worker.Open(t.Context(), shop.URL, shop.Schema, payments.Tables(), false, quiet)
+	tables, err := worker.Open(t.Context(), shop.URL, secret.Value{}, shop.Schema, payments.Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,17 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 // Config sets a worker. DatabaseURL and Brokers are required, all else has a default.
 type Config struct {
 	// DatabaseURL is where the worker's own tables and the inbox are: both are written in one transaction.
 	DatabaseURL string
+	// Password takes the place of the one in DatabaseURL, when it is set. In a file it is read anew for each connection.
+	Password secret.Value
 	// Schema holds those tables, and is made if need be. Empty: the connection's search_path.
 	Schema string
 	// Brokers are Kafka's addresses, host:port.
@@ -56,20 +61,35 @@ func (c Config) withDefaults(name string) Config {
 
 // Flags are the command line of every worker, for kong. The variable ${listen} is the default address.
 type Flags struct {
-	DatabaseURL  string   `required:"" placeholder:"URL" help:"Postgres of the worker's tables and its inbox."`
-	Schema       string   `help:"Schema of those tables; made if need be. Empty: the connection's search_path."`
-	KafkaBrokers []string `required:"" placeholder:"HOST:PORT" help:"Kafka's addresses, separated by commas."`
-	Topic        string   `default:"payments" help:"Topic to consume."`
-	Group        string   `help:"Kafka consumer group. Default: the worker's name."`
-	IDHeader     string   `name:"id-header" default:"ce_id" help:"Header that carries an event's id; Debezium's outbox router writes id."`
-	Listen       string   `default:"${listen}" help:"Address of health and metrics, off for none."`
-	Migrate      bool     `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
+	Database
+	kafkaconn.Config
+	Topic    string `default:"payments" help:"Topic to consume."`
+	Group    string `shown:"(the worker's name)" help:"Kafka consumer group."`
+	IDHeader string `name:"id-header" default:"ce_id" help:"Header that carries an event's id; Debezium's outbox router writes id."`
+	Listen   string `default:"${listen}" help:"Address of health and metrics, off for none."`
+	Migrate  bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
 }
 
-// Config is what the flags say.
-func (f Flags) Config() Config {
-	return Config{
-		DatabaseURL: f.DatabaseURL, Schema: f.Schema, Brokers: f.KafkaBrokers, Topic: f.Topic, Group: f.Group,
-		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
+// Database are the flags of every example's database.
+type Database struct {
+	DatabaseURL      secret.Value `required:"" placeholder:"URL" shown:"(required)" help:"Postgres of the example's own tables and of effectonce's beside them."`
+	DatabasePassword secret.Value `shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection."`
+	Schema           string       `shown:"(search_path)" help:"Schema of those tables; made if need be."`
+}
+
+// Worker is what the flags say. Its error is a service.UsageError.
+func (f Flags) Worker() (Config, error) {
+	url, err := f.DatabaseURL.Reveal()
+	if err != nil {
+		return Config{}, service.Usage("--database-url: %w", err)
 	}
+	conn, err := f.Config.New()
+	if err != nil {
+		return Config{}, &service.UsageError{Err: err}
+	}
+	return Config{
+		DatabaseURL: url, Password: f.DatabasePassword, Schema: f.Schema, Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group,
+		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
+		Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
+	}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -36,16 +37,19 @@ select pg_advisory_xact_lock(hashtextextended('effectonce example ' || current_d
 select set_config('lock_timeout', '5s', true)`
 )
 
-// Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is waited
-// for until ctx ends. The caller closes the pool.
-func Open(ctx context.Context, url, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
+// Open connects, and makes the tables, or checks that they are there when skipMigrate. A password that is set takes the
+// place of the URL's. A database that is away is waited for until ctx ends. The caller closes the pool.
+func Open(ctx context.Context, url string, password secret.Value, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := service.PoolConfig("--database-url", url)
+	cfg, err := service.Database{URL: secret.Of(url), Password: password}.PoolConfig("--database-url")
 	if err != nil {
 		return nil, err
+	}
+	if host := service.PlainText(cfg.ConnConfig); host != "" {
+		log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL", "host", host)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
@@ -85,7 +89,11 @@ func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
 
 func (t Tables) up(ctx context.Context, pool *pgxpool.Pool, schema, prefix string) error {
 	opt := migrations.Options{Schema: schema, Sets: []migrations.Set{t.Set}}
-	if err := migrations.Up(ctx, pool.Config().ConnConfig, opt); err != nil {
+	conn, err := service.ConnConfig(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if err := migrations.Up(ctx, conn, opt); err != nil {
 		return err
 	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

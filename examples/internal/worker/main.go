@@ -2,7 +2,7 @@ package worker
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -14,17 +14,14 @@ import (
 // Main parses a command line into flags, a pointer to a struct for kong, and runs until a signal. It is the body of an
 // example's main, and returns the exit code. Every flag also has a variable: envPrefix, an underscore and its name.
 func Main(flags any, name, description, listen, envPrefix string, run func(ctx context.Context, log *slog.Logger) error) int {
-	parser, err := kong.New(flags, kong.Name(name), kong.Description(description), kong.Vars{"listen": listen},
-		kong.DefaultEnvars(envPrefix), kong.UsageOnError())
+	line := service.CommandLine{Name: name, Description: description, Prefix: envPrefix + "_", Vars: kong.Vars{"listen": listen}}
+	parsed, err := line.Parse(flags, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil {
-		panic(err) // a struct tag that kong does not understand
-	}
-	if _, err := parser.Parse(os.Args[1:]); err != nil {
-		if bad, ok := errors.AsType[*kong.ParseError](err); ok {
-			_ = bad.Context.PrintUsage(true)
-		}
-		parser.Errorf("%s", err)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return service.CodeUsage
+	}
+	if parsed == nil { // --help
+		return service.CodeOK
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	return service.Main(func(ctx context.Context) error { return run(ctx, log) })

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 // fixture is a database with the ledger's tables, and its handler without a consumer.
@@ -24,7 +25,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	pool, err := worker.Open(t.Context(), db.URL, db.Schema, ledger.Tables(), false, quiet)
+	pool, err := worker.Open(t.Context(), db.URL, secret.Value{}, db.Schema, ledger.Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 // fixture is the API over a database of its own, and what it logs.
@@ -33,7 +34,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), log: &lockedBuffer{}}
-	pool, err := worker.Open(t.Context(), f.URL, f.Schema, payments.Tables(), false, slog.New(slog.DiscardHandler))
+	pool, err := worker.Open(t.Context(), f.URL, secret.Value{}, f.Schema, payments.Tables(), false, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

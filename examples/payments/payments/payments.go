@@ -21,6 +21,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
@@ -33,6 +34,8 @@ const Source = "payments"
 type Config struct {
 	// DatabaseURL is where payments and outbox are: both are written in one transaction.
 	DatabaseURL string
+	// Password takes the place of the one in DatabaseURL, when it is set. In a file it is read anew for each connection.
+	Password secret.Value
 	// Schema holds the tables, and is made if need be. Empty: the connection's search_path.
 	Schema string
 	// Listen is the address of the API.
@@ -70,7 +73,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	db, err := worker.Open(ctx, cfg.DatabaseURL, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
+	db, err := worker.Open(ctx, cfg.DatabaseURL, cfg.Password, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
