@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,19 @@ func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 	e := full()
 	if got := event.Decode(record(e, event.AppendHeaders(nil, &e)), ""); !reflect.DeepEqual(got, e) {
 		t.Fatalf("got  %+v\nwant %+v", got, e)
+	}
+}
+
+// TestP9_8MaybeIsOnTheWire: what was released after an unknown outcome says so, and nothing else does.
+func TestP9_8MaybeIsOnTheWire(t *testing.T) {
+	e := full()
+	e.Position.Maybe = true
+	headers := event.AppendHeaders(nil, &e)
+	if !slices.ContainsFunc(headers, func(h event.Header) bool { return h.Key == "ce_maybe" && string(h.Value) == "true" }) {
+		t.Errorf("headers %v", headers)
+	}
+	if got := event.Decode(record(e, headers), ""); !reflect.DeepEqual(got, e) {
+		t.Errorf("got %+v", got)
 	}
 }
 

@@ -30,13 +30,17 @@ const (
 	HeaderEpoch       = "ce_epoch"
 	HeaderLane        = "ce_lane"
 	HeaderLaneSeq     = "ce_laneseq"
+	HeaderMaybe       = "ce_maybe" // "true", or absent
 	HeaderTraceParent = "traceparent"
 )
 
 // DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
 const DefaultSource = "effectonce"
 
-var specVersion = []byte("1.0")
+var (
+	specVersion = []byte("1.0")
+	maybe       = []byte("true")
+)
 
 // ReservedHeader reports whether a header name is the codec's own, so that an event may not carry it itself:
 // everything that starts with "ce_", and "content-type".
@@ -45,8 +49,8 @@ func ReservedHeader(name string) bool {
 }
 
 // AppendHeaders appends the headers of e to dst in the order that is fixed for others to build on: ce_specversion, ce_id,
-// ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, traceparent, then the event's own
-// by name. Attributes that e does not have are left out; a reserved name among e.Headers is left out too.
+// ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, ce_maybe, traceparent, then the
+// event's own by name. Attributes that e does not have are left out; a reserved name among e.Headers is left out too.
 func AppendHeaders(dst []Header, e *Event) []Header {
 	w := headerWriter{dst: dst, buf: make([]byte, 0, headerBytes(e))}
 	source := e.Source
@@ -70,6 +74,9 @@ func AppendHeaders(dst []Header, e *Event) []Header {
 		w.text(HeaderEpoch, e.Position.Epoch)
 		w.value(HeaderLane, strconv.AppendInt(w.buf, int64(e.Position.Lane), 10))
 		w.value(HeaderLaneSeq, strconv.AppendInt(w.buf, e.Position.Seq, 10))
+	}
+	if e.Position.Maybe {
+		w.dst = append(w.dst, Header{HeaderMaybe, maybe})
 	}
 	w.own(e.Headers)
 	return w.dst
@@ -206,6 +213,8 @@ func (e *Event) decodeAttribute(name, value string) bool {
 		if n, err := strconv.ParseInt(value, 10, 64); err == nil {
 			e.Position.Seq = n
 		}
+	case HeaderMaybe:
+		e.Position.Maybe = value == string(maybe)
 	case HeaderSpecVersion:
 	default:
 		return false
