@@ -76,6 +76,9 @@ func (n *node) properties(voters []*node, brokers int) string {
 		"broker.heartbeat.interval.ms=500",
 		"broker.session.timeout.ms=3000",
 		"controlled.shutdown.max.retries=1",
+		// Everybody may do everything, until a test denies it (Deny).
+		"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"allow.everyone.if.no.acl.found=true",
 	}...), "\n") + "\n"
 }
 
