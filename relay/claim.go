@@ -38,7 +38,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	bytesPerLane := max(r.cfg.ClaimBytes/len(grants), 1)
 	at := make(map[int16]*laneClaim, len(grants))
 	var lanes, reserving, looking []int16
-	var fences, nexts, reservingFences, lookingFences []int64
+	var fences, nexts, floors, reservingFences, lookingFences []int64
+	began, ids := r.clock(), ""
 	for i, g := range grants {
 		c.lanes[i] = laneClaim{grant: g}
 		l := &c.lanes[i]
@@ -51,6 +52,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			looking, lookingFences = append(looking, g.lane), append(lookingFences, g.fence)
 		}
 		lanes, fences, nexts = append(lanes, g.lane), append(fences, g.fence), append(nexts, l.next)
+		floors, ids = append(floors, g.floor), g.ids
 	}
 	locked := make(map[int16]bool, len(grants))
 	same := true
@@ -74,11 +76,14 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		if len(looking) > 0 {
 			b.Queue(r.q.open, looking, lookingFences, r.owner).Query(func(pr pgx.Rows) error { return rows.readOpen(pr, c, at) })
 		}
-		b.Queue(r.q.take, lanes, fences, r.owner, nexts, perLane, bytesPerLane, eventOverhead, int64(blockSize)).
+		b.Queue(r.q.take, lanes, fences, r.owner, nexts, perLane, bytesPerLane, eventOverhead, int64(blockSize), floors, ids).
 			Query(func(pr pgx.Rows) error { return rows.readNew(pr, c, at) })
 	})
 	if err := s.send(ctx, batch); err != nil {
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
+	}
+	if len(locked) > 0 { // a lock writes
+		r.durable(began)
 	}
 	c.sort()
 	c.number(at)

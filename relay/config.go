@@ -35,6 +35,13 @@ type Config struct {
 	// RetryRefused is how long a lane stops after the broker has refused one of its events for certain, before the same
 	// events are tried again. Default 30 s. Nothing of the lane overtakes the refused event.
 	RetryRefused time.Duration
+	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left. Looks for
+	// events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from removing what was
+	// published. Default 250 ms; longer, and looks read more dead rows. Negative: no floors.
+	FloorEvery time.Duration
+	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row. Default 1 min;
+	// negative: never.
+	RescanEvery time.Duration
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
 	Name string
 	// Logger takes what a person should know. Default slog.Default().
@@ -59,6 +66,8 @@ type Observer struct {
 	LaneLeft  func(lane int16, lost bool)
 	// LaneStopped: the broker refused an event of the lane for certain. The lane waits for RetryRefused.
 	LaneStopped func(lane int16, err error)
+	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A bug.
+	BelowFloor func(lane int16)
 	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
 	Outage func(what string, err error)
 }
@@ -75,6 +84,8 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.IdleAfter, 30*time.Second)
 	def(&c.DrainTimeout, 20*time.Second)
 	def(&c.RetryRefused, 30*time.Second)
+	def(&c.FloorEvery, 250*time.Millisecond)
+	def(&c.RescanEvery, time.Minute)
 	if c.Pumps == 0 {
 		c.Pumps = 2
 	}

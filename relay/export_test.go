@@ -1,6 +1,11 @@
 package relay
 
-import "strings"
+import (
+	"slices"
+	"strings"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
 
 // Queries are prepared by a test against the migrated schema.
 var Queries = map[string]string{
@@ -8,7 +13,7 @@ var Queries = map[string]string{
 	"raiseIncarnation": sqlRaiseIncarnation, "open": sqlOpen, "take": sqlTake, "settle": sqlSettle, "probe": sqlProbe,
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
-	"backlog": sqlBacklog, "numbering": sqlNumbering, "pinned": sqlPinned,
+	"numbering": sqlNumbering, "pinned": sqlPinned, "backlog": sqlBacklog, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
 }
 
 // OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a
@@ -21,4 +26,16 @@ func OrderByTransaction(r *Relay) {
 		"select lane, id, message_id", "select lane, xid * 1000000000 + id, message_id", // the relay numbers in this order
 	).Replace(q.take)
 	r.q = &q
+}
+
+// Expanded is a query for the connection's own search_path.
+func Expanded(query string) string { return pgschema.Expand(Queries[query], "") }
+
+// LowestFloor is the lowest of the floors of a relay's lanes.
+func LowestFloor(r *Relay) int64 {
+	_, floors, _ := r.lanes.listFloors(func(*laneState) bool { return true })
+	if len(floors) == 0 {
+		return 0
+	}
+	return slices.Min(floors)
 }

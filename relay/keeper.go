@@ -15,6 +15,7 @@ import (
 // beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
 // share, and mark what is beyond it as leaving. It is the only place where fences change.
 func (r *Relay) beat(ctx context.Context, s *session) error {
+	began := r.clock()
 	before := time.Now() // the local deadline counts from before the database's clock was asked
 	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
 	owned := make(map[int16]int64, Lanes)
@@ -34,6 +35,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		r.beatFailed(err)
 		return err
 	}
+	r.durable(began)
 	r.adopt(owned, before)
 	return r.balance(ctx, s, members, owned, before)
 }

@@ -16,6 +16,7 @@ type laneState struct {
 	// next and end are what is left of the reserved block, end included. A block belongs to its fence: a lane that comes
 	// back starts a new one, or numbers could go back (PROTOCOL P3.2).
 	next, end int64
+	floor     int64 // no row at or below it, now or ever: see floorFinder
 
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	ready   bool // may have events
@@ -32,6 +33,8 @@ type grant struct {
 	lane      int16
 	fence     int64
 	next, end int64
+	floor     int64
+	ids       string // the numbering that floor is in
 	fresh     bool
 	acked     map[int64]struct{}
 }
@@ -40,6 +43,7 @@ type grant struct {
 type laneTable struct {
 	mu    sync.Mutex
 	owned map[int16]*laneState
+	ids   string // the numbering of event ids that the floors are in; "": there are none
 }
 
 func newLaneTable() *laneTable { return &laneTable{owned: make(map[int16]*laneState, Lanes)} }
@@ -78,7 +82,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 			continue
 		}
 		l.busy = true
-		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, fresh: l.fresh, acked: l.acked})
+		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, acked: l.acked})
 	}
 	return out
 }

@@ -14,6 +14,7 @@ func (r *Relay) probe(ctx context.Context) {
 	s := r.session("prober")
 	defer s.close()
 	pause, active, looked := newBackOff(), time.Now(), time.Time{}
+	var floor floorFinder
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -23,13 +24,16 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-r.woken:
 		case <-timer.C:
 		}
-		ask := r.quiet()
+		if err := r.lift(ctx, s, &floor); err != nil {
+			r.postgres.report(err, s.opened)
+		}
+		ask, floors, ids := r.quiet()
 		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
 			timer.Reset(r.cfg.ProbeAwake) // every lane is at work: only the other relays are worth a look now and then
 			continue
 		}
 		looked = time.Now()
-		found, err := r.look(ctx, s, ask)
+		found, err := r.look(ctx, s, ask, floors, ids)
 		r.postgres.report(err, s.opened)
 		if found {
 			active = time.Now()
@@ -48,23 +52,23 @@ func (r *Relay) probe(ctx context.Context) {
 	}
 }
 
-// quiet lists the lanes that nobody works on, and of which it is not known that they have events.
-func (r *Relay) quiet() []int16 {
+// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors.
+func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
 	now := time.Now()
-	return r.lanes.list(func(l *laneState) bool {
+	return r.lanes.listFloors(func(l *laneState) bool {
 		return !l.ready && !l.busy && !l.doubt && !l.leaving && !now.Before(l.stopped)
 	})
 }
 
 // look is one probe. It reports whether events wait in the relay's lanes.
-func (r *Relay) look(ctx context.Context, s *session, ask []int16) (found bool, err error) {
+func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool, err error) {
 	now := time.Now()
 	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy || now.Before(l.stopped) })) > 0
 	var ready []int16
 	var free bool
 	var members int64
 	var b pgx.Batch
-	b.Queue(r.q.probe, ask, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error { return row.Scan(&ready, &free, &members) })
+	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&ready, &free, &members) })
 	if err := s.send(ctx, &b); err != nil {
 		return false, err
 	}

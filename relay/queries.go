@@ -64,12 +64,17 @@ left join {schema}outbox_event e on e.lane = c.lane and e.id = u.id
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order of
+	// each lane. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order of
 	// ids: the relay gives them to the rows by itself, which saves a second window function.
 	sqlTake = `-- relay: take
-with mine as materialized (
-	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
+with ids as materialized (
+	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
+		and $10::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+), mine as materialized (
+	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
+		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 ), picked as materialized (
@@ -79,7 +84,7 @@ with mine as materialized (
 			coalesce(e.event_time, e.created_at) as at,
 			sum(coalesce(octet_length(e.payload), 0) + $7) over (order by e.id rows unbounded preceding) as bytes
 		from {schema}outbox_event e
-		where e.lane = m.lane
+		where e.lane = m.lane and e.id > m.floor
 		order by e.id
 		limit $5
 	) p
@@ -104,8 +109,15 @@ with own as (
 select lane from own`
 
 	sqlProbe = `-- relay: probe
-select array(select f.lane from unnest($1::smallint[]) f (lane)
-		where exists (select from {schema}outbox_event e where e.lane = f.lane)),
+with ids as materialized (
+	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
+		and $4::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+)
+select array(select f.lane from (
+		select u.lane, case when u.floor <= (select last_value from ids) then u.floor else 0 end as floor
+		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
+		where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor)),
 	exists (select from {schema}outbox_lane where owner is null or lease_until <= clock_timestamp()),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval)`
 
@@ -178,7 +190,7 @@ select (select count(*) from (select from {schema}outbox_event limit $1) e),
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, backlog string
+	pin, statusLanes, statusTopics, backlog, highest, holders, smallest, below string
 }
 
 func newQueries(schema string) (*queries, error) {
@@ -192,5 +204,6 @@ func newQueries(schema string) (*queries, error) {
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics), backlog: q(sqlBacklog),
+		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 	}, nil
 }

@@ -39,6 +39,9 @@ type Relay struct {
 	waiting atomic.Int64 // since when events wait, 0: none do
 	moved   atomic.Int64 // when events were last settled
 
+	born   time.Time    // the zero of clock
+	synced atomic.Int64 // when, on clock, the newest of our synchronous commits began
+
 	undrained atomic.Int64 // events that the end of work left without an ack
 }
 
@@ -139,7 +142,8 @@ func (r *Relay) start() error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("relay: this Relay runs already; make another one with New")
 	}
-	r.owner, r.lanes = uuid.New(), newLaneTable()
+	r.owner, r.lanes, r.born = uuid.New(), newLaneTable(), time.Now()
+	r.synced.Store(0)
 	r.waiting.Store(0)
 	r.undrained.Store(0)
 	r.short.Store(true)
@@ -166,7 +170,7 @@ func (r *Relay) Stalled() time.Duration {
 }
 
 func (r *Relay) session(name string) *session {
-	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease}
+	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease, reopened: func() { r.lanes.resetFloors("") }}
 }
 
 func (r *Relay) kickPumps() {

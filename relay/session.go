@@ -27,8 +27,10 @@ type session struct {
 	timeout time.Duration // bounds every pipeline, so that a half-open connection fails
 	conn    *pgx.Conn
 	opened  time.Time // when the last connection was opened
-	warned  bool
-	scratch []event.Event // the last claim's slice, for the next one
+	// reopened is called when a lost connection was replaced, perhaps by one to another server.
+	reopened func()
+	warned   bool
+	scratch  []event.Event // the last claim's slice, for the next one
 }
 
 func (s *session) open(ctx context.Context) error {
@@ -60,6 +62,9 @@ func (s *session) open(ctx context.Context) error {
 			s.close()
 			return fmt.Errorf("relay: AfterConnect: %w", err)
 		}
+	}
+	if !s.opened.IsZero() && s.reopened != nil {
+		s.reopened()
 	}
 	s.conn, s.opened = conn, time.Now()
 	return nil

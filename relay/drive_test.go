@@ -1,0 +1,69 @@
+package relay
+
+import (
+	"context"
+	"time"
+)
+
+// Driver makes a relay's steps one by one, for tests of interleavings: nothing happens in between.
+type Driver struct {
+	r     *Relay
+	s     *session
+	probe *session
+	floor floorFinder
+}
+
+// Drive starts a relay that does only what it is told.
+func Drive(ctx context.Context, r *Relay) (*Driver, error) {
+	if err := r.start(); err != nil {
+		return nil, err
+	}
+	d := &Driver{r: r, s: r.session("driven"), probe: r.session("driven prober")}
+	return d, r.beat(ctx, d.s)
+}
+
+// Close leaves the lanes to others.
+func (d *Driver) Close() {
+	_ = d.r.resign(context.Background(), d.s)
+	d.s.close()
+	d.probe.close()
+}
+
+// Beat is one heartbeat.
+func (d *Driver) Beat(ctx context.Context) error { return d.r.beat(ctx, d.s) }
+
+// Step claims, publishes and settles once, in every lane.
+func (d *Driver) Step(ctx context.Context) (int, error) {
+	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
+	return d.r.step(ctx, d.s, d.r.lanes.pick(0, 1, time.Now()))
+}
+
+// Lift makes one step toward higher floors.
+func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe, &d.floor) }
+
+// Look is one probe. It returns the lanes that it found something in.
+func (d *Driver) Look(ctx context.Context) ([]int16, error) {
+	ready := func(l *laneState) bool { return l.ready }
+	for _, lane := range d.r.lanes.list(ready) {
+		d.r.lanes.update(lane, d.r.lanes.owned[lane].fence, func(l *laneState) { l.ready = false })
+	}
+	ask, floors, ids := d.r.quiet()
+	_, err := d.r.look(ctx, d.probe, ask, floors, ids)
+	return d.r.lanes.list(ready), err
+}
+
+// Floors are the lanes' floors, and the numbering that they are in.
+func (d *Driver) Floors() (lanes []int16, floors []int64, ids string) {
+	return d.r.lanes.listFloors(func(*laneState) bool { return true })
+}
+
+// Fences are the lanes' fences, in the order of lanes.
+func (d *Driver) Fences(lanes []int16) (fences []int64) {
+	for _, lane := range lanes {
+		fences = append(fences, d.r.lanes.owned[lane].fence)
+	}
+	return fences
+}
+
+// ProberPID is the backend of the prober's connection.
+func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.PgConn().PID()) }

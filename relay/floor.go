@@ -1,0 +1,243 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
+// rows which are dead, but not yet vacuumed away, cost nothing. PROTOCOL P6 has the rules; the order of its steps is what
+// makes them right:
+//
+//  1. read the highest id drawn so far;
+//  2. later, read who holds a lock on the table that an insert needs: whoever drew one of those ids and is not decided;
+//  3. wait until each of them has ended, and for a synchronous commit of ours that began after 1: a crash cannot take the
+//     sequence back below what we read any more;
+//  4. what a look from the old floor then finds first, up to the highest, is the end of the new floor.
+//
+// Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
+// they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else notices
+// that the server has changed.
+type floorFinder struct {
+	looked   time.Time // when the last step was made
+	scanned  time.Time // when the last look below the floors was made
+	ids      string    // the numbering of ids; "": none that allows a floor
+	decided  int64     // every id up to this one is decided
+	hi       int64     // the one that is waited for; 0: none
+	read     time.Duration
+	waitsFor map[string]bool
+}
+
+// lift makes one step toward higher floors when it is time. It belongs to the prober, whose session it uses.
+func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
+	if r.cfg.FloorEvery < 0 || time.Since(f.looked) < r.cfg.FloorEvery {
+		return nil
+	}
+	f.looked = time.Now()
+	if f.scanned.IsZero() {
+		f.scanned = f.looked // every lane begins with a look from zero
+	}
+	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
+		return err
+	}
+	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided }); len(lanes) > 0 {
+		if err := r.raiseFloors(ctx, s, f, lanes, floors); err != nil {
+			return err
+		}
+	}
+	if r.cfg.RescanEvery < 0 || time.Since(f.scanned) < r.cfg.RescanEvery {
+		return nil
+	}
+	f.scanned = time.Now()
+	return r.rescan(ctx, s)
+}
+
+// decide is steps 1 to 3, one of them at a time.
+func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
+	var ids string
+	var highest int64
+	var now map[string]bool // holders; true: prepared
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+		if f.hi > 0 {
+			b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+		}
+	}))
+	switch {
+	case err != nil:
+		return err
+	case ids != f.ids || ids != r.lanes.numbering() || highest < f.decided || highest < f.hi:
+		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next step
+		// begins again.
+		f.ids, f.decided, f.hi = ids, 0, 0
+		r.lanes.resetFloors(ids)
+		return nil
+	case ids == "" || (f.hi == 0 && highest == f.decided):
+		return nil
+	case f.hi == 0:
+		return r.begin(ctx, s, f, highest)
+	}
+	for name, prepared := range now {
+		if prepared {
+			f.waitsFor[name] = true // perhaps one that we wait for, under its new name
+		}
+	}
+	for name := range f.waitsFor {
+		if _, still := now[name]; still {
+			return nil
+		}
+	}
+	if time.Duration(r.synced.Load()) > f.read {
+		f.decided, f.hi = f.hi, 0
+	}
+	return nil
+}
+
+// begin is step 2 for the highest id that was just read. The holders are asked for in a later round trip than that.
+func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder, highest int64) error {
+	read, now := r.clock(), map[string]bool(nil)
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+	}))
+	if err == nil {
+		f.hi, f.read, f.waitsFor = highest, read, now
+	}
+	return err
+}
+
+func readHolders(rows pgx.Rows) (map[string]bool, error) {
+	holders := map[string]bool{}
+	var name string
+	var prepared bool
+	_, err := pgx.ForEachRow(rows, []any{&name, &prepared}, func() error { holders[name] = prepared; return nil })
+	return holders, err
+}
+
+// raiseFloors is step 4.
+func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lanes []int16, floors []int64) error {
+	smallest := make(map[int16]int64, len(lanes))
+	var ids string
+	var highest int64
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.smallest, lanes, floors, f.decided).Query(func(rows pgx.Rows) error {
+			var lane int16
+			var id int64
+			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { smallest[lane] = id; return nil })
+			return err
+		})
+		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+	}))
+	if err != nil {
+		return err
+	}
+	if ids != f.ids || highest < f.decided {
+		return nil // the next step sees it too, and begins again
+	}
+	r.lanes.raiseFloors(f.ids, func(lane int16) (int64, bool) {
+		id, ok := smallest[lane]
+		if id == 0 {
+			return f.decided, ok
+		}
+		return min(f.decided, id-1), ok
+	})
+	return nil
+}
+
+// rescan looks below the floors, where nothing can be. What is there all the same is published, for the lane begins at
+// zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
+func (r *Relay) rescan(ctx context.Context, s *session) error {
+	lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 })
+	if len(lanes) == 0 {
+		return nil
+	}
+	var found []int16
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.below, lanes, floors).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { found = append(found, lane) })
+		})
+	}))
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	r.lanes.dropFloors(found)
+	r.lanes.awaken(found)
+	r.kickPumps()
+	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out of order; "+
+		"either ids were written by hand or the sequence was set back, or this is a bug: report it", "lanes", found)
+	for _, lane := range found {
+		if r.cfg.Observer.BelowFloor != nil {
+			r.cfg.Observer.BelowFloor(lane)
+		}
+	}
+	return nil
+}
+
+// durable notes a synchronous commit of ours that wrote something and that began at a time of clock: whatever was in the
+// log before it is on disk now.
+func (r *Relay) durable(began time.Duration) {
+	for {
+		old := r.synced.Load()
+		if int64(began) <= old || r.synced.CompareAndSwap(old, int64(began)) {
+			return
+		}
+	}
+}
+
+// clock is a monotonic time that fits into an atomic.
+func (r *Relay) clock() time.Duration { return time.Since(r.born) }
+
+// numbering is what the floors belong to.
+func (t *laneTable) numbering() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ids
+}
+
+// resetFloors puts every floor at zero; those found later belong to the numbering of ids.
+func (t *laneTable) resetFloors(ids string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ids = ids
+	for _, l := range t.owned {
+		l.floor = 0
+	}
+}
+
+// listFloors returns the lanes for which want is true, their floors, and the numbering that these are in.
+func (t *laneTable) listFloors(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lanes, floors = []int16{}, []int64{} // not nil: a nil slice would reach Postgres as null
+	for lane, l := range t.owned {
+		if want(l) {
+			lanes, floors = append(lanes, lane), append(floors, l.floor)
+		}
+	}
+	return lanes, floors, t.ids
+}
+
+// raiseFloors gives lanes their new floors; what is not known of a lane leaves it as it is.
+func (t *laneTable) raiseFloors(ids string, to func(lane int16) (floor int64, ok bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids != ids {
+		return
+	}
+	for lane, l := range t.owned {
+		if floor, ok := to(lane); ok {
+			l.floor = max(l.floor, floor)
+		}
+	}
+}
+
+func (t *laneTable) dropFloors(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if l := t.owned[lane]; l != nil {
+			l.floor = 0
+		}
+	}
+}

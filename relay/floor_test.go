@@ -1,0 +1,359 @@
+package relay_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// floors drives a relay step by step.
+type floors struct {
+	*relay.Driver
+	t  *testing.T
+	db *pgtest.DB
+	to *memory
+}
+
+func driven(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) *floors {
+	t.Helper()
+	to := &memory{}
+	r := newRelay(t, db, to, config(append([]func(*relay.Config){func(c *relay.Config) {
+		c.FloorEvery, c.RescanEvery = 1, -1
+	}}, change...)...))
+	d, err := relay.Drive(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return &floors{Driver: d, t: t, db: db, to: to}
+}
+
+func (f *floors) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// drain publishes what is there.
+func (f *floors) drain() {
+	f.t.Helper()
+	for {
+		n, err := f.Step(f.t.Context())
+		f.must(err)
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// rise makes as many steps as any look for the floor needs, with durable commits between.
+func (f *floors) rise() {
+	f.t.Helper()
+	for range 8 {
+		f.must(f.Lift(f.t.Context()))
+		f.must(f.Beat(f.t.Context()))
+	}
+}
+
+// at checks the floor of most lanes: every lane but those that have a row is at the same one.
+func (f *floors) at(want int64, why string) {
+	f.t.Helper()
+	_, all, _ := f.Floors()
+	if slices.Max(all) != want {
+		f.t.Fatalf("the highest floor is %d, want %d: %s", slices.Max(all), want, why)
+	}
+}
+
+func (f *floors) begin(db *pgtest.DB, sql ...string) *pgx.Conn {
+	f.t.Helper()
+	conn := db.Connect(f.t)
+	for _, s := range append([]string{"begin"}, sql...) {
+		_, err := conn.Exec(f.t.Context(), s)
+		f.must(err)
+	}
+	return conn
+}
+
+func (f *floors) exec(conn *pgx.Conn, sql string) {
+	f.t.Helper()
+	_, err := conn.Exec(f.t.Context(), sql)
+	f.must(err)
+}
+
+const insertOne = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '0')`
+
+// TestP6FloorKeepsLooksFlat: a snapshot stays open, so that nothing published can be vacuumed away. 50,000 dead rows cost
+// the looks nothing; with the floor at zero they cost thousands of pages.
+func TestP6FloorKeepsLooksFlat(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
+	fill(t, f.db, 50_000, 200)
+	f.drain()
+	f.rise()
+	f.at(50_000, "everything is published")
+	lanes, found, ids := f.Floors()
+	zero := make([]int64, len(lanes))
+	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+	look := func(floors []int64) int { return f.pages("probe", lanes, "3 s", floors, ids) }
+	claim := func(floors []int64) int {
+		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
+	}
+	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim} {
+		if flat, full := pages(found), pages(zero); flat > 400 || full < 2000 || (name == "look" && flat > 100) {
+			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
+		} else {
+			t.Logf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
+		}
+	}
+	fill(t, f.db, 100, 10)
+	f.drain()
+	if n := f.to.count(); n != 50_100 {
+		t.Errorf("%d events published", n)
+	}
+	f.exec(pin, "commit")
+}
+
+// pages counts the buffers that a statement touches.
+func (f *floors) pages(query string, args ...any) int {
+	f.t.Helper()
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	tx, err := f.db.Pool.Begin(f.t.Context())
+	f.must(err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(f.t.Context())) }()
+	for _, set := range []string{"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"} {
+		_, err := tx.Exec(f.t.Context(), `select set_config($1, 'off', true)`, set)
+		f.must(err)
+	}
+	var text []byte
+	f.must(tx.QueryRow(f.t.Context(), `explain (analyze, buffers, format json) `+relay.Expanded(query), args...).Scan(&text))
+	f.must(json.Unmarshal(text, &plan))
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}
+
+func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
+	t.Parallel()
+	t.Run("an open transaction", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		slow := f.begin(f.db, insertOne)
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.rise()
+		f.at(0, "the transaction that drew id 1 is open")
+		f.exec(slow, "commit")
+		f.rise()
+		f.at(11, "it has ended")
+		f.drain()
+		if n := f.to.count(); n != 11 {
+			t.Errorf("%d events published, want 11", n)
+		}
+	})
+	t.Run("a prepared transaction, which changes its name", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		gid := f.db.Schema
+		slow := f.begin(f.db, insertOne)
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.must(f.Lift(t.Context()))
+		f.must(f.Lift(t.Context()))
+		f.exec(slow, "prepare transaction '"+gid+"'")
+		f.rise()
+		f.at(0, "the transaction that drew id 1 is prepared")
+		f.exec(slow, "commit prepared '"+gid+"'")
+		f.rise()
+		f.at(11, "it has ended")
+		f.drain()
+		if n := f.to.count(); n != 11 {
+			t.Errorf("%d events published, want 11", n)
+		}
+	})
+	t.Run("a subtransaction", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		slow := f.begin(f.db, "savepoint s", insertOne, "release savepoint s")
+		f.rise()
+		f.at(0, "its transaction is open")
+		f.exec(slow, "rollback")
+		f.rise()
+		f.at(1, "it has ended")
+	})
+	t.Run("one that rolled back to before it", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		f.begin(f.db, "savepoint s", insertOne, "rollback to savepoint s")
+		f.rise()
+		f.at(1, "the row is dead, whatever becomes of its transaction")
+	})
+	t.Run("not one that never touched the outbox, nor another database", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		other := pgtest.NewDatabase(t, migrations.Outbox)
+		f.begin(other, insertOne)
+		f.begin(f.db, "create table unrelated (x int)", "insert into unrelated values (1)")
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.rise()
+		f.at(10, "nobody who could have drawn an id is open")
+	})
+	t.Run("and for a durable commit", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		fill(t, f.db, 10, 10)
+		for range 8 {
+			f.must(f.Lift(t.Context()))
+		}
+		f.at(0, "a crash could still take the sequence back")
+		f.must(f.Beat(t.Context()))
+		f.must(f.Lift(t.Context()))
+		if _, all, _ := f.Floors(); slices.Max(all) == 0 || slices.Min(all) != 0 {
+			t.Errorf("floors are %v: the lanes with rows stay below them", all)
+		}
+	})
+}
+
+// TestP6FloorIsNoSnapshot: a transaction has drawn an id, and the snapshot's xmax says that everything below it is
+// decided, for it is one past the highest completed transaction and not past the highest one.
+func TestP6FloorIsNoSnapshot(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	for range 200 {
+		tx, err := db.Pool.Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), insertOne)
+		}
+		var unseen bool
+		if err == nil {
+			err = db.Pool.QueryRow(t.Context(), `select $1::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot())`, ownXID(t, tx)).Scan(&unseen)
+		}
+		if err == nil {
+			err = tx.Rollback(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unseen {
+			return // other tests of the server complete transactions all the time: not every try shows it
+		}
+	}
+	t.Error("no snapshot in 200 had its xmax at or below an open transaction that had drawn an id")
+}
+
+func ownXID(t *testing.T, tx pgx.Tx) (xid string) {
+	t.Helper()
+	if err := tx.QueryRow(t.Context(), `select pg_current_xact_id()::text`).Scan(&xid); err != nil {
+		t.Fatal(err)
+	}
+	return xid
+}
+
+// TestP6FloorFallsWhenIDsMayGoBack: at once in claims and looks, which compare the numbering themselves, and then in
+// memory.
+func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"set back":        `select setval('outbox_event_id_seq', 1)`,
+		"restarted":       `alter sequence outbox_event_id_seq restart`,
+		"another cache":   `alter table outbox_event alter column id set cache 10; select setval('outbox_event_id_seq', 1, false)`,
+		"another cycle":   `alter table outbox_event alter column id set cycle; select setval('outbox_event_id_seq', 1, false)`,
+		"made once again": `alter table outbox_event alter column id drop identity; alter table outbox_event alter column id add generated always as identity (cache 1)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := driven(t, outboxDB(t))
+			fill(t, f.db, 100, 10)
+			f.drain()
+			f.rise()
+			f.at(100, "everything is published")
+			f.exec(f.db.Connect(t), sql)
+			fill(t, f.db, 20, 10)
+			if found, err := f.Look(t.Context()); err != nil || len(found) == 0 {
+				t.Errorf("a look finds the low ids in lanes %v, error %v", found, err)
+			}
+			f.drain()
+			if n := f.to.count(); n != 120 {
+				t.Errorf("%d events published, want 120", n)
+			}
+			f.must(f.Lift(t.Context()))
+			f.at(0, "ids went back")
+		})
+	}
+}
+
+func TestP6FloorFallsWithTheConnection(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	fill(t, f.db, 100, 10)
+	f.drain()
+	f.rise()
+	f.at(100, "everything is published")
+	f.db.Exec(t, `select pg_terminate_backend($1, 10000)`, f.ProberPID())
+	_ = f.Lift(t.Context()) // meets the end of its connection
+	f.must(f.Lift(t.Context()))
+	f.at(0, "what answers now may be another server")
+	f.rise()
+	f.at(100, "it was the same")
+}
+
+// TestP6RescanFindsWhatCannotBe: somebody writes an id of his own.
+func TestP6RescanFindsWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	var found []int16
+	f := driven(t, outboxDB(t), func(c *relay.Config) {
+		c.RescanEvery = 1
+		c.Observer.BelowFloor = func(lane int16) { found = append(found, lane) }
+	})
+	fill(t, f.db, 100, 10)
+	f.drain()
+	f.rise()
+	f.at(100, "everything is published")
+	if len(found) > 0 {
+		t.Fatalf("lanes %v have rows below their floors", found)
+	}
+	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (7, 'payments', 'k1', 'T', '10')`)
+	f.drain()
+	if n := f.to.count(); n != 100 {
+		t.Fatalf("%d events: the floor hides nothing, and this test shows nothing", n)
+	}
+	f.must(f.Lift(t.Context()))
+	if lane := pgtest.One[int16](t, f.db, `select lane from outbox_event`); len(found) != 1 || found[0] != lane {
+		t.Errorf("the look from zero found lanes %v", found)
+	}
+	f.drain()
+	inOrder(t, f.to.events(), 101)
+}
+
+// TestP6FloorsOfARunningRelay: the same without a driver.
+func TestP6FloorsOfARunningRelay(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	f := &floors{t: t, db: db}
+	f.begin(db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
+	r := newRelay(t, db, to, config(func(c *relay.Config) { c.FloorEvery = 1 }))
+	stop := running(t, r)
+	for round := range 5 {
+		fill(t, db, 1000, 1000/(round+1))
+		drained(t, db)
+	}
+	pgtest.Await(t, "floors at the last id", func() (bool, error) { return relay.LowestFloor(r) == 5000, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := to.count(); n != 5000 {
+		t.Errorf("%d events published", n)
+	}
+}

@@ -1,0 +1,30 @@
+package relay
+
+// The floor's statements (PROTOCOL P6). The text that names the numbering of ids stands in each of them: system,
+// timeline, sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none.
+const (
+	sqlHighest = `-- relay: highest
+select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		from pg_sequence q, pg_control_system() c
+		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1), ''),
+	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
+
+	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id. A transaction changes
+	// its name here when it is prepared, so prepared ones are told apart.
+	sqlHolders = `-- relay: holders
+select distinct l.virtualtransaction, l.pid is null
+from pg_locks l
+where l.locktype = 'relation' and l.granted and l.relation = '{schema}outbox_event'::regclass
+	and l.database = (select d.oid from pg_database d where d.datname = current_database())
+	and l.mode not in ('AccessShareLock', 'RowShareLock')`
+
+	// The smallest id of each lane that is still there, from its floor to the highest that is decided; 0: none.
+	sqlSmallest = `-- relay: smallest
+select f.lane, coalesce((select e.id from {schema}outbox_event e
+	where e.lane = f.lane and e.id > f.floor and e.id <= $3 order by e.id limit 1), 0)
+from unnest($1::smallint[], $2::bigint[]) f (lane, floor)`
+
+	sqlBelow = `-- relay: below
+select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
+where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id <= f.floor)`
+)
