@@ -38,6 +38,7 @@ type runCommand struct {
 	PublishTimeout time.Duration `default:"10s" help:"How long one request to Kafka may take, at least 100ms. Then it is sent again."`
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
 
+	RestoreCheck bool          `default:"true" negatable:"" help:"Look at the start whether Kafka holds more than this database has published, as after a restore, and refuse to publish then."`
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
 	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too: it shows memory's content to whoever reaches --listen."`
@@ -61,6 +62,7 @@ type started struct {
 	pool    *pgxpool.Pool
 	kafka   *publisher.Kafka
 	relay   *relay.Relay
+	conn    *kafkaconn.Conn
 	metrics *metrics
 	able    atomic.Bool // the schema was found to be right
 }
@@ -100,6 +102,11 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	s.able.Store(true)
+	if c.RestoreCheck {
+		if err := checkRestored(ctx, p.log, s.pool, c.Schema, s.conn); err != nil {
+			return err
+		}
+	}
 	others.Go(func() { s.sample(beside) })
 	p.log.Info("running", "version", version())
 	if err := s.relay.Run(ctx); err != nil {
@@ -123,6 +130,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
 	}
+	s.conn = conn
 	if unwise := conn.Warning(); unwise != "" {
 		p.log.Warn(unwise)
 	}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is among
+// them. tailTime is how long that may take at a start: a Kafka that is away must not keep a relay from waiting for it.
+const (
+	tailLength = 500
+	tailTime   = 15 * time.Second
+)
+
+// checkRestored fails when Kafka holds events with numbers that the outbox has not given out: the database was restored
+// from a backup, and somebody must begin a new numbering before anything is published. What cannot be read is no evidence.
+func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) error {
+	topics, err := relay.PinnedTopics(ctx, db, schema)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, tailTime)
+	defer cancel()
+	for _, topic := range topics {
+		tail, err := consumer.Tail(ctx, conn.Brokers(), topic, tailLength, consumer.Config{Dial: conn.Dial, SASL: conn.SASL(), FetchWait: 50 * time.Millisecond})
+		switch {
+		case errors.Is(err, kafka.UnknownTopicOrPartition):
+			continue // never published to, or deleted since
+		case err != nil:
+			log.Warn("could not look whether Kafka is ahead of this database, as it is after a restore; relay doctor looks again",
+				"topic", topic, "err", err)
+			if ctx.Err() != nil {
+				return nil
+			}
+			continue
+		}
+		if err := relay.CheckNumbers(ctx, db, schema, tail); err != nil {
+			return fmt.Errorf("nothing was published: %w", err)
+		}
+	}
+	return nil
+}

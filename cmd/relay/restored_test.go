@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// P10: a relay over a restored database publishes nothing and says what to run.
+func TestP10ARestoredOutboxIsNotPublished(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	env := settings(db, kafkatest.Brokers(t)...)
+	relay := inProcess(t, env)
+	fill(t, db, topic, 500)
+	drained(t, db)
+	relay.signal()
+	if code := relay.end(); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, relay.output())
+	}
+	// A relay that finds the numbers that it left goes on.
+	again := inProcess(t, env)
+	fill(t, db, topic, 50)
+	drained(t, db)
+	again.signal()
+	if code := again.end(); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, again.output())
+	}
+
+	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup from before the first event has it
+	fill(t, db, topic, 50)
+	code, _, stderr := command(t, env, "run")
+	if code != codeFailed || !strings.Contains(stderr, "relay fence") || !strings.Contains(stderr, "restored from a backup") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 50 {
+		t.Errorf("%d events are left of 50: some were published", n)
+	}
+	if n := len(kafkatest.ReadAll(t, topic)); n != 550 {
+		t.Errorf("%d records in Kafka, want the 550 from before", n)
+	}
+}
