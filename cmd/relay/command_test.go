@@ -233,6 +233,15 @@ func TestSecrets(t *testing.T) {
 		"after a value":    {"", []string{"run", "--lease=postgres://u:" + canary + "@h/db"}, ""},
 		"help":             {at(func(*url.URL) {}), []string{"run", "--help"}, ""},
 		"help of all":      {at(func(*url.URL) {}), []string{"--help"}, ""},
+		"own password":     {at(func(u *url.URL) { u.User, u.Host = url.User("nobody"), "127.0.0.1:1" }), []string{"status", "--database-password", canary}, ""},
+		"own password, =":  {"", []string{"run", "--database-password=" + canary, "--lease=x"}, ""},
+		"mistyped flag":    {"", []string{"run", "--kafka-pasword=" + canary}, ""},
+		"mistyped flag, 2": {"", []string{"run", "--kafka-passwort", canary}, ""},
+		"kafka: no SASL":   {at(func(*url.URL) {}), []string{"run"}, ""},
+		"kafka: bad SASL":  {at(func(*url.URL) {}), []string{"run", "--kafka-sasl=x"}, ""},
+		"kafka: bad TLS":   {at(func(*url.URL) {}), []string{"run", "--kafka-sasl=plain", "--kafka-tls", "--kafka-ca-file=none"}, ""},
+		"kafka: help":      {at(func(*url.URL) {}), []string{"run", "--help"}, ""},
+		"yaml, password":   {"", []string{"run"}, "kafka-password: [" + canary + "]\nkafka-password: x"},
 		"yaml, bad line":   {"", []string{"run"}, "database-url: *" + canary},
 		"yaml, no key":     {"", []string{"run"}, "postgres://u:" + canary + "@h/db"},
 		"yaml, bad key":    {"", []string{"run"}, "postgres://u:" + canary + "@h/db: x"},
@@ -246,8 +255,11 @@ func TestSecrets(t *testing.T) {
 				}
 				env["RELAY_CONFIG"] = file
 			}
+			if strings.HasPrefix(name, "kafka: ") {
+				env["RELAY_KAFKA_USERNAME"], env["RELAY_KAFKA_PASSWORD"] = "u", canary
+			}
 			code, stdout, stderr := command(t, env, c.args...)
-			if help := strings.HasPrefix(name, "help"); (code == codeOK) != help || stdout+stderr == "" {
+			if help := strings.Contains(name, "help"); (code == codeOK) != help || stdout+stderr == "" {
 				t.Errorf("exit code %d: %s", code, stderr)
 			}
 			if strings.Contains(stdout+stderr, canary) {

@@ -107,20 +107,20 @@ func (s *Secure) SetPassword(t testing.TB, password string) {
 	if err1 != nil || err2 != nil {
 		t.Fatalf("kafkatest: %v %v", err1, err2)
 	}
-	req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	client := newClient(t, s.Brokers())
+	// One request each: a user may stand in one only once.
 	for mechanism, salted := range map[int8][]byte{1: salted256, 2: salted512} {
 		u := kmsg.NewAlterUserSCRAMCredentialsRequestUpsertion()
 		u.Name, u.Mechanism, u.Iterations, u.Salt, u.SaltedPassword = SecureUser, mechanism, rounds, salt, salted
+		req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
 		req.Upsertions = append(req.Upsertions, u)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	resp, err := req.RequestWith(ctx, newClient(t, s.Brokers()))
-	if err != nil {
-		t.Fatalf("kafkatest: set a password: %v", err)
-	}
-	for _, r := range resp.Results {
-		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil {
+			err = kerr.ErrorForCode(resp.Results[0].ErrorCode)
+		}
+		if err != nil {
 			t.Fatalf("kafkatest: set a password: %v", err)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -194,6 +195,78 @@ func TestPoolConfig(t *testing.T) {
 			t.Errorf("%s: %v, want %s", url, err, want)
 		} else if strings.Contains(err.Error(), "sec") {
 			t.Errorf("%s: the error repeats it: %v", url, err)
+		}
+	}
+}
+
+// TestDatabaseIsFollowed: user, password and certificates are those of the moment of a connection; the place is not.
+func TestDatabaseIsFollowed(t *testing.T) {
+	t.Parallel()
+	url, password := write(t, "postgres://first:one@h:1/d"), write(t, "two")
+	for _, own := range []bool{false, true} {
+		d := service.Database{URL: secret.InFile(url)}
+		if own {
+			d.Password = secret.InFile(password)
+		}
+		cfg, err := d.PoolConfig("--db")
+		if err != nil {
+			t.Fatal(err)
+		}
+		connect := func(user, password string) {
+			t.Helper()
+			conn := cfg.ConnConfig.Copy()
+			if err := cfg.BeforeConnect(t.Context(), conn); err != nil || conn.User != user || conn.Password != password {
+				t.Errorf("%s %s, %v; want %s %s", conn.User, conn.Password, err, user, password)
+			}
+		}
+		overwrite := func(path, content string) {
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		overwrite(password, "two")
+		if connect("first", map[bool]string{false: "one", true: "two"}[own]); !own {
+			overwrite(url, "postgres://second:three@h:1/d")
+			connect("second", "three")
+		} else {
+			overwrite(password, "four\n")
+			connect("first", "four")
+			overwrite(password, "")
+			if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); !errors.Is(err, secret.ErrEmptyFile) {
+				t.Errorf("a file that is being replaced: %v", err)
+			}
+			overwrite(password, "four")
+		}
+		overwrite(url, "postgres://first:one@elsewhere:1/d")
+		if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil || !strings.Contains(err.Error(), "another server or database") {
+			t.Errorf("another host: %v", err)
+		}
+		overwrite(url, "postgres://first:one@h:1/d")
+	}
+}
+
+func TestPlainText(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"postgres://u@h:1/d":                                   "h", // prefer is the default
+		"postgres://u@h:1/d?sslmode=disable":                   "h",
+		"postgres://u@h:1/d?sslmode=allow":                     "h",
+		"postgres://u@h:1/d?sslmode=require":                   "",
+		"postgres://u@h:1/d?sslmode=verify-full":               "",
+		"postgres://u@localhost:1/d":                           "",
+		"postgres://u@127.0.0.1:1/d":                           "",
+		"host=/run/postgresql user=u":                          "",
+		"postgres://u@localhost:1,other:1/d?sslmode=disable":   "other",
+		"postgres://u@localhost:1,other:1/d?sslmode=require":   "",
+		"postgres://u@[::1]:1/d?sslmode=disable":               "",
+		"postgres://u@10.0.0.1:1/d?sslmode=prefer&user=canary": "10.0.0.1",
+	} {
+		cfg, err := service.PoolConfig("--db", url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := service.PlainText(cfg.ConnConfig); got != want {
+			t.Errorf("%s: %q, want %q", url, got, want)
 		}
 	}
 }

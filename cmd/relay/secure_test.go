@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
+)
+
+// counting is a handler that counts.
+type counting struct{ n atomic.Int64 }
+
+// Handle implements inbox.Handler.
+func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+	c.n.Add(int64(len(events)))
+	out := make([]inbox.Outcome, len(events))
+	for i := range out {
+		out[i] = inbox.Applied
+	}
+	return out, nil
+}
+
+// consume runs a consumer over a connection until the end of the test.
+func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger) *counting {
+	t.Helper()
+	conn, err := cfg.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &counting{}
+	c, err := consumer.New(h, conn.Brokers(), []string{topic}, consumer.Config{Group: topic, Dial: conn.Dial, SASL: conn.SASL(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := c.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return h
+}
+
+func (c *counting) await(t *testing.T, n int64) {
+	t.Helper()
+	pgtest.Await(t, "the consumer has it all", func() (bool, error) { return c.n.Load() >= n, nil })
+}
+
+// TestSecureKafka is one test, for the broker takes longest.
+func TestSecureKafka(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a broker")
+	}
+	t.Parallel()
+	kafka := kafkatest.NewSecure(t)
+	kafka.SetPassword(t, kafkatest.SecurePassword)
+	caFile := kafka.CA.File(t)
+	quiet := slog.New(slog.DiscardHandler)
+	with := func(mechanism string, password secret.Value) kafkaconn.Config {
+		return kafkaconn.Config{
+			Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: mechanism, Username: kafkatest.SecureUser, Password: password,
+		}
+	}
+	for _, mechanism := range []string{kafkaconn.Plain, kafkaconn.ScramSHA256, kafkaconn.ScramSHA512} {
+		t.Run(mechanism, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
+			fill(t, db, topic, 100)
+			inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", mechanism,
+				"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword))
+			drained(t, db)
+			consume(t, with(mechanism, secret.Of(kafkatest.SecurePassword)), topic, quiet).await(t, 100)
+		})
+	}
+	t.Run("client certificate", func(t *testing.T) {
+		t.Parallel()
+		db := outboxDB(t)
+		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
+		fill(t, db, topic, 100)
+		cert, key := kafka.CA.Issue(t, time.Now().Add(time.Hour))
+		inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
+			"RELAY_KAFKA_CERT_FILE", cert, "RELAY_KAFKA_KEY_FILE", key))
+		drained(t, db)
+	})
+	t.Run("P4.unknown: a wrong password parks nothing, and the right one is picked up", func(t *testing.T) {
+		t.Parallel()
+		db := outboxDB(t)
+		topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
+		fill(t, db, topic, 100)
+		password := filepath.Join(t.TempDir(), "password")
+		write := func(content string) {
+			if err := os.WriteFile(password, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(canary)
+		relay := inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_LOG_LEVEL", "debug",
+			"RELAY_KAFKA_SASL", "scram-sha-256", "RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD_FILE", password))
+		var said output
+		h := consume(t, with(kafkaconn.ScramSHA256, secret.InFile(password)), topic, slog.New(slog.NewTextHandler(&said, nil)))
+		pgtest.Await(t, "both say what is wrong", func() (bool, error) {
+			const why = "SASL Authentication failed"
+			return strings.Contains(strings.ToLower(relay.output()), strings.ToLower(why)) && strings.Contains(strings.ToLower(said.String()), strings.ToLower(why)), nil
+		})
+		if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 100 {
+			t.Errorf("%d events are left of 100", n)
+		}
+		_, page, err := relay.get("/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(relay.output()+said.String()+page, canary) {
+			t.Error("the password is in the output")
+		}
+		write(kafkatest.SecurePassword)
+		drained(t, db)
+		h.await(t, 100)
+	})
+	t.Run("another authority", func(t *testing.T) {
+		t.Parallel()
+		db := outboxDB(t)
+		fill(t, db, "payments", 1)
+		relay := inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", kafkatest.NewAuthority(t).File(t),
+			"RELAY_DRAIN_TIMEOUT", "0"))
+		pgtest.Await(t, "it says what is wrong", func() (bool, error) {
+			return strings.Contains(relay.output(), "stands on another CA than those of --kafka-ca-file"), nil
+		})
+	})
+}
