@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -56,6 +58,12 @@ type Config struct {
 	// StatementTimeout bounds each statement of the transaction, the effect's included; default 1 min, negative: the
 	// session's own. A cut statement is an error of the effect.
 	StatementTimeout time.Duration
+
+	// TracerProvider makes a span "process" for each run of an effect, linked to the traces that its events were appended in. What
+	// the effect appends continues that span. Nil: no spans.
+	TracerProvider trace.TracerProvider
+	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
+	Propagator propagation.TextMapPropagator
 
 	// Logger is told of outages, retries, halts and days. Nil: nothing is logged. Payloads and keys never are.
 	Logger *slog.Logger

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/tracing"
 )
 
 // Inbox applies each event once for one consumer. It is safe for concurrent use.
@@ -23,6 +24,7 @@ type Inbox struct {
 	log      *slog.Logger
 	sql      struct{ state, insertDay, insertAny string }
 	keeper   *keeper
+	tracer   *tracing.Tracer // nil: no spans
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
@@ -50,6 +52,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in := &Inbox{db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer), preparing: make(chan struct{}, 1)}
 	in.outage.log = in.log
 	in.keeper = newKeeper(s, in.log)
+	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
 	in.sql.state = pgschema.Expand(sqlState, s.prefix)
 	in.sql.insertDay = pgschema.Expand(sqlInsertDay, s.prefix)
 	in.sql.insertAny = pgschema.Expand(sqlInsertAny, s.prefix)
@@ -60,11 +63,15 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 func (in *Inbox) Consumer() string { return in.consumer }
 
 // Each returns a handler that runs do for one event after the other, in batches of one transaction.
-func (in *Inbox) Each(do Effect) Handler { return &handler{Inbox: in, run: eachRunner(do)} }
+func (in *Inbox) Each(do Effect) Handler {
+	return &handler{Inbox: in, run: eachRunner(in.traced(do, true))}
+}
 
 // Batch returns a handler that runs do once for all new events of a batch. It is the faster way: one statement for
 // hundreds of events.
-func (in *Inbox) Batch(do BatchEffect) Handler { return &handler{Inbox: in, run: batchRunner(do)} }
+func (in *Inbox) Batch(do BatchEffect) Handler {
+	return &handler{Inbox: in, run: batchRunner(in.tracedBatch(do))}
+}
 
 // Prepare registers the consumer and makes the days that are missing. The first call fixes the consumer's floor: ids of
 // earlier days are history. A consumer calls it before it consumes; Handle does so by itself. It fails when the tables are

@@ -21,6 +21,8 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if err := in.Prepare(ctx); err != nil {
 		return Undecided, err
 	}
+	// The caller's own transaction runs in the caller's own trace.
+	do = in.traced(do, false)
 	outcome, err := in.processTx(ctx, tx, e, do)
 	if !pgerr.Is(err, pgerr.CheckViolation) || !errors.Is(err, errInsert) {
 		return outcome, err

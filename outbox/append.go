@@ -9,9 +9,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/tracing"
 )
 
 // copyFrom is the number of events from which COPY beats one statement, by measurement: docs/decisions/0001-append-many.md.
@@ -31,6 +33,9 @@ type Appender struct {
 	// Propagator writes the trace of the context into the event's headers. Nil: W3C trace context, without baggage.
 	// A header that the event has already wins.
 	Propagator propagation.TextMapPropagator
+	// TracerProvider makes a span "append" for each call, in the trace of the context; the events' headers then name that
+	// span. Nil: no spans, and the headers name the caller's.
+	TracerProvider trace.TracerProvider
 }
 
 // SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an interface
@@ -53,9 +58,14 @@ func Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 //
 // All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx is
 // as good as before. Any other error comes from the database, and tx must be rolled back.
-func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
+func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) (err error) {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
+	}
+	if a.TracerProvider != nil && len(events) > 0 {
+		var span trace.Span
+		ctx, span = a.startSpan(ctx, events)
+		defer func() { tracing.End(span, err) }()
 	}
 	b, err := a.prepare(ctx, events)
 	if err != nil {
@@ -72,9 +82,14 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 
 // AppendSQL is [Appender.Append] for database/sql, with any Postgres driver. It sends one statement, or one for every
 // 10,000 events or 8 MiB.
-func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
+func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) (err error) {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
+	}
+	if a.TracerProvider != nil && len(events) > 0 {
+		var span trace.Span
+		ctx, span = a.startSpan(ctx, events)
+		defer func() { tracing.End(span, err) }()
 	}
 	b, err := a.prepare(ctx, events)
 	if err != nil {
@@ -105,17 +120,17 @@ func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, er
 		return nil, fmt.Errorf("outbox: Appender.Source %s", reason)
 	}
 	b := &batch{prefix: prefix, schema: a.Schema, events: events, rows: make([]row, len(events))}
-	trace := a.trace(ctx)
+	headers := a.trace(ctx)
 	seen := make(map[uuid.UUID]int)
 	for i := range events {
-		size, err := a.check(i, &events[i], trace.headers)
+		size, err := a.check(i, &events[i], headers.headers)
 		if err != nil {
 			return nil, err
 		}
 		if err := checkTwice(seen, i, events[i].ID); err != nil {
 			return nil, err
 		}
-		b.rows[i] = a.row(&events[i], trace)
+		b.rows[i] = a.row(&events[i], headers)
 		b.bytes += size
 	}
 	return b, nil

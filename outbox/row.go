@@ -20,8 +20,8 @@ type row struct {
 	time    time.Time // in UTC; zero: null
 }
 
-func (a Appender) row(e *event.Event, trace trace) row {
-	r := row{id: e.ID, source: e.Source, headers: trace.json}
+func (a Appender) row(e *event.Event, t traceHeaders) row {
+	r := row{id: e.ID, source: e.Source, headers: t.json}
 	if r.id == uuid.Nil {
 		r.id = event.NewID()
 	}
@@ -29,7 +29,7 @@ func (a Appender) row(e *event.Event, trace trace) row {
 		r.source = a.Source
 	}
 	if len(e.Headers) > 0 {
-		r.headers = encode(e.Headers, trace.headers)
+		r.headers = encode(e.Headers, t.headers)
 	}
 	if !e.Time.IsZero() {
 		// Postgres rounds, and rounding may leave year 9999.
@@ -38,13 +38,13 @@ func (a Appender) row(e *event.Event, trace trace) row {
 	return r
 }
 
-// trace is the headers that say which trace the context belongs to. Empty without a span.
-type trace struct {
+// traceHeaders is the headers that say which trace the context belongs to. Empty without a span.
+type traceHeaders struct {
 	headers map[string]string
 	json    string // the same, encoded: most events have no other headers
 }
 
-func (a Appender) trace(ctx context.Context) trace {
+func (a Appender) trace(ctx context.Context) traceHeaders {
 	var p propagation.TextMapPropagator = propagation.TraceContext{}
 	if a.Propagator != nil {
 		p = a.Propagator
@@ -54,9 +54,9 @@ func (a Appender) trace(ctx context.Context) trace {
 	// Tracing must not make a business transaction fail: what cannot be stored is left out.
 	maps.DeleteFunc(carrier, func(name, value string) bool { return badHeader(name, value) != "" })
 	if len(carrier) == 0 {
-		return trace{}
+		return traceHeaders{}
 	}
-	return trace{headers: carrier, json: encode(carrier, nil)}
+	return traceHeaders{headers: carrier, json: encode(carrier, nil)}
 }
 
 // encode writes headers as a JSON object; those of more are added when their name is not among them.

@@ -5,6 +5,9 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Lanes is how many lanes an outbox has. A lane is a shard of the outbox, by hash of the key, that one relay sends at a
@@ -44,6 +47,10 @@ type Config struct {
 	RescanEvery time.Duration
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
 	Name string
+	// TracerProvider makes a span "publish" for each claim, linked to the traces that its events were appended in. Nil: no spans.
+	TracerProvider trace.TracerProvider
+	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
+	Propagator propagation.TextMapPropagator
 	// Logger takes what a person should know. Default slog.Default().
 	Logger *slog.Logger
 	// Observer is told what happens, for metrics and tests.

@@ -57,7 +57,9 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 	if discarded > 0 {
 		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps", "events", discarded)
 	}
-	result := r.publish(ctx, c)
+	sending, end := r.startPublish(ctx, c.events)
+	result := r.publish(sending, c)
+	end(result.acked)
 	err = r.finish(ctx, s, c, result)
 	clear(c.events) // the payloads, not the room
 	s.scratch = c.events

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/tracing"
 )
 
 // ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within DrainTimeout.
@@ -23,6 +25,8 @@ type Relay struct {
 	cfg Config
 	q   *queries
 	log *slog.Logger
+
+	tracer *tracing.Tracer // nil: no spans
 
 	running  atomic.Bool
 	owner    uuid.UUID // of this start
@@ -63,7 +67,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	}
 	log := cfg.Logger.With("relay", cfg.Name)
 	r := &Relay{
-		db: db, to: to, cfg: cfg, q: q, log: log,
+		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1),
