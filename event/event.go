@@ -30,6 +30,10 @@ type Event struct {
 	Payload []byte
 	// Time is when the fact happened (CloudEvents time), to the microsecond. Zero: when it was appended.
 	Time time.Time
+	// NotBefore is when the event may be published at the earliest. In the past or zero: as soon as it is committed. Append
+	// sets an event of the future aside; the database's clock decides when it is due, and only then does it take its place
+	// behind what its key has had until then. It is not on the wire.
+	NotBefore time.Time
 	// Position is where the event stands in its lane and in the log. The relay and the consumer set it; Append ignores it.
 	Position Position
 }

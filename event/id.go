@@ -15,6 +15,13 @@ func NewID() uuid.UUID {
 	return uuid.Must(uuid.NewV7())
 }
 
+// IDAt returns a UUIDv7 of another time than now: an event that is to come is filed by inboxes under the day it comes.
+func IDAt(t time.Time) uuid.UUID {
+	id := NewID()
+	putTime(&id, t)
+	return id
+}
+
 // IntentID returns the UUIDv5 of an intent within a namespace: the same intent always gets the same id, so that a
 // producer may append it in two transactions and consumers apply it once. Raise version when the meaning of "the same
 // intent" changes. Do not use a hash of the payload as the intent: a legitimate second purchase would be refused.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,9 @@ type Appender struct {
 	// of 1 MiB, which is what brokers accept unless told otherwise. Negative: no bound. Raise it together with the topic's
 	// max.message.bytes: an event that the broker refuses is refused when it is too late for the business transaction.
 	MaxPayload int
+	// InboxWindow is how long consumers remember ids (inbox.Config.Window). An event whose own v7 id would be older than that
+	// when it is due is refused: no inbox would apply it. Zero: 14 days, the inbox's default. Negative: not checked.
+	InboxWindow time.Duration
 	// Propagator writes the trace of the context into the event's headers. Nil: W3C trace context, without baggage.
 	// A header that the event has already wins.
 	Propagator propagation.TextMapPropagator
@@ -54,7 +58,8 @@ func Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 
 // Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement, or
 // one COPY for many events, in any mode of pgx. The events are not changed; one without an ID gets a UUIDv7 that the
-// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent.
+// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent. Events whose NotBefore lies in the
+// future, by this process's clock, go into another table by a statement of their own, and get an id of the time they are due.
 //
 // All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx is
 // as good as before. Any other error comes from the database, and tx must be rolled back.
@@ -67,17 +72,24 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 		ctx, span = a.startSpan(ctx, events)
 		defer func() { tracing.End(span, err) }()
 	}
-	b, err := a.prepare(ctx, events)
+	batches, err := a.prepare(ctx, events)
 	if err != nil {
 		return err
 	}
-	if len(events) >= copyFrom || b.bytes > maxStatement {
-		return b.copy(ctx, tx)
+	for _, b := range batches {
+		if len(b.events) >= copyFrom || b.bytes > maxStatement {
+			err = b.copy(ctx, tx)
+		} else {
+			err = b.statements(func(query string, args []any) error {
+				_, err := tx.Exec(ctx, query, args...)
+				return err
+			})
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return b.statements(func(query string, args []any) error {
-		_, err := tx.Exec(ctx, query, args...)
-		return err
-	})
+	return nil
 }
 
 // AppendSQL is [Appender.Append] for database/sql, with any Postgres driver. It sends one statement, or one for every
@@ -91,14 +103,19 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 		ctx, span = a.startSpan(ctx, events)
 		defer func() { tracing.End(span, err) }()
 	}
-	b, err := a.prepare(ctx, events)
+	batches, err := a.prepare(ctx, events)
 	if err != nil {
 		return err
 	}
-	return b.statements(func(query string, args []any) error {
-		_, err := tx.ExecContext(ctx, query, args...)
-		return err
-	})
+	for _, b := range batches {
+		if err := b.statements(func(query string, args []any) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // batch is checked events and what is written of them beyond what they say themselves.
@@ -107,11 +124,12 @@ type batch struct {
 	schema string
 	events []event.Event
 	rows   []row
-	bytes  int // of everything that is sent, roughly
+	later  bool // they are scheduled, all of them
+	bytes  int  // of everything that is sent, roughly
 }
 
-// prepare refuses what cannot be published, before anything is sent.
-func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, error) {
+// prepare refuses what cannot be published, before anything is sent. What is to come later is a batch of its own.
+func (a Appender) prepare(ctx context.Context, events []event.Event) ([]*batch, error) {
 	prefix, err := pgschema.Prefix(a.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: Appender.Schema: %w", err)
@@ -120,7 +138,7 @@ func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, er
 		return nil, fmt.Errorf("outbox: Appender.Source %s", reason)
 	}
 	b := &batch{prefix: prefix, schema: a.Schema, events: events, rows: make([]row, len(events))}
-	headers := a.trace(ctx)
+	headers, now, later := a.trace(ctx), time.Now(), false
 	seen := make(map[uuid.UUID]int)
 	for i := range events {
 		size, err := a.check(i, &events[i], headers.headers)
@@ -130,8 +148,12 @@ func (a Appender) prepare(ctx context.Context, events []event.Event) (*batch, er
 		if err := checkTwice(seen, i, events[i].ID); err != nil {
 			return nil, err
 		}
-		b.rows[i] = a.row(&events[i], headers)
+		later = later || events[i].NotBefore.After(now)
+		b.rows[i] = a.row(&events[i], headers, now)
 		b.bytes += size
 	}
-	return b, nil
+	if later {
+		return b.split(now), nil
+	}
+	return []*batch{b}, nil
 }

@@ -76,6 +76,9 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 {
 		return refuse("Time", "is in year %d: want 1 to 9999", year)
 	}
+	if field, reason := a.badDue(e); reason != "" {
+		return refuse(field, "%s", reason)
+	}
 	switch limit := a.limit(size); {
 	case limit >= 0 && len(e.Payload) > limit:
 		return refuse("Payload", "has %d bytes: at most %d are allowed, see Appender.MaxPayload", len(e.Payload), limit)

@@ -10,12 +10,15 @@ import (
 
 // copy writes the batch by COPY, which draws ids row by row, in order, and streams: it needs no memory of its own.
 func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
-	name := pgx.Identifier{table}
+	name, into := pgx.Identifier{table}, columns()
+	if b.later {
+		name, into = pgx.Identifier{scheduledTable}, append(into, "due")
+	}
 	if b.schema != "" {
-		name = pgx.Identifier{b.schema, table}
+		name = append(pgx.Identifier{b.schema}, name...)
 	}
 	src := &source{batch: b, next: -1}
-	n, err := tx.CopyFrom(ctx, name, columns(), src)
+	n, err := tx.CopyFrom(ctx, name, into, src)
 	if err != nil {
 		return b.failed(err)
 	}
@@ -30,7 +33,7 @@ func (b *batch) copy(ctx context.Context, tx pgx.Tx) error {
 type source struct {
 	batch  *batch
 	next   int
-	values [10]any
+	values [11]any
 }
 
 func (s *source) Next() bool {
@@ -53,7 +56,10 @@ func (s *source) Values() ([]any, error) {
 		at = r.time
 	}
 	s.values = [...]any{
-		pgtype.UUID{Bytes: r.id, Valid: true}, r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers, payload, at,
+		pgtype.UUID{Bytes: r.id, Valid: true}, r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers, payload, at, due(e),
+	}
+	if !s.batch.later {
+		return s.values[:10], nil
 	}
 	return s.values[:], nil
 }

@@ -30,11 +30,16 @@
 // what Kafka would: a bad topic, an empty type, a key over 8 KiB, a reserved header. It does not bound the payload; keep the
 // whole event under 1 MiB, or a broker with default settings refuses it.
 //
+// An event of the future goes into outbox_scheduled, which has a column due (timestamptz) and otherwise the same ones. Leave
+// message_id out there: the event gets an id of the day it comes.
+//
 // A producer needs no more than this, for Append too; the identity needs no right on its sequence:
 //
 //	grant usage on schema app to producer;
 //	grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
 //		on app.outbox_event to producer;
+//	grant insert (due, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+//		on app.outbox_scheduled to producer; -- for events with NotBefore
 //
 // It cannot choose an event's id or lane then, nor read, change or delete events.
 //

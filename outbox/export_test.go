@@ -9,7 +9,7 @@ import (
 )
 
 // Queries is all SQL of the room, for a test against the migrated schema.
-var Queries = map[string]string{"append one": queryAppendOne, "append many": queryAppendMany, "lock keys": queryLockKeys}
+var Queries = map[string]string{"append one": queryAppendOne, "append many": queryAppendMany, "schedule one": queryScheduleOne, "schedule many": queryScheduleMany, "lock keys": queryLockKeys}
 
 // Reserve lets a test compare what the size check assumes with what the codec writes.
 const (
@@ -26,7 +26,7 @@ func ByStatements(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if err != nil {
 		return err
 	}
-	return b.statements(func(query string, args []any) error {
+	return b[0].statements(func(query string, args []any) error {
 		_, err := tx.Exec(ctx, query, args...)
 		return err
 	})
@@ -38,7 +38,7 @@ func ByCopy(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	if err != nil {
 		return err
 	}
-	return b.copy(ctx, tx)
+	return b[0].copy(ctx, tx)
 }
 
 // Prepare is what Append does before it sends anything.

@@ -1,7 +1,10 @@
 package outbox
 
-// The table this room writes. Its columns are named once more in the queries, which stay plain text.
-const table = "outbox_event"
+// The tables this room writes. Their columns are named once more in the queries, which stay plain text.
+const (
+	table          = "outbox_event"
+	scheduledTable = "outbox_scheduled"
+)
 
 // columns is what Append fills, in the order of queryAppendOne's parameters. lane, id and created_at are the table's own.
 func columns() []string {
@@ -26,6 +29,19 @@ select e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
 from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
 	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[], $12::text::timestamptz[]) with ordinality
 	as e (message_id, source, tenant, topic, key, type, content_type, headers, at, size, event_time, n)
+order by e.n`
+
+const queryScheduleOne = `-- outbox: schedule one
+insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, due)
+values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea, $10::text::timestamptz, $11::text::timestamptz)`
+
+const queryScheduleMany = `-- outbox: schedule many
+insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, due)
+select e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
+	substring($9::bytea from e.at for e.size), e.event_time, e.due
+from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
+	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[], $12::text::timestamptz[], $13::text::timestamptz[]) with ordinality
+	as e (message_id, source, tenant, topic, key, type, content_type, headers, at, size, event_time, due, n)
 order by e.n`
 
 // Ordered by hash, which is what is locked: two keys of one hash are one lock, so an order by key could still deadlock.

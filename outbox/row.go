@@ -20,9 +20,13 @@ type row struct {
 	time    time.Time // in UTC; zero: null
 }
 
-func (a Appender) row(e *event.Event, t traceHeaders) row {
+func (a Appender) row(e *event.Event, t traceHeaders, now time.Time) row {
 	r := row{id: e.ID, source: e.Source, headers: t.json}
-	if r.id == uuid.Nil {
+	switch {
+	case r.id != uuid.Nil:
+	case e.NotBefore.After(now):
+		r.id = event.IDAt(e.NotBefore)
+	default:
 		r.id = event.NewID()
 	}
 	if r.source == "" {

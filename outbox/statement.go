@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgschema"
@@ -31,9 +32,14 @@ func (b *batch) statements(exec func(query string, args []any) error) error {
 			to++
 		}
 		query, args := queryAppendOne, []any(nil)
-		if to-from == 1 {
+		switch {
+		case to-from == 1 && b.later:
+			query, args = queryScheduleOne, append(b.one(from), due(&b.events[from]).Format(timeFormat))
+		case to-from == 1:
 			args = b.one(from)
-		} else {
+		case b.later:
+			query, args = queryScheduleMany, append(b.many(from, to), b.dues(from, to))
+		default:
 			query, args = queryAppendMany, b.many(from, to)
 		}
 		if err := exec(pgschema.Expand(query, b.prefix), args); err != nil {
@@ -108,6 +114,24 @@ func (b *batch) many(from, to int) []any {
 	}
 }
 
+// due is an event's NotBefore as Postgres can keep it, never earlier: a row rounds to the microsecond.
+func due(e *event.Event) time.Time {
+	t := e.NotBefore.UTC()
+	if whole := t.Truncate(time.Microsecond); whole.Before(t) {
+		return whole.Add(time.Microsecond)
+	}
+	return t
+}
+
+// dues is the last argument of queryScheduleMany.
+func (b *batch) dues(from, to int) string {
+	times := newArray((to - from) * 30)
+	for i := from; i < to; i++ {
+		times.raw(`"` + due(&b.events[i]).Format(timeFormat) + `"`)
+	}
+	return times.String()
+}
+
 func payloadSize(events []event.Event) int {
 	n := 0
 	for i := range events {
@@ -127,7 +151,7 @@ func (b *batch) failed(err error) error {
 		case "42P02": // undefined_parameter
 			hint = " (this transaction rewrites queries and drops their arguments: hand over its *sql.Tx, which is tx.Tx in bun)"
 		case "42501": // insufficient_privilege
-			hint = " (grant insert on the columns that package outbox lists)"
+			hint = " (grant insert on the columns that package outbox lists, on outbox_scheduled too for events with NotBefore)"
 		}
 	}
 	return fmt.Errorf("outbox: append %d events%s: %w", len(b.events), hint, err)
