@@ -17,8 +17,8 @@ import (
 var (
 	// ErrPending is in the error of Check when the schema lacks a migration: run Up, or what the error says.
 	ErrPending = errors.New("migrations are pending")
-	// ErrNewer is in the error of Check and Up when the schema is more than one migration ahead of
-	// this binary: start a newer binary.
+	// ErrNewer is in the error of Check and Up when the schema no longer serves this binary: start a
+	// newer one.
 	ErrNewer = errors.New("schema is newer than this binary")
 	// ErrForeign is in an error when a table that is not ours has a name that we need: rename it, or
 	// migrate into another schema.
@@ -42,8 +42,8 @@ type Status struct {
 	AppliedAt time.Time
 }
 
-// Check returns nil when the schema has every migration of the sets and is at most one version ahead
-// of this binary. It only reads; the role needs SELECT on the version table. Its error says what to
+// Check returns nil when the schema has every migration of the sets and still serves this binary,
+// however far it is ahead. It only reads; the role needs SELECT on the version table. Its error says what to
 // run, and matches [ErrPending], [ErrNewer] or [ErrForeign] when that is what it found.
 func Check(ctx context.Context, db DB, opt Options) error {
 	p, err := opt.plan(files)
@@ -100,6 +100,7 @@ type state struct {
 	found   bool   // the version table exists
 	schema  string // where it was found
 	applied map[int64]time.Time
+	oldest  map[int64]int64 // binaries that it serves: see readOldest
 }
 
 // shape is goose's version table: name and type of its columns, by name.
@@ -138,7 +139,8 @@ func (p plan) read(ctx context.Context, db DB) (state, error) {
 	}); err != nil {
 		return state{}, readError(have.schema, err)
 	}
-	return have, nil
+	have.oldest, err = readOldest(ctx, db, have.schema)
+	return have, err
 }
 
 func readError(schema string, err error) error {
@@ -181,19 +183,6 @@ func (p plan) unknown(have state, set Set) []int64 {
 	}
 	slices.Sort(list)
 	return list
-}
-
-// newer allows one version ahead: a migration must leave the binary before it working (see the
-// package's text), and of the second one nobody promised that.
-func (p plan) newer(have state) error {
-	for _, set := range p.sets() {
-		unknown := p.unknown(have, set)
-		if len(unknown) > 0 && unknown[len(unknown)-1] > p.newest(set)+1 {
-			return fmt.Errorf("migrations: %w: set %s of schema %q is at version %d, this binary knows %d and runs on %d at most; start a newer binary",
-				ErrNewer, set, have.schema, unknown[len(unknown)-1], p.newest(set), p.newest(set)+1)
-		}
-	}
-	return nil
 }
 
 // where names the schema for people.

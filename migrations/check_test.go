@@ -30,29 +30,46 @@ func TestCheckSaysWhatToRun(t *testing.T) {
 	}
 }
 
+// TestNewerSchema: a binary runs on a later schema for as long as that says so. Without a word, on the next one.
 func TestNewerSchema(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	upFrom(t, two(), db.URL, migrations.Options{})
-	// One ahead: the binary before it still runs, and still may call Up.
-	if err := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{}); err != nil {
-		t.Errorf("one version ahead: %v", err)
-	}
-	upFrom(t, one(), db.URL, migrations.Options{})
-
-	three := two()
-	three["a/10003_a.sql"] = sql("alter table a_one add column k int;")
-	upFrom(t, three, db.URL, migrations.Options{})
-	check := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{})
-	again := migrations.UpFrom(t.Context(), one(), config(t, db.URL), migrations.Options{})
-	for name, err := range map[string]error{"Check": check, "Up": again} {
-		if !errors.Is(err, migrations.ErrNewer) || !strings.Contains(err.Error(), "is at version 10003, this binary knows 10001 and runs on 10002 at most") {
-			t.Errorf("two versions ahead, %s: %v", name, err)
+	refused := func(db *pgtest.DB, want string) {
+		t.Helper()
+		check := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{})
+		again := migrations.UpFrom(t.Context(), one(), config(t, db.URL), migrations.Options{})
+		for name, err := range map[string]error{"Check": check, "Up": again} {
+			switch {
+			case want == "" && err != nil:
+				t.Errorf("%s: %v", name, err)
+			case want != "" && (!errors.Is(err, migrations.ErrNewer) || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s: %v, want %q", name, err, want)
+			}
+		}
+		// The other set is not ahead, and may be all that a binary uses.
+		if err := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{Sets: []migrations.Set{"b"}}); err != nil {
+			t.Errorf("set b: %v", err)
 		}
 	}
-	// The other set is not ahead, and is all that this binary uses.
-	if err := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{Sets: []migrations.Set{"b"}}); err != nil {
-		t.Errorf("set b: %v", err)
+	next := two()
+	next["a/10003_a.sql"] = sql("alter table a_one add column k int;")
+
+	silent := pgtest.New(t)
+	upFrom(t, two(), silent.URL, migrations.Options{})
+	refused(silent, "")
+	upFrom(t, next, silent.URL, migrations.Options{})
+	refused(silent, "is at version 10003 and serves binaries from 10002 on; this one knows 10001")
+
+	for _, table := range []string{"a_one", "b_one"} {
+		// A declaration counts for the set that its number is of, whichever table it stands on.
+		said := pgtest.New(t)
+		upFrom(t, next, said.URL, migrations.Options{})
+		said.Exec(t, "comment on table "+table+" is 'effectonce: binaries from 10001 on'")
+		refused(said, "")
+		said.Exec(t, "comment on table "+table+" is 'effectonce: binaries from 10003 on'")
+		refused(said, "serves binaries from 10003 on")
+		// What is no declaration says nothing.
+		said.Exec(t, "comment on table "+table+" is 'effectonce: binaries from 10001 on, I think'")
+		refused(said, "serves binaries from 10002 on")
 	}
 }
 

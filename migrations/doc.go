@@ -33,7 +33,12 @@
 // and a set can be added later. Files go up only; there is no way down that keeps events.
 //
 // Expand, then contract: a migration only adds, and what it makes superfluous goes with a later one,
-// when no binary uses it any more. Binary N runs on schema N and N+1, so migrate first, then roll the
-// binaries, one version at a time. [Check] holds to that: per set it accepts one version more than
-// the binary knows, and refuses a second.
+// when no binary uses it any more. So migrate first, then roll the binaries. A migration that leaves
+// older binaries behind says so, in a comment on a table of its set:
+//
+//	comment on table outbox_event is 'effectonce: binaries from 10007 on';
+//
+// [Check] goes by it: a binary runs on every later schema that still serves binaries which know no
+// more migrations than it does. Binary N always runs on the schema of the next release. Where no
+// comment is left (a dump made without), one migration more than the binary knows is accepted.
 package migrations

@@ -63,7 +63,7 @@ func load(root fs.FS) ([]migration, error) {
 			}
 			continue
 		}
-		// "One version ahead" (see Check) counts, so versions leave no gap.
+		// Without gaps a person sees what is missing, and "one version back" (see newer) can be counted.
 		if m.version != all[i-1].version+1 {
 			return nil, fmt.Errorf("migration %s: want version %d", m.name, all[i-1].version+1)
 		}

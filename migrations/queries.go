@@ -35,6 +35,12 @@ select n.nspname, c.relkind::text, array(
 	queryVersions = `-- migrations: versions
 select version_id, max(tstamp) from {schema}effectonce_migration where version_id > 0 group by version_id`
 
+	queryOldest = `-- migrations: oldest binaries
+select substring(obj_description(c.oid, 'pg_class') from '^effectonce: binaries from ([1-9][0-9]{4}) on$')::bigint
+	from pg_class c
+	where c.relnamespace = to_regnamespace(quote_ident($1)) and c.relkind in ('r', 'p')
+		and obj_description(c.oid, 'pg_class') ~ '^effectonce: binaries from [1-9][0-9]{4} on$'`
+
 	queryTaken = `-- migrations: taken
 select c.relname
 	from pg_class c

@@ -40,3 +40,6 @@ create table inbox_days (
 	dropped_before date not null default '1970-01-01' -- the first day that a UUIDv7 can name
 );
 insert into inbox_days default values;
+
+-- Which binaries this schema serves, by the newest migration that they know: a later migration that leaves some behind raises it.
+comment on table inbox_message is 'effectonce: binaries from 20001 on';

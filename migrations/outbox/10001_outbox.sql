@@ -80,3 +80,6 @@ create table outbox_meta (
 );
 insert into outbox_meta (system_identifier, timeline)
 	select system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system();
+
+-- Which binaries this schema serves, by the newest migration that they know: a later migration that leaves some behind raises it.
+comment on table outbox_event is 'effectonce: binaries from 10001 on';
