@@ -1,0 +1,256 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// ErrNotParked: what an Operator was asked to act on is not parked (any more).
+var ErrNotParked = errors.New("not parked: it was released, published or discarded meanwhile, or never was; list what is parked")
+
+// ErrReleasing: an event cannot be changed while it is being released. Wait until it is published or parked again.
+var ErrReleasing = errors.New("is being released at this moment: wait until it is published, or parked again")
+
+// Operator is what a person may do with an outbox: look at what is parked or held, mend it, release it, discard it. It
+// only changes the database; the relays that own the lanes do the rest, within a probe. Every change needs a reason and
+// leaves a row in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
+type Operator struct {
+	db   *pgxpool.Pool
+	q    *operatorQueries
+	name string
+}
+
+// NewOperator makes an Operator. The operator is the person's name, for the audit. An empty schema is the connection's
+// search_path.
+func NewOperator(db *pgxpool.Pool, schema, operator string) (*Operator, error) {
+	q, err := newOperatorQueries(schema)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("relay: %w", err)
+	case db == nil:
+		return nil, errors.New("relay: NewOperator needs a pool")
+	case strings.TrimSpace(operator) == "":
+		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
+	}
+	return &Operator{db: db, q: q, name: operator}, nil
+}
+
+// audited is what the audit keeps of an action. Detail never has payloads.
+type audited struct {
+	messageID     *uuid.UUID
+	tenant, topic string
+	detail        map[string]any
+}
+
+// act runs a change and its audit in one transaction.
+func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) (audited, error)) error {
+	if strings.TrimSpace(reason) == "" {
+		return fmt.Errorf("relay: %s: give a reason: it goes into the audit", action)
+	}
+	err := pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+		a, err := change(tx)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, o.q.audit, o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("relay: %s: %w", action, err)
+	}
+	return nil
+}
+
+// Edit is what EditParked changes; nil fields stay as they are.
+type Edit struct {
+	Payload     *[]byte            // a nil slice makes a tombstone
+	Headers     *map[string]string // all of them; names of the codec's own are refused
+	ContentType *string
+}
+
+// EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen it
+// already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells.
+// It fails with ErrNotParked and ErrReleasing.
+func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
+	var headers []byte
+	if edit.Headers != nil {
+		for name, value := range *edit.Headers {
+			if event.ReservedHeader(name) || !event.Storable(name) || !event.Storable(value) {
+				return fmt.Errorf("relay: edit parked: header %q: its name is the codec's own, or it is no text", name)
+			}
+		}
+		var err error
+		if headers, err = json.Marshal(*edit.Headers); err != nil {
+			return fmt.Errorf("relay: edit parked: %w", err)
+		}
+	}
+	return o.act(ctx, "edit parked", reason, func(tx pgx.Tx) (audited, error) {
+		e, err := o.locked(ctx, tx, id)
+		if err != nil {
+			return audited{}, err
+		}
+		if e.Releasing {
+			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
+		}
+		var payload []byte
+		if edit.Payload != nil {
+			payload = *edit.Payload
+		}
+		_, err = tx.Exec(ctx, o.q.edit, e.Lane, id, edit.Payload != nil, payload, edit.Headers != nil, headers, edit.ContentType)
+		a := e.audited()
+		a.detail["payload"], a.detail["headers"], a.detail["content_type"] = edit.Payload != nil, edit.Headers != nil, edit.ContentType != nil
+		return a, err
+	})
+}
+
+// ReleaseKey lets the events of a parked key go, in order: the owner of its lane publishes them under new numbers and the
+// same ids, and what was appended meanwhile comes after them. When one is refused again, the key is parked again. It
+// returns how many events wait. It fails with ErrNotParked; a key that is being released already is no error, and 0 new.
+func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
+	err = o.act(ctx, "release key", reason, func(tx pgx.Tx) (audited, error) {
+		if err := o.lockKey(ctx, tx, tenant, topic, key); err != nil {
+			return audited{}, err
+		}
+		err := tx.QueryRow(ctx, o.q.releaseKey, tenant, topic, key).Scan(&events)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = nil
+		}
+		return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": events}}, err
+	})
+	return events, err
+}
+
+// ReleaseEvent lets one event go that was parked alone: a keyless one, or one parked without its key. One that stands in
+// the list of a parked key is not released by itself, which would break the key's order: release the key, or discard what
+// stands before it. It fails with ErrNotParked.
+func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
+	return o.act(ctx, "release event", reason, func(tx pgx.Tx) (audited, error) {
+		e, err := o.locked(ctx, tx, id)
+		if err != nil {
+			return audited{}, err
+		}
+		if !e.Alone {
+			return audited{}, fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
+		}
+		_, err = tx.Exec(ctx, o.q.releaseEvent, e.Lane, id)
+		return e.audited(), err
+	})
+}
+
+// Discarded is what a discard did.
+type Discarded struct {
+	Events int64 `json:"events"`
+	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear once,
+	// late, and then out of its order.
+	MayAppear int64 `json:"may_appear"`
+}
+
+// DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it goes
+// on with the next release, and at once when nothing does. It fails with ErrNotParked.
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d Discarded, err error) {
+	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
+		e, err := o.locked(ctx, tx, id)
+		if err != nil {
+			return audited{}, err
+		}
+		var maybe bool
+		if err := tx.QueryRow(ctx, o.q.discardEvent, e.Lane, id).Scan(&maybe); err != nil {
+			return audited{}, err
+		}
+		d = Discarded{Events: 1}
+		if maybe {
+			d.MayAppear = 1
+		}
+		if !e.Alone {
+			_, err = tx.Exec(ctx, o.q.unmarkEmpty, e.Lane, e.Tenant, e.Topic, e.Key)
+		}
+		a := e.audited()
+		a.detail["may_appear"] = maybe
+		return a, err
+	})
+	return d, err
+}
+
+// DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails with
+// ErrNotParked.
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d Discarded, err error) {
+	err = o.act(ctx, "discard key", reason, func(tx pgx.Tx) (audited, error) {
+		var lane int16
+		err := tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+		}
+		if err == nil {
+			err = tx.QueryRow(ctx, o.q.discardKey, tenant, topic, key).Scan(&d.Events, &d.MayAppear)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, o.q.unmarkEmpty, lane, tenant, topic, key)
+		}
+		return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": d.Events, "may_appear": d.MayAppear}}, err
+	})
+	return d, err
+}
+
+// locked locks the lane of a parked event and reads it.
+func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent, error) {
+	var lane int16
+	err := tx.QueryRow(ctx, o.q.lockParked, id).Scan(&lane)
+	var found []ParkedEvent
+	if err == nil {
+		found, err = o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, false)
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows), err == nil && len(found) == 0:
+		return ParkedEvent{}, fmt.Errorf("event %d: %w", id, ErrNotParked)
+	case err != nil:
+		return ParkedEvent{}, err
+	}
+	return found[0], nil
+}
+
+func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
+	var lane int16
+	err := tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+	}
+	return err
+}
+
+// Audited is one row of the audit.
+type Audited struct {
+	At        time.Time       `json:"at"`
+	Operator  string          `json:"operator"`
+	Action    string          `json:"action"`
+	MessageID *uuid.UUID      `json:"message_id"` // nil: not about one event
+	Tenant    string          `json:"tenant"`
+	Topic     string          `json:"topic"`
+	Reason    string          `json:"reason"`
+	Detail    json.RawMessage `json:"detail"`
+}
+
+// Audit returns the last actions, newest first, at most limit.
+func (o *Operator) Audit(ctx context.Context, limit int) ([]Audited, error) {
+	rows, err := o.db.Query(ctx, o.q.auditLog, limit)
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the audit: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audited, err error) {
+		err = row.Scan(&a.At, &a.Operator, &a.Action, &a.MessageID, &a.Tenant, &a.Topic, &a.Reason, &a.Detail)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the audit: %w", err)
+	}
+	return list, nil
+}

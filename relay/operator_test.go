@@ -1,0 +1,136 @@
+package relay_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func operator(t *testing.T, db *pgtest.DB) *relay.Operator {
+	t.Helper()
+	o, err := relay.NewOperator(db.Pool, "", "kim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// parkedRow puts an event beside the outbox as a settle does, with the mark of its key unless it is alone.
+func parkedRow(t *testing.T, db *pgtest.DB, id int64, key string, alone, maybe bool) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source, tenant, topic, key, type, content_type, headers, payload, created_at)
+		values (7, $1, $3, $4, 1, 'too large', 'MESSAGE_TOO_LARGE', gen_random_uuid(), 's', 't', 'payments', $2, 'T', 'text/plain', '{"a": "b"}', 'hello', now())`, id, key, alone, maybe)
+	if !alone {
+		db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (7, 't', 'payments', $1, 'too large', 'MESSAGE_TOO_LARGE') on conflict do nothing`, key)
+	}
+}
+
+func TestOperatorListsAndReads(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := operator(t, db)
+	for id := range int64(5) {
+		parkedRow(t, db, id+1, "k", false, id == 0)
+	}
+	parkedRow(t, db, 6, "", true, false)
+	tenant, none := "t", ""
+	for name, c := range map[string]struct {
+		filter relay.ParkedFilter
+		want   int
+	}{
+		"all": {relay.ParkedFilter{}, 6}, "key": {relay.ParkedFilter{Key: "k", Topic: "payments", Tenant: &tenant}, 5},
+		"no tenant": {relay.ParkedFilter{Tenant: &none}, 0}, "code": {relay.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
+		"page": {relay.ParkedFilter{After: 4}, 2}, "age": {relay.ParkedFilter{OlderThan: 1e12}, 0}, "id": {relay.ParkedFilter{ID: 3}, 1},
+	} {
+		list, err := o.Parked(t.Context(), c.filter)
+		if err != nil || len(list) != c.want {
+			t.Errorf("%s: %d events, want %d: %v", name, len(list), c.want, err)
+		}
+	}
+	e, err := o.ParkedEvent(t.Context(), 1)
+	if err != nil || string(e.Payload) != "hello" || e.Headers["a"] != "b" || !e.MaybePublished || e.Bytes != 5 || e.Alone {
+		t.Errorf("event %+v: %v", e, err)
+	}
+	if byID, err := o.Parked(t.Context(), relay.ParkedFilter{MessageID: e.MessageID}); err != nil || len(byID) != 1 || byID[0].Payload != nil {
+		t.Errorf("by message id: %+v, %v", byID, err)
+	}
+	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, relay.ErrNotParked) {
+		t.Errorf("error %v", err)
+	}
+	keys, err := o.BlockedKeys(t.Context(), relay.BlockedFilter{})
+	if err != nil || len(keys) != 1 || keys[0].Waiting != 5 || keys[0].Key != "k" || *keys[0].Head != e.MessageID || keys[0].Releasing {
+		t.Errorf("keys %+v: %v", keys, err)
+	}
+	if held, err := o.Held(t.Context()); err != nil || len(held) != 0 {
+		t.Errorf("held %+v: %v", held, err)
+	}
+}
+
+func TestOperatorChangesAndIsAudited(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := operator(t, db)
+	parkedRow(t, db, 1, "k", false, true)
+	parkedRow(t, db, 2, "k", false, false)
+	parkedRow(t, db, 3, "", true, false)
+	payload, headers := []byte("better"), map[string]string{"c": "d"}
+	if err := o.EditParked(t.Context(), 1, relay.Edit{Payload: &payload, Headers: &headers}, "wrong amount"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := o.ParkedEvent(t.Context(), 1)
+	if err != nil || string(e.Payload) != "better" || e.Headers["c"] != "d" || len(e.Headers) != 1 || e.ContentType != "text/plain" {
+		t.Errorf("edited: %+v, %v", e, err)
+	}
+	if err := o.EditParked(t.Context(), 1, relay.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
+		t.Error("a header of the codec's own was accepted")
+	}
+	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil || d != (relay.Discarded{Events: 1, MayAppear: 1}) {
+		t.Errorf("discarded %+v: %v", d, err)
+	}
+	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {
+		t.Error("an event was released past its key's list")
+	}
+	if err := o.ReleaseEvent(t.Context(), 3, "topic was mended"); err != nil {
+		t.Error(err)
+	}
+	if n, err := o.ReleaseKey(t.Context(), "t", "payments", "k", "r"); n != 1 || err != nil {
+		t.Errorf("released %d: %v", n, err)
+	}
+	for _, id := range []int64{2, 3} {
+		if err := o.EditParked(t.Context(), id, relay.Edit{Payload: &payload}, "r"); !errors.Is(err, relay.ErrReleasing) {
+			t.Errorf("edit of what is being released: %v", err)
+		}
+	}
+	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil || d != (relay.Discarded{Events: 1}) {
+		t.Errorf("discarded %+v: %v", d, err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
+		t.Errorf("%d marks without a list", n)
+	}
+	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, relay.ErrNotParked) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", " "); err == nil {
+		t.Error("no reason was accepted")
+	}
+	log, err := o.Audit(t.Context(), 100)
+	if err != nil || len(log) != 5 || log[0].Action != "discard key" || log[0].Operator != "kim" || log[0].Reason != "give up" || log[4].MessageID == nil {
+		t.Errorf("audit %+v: %v", log, err)
+	}
+}
+
+func TestOperatorSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	if _, err := relay.NewOperator(nil, "", "kim"); err == nil {
+		t.Error("a nil pool was accepted")
+	}
+	if _, err := relay.NewOperator(db.Pool, "", " "); err == nil {
+		t.Error("no name was accepted")
+	}
+	if _, err := relay.NewOperator(db.Pool, "a;b", "kim"); err == nil {
+		t.Error("a bad schema was accepted")
+	}
+}
