@@ -160,6 +160,9 @@ func TestWrongSettings(t *testing.T) {
 		"listen":            {good, "run --listen 9187", `want host:port that is free, or "off"`},
 		"log format":        {good, "run --log-format xml", `"text","json"`},
 		"two prints":        {good, "migrate --print --check", "choose one of"},
+		"roles sans print":  {good, "migrate --roles", "--roles only prints: add --print"},
+		"role prefix":       {good, "migrate --roles --print --role-prefix a-b", "want 1 to 41 of a-z"},
+		"SASL sans user":    {good, "run --kafka-sasl plain", "wants --kafka-username and --kafka-password"},
 		"unknown set":       {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},
 		"days ahead":        {good, "inbox maintain --days-ahead 100", "--days-ahead is 100: want 1 to 60"},
 	} {

@@ -16,6 +16,8 @@ type migrateCommand struct {
 	Print        bool          `help:"Print all migrations as SQL for psql instead of running them; needs no database."`
 	PrintPending bool          `help:"Print only what the database lacks; nothing when it lacks nothing."`
 	Check        bool          `help:"Change nothing; exit with 4 when something is to be done."`
+	Roles        bool          `help:"With --print: print the SQL of roles of least privilege instead, for producers, relays, workers and maintenance."`
+	RolePrefix   string        `default:"effectonce" help:"What their names begin with, as in effectonce_relay."`
 	LockTimeout  time.Duration `default:"5s" help:"How long a statement waits for a table's lock. Negative: for ever."`
 	Timeout      time.Duration `default:"5m" help:"How long all of it may take, waiting for another migration included."`
 }
@@ -25,7 +27,11 @@ func (*migrateCommand) Help() string {
 	return `Run it as the role that is to own the tables, over a direct connection rather than through a pooler, before the new
 relays and workers start. It may run any number of times, and by several at once. By hand, all or nothing:
 
-  relay migrate --print --schema app | psql -X -v ON_ERROR_STOP=1 -1 "$DATABASE_URL"`
+  relay migrate --print --schema app | psql -X -v ON_ERROR_STOP=1 -1 "$DATABASE_URL"
+
+Then, as a superuser, what relays and workers may do, to be read before it runs:
+
+  relay migrate --roles --print --schema app | psql -X -v ON_ERROR_STOP=1 -1 "$DATABASE_URL"`
 }
 
 func (c *migrateCommand) run(ctx context.Context, p *program) error {
@@ -38,6 +44,9 @@ func (c *migrateCommand) run(ctx context.Context, p *program) error {
 	if chosen > 1 {
 		return service.Usage("choose one of --print, --print-pending and --check")
 	}
+	if c.Roles && !c.Print {
+		return service.Usage("--roles only prints: add --print, read it, and run it with psql as a superuser")
+	}
 	options := migrations.Options{Schema: c.Schema, Logger: p.log, LockTimeout: c.LockTimeout}
 	for _, set := range c.Sets {
 		options.Sets = append(options.Sets, migrations.Set(set))
@@ -45,7 +54,13 @@ func (c *migrateCommand) run(ctx context.Context, p *program) error {
 	if err := migrations.Print(discard{}, options); err != nil {
 		return &service.UsageError{Err: err} // reads files that are part of the binary: only a setting can be wrong
 	}
-	if c.Print {
+	switch {
+	case c.Roles:
+		if err := migrations.PrintRoles(p.stdout, options, c.RolePrefix); err != nil {
+			return &service.UsageError{Err: err}
+		}
+		return nil
+	case c.Print:
 		return migrations.Print(p.stdout, options)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("not done within --timeout %v", c.Timeout))

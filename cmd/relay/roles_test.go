@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver that AppendSQL is tested over
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+)
+
+// hardened is a database of its own from which everybody's rights were taken, with the roles in it.
+type hardened struct {
+	*pgtest.DB
+	prefix string
+}
+
+// openHardened: roles are the server's, so each test has its own.
+func openHardened(t *testing.T) *hardened {
+	t.Helper()
+	db := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox)
+	h := &hardened{db, fmt.Sprintf("r%d", time.Now().UnixNano())}
+	for _, sql := range []string{
+		"do $$ begin execute format('revoke all on database %I from public', current_database()); end $$",
+		"revoke all on schema public from public", "revoke all on all tables in schema public from public",
+		"revoke all on all sequences in schema public from public", "revoke all on all functions in schema public from public",
+		"revoke all on function pg_control_system() from public", "revoke all on function pg_current_wal_lsn() from public",
+		"revoke all on function pg_walfile_name(pg_lsn) from public", "revoke all on pg_locks from public",
+	} {
+		h.Exec(t, sql)
+	}
+	names := []string{"append", "relay", "inbox", "inbox_maintainer"}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, db.AdminURL)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		for _, name := range names {
+			for _, role := range []string{h.user(name), h.user(name) + "2", h.prefix + "_" + name} {
+				if _, err := conn.Exec(ctx, fmt.Sprintf(`do $$ begin if exists (select from pg_roles where rolname = '%[1]s') then
+					reassign owned by %[1]s to current_user; drop owned by %[1]s cascade; drop role %[1]s; end if; end $$`, role)); err != nil {
+					t.Errorf("drop role %s: %v", role, err)
+				}
+			}
+		}
+	})
+	for range 2 { // again changes nothing
+		h.grant(t)
+	}
+	for _, name := range names {
+		for _, user := range []string{h.user(name), h.user(name) + "2"} {
+			h.Exec(t, fmt.Sprintf("create role %s login in role %s_%s", user, h.prefix, name))
+		}
+	}
+	h.Exec(t, fmt.Sprintf("alter role %s set role to '%s_inbox_maintainer'", h.user("inbox_maintainer"), h.prefix))
+	return h
+}
+
+func (h *hardened) grant(t *testing.T) {
+	t.Helper()
+	code, sql, stderr := command(t, environment{}, "migrate", "--roles", "--print", "--schema", h.Schema, "--role-prefix", h.prefix)
+	if code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	h.Exec(t, sql)
+}
+
+// user logs in and has one of the roles.
+func (h *hardened) user(name string) string { return h.prefix + "_" + name + "_user" }
+
+func (h *hardened) url(t *testing.T, user string) string {
+	t.Helper()
+	u, err := url.Parse(h.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User(user)
+	return u.String()
+}
+
+// pool connects as a user of the role.
+func (h *hardened) pool(t *testing.T, name string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), h.url(t, h.user(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// refused checks that none of the statements is allowed.
+func refused(t *testing.T, pool *pgxpool.Pool, statements ...string) {
+	t.Helper()
+	for _, sql := range statements {
+		if _, err := pool.Exec(t.Context(), sql); !pgerr.Is(err, pgerr.InsufficientPrivilege) {
+			t.Errorf("%s: %v, want it refused", sql, err)
+		}
+	}
+}
+
+// TestRolesCoverAllTables: a new table needs a decision who may do what with it.
+func TestRolesCoverAllTables(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	rows, err := h.Pool.Query(t.Context(), `select c.relname::text from pg_class c
+		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v') and not c.relispartition
+			and not exists (select from pg_roles r, pg_attribute a where r.rolname like $1 || '\_%' and not r.rolcanlogin
+				and a.attrelid = c.oid and a.attnum > 0
+				and has_column_privilege(r.oid, c.oid, a.attnum, 'select, insert, update'))`, h.prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		t.Errorf("no role may use %s: add its grants to migrations/roles_*.sql", table)
+	}
+}
+
+func TestRoleAppend(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	pool := h.pool(t, "append")
+	many := make([]event.Event, 3000) // enough for COPY
+	for i := range many {
+		many[i] = event.Event{Topic: "payments", Key: fmt.Sprint(i), Type: "T", Payload: []byte("{}"), Headers: map[string]string{"a": "b"}}
+	}
+	for _, events := range [][]event.Event{many[:1], many[:20], many} {
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			if err := outbox.LockKeys(t.Context(), tx, "a", "b"); err != nil {
+				return err
+			}
+			return outbox.Append(t.Context(), tx, events...)
+		})
+		if err != nil {
+			t.Errorf("%d events: %v", len(events), err)
+		}
+	}
+	db, err := sql.Open("pgx", h.url(t, h.user("append")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (outbox.Appender{}).AppendSQL(t.Context(), tx, many[:20]...); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Error(err)
+	}
+	if _, err := pool.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', 'x')`); err != nil {
+		t.Errorf("plain SQL: %v", err)
+	}
+	if n := pgtest.One[int](t, h.DB, `select count(*) from outbox_event`); n != 3042 {
+		t.Errorf("%d events", n)
+	}
+	refused(
+		t, pool, `select from outbox_event`, `delete from outbox_event`, `update outbox_event set topic = ''`, `truncate outbox_event`,
+		`insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
+		`insert into outbox_event (topic, type, created_at) values ('t', 'T', now())`,
+		`select nextval('outbox_event_id_seq')`, `select setval('outbox_event_id_seq', 1)`, `alter table outbox_event alter id restart`,
+		`select from outbox_lane`, `select from outbox_parked`, `select from inbox_message`, `create table x ()`,
+	)
+}
+
+func TestRoleRelay(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	topic := kafkatest.Topic(t, 3)
+	fill(t, h.DB, topic, 500)
+	// The user changes while the relay runs, as a rotation does that makes a second user first.
+	secret := filepath.Join(t.TempDir(), "url")
+	write := func(user string) {
+		if err := os.WriteFile(secret, []byte(h.url(t, user)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(h.user("relay"))
+	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", secret, "RELAY_LEASE", "1s")
+	running := inProcess(t, env)
+	drained(t, h.DB)
+	running.awaitPage("/readyz", 200)
+	if code, _, stderr := command(t, env, "status"); code != codeOK {
+		t.Errorf("status: exit code %d: %s", code, stderr)
+	}
+	refused(
+		t, h.pool(t, "relay"), `insert into outbox_event (topic, type) values ('t', 'T')`, `truncate outbox_event`, `drop table outbox_event`,
+		`insert into outbox_lane (lane) values (31)`, `delete from outbox_lane`, `delete from outbox_meta`, `delete from outbox_audit`,
+		`update outbox_audit set operator = 'x'`, `select nextval('outbox_event_id_seq')`, `select from inbox_message`, `create table x ()`,
+	)
+	write(h.user("relay") + "2")
+	h.Exec(t, "alter role "+h.user("relay")+" nologin")
+	h.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", h.user("relay"))
+	fill(t, h.DB, topic, 500, 500)
+	drained(t, h.DB)
+	if n := pgtest.One[int](t, h.DB, "select count(*) from pg_stat_activity where usename = $1", h.user("relay")+"2"); n == 0 {
+		t.Error("the relay is not connected as its second user")
+	}
+	running.signal()
+	if code := running.end(); code != codeOK {
+		t.Errorf("exit code %d: %s", code, running.output())
+	}
+	if strings.Contains(running.output(), "permission denied") {
+		t.Errorf("a grant is missing: %s", running.output())
+	}
+}
+
+func TestRoleInbox(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	maintain := environment{"RELAY_DATABASE_URL": h.url(t, h.user("inbox_maintainer"))}
+	pool := h.pool(t, "inbox")
+	h.Exec(t, "create table effect (id uuid)")
+	h.Exec(t, fmt.Sprintf("grant insert on effect to %s_inbox", h.prefix))
+	in, err := inbox.New(pool, "worker", inbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		_, err := tx.Exec(ctx, `insert into effect values ($1)`, e.ID)
+		return err
+	})
+	e := event.Event{ID: event.NewID(), Topic: "payments", Key: "k", Type: "T"}
+	// At its first start a worker says how long its window is; then maintenance can make its days.
+	if _, err := do.Handle(t.Context(), []event.Event{e}); err == nil || !strings.Contains(err.Error(), "relay inbox maintain") {
+		t.Errorf("without days: %v", err)
+	}
+	for range 2 {
+		if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
+			t.Fatalf("maintain: exit code %d: %s", code, stderr)
+		}
+	}
+	foreign := e
+	foreign.ID[6] = 0x40 | foreign.ID[6]&0x0f // a v4 goes to the other table
+	for i, want := range []inbox.Outcome{inbox.Applied, inbox.Duplicate} {
+		out, err := do.Handle(t.Context(), []event.Event{e, foreign})
+		if err != nil || out[0] != want || out[1] != want {
+			t.Errorf("round %d: %v, %v", i, out, err)
+		}
+	}
+	// A day that is over goes, although somebody else made it; the next migration still finds its way.
+	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on conflict do nothing")
+	h.Exec(t, "update inbox_consumer set window_days = 1")
+	h.grant(t)
+	if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
+		t.Errorf("maintain: exit code %d: %s", code, stderr)
+	}
+	if n := pgtest.One[int](t, h.DB, `select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n != 9 {
+		t.Errorf("%d days, want yesterday, today and seven ahead", n)
+	}
+	refused(
+		t, pool, `create table inbox_message_20200101 ()`, `drop table inbox_message`, `update inbox_days set dropped_before = '2100-01-01'`,
+		`update inbox_message set status = 'done'`, `delete from inbox_audit`, `select from outbox_event`, `select from outbox_parked`,
+	)
+	refused(
+		t, h.pool(t, "inbox_maintainer"), `select from inbox_parked`, `insert into inbox_message_any (consumer_name, message_id) values ('', gen_random_uuid())`,
+		`drop table inbox_parked`, `drop table inbox_message_any`, `select from outbox_event`, `drop table outbox_event`, `update inbox_consumer set window_days = 1`,
+	)
+}

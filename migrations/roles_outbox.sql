@@ -1,0 +1,30 @@
+
+-- Producers append, and do nothing else: not even read what they wrote. Without the columns lane, id and created_at, which
+-- are the table's own: an id that somebody supplies breaks the order.
+grant select on effectonce_migration to {role}_append;
+grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_append;
+
+-- Relays, and `relay status`, `lanes`, `parked` and `doctor`.
+grant select on effectonce_migration to {role}_relay;
+grant select, delete on outbox_event to {role}_relay;
+grant select, update on outbox_lane, outbox_meta to {role}_relay;
+grant select, insert, delete on outbox_claim to {role}_relay;
+grant select, insert, update on outbox_topic to {role}_relay;
+grant select, insert, update, delete on relay_member, outbox_held, outbox_parked_key, outbox_parked to {role}_relay;
+-- What people did is written and read, and never changed.
+grant select, insert on outbox_audit to {role}_relay;
+-- The floor and `relay doctor` read the sequence's last value; nobody but the table draws from it.
+grant select on sequence outbox_event_id_seq to {role}_relay;
+
+-- What else a relay asks. Everybody may by default; this is for databases where somebody took that back, and then needs a
+-- superuser.
+do $$ declare f text; begin
+	foreach f in array array['pg_control_system()', 'pg_current_wal_lsn()', 'pg_walfile_name(pg_lsn)'] loop
+		if not has_function_privilege('{role}_relay', 'pg_catalog.' || f, 'execute') then
+			execute 'grant execute on function pg_catalog.' || f || ' to {role}_relay';
+		end if;
+	end loop;
+	if not has_table_privilege('{role}_relay', 'pg_catalog.pg_locks', 'select') then
+		grant select on pg_catalog.pg_locks to {role}_relay;
+	end if;
+end $$;
