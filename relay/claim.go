@@ -55,7 +55,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		floors, ids = append(floors, g.floor), g.ids
 	}
 	locked := make(map[int16]bool, len(grants))
-	same := true
+	same, moved := true, make(map[int16]int64)
 	rows := newRowReader()
 	batch := transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, lanes, fences, r.owner).Query(func(rows pgx.Rows) error {
@@ -76,12 +76,14 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		if len(looking) > 0 {
 			b.Queue(r.q.open, looking, lookingFences, r.owner).Query(func(pr pgx.Rows) error { return rows.readOpen(pr, c, at) })
 		}
+		r.queueDue(b, grants, perLane, moved)
 		b.Queue(r.q.take, lanes, fences, r.owner, nexts, perLane, bytesPerLane, eventOverhead, int64(blockSize), floors, ids).
 			Query(func(pr pgx.Rows) error { return rows.readNew(pr, c, at) })
 	})
 	if err := s.send(ctx, batch); err != nil {
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
+	r.movedDue(grants, perLane, moved)
 	if len(locked) > 0 { // a lock writes
 		r.durable(began)
 	}

@@ -63,6 +63,8 @@ type Observer struct {
 	Claimed func(n, discarded int, took time.Duration)
 	// Published: the publisher has acked n events of a claim; attempts is 1 when none had to be sent twice.
 	Published func(n, attempts int, took time.Duration)
+	// Due: n scheduled events have come due and stand in the outbox now.
+	Due func(n int)
 	// Settled: n published events are deleted from the outbox.
 	Settled func(n int, took time.Duration)
 	// PublishFailed: an attempt left n events without an ack. They will be sent again.

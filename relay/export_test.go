@@ -14,6 +14,7 @@ var Queries = map[string]string{
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
 	"numbering": sqlNumbering, "pinned": sqlPinned, "backlog": sqlBacklog, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
+	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 
 // OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a

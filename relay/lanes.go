@@ -19,6 +19,7 @@ type laneState struct {
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
+	due     bool // may have scheduled events whose time has come
 	ready   bool // may have events
 	busy    bool // a pump works on it
 	doubt   bool // the outcome of a transaction is unknown: the fence must be raised before the next claim (P3.7)
@@ -36,6 +37,7 @@ type grant struct {
 	floor     int64
 	ids       string // the numbering that floor is in
 	fresh     bool
+	due       bool
 	acked     map[int64]struct{}
 }
 
@@ -62,7 +64,7 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	for lane, fence := range now {
 		l := t.owned[lane]
 		if l == nil {
-			l = &laneState{fence: fence, fresh: true, ready: true}
+			l = &laneState{fence: fence, fresh: true, ready: true, due: true}
 			t.owned[lane] = l
 			taken = append(taken, lane)
 		}
@@ -82,7 +84,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 			continue
 		}
 		l.busy = true
-		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, acked: l.acked})
+		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, due: l.due, acked: l.acked})
 	}
 	return out
 }

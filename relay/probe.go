@@ -64,19 +64,21 @@ func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
 func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool, err error) {
 	now := time.Now()
 	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy || now.Before(l.stopped) })) > 0
-	var ready []int16
+	var ready, due []int16
 	var free bool
 	var members int64
 	var b pgx.Batch
 	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&ready, &free, &members) })
+	r.lookDue(&b, &due)
 	if err := s.send(ctx, &b); err != nil {
 		return false, err
 	}
-	if len(ready) > 0 {
+	if len(ready)+len(due) > 0 {
 		r.lanes.awaken(ready)
+		r.lanes.awakenDue(due)
 		r.kickPumps()
 	}
-	switch found = len(ready) > 0 || working; {
+	switch found = len(ready)+len(due) > 0 || working; {
 	case !found:
 		r.waiting.Store(0)
 	case r.waiting.Load() == 0:

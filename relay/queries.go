@@ -190,7 +190,8 @@ select (select count(*) from (select from {schema}outbox_event limit $1) e),
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, backlog, highest, holders, smallest, below string
+	pin, statusLanes, statusTopics, backlog, highest, holders, smallest, below,
+	due, moveDue, statusScheduled string
 }
 
 func newQueries(schema string) (*queries, error) {
@@ -205,5 +206,6 @@ func newQueries(schema string) (*queries, error) {
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics), backlog: q(sqlBacklog),
 		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
+		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 	}, nil
 }

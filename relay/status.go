@@ -16,6 +16,8 @@ type Status struct {
 	Oldest  time.Duration `json:"oldest"`  // age of the oldest, in nanoseconds in JSON; 0 when there is none
 	Lanes   []LaneStatus  `json:"lanes"`
 	Topics  []TopicStatus `json:"topics"`
+	// Scheduled is what is set aside for later; it is in no other figure.
+	Scheduled ScheduledStatus `json:"scheduled"`
 }
 
 // LaneStatus is one lane of a Status.
@@ -70,6 +72,9 @@ func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, erro
 	}
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
+	}
+	if st.Scheduled, err = readScheduled(ctx, db, q); err != nil {
+		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}
 	for _, t := range st.Topics {
 		st.Backlog += t.Backlog

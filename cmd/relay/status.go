@@ -82,6 +82,9 @@ func shares(st relay.Status) []share {
 func writeStatus(w io.Writer, st relay.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
+	if s := st.Scheduled; s.Next != nil {
+		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
+	}
 	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
 	for _, s := range shares(st) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue, s.claimed, age(s.oldest, s.oldest > 0))

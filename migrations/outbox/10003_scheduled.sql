@@ -8,7 +8,7 @@ create table outbox_scheduled (
 	lane         smallint generated always as ((hashtextextended(coalesce(nullif(key, ''), message_id::text, seq::text) collate "C", 0) & 31)::smallint) stored not null,
 	due          timestamptz not null,
 	seq          bigint generated always as identity (cache 1),
-	message_id   uuid, -- null: the move makes a UUIDv7 whose time is due, so that the inbox files it under the day it comes
+	message_id   uuid, -- null: the move makes a UUIDv7, so that inboxes file it under the day it comes
 	source       text collate "C" not null default '',
 	tenant       text collate "C" not null default '',
 	topic        text collate "C" not null,

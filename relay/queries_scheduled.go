@@ -1,0 +1,37 @@
+package relay
+
+const (
+	// The time is the statement's and not the clock's, which the planner would not look up in an index.
+	sqlDue = `-- relay: due
+select f.lane from unnest($1::smallint[]) f (lane)
+where exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp())`
+
+	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort.
+	sqlMoveDue = `-- relay: move due
+with head as materialized (
+	select p.lane, p.due, p.seq
+	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select d.lane, d.due, d.seq from {schema}outbox_scheduled d
+		where d.lane = l.lane and d.due <= statement_timestamp()
+		order by d.due, d.seq
+		limit $4
+	) p
+), due as (
+	delete from {schema}outbox_scheduled s using head h
+	where s.lane = h.lane and s.due = h.due and s.seq = h.seq
+	returning s.*
+), moved as (
+	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+	select coalesce(d.message_id, encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+			placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid),
+		d.source, d.tenant, d.topic, d.key, d.type, d.content_type, d.headers, d.payload, coalesce(d.event_time, d.created_at)
+	from due d
+	order by d.lane, d.due, d.seq
+)
+select lane, count(*) from due group by lane`
+
+	sqlStatusScheduled = `-- relay: status scheduled
+select count(*), count(*) filter (where due <= clock_timestamp()), min(due) from {schema}outbox_scheduled`
+)

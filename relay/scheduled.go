@@ -1,0 +1,81 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ScheduledStatus is what is to be published later, as part of a Status.
+type ScheduledStatus struct {
+	Events  int64      `json:"events"`  // all that is set aside
+	Overdue int64      `json:"overdue"` // of them, those whose time has come: a relay takes them within a moment
+	Next    *time.Time `json:"next"`    // when the first is due; nil: there is none
+}
+
+// queueDue adds to a claim the move of what has come due in the lanes that may have some (PROTOCOL P8): out of the table of
+// the future, behind everything that the lane has. What it moves the same claim may take.
+func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most int, moved map[int16]int64) {
+	var lanes []int16
+	var fences []int64
+	for _, g := range grants {
+		if g.due {
+			lanes, fences = append(lanes, g.lane), append(fences, g.fence)
+		}
+	}
+	if len(lanes) == 0 {
+		return
+	}
+	b.Queue(r.q.moveDue, lanes, fences, r.owner, most).Query(func(rows pgx.Rows) error {
+		var lane int16
+		var n int64
+		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
+		return err
+	})
+}
+
+// movedDue notes after the claim's commit what queueDue has done. A lane with as many as fit may have more.
+func (r *Relay) movedDue(grants []grant, most int, moved map[int16]int64) {
+	var all int64
+	for _, g := range grants {
+		if g.due {
+			r.lanes.update(g.lane, g.fence, func(l *laneState) { l.due = moved[g.lane] >= int64(most) })
+			all += moved[g.lane]
+		}
+	}
+	if all > 0 && r.cfg.Observer.Due != nil {
+		r.cfg.Observer.Due(int(all))
+	}
+}
+
+// lookDue asks which lanes have something that is due; awakenDue makes them move it.
+func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
+	lanes := r.lanes.list(func(l *laneState) bool { return !l.doubt && !l.leaving })
+	if len(lanes) == 0 {
+		return
+	}
+	b.Queue(r.q.due, lanes).Query(func(rows pgx.Rows) error {
+		return eachLane(rows, func(lane int16) { *due = append(*due, lane) })
+	})
+}
+
+func (t *laneTable) awakenDue(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if l := t.owned[lane]; l != nil {
+			l.ready, l.due = true, true
+		}
+	}
+}
+
+func readScheduled(ctx context.Context, db querier, q *queries) (st ScheduledStatus, err error) {
+	err = db.QueryRow(ctx, q.statusScheduled).Scan(&st.Events, &st.Overdue, &st.Next)
+	return st, err
+}
+
+// querier is a pool, a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}

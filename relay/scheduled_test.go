@@ -1,0 +1,160 @@
+package relay_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestP8DueEventsMoveInOrder: behind what the key has had until then, by due time and not by when they were scheduled.
+// Order counts from the move.
+func TestP8DueEventsMoveInOrder(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload, event_time)
+		select now() - make_interval(secs => due), 'payments', 'k', 'T', payload::bytea, timestamptz '2026-01-02 03:04:05+00'
+		from (values (1, 0, '4'), (2, 3600, '1'), (3, 60, '3'), (4, 3600, '2'), (5, -3600, '6')) v (n, due, payload) order by n`)
+	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
+	f.drain()
+	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '5')`)
+	f.drain()
+	inOrder(t, f.to.events(), 6)
+	numbered(t, f.to.events())
+	for _, e := range f.to.events()[1:5] {
+		if _, ok := event.IDTime(e.ID); !ok || !e.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+			t.Errorf("a scheduled event came as %+v", e)
+		}
+	}
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_scheduled`); n != 1 {
+		t.Errorf("%d events are scheduled, want the one of the future", n)
+	}
+}
+
+// TestP8ManyThatAreDue: more than a claim takes, with and without keys, and rows whose id the move makes.
+func TestP8ManyThatAreDue(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k' || (g % 20), 'T', convert_to((g / 20)::text, 'UTF8') from generate_series(0, 1999) g`)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, type) select now(), 'payments', 'T' from generate_series(1, 100)`)
+	moved := make(chan int, 10_000)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ClaimEvents = 64; c.Observer.Due = func(n int) { moved <- n } })))
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	var keyed []event.Event
+	ids := map[uuid.UUID]bool{}
+	for _, e := range to.events() {
+		ids[e.ID] = true
+		if e.Key != "" {
+			keyed = append(keyed, e)
+		}
+	}
+	inOrder(t, keyed, 2000)
+	close(moved)
+	sum := 0
+	for n := range moved {
+		sum += n
+	}
+	if len(ids) != 2100 || sum != 2100 {
+		t.Errorf("%d events, %d moved, want 2100", len(ids), sum)
+	}
+}
+
+// TestP8NotBefore: a running relay wakes up by itself, and never too early by the database's clock.
+func TestP8NotBefore(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	early := make(chan bool, 10)
+	to.verdict = func(int, event.Event) error {
+		early <- pgtest.One[bool](t, db, `select clock_timestamp() < due from due`)
+		return nil
+	}
+	db.Exec(t, `create table due (due timestamptz)`)
+	stop := running(t, newRelay(t, db, to, config()))
+	pgtest.AwaitSQL(t, db, `select count(owner) = 32 from outbox_lane`)
+	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		due := time.Now().Add(400 * time.Millisecond)
+		if _, err := tx.Exec(t.Context(), `insert into due values ($1)`, due); err != nil {
+			return err
+		}
+		return outbox.Append(t.Context(), tx, event.Event{Topic: "payments", Key: "k", Type: "T", Payload: []byte("0"), NotBefore: due})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := relay.ReadStatus(t.Context(), db.Pool, ""); err != nil || st.Backlog != 0 {
+		t.Errorf("status %+v, error %v", st, err)
+	}
+	if <-early {
+		t.Error("it was published before its time")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 1)
+}
+
+func TestP8StatusCountsWhatIsScheduled(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now() - interval '1 s', 'a', 'T'), (now() + interval '1 h', 'a', 'T')`)
+	st, err := relay.ReadStatus(t.Context(), db.Pool, "")
+	if err != nil || st.Scheduled.Events != 2 || st.Scheduled.Overdue != 1 || st.Scheduled.Next == nil || st.Backlog != 0 {
+		t.Errorf("status %+v, error %v", st, err)
+	}
+}
+
+// TestP8AStaleOwnerMovesNothing: its fence was raised.
+func TestP8AStaleOwnerMovesNothing(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `update outbox_lane set fence = fence + 1`)
+	f.db.Exec(t, `insert into outbox_scheduled (due, topic, key, type) values (now(), 'a', 'k', 'T')`)
+	_, err := f.Step(t.Context())
+	f.must(err)
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_scheduled`); n != 1 {
+		t.Error("a stale owner moved an event")
+	}
+}
+
+// TestP8UnknownCommitOfAMove: whatever became of it, each event is published once and in order.
+func TestP8UnknownCommitOfAMove(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]pgtest.Action{
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "late": pgtest.Late,
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			proxy := pgtest.NewProxy(t, db.URL)
+			trap := proxy.On(commitAfter("move due"), 0, action)
+			r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps = 1 }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+				select now() - interval '1 h' + g * interval '1 ms', 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 199) g`)
+			stop := running(t, r)
+			<-trap.Fired()
+			trap.Release()
+			pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
+			drained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			numbered(t, to.events())
+			inOrder(t, to.events(), 200)
+		})
+	}
+}
