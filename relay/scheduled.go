@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ScheduledStatus is what is to be published later, as part of a Status.
@@ -70,12 +71,7 @@ func (t *laneTable) awakenDue(lanes []int16) {
 	}
 }
 
-func readScheduled(ctx context.Context, db querier, q *queries) (st ScheduledStatus, err error) {
+func readScheduled(ctx context.Context, db *pgxpool.Pool, q *queries) (st ScheduledStatus, err error) {
 	err = db.QueryRow(ctx, q.statusScheduled).Scan(&st.Events, &st.Overdue, &st.Next)
 	return st, err
-}
-
-// querier is a pool, a connection or a transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
