@@ -3,10 +3,13 @@
 -- are the table's own: an id that somebody supplies breaks the order.
 grant select on effectonce_migration to {role}_append;
 grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_append;
+grant insert (due, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_scheduled to {role}_append;
 
 -- Relays, and `relay status`, `lanes`, `parked` and `doctor`.
 grant select on effectonce_migration to {role}_relay;
-grant select, delete on outbox_event to {role}_relay;
+grant select, delete on outbox_event, outbox_scheduled to {role}_relay;
+-- What was scheduled or is replayed enters the outbox as a producer's events do.
+grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
 grant select, update on outbox_lane, outbox_meta to {role}_relay;
 grant select, insert, delete on outbox_claim to {role}_relay;
 grant select, insert, update on outbox_topic to {role}_relay;

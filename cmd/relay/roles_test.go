@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +148,11 @@ func TestRoleAppend(t *testing.T) {
 	for i := range many {
 		many[i] = event.Event{Topic: "payments", Key: fmt.Sprint(i), Type: "T", Payload: []byte("{}"), Headers: map[string]string{"a": "b"}}
 	}
-	for _, events := range [][]event.Event{many[:1], many[:20], many} {
+	later := slices.Clone(many[:300])
+	for i := range later {
+		later[i].NotBefore = time.Now().Add(time.Hour)
+	}
+	for _, events := range [][]event.Event{many[:1], many[:20], many, later[:1], later[:20], later} {
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			if err := outbox.LockKeys(t.Context(), tx, "a", "b"); err != nil {
 				return err
@@ -184,7 +189,7 @@ func TestRoleAppend(t *testing.T) {
 		`insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
 		`insert into outbox_event (topic, type, created_at) values ('t', 'T', now())`,
 		`select nextval('outbox_event_id_seq')`, `select setval('outbox_event_id_seq', 1)`, `alter table outbox_event alter id restart`,
-		`select from outbox_lane`, `select from outbox_parked`, `select from inbox_message`, `create table x ()`,
+		`select from outbox_lane`, `select from outbox_parked`, `select from outbox_scheduled`, `select from inbox_message`, `create table x ()`,
 	)
 }
 
@@ -209,7 +214,8 @@ func TestRoleRelay(t *testing.T) {
 		t.Errorf("status: exit code %d: %s", code, stderr)
 	}
 	refused(
-		t, h.pool(t, "relay"), `insert into outbox_event (topic, type) values ('t', 'T')`, `truncate outbox_event`, `drop table outbox_event`,
+		t, h.pool(t, "relay"), `insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
+		`insert into outbox_scheduled (due, topic, type) values (now(), 't', 'T')`, `update outbox_event set topic = 't'`, `truncate outbox_event`, `drop table outbox_event`,
 		`insert into outbox_lane (lane) values (31)`, `delete from outbox_lane`, `delete from outbox_meta`, `delete from outbox_audit`,
 		`update outbox_audit set operator = 'x'`, `select nextval('outbox_event_id_seq')`, `select from inbox_message`, `create table x ()`,
 	)
@@ -217,6 +223,8 @@ func TestRoleRelay(t *testing.T) {
 	h.Exec(t, "alter role "+h.user("relay")+" nologin")
 	h.Exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1", h.user("relay"))
 	fill(t, h.DB, topic, 500, 500)
+	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now(), $1, 'T')`, topic)
+	pgtest.AwaitSQL(t, h.DB, `select not exists (select from outbox_scheduled)`)
 	drained(t, h.DB)
 	if n := pgtest.One[int](t, h.DB, "select count(*) from pg_stat_activity where usename = $1", h.user("relay")+"2"); n == 0 {
 		t.Error("the relay is not connected as its second user")
