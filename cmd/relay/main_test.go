@@ -126,7 +126,13 @@ func inProcess(t *testing.T, env environment) *instance {
 // ownProcess starts the built binary. It is killed at the end of the test.
 func ownProcess(t *testing.T, env environment) (*instance, *child.Process) {
 	t.Helper()
-	cmd := exec.Command(builtBinary(t), "run")
+	return processOf(t, builtBinary(t), env)
+}
+
+// processOf is ownProcess for another build of the binary.
+func processOf(t *testing.T, path string, env environment) (*instance, *child.Process) {
+	t.Helper()
+	cmd := exec.Command(path, "run")
 	cmd.Env = os.Environ()
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
