@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -29,9 +30,11 @@ type SQLTx interface {
 
 // Appended returns the events that tx itself has appended to topic and not yet committed, in the order in which they were
 // appended, savepoints included. An empty topic is every topic. Events of other transactions and of earlier ones are not
-// among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on outbox_event.
+// among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on
+// outbox_event and outbox_scheduled.
 //
-// An event's ID, Time and headers (the trace too) are those that consumers will see. Of its Position only the lane is known.
+// Those with a NotBefore in the future come behind the others. An event's ID, Time and headers (the trace too) are those
+// that consumers will see. Of its Position only the lane is known.
 func Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic string) []event.Event {
 	t.Helper()
 	return Outbox{}.Appended(ctx, t, tx, topic)
@@ -89,14 +92,20 @@ func collect(t testing.TB, rows scanner) []event.Event {
 			e       event.Event
 			id      string
 			headers *string
+			due     *time.Time
 		)
 		if err := rows.Scan(&e.Position.Lane, &id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &headers,
-			&e.Payload, &e.Time); err != nil {
+			&e.Payload, &e.Time, &due); err != nil {
 			t.Fatal(failed(err))
 		}
-		var err error
-		if e.ID, err = uuid.Parse(id); err != nil {
-			t.Fatal(failed(err))
+		if id != "" {
+			var err error
+			if e.ID, err = uuid.Parse(id); err != nil {
+				t.Fatal(failed(err))
+			}
+		}
+		if due != nil {
+			e.NotBefore = *due
 		}
 		if headers != nil {
 			if err := json.Unmarshal([]byte(*headers), &e.Headers); err != nil {
@@ -118,7 +127,7 @@ func failed(err error) error {
 	case pgerr.UndefinedTable:
 		hint = " (run the outbox migrations on the test's database, or name their schema: outboxtest.Outbox{Schema: ...})"
 	case pgerr.InsufficientPrivilege:
-		hint = " (a producer may not read the outbox: grant select on outbox_event to the role of the tests)"
+		hint = " (a producer may not read the outbox: grant select on outbox_event and outbox_scheduled to the role of the tests)"
 	case "25P02": // in_failed_sql_transaction
 		hint = " (a statement of this transaction failed before; look at its error)"
 	}

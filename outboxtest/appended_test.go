@@ -92,9 +92,11 @@ func TestAppendedSaysEverything(t *testing.T) {
 		Headers: map[string]string{"x": "é"}, Payload: []byte{0, 255},
 	}
 	bare := event.Event{Topic: "t", Type: "T"} // a tombstone
+	tomorrow := time.Now().Add(24 * time.Hour).Truncate(time.Microsecond)
+	later := event.Event{ID: event.NewID(), Topic: "t", Type: "T", NotBefore: tomorrow}
 	check := func(how string, got []event.Event) {
 		t.Helper()
-		if len(got) != 2 {
+		if len(got) != 3 {
 			t.Fatalf("%s: got %d events", how, len(got))
 		}
 		e := got[0]
@@ -102,12 +104,15 @@ func TestAppendedSaysEverything(t *testing.T) {
 			!e.Time.Equal(at) || !maps.Equal(e.Headers, full.Headers) || string(e.Payload) != "\x00\xff" {
 			t.Errorf("%s: got %+v", how, e)
 		}
+		if got[2].ID != later.ID || !got[2].NotBefore.Equal(tomorrow) {
+			t.Errorf("%s: got %+v", how, got[2])
+		}
 		if e = got[1]; e.ID == uuid.Nil || e.Payload != nil || e.Headers != nil || time.Since(e.Time).Abs() > time.Hour {
 			t.Errorf("%s: got %+v", how, e)
 		}
 	}
 	tx := begin(t, db)
-	if err := outbox.Append(t.Context(), tx, full, bare); err != nil {
+	if err := outbox.Append(t.Context(), tx, later, full, bare); err != nil {
 		t.Fatal(err)
 	}
 	check("pgx", outboxtest.Outbox{Schema: db.Schema}.Appended(t.Context(), t, tx, "t"))
@@ -117,7 +122,7 @@ func TestAppendedSaysEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = sqlTx.Rollback() }()
-	if err := (outbox.Appender{}).AppendSQL(t.Context(), sqlTx, full, bare); err != nil {
+	if err := (outbox.Appender{}).AppendSQL(t.Context(), sqlTx, later, full, bare); err != nil {
 		t.Fatal(err)
 	}
 	check("database/sql", outboxtest.Outbox{}.AppendedSQL(t.Context(), t, sqlTx, "t"))
