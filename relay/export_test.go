@@ -14,6 +14,8 @@ var Queries = map[string]string{
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
 	"numbering": sqlNumbering, "pinned": sqlPinned, "backlog": sqlBacklog, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
+	"impatient": sqlImpatient, "lockLanes": sqlLockLanes, "knownIDs": sqlKnownIDs, "lastID": sqlLastID, "lockEvents": sqlLockEvents,
+	"forward": sqlForward, "fence": sqlFence, "newIncarnation": sqlNewIncarnation, "epoch": sqlEpoch, "waiting": sqlWaiting,
 	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 

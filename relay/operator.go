@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 // ErrNotParked: what an Operator was asked to act on is not parked (any more).
@@ -28,6 +29,8 @@ type Operator struct {
 	db   *pgxpool.Pool
 	q    *operatorQueries
 	name string
+
+	fence fenceQueries
 }
 
 // NewOperator makes an Operator. The operator is the person's name, for the audit. An empty schema is the connection's
@@ -42,7 +45,8 @@ func NewOperator(db *pgxpool.Pool, schema, operator string) (*Operator, error) {
 	case strings.TrimSpace(operator) == "":
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, q: q, name: operator}, nil
+	prefix, _ := pgschema.Prefix(schema) // newOperatorQueries has found it good
+	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix)}, nil
 }
 
 // audited is what the audit keeps of an action. Detail never has payloads.

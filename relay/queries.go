@@ -46,8 +46,11 @@ select m.outbox_id::text || '.' || m.incarnation,
 	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from {schema}outbox_meta m, pg_control_system() c`
 
+	// An incarnation is a time and not a count: see sqlNewIncarnation.
 	sqlRaiseIncarnation = `-- relay: raise incarnation
-update {schema}outbox_meta m set incarnation = m.incarnation + 1, system_identifier = c.system_identifier,
+update {schema}outbox_meta m
+set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+	system_identifier = c.system_identifier,
 	timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
 where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`

@@ -63,6 +63,26 @@ func databaseAt(t testing.TB, admin string, sets []Set) *DB {
 	return db
 }
 
+// Copy makes another database of what a NewDatabase holds now, as a backup would, and drops it at the end of the test.
+// It ends the connections that the first one's pool has idle; others must be closed.
+func (db *DB) Copy(t testing.TB) *DB {
+	t.Helper()
+	u, err := url.Parse(db.AdminURL)
+	if err != nil {
+		t.Fatalf("pgtest: parse %s: %v", db.AdminURL, err)
+	}
+	admin, name, template := withDatabase(t, db.AdminURL, "postgres"), uniqueName(t), strings.TrimPrefix(u.Path, "/")
+	db.Pool.Reset()
+	// A backend takes a moment to leave.
+	Await(t, "a database without connections", func() (bool, error) {
+		return One[bool](t, &DB{Pool: db.Pool}, "select count(*) = 1 from pg_stat_activity where datname = $1", template), nil
+	})
+	db.Pool.Reset()
+	adminExec(t, admin, "create database "+name+" template "+template)
+	t.Cleanup(func() { adminExec(t, admin, "drop database if exists "+name+" with (force)") })
+	return open(t, withDatabase(t, admin, name), "public")
+}
+
 // Connect opens one connection of its own to the DB, closed at the end of the test: for a session that holds something.
 func (db *DB) Connect(t testing.TB) *pgx.Conn {
 	t.Helper()

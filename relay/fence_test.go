@@ -1,0 +1,194 @@
+package relay_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// reused counts the numbers that mean two events within one (epoch, lane).
+func reused(log []event.Event) (n int) {
+	type place struct {
+		epoch string
+		lane  int16
+		seq   int64
+	}
+	at := map[place]uuid.UUID{}
+	for _, e := range log {
+		p := place{e.Position.Epoch, e.Position.Lane, e.Position.Seq}
+		if id, ok := at[p]; ok && id != e.ID {
+			n++
+		}
+		at[p] = e.ID
+	}
+	return n
+}
+
+// fillFrom appends n events of each of 20 keys; the payload is the event's number within its key, beginning with from.
+func fillFrom(t *testing.T, db *pgtest.DB, from, n int) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select 'payments', 'k' || k, 'T', convert_to(i::text, 'UTF8') from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n)
+}
+
+func publishAll(t *testing.T, db *pgtest.DB, to *memory) {
+	t.Helper()
+	stop := running(t, newRelay(t, db, to, config()))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestP5FenceAfterARestore: the database goes back to its backup, on the same server: nothing in it tells. Fenced, it goes
+// on with a new numbering, and what the backup had open or waiting is published again under the same ids.
+func TestP5FenceAfterARestore(t *testing.T) {
+	t.Parallel()
+	for name, fence := range map[string]bool{"fenced": true, "not fenced, which this test must notice": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, to := pgtest.NewDatabase(t, migrations.Outbox), &memory{}
+			fillFrom(t, db, 0, 10)
+			publishAll(t, db, to)
+			fillFrom(t, db, 10, 10)
+			interrupted(t, db)
+			backup := db.Copy(t)
+			publishAll(t, db, to)
+			fillFrom(t, db, 20, 10) // appended after the backup: published, and forgotten by the restore
+			publishAll(t, db, to)
+			inOrder(t, to.events(), 600)
+			before := len(to.events())
+
+			var f relay.Fenced
+			if fence {
+				o, err := relay.NewOperator(backup.Pool, "", "kim")
+				if err == nil {
+					f, err = o.Fence(t.Context(), "restored the backup of last night")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.Waiting != 200 || f.Claimed == 0 || f.Forwarded || f.Before == f.Epoch || f.Epoch == "" {
+					t.Errorf("fenced: %+v", f)
+				}
+			}
+			publishAll(t, backup, to)
+			fillFrom(t, backup, 20, 20) // the business goes on from the backup
+			publishAll(t, backup, to)
+			again := to.events()[before:]
+			inOrder(t, append(to.events()[:200:200], again...), 800)
+			if n := reused(to.events()); (n == 0) != fence {
+				t.Errorf("%d numbers mean two events", n)
+			}
+			for _, e := range again {
+				if fence && e.Position.Epoch != f.Epoch {
+					t.Fatalf("an event carries epoch %s after the fence, want %s", e.Position.Epoch, f.Epoch)
+				}
+			}
+		})
+	}
+}
+
+// interrupted leaves open journal entries: a relay has claimed, and Kafka never answers.
+func interrupted(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.DrainTimeout, c.Pumps = -1, 1 })))
+	<-to.entered
+	_ = stop()
+}
+
+// TestP5FenceWhileARelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new epoch;
+// its old settle does nothing.
+func TestP5FenceWhileARelayRuns(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	fillFrom(t, db, 0, 10)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
+	claimed := <-to.entered
+	f, err := operator(t, db).Fence(t.Context(), "a drill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.gate <- struct{}{}
+	again := <-to.entered
+	if again[0].Position.Epoch != f.Epoch || claimed[0].Position.Epoch != f.Before || again[0].ID != claimed[0].ID || again[0].Position.Seq != claimed[0].Position.Seq {
+		t.Errorf("claimed as %+v and again as %+v, fenced %+v", claimed[0].Position, again[0].Position, f)
+	}
+	close(to.gate)
+	go func() {
+		for range to.entered {
+		}
+	}()
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+	inOrder(t, to.events(), 200)
+}
+
+func TestP5FenceTurnsTheSequenceForwardOnly(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before  string
+		want    int64
+		forward bool
+	}{
+		"behind its table":   {`select setval('outbox_event_id_seq', 7)`, 100, true},
+		"never called":       {`select setval('outbox_event_id_seq', 1, false)`, 100, true},
+		"ahead":              {`select setval('outbox_event_id_seq', 5000)`, 5000, false},
+		"behind a parked id": {`update outbox_event set tenant = tenant`, 900, true},
+		"behind the journal": {`insert into outbox_claim values (1, 5, '{900}', '{5}')`, 900, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			fill(t, db, 100, 10)
+			db.Exec(t, c.before)
+			if strings.Contains(name, "parked") {
+				parkedRow(t, db, 900, "k", false, false)
+			}
+			f, err := operator(t, db).Fence(t.Context(), "copied by logical replication")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pgtest.One[int64](t, db, `select last_value from outbox_event_id_seq`); got != c.want || f.Forwarded != c.forward {
+				t.Errorf("the sequence stands at %d, want %d: %+v", got, c.want, f)
+			}
+			db.Exec(t, `insert into outbox_event (topic, type) values ('t', 'T')`)
+			if got := pgtest.One[int64](t, db, `select max(id) from outbox_event`); got != c.want+1 {
+				t.Errorf("the next event has id %d", got)
+			}
+		})
+	}
+}
+
+func TestP5FenceIsAudited(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := operator(t, db)
+	if _, err := o.Fence(t.Context(), " "); err == nil {
+		t.Error("it needs no reason")
+	}
+	epoch := `select outbox_id || '.' || incarnation from outbox_meta`
+	before := pgtest.One[string](t, db, epoch)
+	f, err := o.Fence(t.Context(), "restored")
+	if err != nil || f.Before != before || f.Epoch != pgtest.One[string](t, db, epoch) || f.Epoch == before {
+		t.Errorf("%+v, %v", f, err)
+	}
+	second, err := o.Fence(context.WithoutCancel(t.Context()), "restored")
+	if err != nil || second.Epoch == f.Epoch || second.Before != f.Epoch {
+		t.Errorf("within the same second: %+v, %v", second, err)
+	}
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[0].Action != "fence" || !strings.Contains(string(log[0].Detail), second.Epoch) {
+		t.Errorf("audit %+v: %v", log, err)
+	}
+}
