@@ -50,6 +50,7 @@ type cli struct {
 	Run     runCommand     `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
 	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
 	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Inbox   struct {
 		Maintain maintainCommand `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the inbox."`
@@ -97,6 +98,8 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		err = c.Migrate.run(ctx, p)
 	case "status":
 		err = c.Status.run(ctx, p)
+	case "fence":
+		err = c.Fence.run(ctx, p)
 	case "inbox maintain":
 		err = c.Inbox.Maintain.run(ctx, p)
 	default:

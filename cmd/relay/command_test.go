@@ -139,7 +139,7 @@ func TestWrongSettings(t *testing.T) {
 		args string
 		want string
 	}{
-		"no command":        {good, "", `expected one of "run", "migrate", "status", "inbox"`},
+		"no command":        {good, "", `expected one of "run", "migrate", "status"`},
 		"unknown command":   {good, "start", "unexpected argument start"},
 		"unknown flag":      {good, "run --leas=3s", "did you mean"},
 		"no database":       {good.with("RELAY_DATABASE_URL", ""), "run", "RELAY_DATABASE_URL_FILE) is missing"},

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+type fenceCommand struct {
+	database
+	because
+	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+// Help is the longer text of --help.
+func (*fenceCommand) Help() string {
+	return `Run it after the outbox's database was restored from a backup, before the relays start; docs/restore.md has all of it. What
+was published since the backup has numbers that the restored database would give out again. This begins a new numbering, takes
+the lanes from whoever holds them, and turns the sequence of ids forward where it is behind its table.`
+}
+
+func (c *fenceCommand) run(ctx context.Context, p *program) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	o, pool, err := c.operator(ctx, p, c.Operator)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	f, err := o.Fence(ctx, c.Reason)
+	if err != nil {
+		return outboxError(err)
+	}
+	if c.JSON {
+		return writeJSON(p.stdout, f)
+	}
+	fmt.Fprintf(p.stdout, "A new numbering has begun: %s (before: %s). Every lane is free; running relays take them again.\n", f.Epoch, f.Before)
+	if f.Forwarded {
+		fmt.Fprintf(p.stdout, "The sequence of ids was behind its table, at %d, and was turned forward to %d.\n", f.LastID, f.KnownID)
+	}
+	fmt.Fprintf(p.stdout, `%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they come again under the
+same ids. Workers with an inbox remove what they know, and need nothing. Consumers without deduplication see them twice.
+Consumers in watermark mode stop at the first event of the new numbering until somebody accepts it for them: what was published
+before cannot be told from what is new there.
+`, f.Waiting, f.Claimed)
+	return nil
+}
