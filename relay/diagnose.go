@@ -1,0 +1,180 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// Diagnosis is what an outbox shows to who examines it, as `relay doctor` does. It has facts only; what they mean is for
+// others to say.
+type Diagnosis struct {
+	// MissingRights are those that a relay needs and the connection's role lacks, as "table outbox_lane: update". When
+	// there are any, nothing else is filled in.
+	MissingRights []string
+	Sequence      SequenceDiagnosis
+	// ChangedHashes are test vectors whose hash is another on this server. The hash decides a key's lane.
+	ChangedHashes []string
+	// Misplaced counts events, of the first hundred of each lane, that are not in their key's lane.
+	Misplaced int64
+	// SameSystem is false when the numbering belongs to another system or timeline: a relay begins a new incarnation at its
+	// next claim.
+	SameSystem bool
+
+	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
+	Members                 int64         // relays that were alive within the last minute
+	WaitingLanes            int64         // lanes that have events
+	Oldest                  time.Duration // age of the oldest event; 0 when there is none
+
+	Held, Parked, ParkedKeys int64
+	// Undue counts scheduled events that are due for more than a minute and were not moved.
+	Undue int64
+	// Topics are the pinned partition counts.
+	Topics map[string]int
+	Vacuum VacuumDiagnosis
+}
+
+// SequenceDiagnosis is the sequence behind outbox_event.id.
+type SequenceDiagnosis struct {
+	Cache, Increment int64
+	Cycle            bool
+	Last             int64 // the last id that was drawn
+	Highest          int64 // the highest that is in a table; more than Last after a restore that left sequences out
+}
+
+// VacuumDiagnosis is what Postgres' statistics say of outbox_event.
+type VacuumDiagnosis struct {
+	Live, Dead int64
+	Ago        *time.Duration // since the last vacuum; nil: none is known
+	Off        bool           // autovacuum is switched off for the table
+}
+
+// hashVectors are texts and what Postgres' hashtextextended(text, 0) makes of them, on versions 15 to 18 of little-endian
+// machines.
+func hashVectors() map[string]int64 {
+	return map[string]int64{
+		"0":                                    2234665679637250028,
+		"a":                                    3591986179850072241,
+		"order-1":                              4600028448891172555,
+		"01987f3e-7c2a-7bd0-9c1e-5f0f6a2b4c8d": -8254500986039568798,
+		"ключ":                                 2835016810653770112,
+		"zażółć gęślą jaźń":                    -8002851843661804906,
+		"with\ttab, \"quotes\" and / slashes":  -6269486385739287181,
+	}
+}
+
+// rights are what a relay needs, by kind and name.
+func rights() (kinds, names, wants []string) {
+	add := func(kind, name string, want ...string) {
+		for _, w := range want {
+			kinds, names, wants = append(kinds, kind), append(names, name), append(wants, w)
+		}
+	}
+	add("table", "outbox_event", "select", "insert", "delete")
+	add("table", "outbox_scheduled", "select", "delete")
+	add("table", "outbox_lane", "select", "update")
+	add("table", "outbox_meta", "select", "update")
+	add("table", "outbox_claim", "select", "insert", "delete")
+	add("table", "outbox_topic", "select", "insert")
+	for _, table := range []string{"relay_member", "outbox_held", "outbox_parked_key", "outbox_parked"} {
+		add("table", table, "select", "insert", "update", "delete")
+	}
+	add("sequence", "outbox_event_id_seq", "select")
+	for _, function := range []string{"pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"} {
+		add("function", "pg_catalog."+function, "execute")
+	}
+	return kinds, names, wants
+}
+
+// Diagnose examines an outbox. It changes nothing, and reads no more than a few thousand rows. An empty schema is the
+// connection's search_path.
+func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("relay: %w", err)
+	}
+	x := examiner{db: db, prefix: prefix}
+	d, err := x.examine(ctx, hashVectors())
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("relay: diagnose: %w", err)
+	}
+	return d, nil
+}
+
+// examiner asks one question after another until one fails.
+type examiner struct {
+	db     *pgxpool.Pool
+	prefix string
+	err    error
+}
+
+func (x *examiner) row(ctx context.Context, sql string, args, into []any) {
+	if x.err == nil {
+		x.err = x.db.QueryRow(ctx, pgschema.Expand(sql, x.prefix), args...).Scan(into...)
+	}
+}
+
+func (x *examiner) texts(ctx context.Context, sql string, args ...any) (list []string) {
+	if x.err != nil {
+		return nil
+	}
+	rows, err := x.db.Query(ctx, pgschema.Expand(sql, x.prefix), args...)
+	if err == nil {
+		list, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	x.err = err
+	return list
+}
+
+func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
+	kinds, names, wants := rights()
+	if d.MissingRights = x.texts(ctx, sqlMissingRights, kinds, names, wants); x.err != nil || len(d.MissingRights) > 0 {
+		return d, x.err
+	}
+	x.row(ctx, sqlSequence, nil, []any{&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last, &d.Sequence.Highest})
+	var texts []string
+	var hashes []int64
+	for text, hash := range vectors {
+		texts, hashes = append(texts, text), append(hashes, hash)
+	}
+	d.ChangedHashes = x.texts(ctx, sqlHashVectors, texts, hashes)
+	x.row(ctx, sqlMisplaced, nil, []any{&d.Misplaced})
+	var epoch string
+	x.row(ctx, sqlMeta, nil, []any{&epoch, &d.SameSystem})
+	var oldest float64
+	x.row(ctx, sqlLeases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
+	d.Oldest = seconds(oldest)
+	x.row(ctx, sqlAside, nil, []any{&d.Held, &d.Parked, &d.ParkedKeys, &d.Undue})
+	var ago *float64
+	x.row(ctx, sqlVacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
+	if ago != nil {
+		since := seconds(*ago)
+		d.Vacuum.Ago = &since
+	}
+	d.Topics = x.topics(ctx)
+	return d, x.err
+}
+
+func (x *examiner) topics(ctx context.Context) map[string]int {
+	if x.err != nil {
+		return nil
+	}
+	rows, err := x.db.Query(ctx, pgschema.Expand(sqlTopics, x.prefix))
+	if err != nil {
+		x.err = err
+		return nil
+	}
+	pinned := map[string]int{}
+	var topic string
+	var partitions int
+	_, x.err = pgx.ForEachRow(rows, []any{&topic, &partitions}, func() error {
+		pinned[topic] = partitions
+		return nil
+	})
+	return pinned
+}

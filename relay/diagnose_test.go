@@ -1,0 +1,111 @@
+package relay_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func diagnose(t *testing.T, db *pgtest.DB) relay.Diagnosis {
+	t.Helper()
+	d, err := relay.Diagnose(t.Context(), db.Pool, db.Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestDiagnoseFresh(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	pgtest.PrepareAll(t, db, relay.DoctorQueries)
+	d := diagnose(t, db)
+	if len(d.MissingRights) > 0 || d.Sequence != (relay.SequenceDiagnosis{Cache: 1, Increment: 1}) || d.Misplaced > 0 || !d.SameSystem ||
+		d.FreeLanes != 32 || d.OverdueLanes+d.Members+d.WaitingLanes+d.Held+d.Parked+d.ParkedKeys+d.Undue != 0 || d.Oldest != 0 || d.Vacuum.Off {
+		t.Errorf("%+v", d)
+	}
+	if _, err := relay.Diagnose(t.Context(), db.Pool, "No"); err == nil {
+		t.Error("a wrong schema is accepted")
+	}
+}
+
+// TestP1HashVectors: "The hash is undocumented and may differ between major versions or architectures: doctor compares
+// stored test vectors".
+func TestP1HashVectors(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	if d := diagnose(t, db); len(d.ChangedHashes) > 0 {
+		t.Errorf("this server hashes otherwise: %q; a key's lane is another here", d.ChangedHashes)
+	}
+	d, err := relay.DiagnoseWith(t.Context(), db.Pool, map[string]int64{"a": 3591986179850072241, "b": 1})
+	if err != nil || !slices.Equal(d.ChangedHashes, []string{"b"}) {
+		t.Errorf("%q, %v", d.ChangedHashes, err)
+	}
+	// Rows from before such a change: here the column is no generated one, so that a test can misplace them.
+	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || g, 'T' from generate_series(1, 20) g`)
+	db.Exec(t, `alter table outbox_event alter lane drop expression`)
+	db.Exec(t, `update outbox_event set lane = (lane + 1) & 31 where key in ('k1', 'k2')`)
+	if d := diagnose(t, db); d.Misplaced != 2 || d.WaitingLanes == 0 || d.Oldest <= 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestP10Sequence: "Restores and logical copies do not carry sequences: doctor checks last_value >= max(id)."
+func TestP10Sequence(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || g, 'T' from generate_series(1, 20) g`)
+	if d := diagnose(t, db); d.Sequence.Last != 20 || d.Sequence.Highest != 20 {
+		t.Errorf("%+v", d.Sequence)
+	}
+	db.Exec(t, `alter sequence outbox_event_id_seq restart 5 cache 10 cycle`)
+	if d := diagnose(t, db); d.Sequence != (relay.SequenceDiagnosis{Cache: 10, Increment: 1, Cycle: true, Last: 4, Highest: 20}) {
+		t.Errorf("%+v", d.Sequence)
+	}
+}
+
+func TestDiagnoseLeases(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 minute' where lane < 3`)
+	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane = 3`)
+	db.Exec(t, `insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() - interval '1 hour')`)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T'), (now() + interval '1 hour', 't', 'T')`)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('t', 3)`)
+	db.Exec(t, `update outbox_meta set system_identifier = 1`)
+	db.Exec(t, `alter table outbox_event set (autovacuum_enabled = off)`)
+	d := diagnose(t, db)
+	if d.FreeLanes != 28 || d.OverdueLanes != 3 || d.Members != 1 || d.Undue != 1 || d.Topics["t"] != 3 || d.SameSystem || !d.Vacuum.Off {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestDiagnoseRights(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	role := fmt.Sprintf("d%d", time.Now().UnixNano())
+	db.Exec(t, "create role "+role)
+	defer db.Exec(t, "drop role "+role)
+	db.Exec(t, "grant usage on schema "+db.Schema+" to "+role)
+	defer db.Exec(t, "drop owned by "+role)
+	cfg := db.Pool.Config()
+	cfg.ConnConfig.RuntimeParams["role"] = role
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	d, err := relay.Diagnose(t.Context(), pool, db.Schema)
+	all := strings.Join(d.MissingRights, "\n")
+	if err != nil || !strings.Contains(all, "table outbox_lane: update") || !strings.Contains(all, "sequence outbox_event_id_seq: select") {
+		t.Errorf("%s, %v", all, err)
+	}
+}
