@@ -1,0 +1,70 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// Diagnosis is what an inbox shows to who examines it, as `relay doctor` does. It has facts only.
+type Diagnosis struct {
+	// DaysAhead is how many days after today have a partition, without a gap; -1: today has none.
+	DaysAhead int
+	// Missing are days inside the longest window, today included, that have none: ids of those days wait.
+	Missing []string
+	// Pending are partitions whose DETACH was interrupted; the next maintenance finishes them.
+	Pending   []string
+	Consumers []ConsumerDiagnosis
+}
+
+// ConsumerDiagnosis is one consumer of a Diagnosis.
+type ConsumerDiagnosis struct {
+	Consumer    string
+	Window      time.Duration
+	Seen        time.Duration // since its last start
+	Parked      int64         // events that failed, and those behind them
+	Quarantined int64
+	ParkedKeys  int64
+	Halted      []string // partitions that wait for a person, as "topic/3: code"
+}
+
+// Diagnose examines the inbox of a schema. It changes nothing. An empty schema is the connection's search_path.
+func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: %w", err)
+	}
+	k := keeper{db: db, prefix: prefix}
+	have, err := k.read(ctx, db)
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	d := Diagnosis{DaysAhead: -1, Pending: have.pending}
+	for slices.Contains(have.attached, dayPrefix+dayName(have.today+dayNumber(d.DaysAhead+1))) {
+		d.DaysAhead++
+	}
+	for _, n := range k.missing(have) { // a keeper without days ahead misses none after today
+		d.Missing = append(d.Missing, dayName(n))
+	}
+	rows, err := db.Query(ctx, pgschema.Expand(sqlDiagnose, prefix))
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
+	}
+	d.Consumers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
+		var days int
+		var seen float64
+		err = row.Scan(&c.Consumer, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Halted)
+		c.Window, c.Seen = time.Duration(days)*day, time.Duration(seen*float64(time.Second))
+		return c, err
+	})
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
+	}
+	return d, nil
+}

@@ -1,0 +1,51 @@
+package inbox
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func TestDiagnose(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	pgtest.PrepareAll(t, db, map[string]string{"diagnose": sqlDiagnose})
+	diagnose := func() Diagnosis {
+		t.Helper()
+		d, err := Diagnose(t.Context(), db.Pool, db.Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := diagnose(); d.DaysAhead != -1 || len(d.Missing) != 1 || len(d.Consumers) > 0 {
+		t.Errorf("fresh: %+v", d)
+	}
+	in, err := New(db.Pool, "ledger", Config{Schema: db.Schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d := diagnose()
+	if d.DaysAhead != 7 || len(d.Missing)+len(d.Pending) > 0 || len(d.Consumers) != 1 || d.Consumers[0].Window != 14*24*time.Hour {
+		t.Errorf("maintained: %+v", d)
+	}
+	today := pgtest.One[int](t, db, `select floor(extract(epoch from clock_timestamp()) / 86400)::int`)
+	for _, n := range []int{today - 3, today + 2} {
+		db.Exec(t, "drop table "+dayPrefix+dayName(dayNumber(n)))
+	}
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code)
+		values ('ledger', 'payments', 3, 1, 2, now(), 'bound')`)
+	db.Exec(t, `insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset, record_millis)
+		values ('ledger', gen_random_uuid(), 'quarantined', 'payments', 0, 0, 0), ('ledger', gen_random_uuid(), 'failed', 'payments', 0, 1, 0)`)
+	d = diagnose()
+	c := d.Consumers[0]
+	if d.DaysAhead != 1 || !slices.Equal(d.Missing, []string{dayName(dayNumber(today - 3))}) || c.Parked != 1 || c.Quarantined != 1 ||
+		!slices.Equal(c.Halted, []string{"payments/3: bound"}) {
+		t.Errorf("with gaps: %+v", d)
+	}
+}
