@@ -21,9 +21,9 @@ func TestFilesCreateWhatWeThink(t *testing.T) {
 	slices.Sort(creates)
 	db := pgtest.New(t)
 	up(t, db.URL, migrations.Options{})
-	// Left out: partitions, and sequences that belong to a column.
+	// Left out: sequences that belong to a column.
 	made := lines(t, db, `select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p', 'v', 'm', 'S')
-		and not c.relispartition and c.relname <> 'effectonce_migration'
+		and c.relname <> 'effectonce_migration'
 		and not (c.relkind = 'S' and exists (select from pg_depend d where d.objid = c.oid and d.classid = 'pg_class'::regclass and d.deptype in ('a', 'i'))) order by 1`, db.Schema)
 	slices.Sort(made)
 	if !slices.Equal(creates, made) {

@@ -45,6 +45,10 @@ type Config struct {
 	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row. Default 1 min;
 	// negative: never.
 	RescanEvery time.Duration
+	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look at
+	// them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role owns the
+	// tables; otherwise run `relay archive maintain` daily. Default 0: published events are deleted.
+	ArchiveDays int
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
 	Name string
 	// TracerProvider makes a span "publish" for each claim, linked to the traces that its events were appended in. Nil: no spans.
@@ -126,6 +130,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: ClaimBytes is %d: at least 1 MiB (1048576)", c.ClaimBytes)
 	case c.ProbeAwake < time.Millisecond || c.ProbeIdle < c.ProbeAwake:
 		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake", c.ProbeAwake, c.ProbeIdle)
+	case c.ArchiveDays < 0 || c.ArchiveDays > 3660:
+		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0 || c.RetryRefused < time.Millisecond:
 		return fmt.Errorf("relay: IdleAfter is %v and RetryRefused %v: must be positive", c.IdleAfter, c.RetryRefused)
 	}

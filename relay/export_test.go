@@ -16,6 +16,8 @@ var Queries = map[string]string{
 	"numbering": sqlNumbering, "pinned": sqlPinned, "backlog": sqlBacklog, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
 	"impatient": sqlImpatient, "lockLanes": sqlLockLanes, "knownIDs": sqlKnownIDs, "lastID": sqlLastID, "lockEvents": sqlLockEvents,
 	"forward": sqlForward, "fence": sqlFence, "newIncarnation": sqlNewIncarnation, "epoch": sqlEpoch, "waiting": sqlWaiting,
+	"archiveDays": sqlArchiveDays, "archiveLock": sqlArchiveLock, "cleanArchive": sqlCleanArchive, "replayPlan": sqlReplayPlan,
+	"replayHead": sqlReplayHead, "replay": sqlReplay, "replayRoom": sqlReplayRoom,
 	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 

@@ -98,6 +98,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		pumps.Go(func() { r.pump(ctx, work, i) })
 	}
 	others.Go(func() { r.probe(ctx) })
+	if r.cfg.ArchiveDays > 0 {
+		others.Go(func() { r.keepArchive(ctx) })
+	}
 	others.Go(func() { pumps.Wait(); close(pumpsDone) })
 	others.Go(func() { <-ctx.Done(); r.limitDrain(work, abandon) })
 

@@ -1,0 +1,167 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+const (
+	archiveAhead = 7 // days that are made ahead of time
+
+	// archivePatience is how long a change of the archive waits for a table's lock. Settles wait behind it.
+	archivePatience = "200ms"
+
+	// archiveBatch bounds a statement that cleans the default partition.
+	archiveBatch = 10_000
+
+	archiveEvery  = time.Hour
+	archivePasses = 10 // of clean, for each pass of maintenance
+)
+
+// Archived is what one pass over the archive did.
+type Archived struct {
+	Made    []string `json:"made"`    // days, as 20260102
+	Dropped []string `json:"dropped"` // days
+	Cleaned int64    `json:"cleaned"` // rows of the default partition that were too old
+	// Left are days that could not be made or dropped now: a lock was not free, or the default partition has rows of them
+	// already. Nothing is lost by it; the next pass tries again.
+	Left []string `json:"left"`
+}
+
+// MaintainArchive makes the coming days of the archive and drops those that are older than keepDays (at least 1), in UTC. It
+// must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive maintain`.
+// It waits for no lock longer than 200 ms, for settles would wait behind it. Several may run at once: one of them works.
+func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return Archived{}, fmt.Errorf("relay: %w", err)
+	}
+	if keepDays < 1 {
+		return Archived{}, fmt.Errorf("relay: an archive of %d days: want at least 1", keepDays)
+	}
+	a := archivist{db: db, q: newArchiveQueries(prefix), keep: keepDays}
+	done, err := a.pass(ctx)
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		err = fmt.Errorf("this role may not make or drop days: run `relay archive maintain` as the owner of the tables, daily: %w", err)
+	}
+	if err != nil {
+		return done, fmt.Errorf("relay: maintaining the archive: %w", err)
+	}
+	return done, nil
+}
+
+// archivist makes and drops the days of one archive.
+type archivist struct {
+	db   *pgxpool.Pool
+	q    archiveQueries
+	keep int
+}
+
+func (a archivist) pass(ctx context.Context) (done Archived, err error) {
+	var prefix string
+	var today int
+	var have []string
+	if err := a.db.QueryRow(ctx, a.q.days).Scan(&prefix, &today, &have); err != nil {
+		return done, err
+	}
+	for day := today; day <= today+archiveAhead; day++ {
+		if name := archiveDay(day); !slices.Contains(have, "outbox_archive_"+name) {
+			made, err := a.change(ctx, prefix, day, sqlMakeArchiveDay, sqlAttachArchiveDay)
+			if err != nil {
+				return done, fmt.Errorf("making day %s: %w", name, err)
+			}
+			done.note(made, &done.Made, name)
+		}
+	}
+	first := today - a.keep
+	for _, table := range have {
+		name := strings.TrimPrefix(table, "outbox_archive_")
+		day, err := time.Parse("20060102", name)
+		if err != nil || int(day.Unix()/86400) >= first {
+			continue
+		}
+		dropped, err := a.change(ctx, prefix, int(day.Unix()/86400), sqlDropArchiveDay)
+		if err != nil {
+			return done, fmt.Errorf("dropping day %s: %w", name, err)
+		}
+		done.note(dropped, &done.Dropped, name)
+	}
+	for range archivePasses {
+		tag, err := a.db.Exec(ctx, a.q.clean, archiveStart(first), archiveBatch)
+		if err != nil {
+			return done, fmt.Errorf("cleaning the default partition: %w", err)
+		}
+		done.Cleaned += tag.RowsAffected()
+		if tag.RowsAffected() < archiveBatch {
+			break
+		}
+	}
+	return done, nil
+}
+
+func (d *Archived) note(ok bool, list *[]string, day string) {
+	if !ok {
+		list = &d.Left
+	}
+	*list = append(*list, day)
+}
+
+// change runs statements about one day in a transaction. False: not now, and nothing has changed.
+func (a archivist) change(ctx context.Context, prefix string, day int, statements ...string) (bool, error) {
+	text := strings.NewReplacer(pgschema.Placeholder, prefix, "{day}", archiveDay(day),
+		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
+	mine := false
+	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, a.q.lock, archivePatience).Scan(nil, &mine); err != nil || !mine {
+			return err
+		}
+		for _, sql := range statements {
+			if _, err := tx.Exec(ctx, text.Replace(sql)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	switch pgerr.Code(err) {
+	case pgerr.LockNotAvailable, // a lock was not free in time
+		pgerr.CheckViolation, // the default partition has rows of this day
+		pgerr.DuplicateTable: // somebody else has made it meanwhile
+		return false, nil
+	}
+	return mine && err == nil, err
+}
+
+func archiveStart(day int) time.Time { return time.Unix(int64(day)*86400, 0).UTC() }
+
+func archiveDay(day int) string { return archiveStart(day).Format("20060102") }
+
+// keepArchive maintains the archive until ctx ends.
+func (r *Relay) keepArchive(ctx context.Context) {
+	said := false
+	for ctx.Err() == nil {
+		done, err := MaintainArchive(ctx, r.db, r.cfg.Schema, r.cfg.ArchiveDays)
+		switch {
+		case err != nil && ctx.Err() == nil && !said:
+			said = true
+			r.log.Warn("the archive's days are not looked after; published events go into its default partition until they are", "err", err)
+		case err == nil:
+			said = false
+			level := slog.LevelDebug
+			if len(done.Made)+len(done.Dropped) > 0 {
+				level = slog.LevelInfo
+			}
+			r.log.Log(ctx, level, "the archive is maintained", "made", len(done.Made), "dropped", len(done.Dropped), "left", len(done.Left))
+		}
+		pauseFor(ctx, archiveEvery)
+	}
+}
