@@ -51,7 +51,11 @@ type cli struct {
 	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
 	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
 	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
-	Inbox   struct {
+	Replay  replayCommand  `cmd:"" help:"Publish archived events once more."`
+	Archive struct {
+		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
+	} `cmd:"" help:"Look after the archive of published events."`
+	Inbox struct {
 		Maintain maintainCommand `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the inbox."`
 }
@@ -100,6 +104,10 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		err = c.Status.run(ctx, p)
 	case "fence":
 		err = c.Fence.run(ctx, p)
+	case "replay":
+		err = c.Replay.run(ctx, p)
+	case "archive maintain":
+		err = c.Archive.Maintain.run(ctx, p)
 	case "inbox maintain":
 		err = c.Inbox.Maintain.run(ctx, p)
 	default:

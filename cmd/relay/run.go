@@ -31,6 +31,7 @@ type runCommand struct {
 	ClaimBytes    int           `default:"16777216" help:"Most bytes of a claim's payloads, at least 1048576. Memory grows with it."`
 	DrainTimeout  time.Duration `default:"20s" help:"How long a signalled relay may still publish what it has claimed; 0 for not at all."`
 	RetryRefused  time.Duration `default:"30s" help:"How long a lane waits after Kafka has refused one of its events for certain."`
+	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
 
 	KafkaClientID  string        `name:"kafka-client-id" default:"effectonce" help:"Name in the brokers' logs and quotas."`
@@ -163,7 +164,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
 		Schema: c.Schema, Name: c.Name, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
 		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
-		RetryRefused: c.RetryRefused, Logger: p.log, Observer: s.metrics.relay(),
+		RetryRefused: c.RetryRefused, ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.relay(),
 	})
 	if err != nil {
 		_ = s.kafka.Close()

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay"
+)
+
+type archiveMaintainCommand struct {
+	database
+	ArchiveDays int           `default:"0" shown:"(required)" help:"How many days of published events are kept, 1 to 3660; the relays' own setting."`
+	Timeout     time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
+}
+
+// Help is the longer text of --help.
+func (*archiveMaintainCommand) Help() string {
+	return `For a cron job that connects as the owner of the tables, where the relays' own role may not create and drop them. Once a
+day is enough. Without it nothing stops: events go into the archive's default partition, which is slow to clean.`
+}
+
+func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
+	if c.ArchiveDays < 1 || c.ArchiveDays > 3660 {
+		return service.Usage("--archive-days is %d: want 1 to 3660", c.ArchiveDays)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	pool, err := c.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	done, err := relay.MaintainArchive(ctx, pool, c.Schema, c.ArchiveDays)
+	if err != nil {
+		return outboxError(err)
+	}
+	p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped), "rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
+	return nil
+}
+
+type replayCommand struct {
+	database
+	because
+	From    time.Time     `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z."`
+	To      time.Time     `shown:"now" help:"Events published before this time."`
+	Topic   string        `shown:"(required)" help:"Their topic."`
+	Key     *string       `shown:"all" help:"Only this key."`
+	Tenant  *string       `shown:"all" help:"Only this tenant."`
+	Type    string        `shown:"all" help:"Only this type."`
+	After   int64         `default:"0" help:"Go on behind this place, which a replay that ended early has told."`
+	Rate    int           `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
+	DryRun  bool          `help:"Count them, show the first ten, and change nothing."`
+	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	Timeout time.Duration `default:"24h" help:"How long it may take."`
+}
+
+// Help is the longer text of --help.
+func (*replayCommand) Help() string {
+	return `Publishes archived events once more (relay run --archive-days), in their old order, under their own ids and new numbers. Do a
+--dry-run first.
+
+Who deduplicates by id, as workers with an inbox do, removes what it has applied: to apply an event again there, remove its
+row from the inbox first. Ids older than an inbox remembers go to its quarantine. Consumers without deduplication see every
+event twice. Of one key, old facts come after newer ones: consumers that keep the last state must compare ce_time.`
+}
+
+func (c *replayCommand) run(ctx context.Context, p *program) error {
+	if c.From.IsZero() || c.Topic == "" {
+		return service.Usage("--from and --topic are needed: say what to publish once more")
+	}
+	if !c.DryRun {
+		if err := c.check(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	o, pool, err := c.operator(ctx, p, c.Operator)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	choice := relay.Replay{
+		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
+	}
+	if c.DryRun {
+		plan, err := o.PlanReplay(ctx, choice)
+		if err != nil {
+			return outboxError(err)
+		}
+		if c.JSON {
+			return writeJSON(p.stdout, plan)
+		}
+		return writePlan(p.stdout, plan)
+	}
+	done, err := o.Replay(ctx, choice, c.Reason)
+	if err != nil {
+		return outboxError(fmt.Errorf("%w (go on with --after %d)", err, done.Last))
+	}
+	if c.JSON {
+		return writeJSON(p.stdout, done)
+	}
+	fmt.Fprintf(p.stdout, "%d events are in the outbox again; the relays publish them.\n", done.Events)
+	return nil
+}
+
+func writePlan(w io.Writer, plan relay.ReplayPlan) error {
+	if plan.Events == 0 {
+		_, err := fmt.Fprintln(w, "The archive has no such events.")
+		return err
+	}
+	fmt.Fprintf(w, "%d events of %d keys, %d bytes, published from %s to %s. The first:\n\n", plan.Events, plan.Keys, plan.Bytes,
+		plan.First.UTC().Format(time.RFC3339), plan.Last.UTC().Format(time.RFC3339))
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "PLACE\tPUBLISHED\tID\tTENANT\tKEY\tTYPE\tBYTES")
+	for _, e := range plan.Head {
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Pos, e.PublishedAt.UTC().Format(time.RFC3339), e.MessageID, e.Tenant, e.Key, e.Type, e.Bytes)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "\nNothing was changed. Workers with an inbox remove what they know; consumers without one see these twice.")
+	return err
+}
