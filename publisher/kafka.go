@@ -107,6 +107,25 @@ func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
+// Route returns the function that chooses the partition of a topic's events, by the pinned count. A topic that was sent to
+// before is answered from memory; another one is asked for, which fails when no broker answers or the topic is refused.
+func (k *Kafka) Route(ctx context.Context, topic string) (func(e *event.Event) int32, error) {
+	t := k.topic(topic)
+	parts := t.snapshot()
+	if parts == nil {
+		if !k.begin() {
+			return nil, ErrClosed
+		}
+		defer k.running.Done()
+		var err error
+		if parts, err = k.resolve(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+	count := len(parts)
+	return func(e *event.Event) int32 { return int32(choose(e, count)) }, nil
+}
+
 // Partitions returns how many partitions a topic has now, by the cluster's metadata (at most some seconds old).
 // A topic that does not exist is an error that wraps kafka.UnknownTopicOrPartition.
 func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {

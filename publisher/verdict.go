@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"syscall"
 
 	"github.com/segmentio/kafka-go"
@@ -39,6 +40,14 @@ func (r *Rejection) Rejected() bool { return true }
 
 // Scope is ScopeRecord or ScopeTopic.
 func (r *Rejection) Scope() string { return r.scope }
+
+// RefusalCode is the broker's error code as operators search for it, such as "MESSAGE_SIZE_TOO_LARGE".
+func (r *Rejection) RefusalCode() string {
+	if r.Code == 0 {
+		return "REFUSED"
+	}
+	return strings.ToUpper(strings.ReplaceAll(r.Code.Title(), " ", "_"))
+}
 
 // Unwrap returns the broker's error.
 func (r *Rejection) Unwrap() error { return r.Err }
@@ -74,6 +83,10 @@ type notSentError struct {
 func (e *notSentError) Error() string {
 	return "publisher: not sent: " + e.what + ": " + e.cause.Error()
 }
+
+// NotSent is true: this call did not send the event.
+func (e *notSentError) NotSent() bool { return true }
+
 func (e *notSentError) Unwrap() []error { return []error{ErrNotSent, e.cause} }
 
 // behind is the verdict of what stands behind an event that was not acknowledged. It is not a rejection even when its

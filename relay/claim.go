@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"slices"
+	"sort"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,9 +17,11 @@ const eventOverhead = 512
 // laneClaim is one lane's part of a claim: one journal entry.
 type laneClaim struct {
 	grant
+	work      work
 	first     int64 // the entry's key; 0: the lane had nothing
 	count     int   // events that came with it
 	discarded int   // journalled events that are gone
+	behind    int   // events that moved behind the lists of their keys
 	full      bool  // there may be more
 }
 
@@ -27,80 +30,94 @@ type claim struct {
 	epoch  string
 	lanes  []laneClaim
 	events []event.Event // lane by lane, each in sequence order
+	items  []item        // of the events
+}
+
+// work is what a claim does for a lane: one thing at a time, in turn while there are several.
+type work int8
+
+const (
+	takeNew  work = iota // the next events of the outbox
+	drain                // held events whose partition answers again
+	takeList             // released ones
+)
+
+// claiming is a claim transaction while it is built and read.
+type claiming struct {
+	r        *Relay
+	c        *claim
+	grants   []grant
+	at       map[int16]*laneClaim
+	rows     *rowReader
+	perLane  int
+	bytes    int // per lane
+	locked   map[int16]bool
+	same     bool
+	moved    map[int16]int64 // scheduled events that came due
+	drains   drains
+	all      laneSet // every lane
+	reserve  laneSet // lanes that need numbers
+	plain    laneSet // lanes with nothing beside the outbox
+	marked   laneSet // lanes that may have marks, or of which nothing is known
+	lists    laneSet
+	draining laneSet
+	open     laneSet // lanes that may have an open entry
+	beside   laneSet // lanes that may have marks or held events
+}
+
+// laneSet are parameters of a statement.
+type laneSet struct {
+	lanes  []int16
+	fences []int64
+	nexts  []int64
+	floors []int64
+}
+
+func (s *laneSet) add(l *laneClaim) {
+	s.lanes, s.fences = append(s.lanes, l.lane), append(s.fences, l.fence)
+	s.nexts, s.floors = append(s.nexts, l.next), append(s.floors, l.floor)
+}
+
+// drains are the groups of held events to take, as parameters.
+type drains struct {
+	lanes      []int16
+	topics     []string
+	partitions []int32
+	most       []int32
+	bytes      []int32
 }
 
 // claim runs the claim transaction for the lanes of grants (PROTOCOL P3.2, P3.3). Lanes that turned out not to be ours
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
 func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {
-	c = &claim{lanes: make([]laneClaim, len(grants)), events: s.scratch[:0]}
-	perLane := max(r.cfg.ClaimEvents/len(grants), 1)
-	bytesPerLane := max(r.cfg.ClaimBytes/len(grants), 1)
-	at := make(map[int16]*laneClaim, len(grants))
-	var lanes, reserving, looking []int16
-	var fences, nexts, floors, reservingFences, lookingFences []int64
 	began, ids := r.clock(), ""
-	for i, g := range grants {
-		c.lanes[i] = laneClaim{grant: g}
-		l := &c.lanes[i]
-		at[g.lane] = l
-		if g.end-g.next+1 < int64(perLane) || g.next == 0 {
-			l.next = 0
-			reserving, reservingFences = append(reserving, g.lane), append(reservingFences, g.fence)
-		}
-		if g.fresh {
-			looking, lookingFences = append(looking, g.lane), append(lookingFences, g.fence)
-		}
-		lanes, fences, nexts = append(lanes, g.lane), append(fences, g.fence), append(nexts, l.next)
-		floors, ids = append(floors, g.floor), g.ids
+	k := r.claiming(s, grants)
+	for _, g := range grants {
+		ids = g.ids
 	}
-	locked := make(map[int16]bool, len(grants))
-	same, moved := true, make(map[int16]int64)
-	rows := newRowReader()
-	batch := transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, lanes, fences, r.owner).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { locked[lane] = true })
-		})
-		if len(reserving) > 0 {
-			b.Queue(r.q.reserve, reserving, reservingFences, r.owner, int64(blockSize)).Query(func(rows pgx.Rows) error {
-				var lane int16
-				var end int64
-				_, err := pgx.ForEachRow(rows, []any{&lane, &end}, func() error {
-					at[lane].next, at[lane].end = end-blockSize+1, end
-					return nil
-				})
-				return err
-			})
-		}
-		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
-		if len(looking) > 0 {
-			b.Queue(r.q.open, looking, lookingFences, r.owner).Query(func(pr pgx.Rows) error { return rows.readOpen(pr, c, at) })
-		}
-		r.queueDue(b, grants, perLane, moved)
-		b.Queue(r.q.take, lanes, fences, r.owner, nexts, perLane, bytesPerLane, eventOverhead, int64(blockSize), floors, ids).
-			Query(func(pr pgx.Rows) error { return rows.readNew(pr, c, at) })
-	})
-	if err := s.send(ctx, batch); err != nil {
+	if err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { k.queue(b, ids) })); err != nil {
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
-	r.movedDue(grants, perLane, moved)
-	if len(locked) > 0 { // a lock writes
+	r.movedDue(grants, k.perLane, k.moved)
+	if len(k.locked) > 0 { // a lock writes
 		r.durable(began)
 	}
+	c = k.c
 	c.sort()
-	c.number(at)
+	c.number(k.at)
 	kept := c.lanes[:0]
 	for i := range c.lanes {
 		l := c.lanes[i]
-		if !locked[l.lane] {
+		if !k.locked[l.lane] {
 			lost = append(lost, l.grant)
 			continue
 		}
-		l.full = l.fresh || l.count >= perLane || rows.bytes[l.lane] >= bytesPerLane/2
+		l.full = l.fresh || l.work != takeNew || l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
 		kept = append(kept, l)
 	}
 	c.lanes = kept
-	if !same {
+	if !k.same {
 		if c.epoch, err = r.raiseIncarnation(ctx, s); err != nil {
 			return nil, nil, true, err
 		}
@@ -111,18 +128,192 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	return c, lost, false, nil
 }
 
+// claiming decides what to do for each lane.
+func (r *Relay) claiming(s *session, grants []grant) *claiming {
+	k := &claiming{
+		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.scratch[:0], items: s.items[:0]},
+		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
+		perLane: max(r.cfg.ClaimEvents/len(grants), 1), bytes: max(r.cfg.ClaimBytes/len(grants), 1),
+		locked: make(map[int16]bool, len(grants)), same: true, moved: map[int16]int64{},
+	}
+	for i, g := range grants {
+		l := &k.c.lanes[i]
+		*l = laneClaim{grant: g}
+		k.at[g.lane] = l
+		if g.end-g.next+1 < int64(k.perLane) || g.next == 0 {
+			l.next = 0
+			k.reserve.add(l)
+		}
+		k.all.add(l)
+		known := !g.fresh && !g.parked && len(g.groups) == 0
+		if !known {
+			k.beside.add(l)
+		}
+		if g.fresh {
+			k.open.add(l)
+		}
+		switch l.work = k.workFor(l); {
+		case l.work == drain:
+			k.draining.add(l)
+		case l.work == takeList:
+			k.lists.add(l)
+		case known:
+			k.plain.add(l)
+		default:
+			k.marked.add(l)
+		}
+		l.groups = nil // as this claim will find them
+		l.parked, l.releasing = false, false
+	}
+	return k
+}
+
+// workFor chooses what to do for a lane. A fresh one begins with its open entry.
+func (k *claiming) workFor(l *laneClaim) work {
+	if l.fresh {
+		return takeNew
+	}
+	groups := k.r.answering(l.groups)
+	for i := range 3 {
+		switch w := work((l.turn + i) % 3); {
+		case w == takeNew, w == takeList && l.releasing:
+			return w
+		case w == drain && len(groups) > 0:
+			most, bytes := max(k.perLane/len(groups), 1), max(k.bytes/len(groups), 1)
+			for _, g := range groups {
+				k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
+				k.drains.partitions = append(k.drains.partitions, g.partition)
+				k.drains.most, k.drains.bytes = append(k.drains.most, int32(most)), append(k.drains.bytes, int32(bytes))
+			}
+			return w
+		}
+	}
+	return takeNew
+}
+
+// answering are the groups of a lane that can go now. What a topic holds as a whole waits for what its partitions hold.
+func (r *Relay) answering(groups []place) []place {
+	if len(groups) == 0 {
+		return nil
+	}
+	closed := r.health.snapshot()
+	var out []place
+	parts := map[string]bool{}
+	for _, g := range groups {
+		if g.partition != wholeTopic && !closed[g] && !closed[place{g.topic, wholeTopic}] {
+			out = append(out, g)
+			parts[g.topic] = true
+		}
+	}
+	for _, g := range groups {
+		if g.partition == wholeTopic && !closed[g] && !parts[g.topic] {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// queue puts the statements of the claim into one pipeline.
+func (k *claiming) queue(b *pgx.Batch, ids string) {
+	q, me := k.r.q, k.r.owner
+	b.Queue(q.lock, k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
+		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
+	})
+	if len(k.reserve.lanes) > 0 {
+		b.Queue(q.reserve, k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
+	}
+	b.Queue(q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.epoch, &k.same) })
+	if s := &k.lists; len(s.lanes) > 0 {
+		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane)
+	}
+	if s := &k.beside; len(s.lanes) > 0 {
+		b.Queue(q.look, s.lanes, s.fences, me).Query(k.readMarks)
+		b.Queue(q.lookHeld, s.lanes, s.fences, me).Query(k.readGroups)
+	}
+	if s := &k.open; len(s.lanes) > 0 {
+		b.Queue(q.open, s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
+	}
+	if s := &k.draining; len(s.lanes) > 0 {
+		b.Queue(q.drain, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.drains.bytes, eventOverhead).
+			Query(k.read((*rowReader).readHeld))
+	}
+	if s := &k.lists; len(s.lanes) > 0 {
+		b.Queue(q.list, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))
+	}
+	k.r.queueDue(b, k.grants, k.perLane, k.moved)
+	if s := &k.marked; len(s.lanes) > 0 {
+		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).
+			Query(k.read((*rowReader).readMarked))
+	}
+	if s := &k.plain; len(s.lanes) > 0 {
+		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).
+			Query(k.read((*rowReader).readNew))
+	}
+}
+
+func (k *claiming) read(how func(*rowReader, pgx.Rows, *claim, map[int16]*laneClaim) error) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error { return how(k.rows, rows, k.c, k.at) }
+}
+
+func (k *claiming) readReserved(rows pgx.Rows) error {
+	var lane int16
+	var end int64
+	_, err := pgx.ForEachRow(rows, []any{&lane, &end}, func() error {
+		k.at[lane].next, k.at[lane].end = end-blockSize+1, end
+		return nil
+	})
+	return err
+}
+
+func (k *claiming) readMarks(rows pgx.Rows) error {
+	var lane int16
+	var parked, releasing bool
+	_, err := pgx.ForEachRow(rows, []any{&lane, &parked, &releasing}, func() error {
+		k.at[lane].parked, k.at[lane].releasing = parked, releasing
+		return nil
+	})
+	return err
+}
+
+func (k *claiming) readGroups(rows pgx.Rows) error {
+	var lane int16
+	var at place
+	_, err := pgx.ForEachRow(rows, []any{&lane, &at.topic, &at.partition}, func() error {
+		k.at[lane].groups = append(k.at[lane].groups, at)
+		return nil
+	})
+	return err
+}
+
+// holds reports whether the lane holds events for a place.
+func (l *laneClaim) holds(at place) bool { return slices.Contains(l.groups, at) }
+
+// holdsPartOf reports whether the lane holds events for some partition of a topic.
+func (l *laneClaim) holdsPartOf(topic string) bool {
+	return slices.ContainsFunc(l.groups, func(g place) bool { return g.topic == topic && g.partition != wholeTopic })
+}
+
 // sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of
 // the payloads.
 func (c *claim) sort() {
-	order := func(a, b event.Event) int {
-		if a.Position.Lane != b.Position.Lane {
-			return int(a.Position.Lane) - int(b.Position.Lane)
-		}
-		return int(min(max(a.Position.Seq-b.Position.Seq, -1), 1))
+	if !sort.IsSorted(byNumber{c}) {
+		sort.Sort(byNumber{c})
 	}
-	if !slices.IsSortedFunc(c.events, order) {
-		slices.SortFunc(c.events, order)
-	}
+}
+
+// byNumber sorts events and their items by lane and number.
+type byNumber struct{ c *claim }
+
+func (s byNumber) Len() int { return len(s.c.events) }
+
+func (s byNumber) Less(i, j int) bool {
+	a, b := &s.c.events[i].Position, &s.c.events[j].Position
+	return a.Lane < b.Lane || (a.Lane == b.Lane && a.Seq < b.Seq)
+}
+
+func (s byNumber) Swap(i, j int) {
+	s.c.events[i], s.c.events[j] = s.c.events[j], s.c.events[i]
+	s.c.items[i], s.c.items[j] = s.c.items[j], s.c.items[i]
 }
 
 // number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of
@@ -157,24 +348,6 @@ func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string,
 		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun", "epoch", epoch)
 	}
 	return epoch, err
-}
-
-// settle deletes the journal entries of the lanes and the events that they name. It returns the lanes whose entries were
-// there.
-func (r *Relay) settle(ctx context.Context, s *session, lanes []laneClaim) (settled map[int16]bool, err error) {
-	settled = make(map[int16]bool, len(lanes))
-	var ids []int16
-	var fences, firsts []int64
-	for i := range lanes {
-		ids, fences, firsts = append(ids, lanes[i].lane), append(fences, lanes[i].fence), append(firsts, lanes[i].first)
-	}
-	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, ids, fences, r.owner)
-		b.Queue(r.q.settle, ids, fences, r.owner, firsts).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) { settled[lane] = true })
-		})
-	}))
-	return settled, err
 }
 
 func eachLane(rows pgx.Rows, do func(lane int16)) error {

@@ -35,9 +35,13 @@ type Config struct {
 	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20 s;
 	// negative: not at all. What is left is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration
-	// RetryRefused is how long a lane stops after the broker has refused one of its events for certain, before the same
-	// events are tried again. Default 30 s. Nothing of the lane overtakes the refused event.
-	RetryRefused time.Duration
+	// HoldAfter is how long a partition may leave events without an ack, while others answer, before they are moved to
+	// outbox_held so that the others go on. Default 5 s. Shorter, and every election of a leader moves events to and fro;
+	// longer, and the lanes with events of that partition stand still for so long. Negative: never. A topic that is refused
+	// as a whole is held at once.
+	HoldAfter time.Duration
+	// Park is what an event takes along when the broker refuses it for certain. Default ParkKey.
+	Park Park
 	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left. Looks for
 	// events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from removing what was
 	// published. Default 250 ms; longer, and looks read more dead rows. Negative: no floors.
@@ -61,6 +65,17 @@ type Config struct {
 	Observer Observer
 }
 
+// Park says what is parked when an event is refused for certain.
+type Park int
+
+const (
+	// ParkKey parks the event's (tenant, topic, key): later events of the key wait behind it, and order holds. An event without
+	// a key is parked alone.
+	ParkKey Park = iota
+	// ParkEvent parks the event alone: the key's later events overtake it.
+	ParkEvent
+)
+
 // Observer is a set of callbacks; nil ones are skipped. They run on the relay's goroutines: return at once.
 type Observer struct {
 	// Claimed: a claim of n events is committed and durable; discarded of its journalled events no longer exist.
@@ -77,8 +92,19 @@ type Observer struct {
 	// not known whose it is.
 	LaneTaken func(lane int16, fence int64)
 	LaneLeft  func(lane int16, lost bool)
-	// LaneStopped: the broker refused an event of the lane for certain. The lane waits for RetryRefused.
-	LaneStopped func(lane int16, err error)
+	// Closed and Reopened: a partition, or with -1 a topic as a whole, is held from now on, and no longer.
+	Closed   func(topic string, partition int32, err error)
+	Reopened func(topic string, partition int32, took time.Duration)
+	// Held: n events were moved to outbox_held, to wait for a partition or (-1) for the topic as a whole.
+	Held func(topic string, partition int32, n int)
+	// Drained: n of the settled events came from outbox_held.
+	Drained func(n int)
+	// Parked: n events were refused for certain, or stood behind one that was, and are parked.
+	Parked func(n int)
+	// Behind: n new events of parked keys were put behind them.
+	Behind func(n int)
+	// Released: n of the settled events came from outbox_parked.
+	Released func(n int)
 	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A bug.
 	BelowFloor func(lane int16)
 	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
@@ -96,7 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.ProbeIdle, 250*time.Millisecond)
 	def(&c.IdleAfter, 30*time.Second)
 	def(&c.DrainTimeout, 20*time.Second)
-	def(&c.RetryRefused, 30*time.Second)
+	def(&c.HoldAfter, 5*time.Second)
 	def(&c.FloorEvery, 250*time.Millisecond)
 	def(&c.RescanEvery, time.Minute)
 	if c.Pumps == 0 {
@@ -132,8 +158,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake", c.ProbeAwake, c.ProbeIdle)
 	case c.ArchiveDays < 0 || c.ArchiveDays > 3660:
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
-	case c.IdleAfter < 0 || c.RetryRefused < time.Millisecond:
-		return fmt.Errorf("relay: IdleAfter is %v and RetryRefused %v: must be positive", c.IdleAfter, c.RetryRefused)
+	case c.IdleAfter < 0:
+		return fmt.Errorf("relay: IdleAfter is %v: must be positive", c.IdleAfter)
+	case c.Park != ParkKey && c.Park != ParkEvent:
+		return fmt.Errorf("relay: Park is %d: ParkKey or ParkEvent", c.Park)
 	}
 	return nil
 }

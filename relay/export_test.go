@@ -25,11 +25,14 @@ var Queries = map[string]string{
 // seeded bug, to show that the tests of order can fail.
 func OrderByTransaction(r *Relay) {
 	q := *r.q
-	q.take = strings.NewReplacer(
+	byTransaction := strings.NewReplacer(
 		"order by e.id", "order by e.xmin::text::bigint, e.id",
 		"select e.lane, e.id,", "select e.lane, e.xmin::text::bigint as xid, e.id,",
-		"select lane, id, message_id", "select lane, xid * 1000000000 + id, message_id", // the relay numbers in this order
-	).Replace(q.take)
+		// The relay numbers in this order.
+		"select lane, id, message_id", "select lane, xid * 1000000000 + id, message_id",
+		"select lane, id, marked, message_id", "select lane, xid * 1000000000 + id, marked, message_id",
+	)
+	q.take, q.takeMarked = byTransaction.Replace(q.take), byTransaction.Replace(q.takeMarked)
 	r.q = &q
 }
 

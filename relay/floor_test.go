@@ -103,7 +103,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	lanes, found, ids := f.Floors()
 	zero := make([]int64, len(lanes))
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
-	look := func(floors []int64) int { return f.pages("probe", lanes, "3 s", floors, ids) }
+	look := func(floors []int64) int { return f.pages("probe", lanes, "3 s", floors, ids, []int16{}) }
 	claim := func(floors []int64) int {
 		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -25,8 +26,12 @@ type laneState struct {
 	doubt   bool // the outcome of a transaction is unknown: the fence must be raised before the next claim (P3.7)
 	leaving bool // to be released as soon as it is not busy
 
-	stopped time.Time          // refused: no claim before this
-	acked   map[int64]struct{} // numbers of the refused claim that need not be sent again
+	// What the lane may have beside its events. Only this relay adds to it, so it is never less than there is; the claim
+	// that finds less says so.
+	parked    bool    // events, or marks of keys
+	releasing bool    // some of what is parked is to be released
+	groups    []place // where it holds events for
+	turn      int     // of the works that its claims do
 }
 
 // grant is a lane as a pump took it from the table.
@@ -38,7 +43,10 @@ type grant struct {
 	ids       string // the numbering that floor is in
 	fresh     bool
 	due       bool
-	acked     map[int64]struct{}
+	parked    bool
+	releasing bool
+	groups    []place
+	turn      int
 }
 
 // laneTable is the relay's view of its lanes, shared by keeper, prober and pumps.
@@ -80,11 +88,15 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 	var out []grant
 	for lane := int16(pump); lane < Lanes; lane += int16(n) {
 		l := t.owned[lane]
-		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || now.Before(l.stopped) || !now.Before(l.deadline) {
+		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
 		l.busy = true
-		out = append(out, grant{lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, due: l.due, acked: l.acked})
+		l.turn++
+		out = append(out, grant{
+			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, due: l.due,
+			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn,
+		})
 	}
 	return out
 }
@@ -186,3 +198,62 @@ func (t *laneTable) awaken(lanes []int16) {
 		}
 	}
 }
+
+// awakenHolding makes lanes ready that hold events of a topic.
+func (t *laneTable) awakenHolding(topic string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if slices.ContainsFunc(l.groups, func(g place) bool { return g.topic == topic }) {
+			l.ready = true
+		}
+	}
+}
+
+// holding chooses a lane for each place whose first held event may be tried: one that holds nothing older of that topic.
+// The places that none can be found for are in without.
+func (t *laneTable) holding(places []place) (found map[place]grant, without []place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found = make(map[place]grant, len(places))
+	for _, at := range places {
+		for lane, l := range t.owned {
+			older := func(g place) bool { return g.topic == at.topic && g.partition != wholeTopic }
+			if l.doubt || !slices.Contains(l.groups, at) || (at.partition == wholeTopic && slices.ContainsFunc(l.groups, older)) {
+				continue
+			}
+			found[at] = grant{lane: lane, fence: l.fence}
+			break
+		}
+		if _, ok := found[at]; !ok {
+			without = append(without, at)
+		}
+	}
+	return found, without
+}
+
+// holdsAny reports whether some lane holds events for a place.
+func (t *laneTable) holdsAny(at place) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if slices.Contains(l.groups, at) {
+			return true
+		}
+	}
+	return false
+}
+
+// releasing makes lanes ready that have something to release.
+func (t *laneTable) releasing(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if l := t.owned[lane]; l != nil {
+			l.ready, l.releasing = true, true
+		}
+	}
+}
+
+// quiet: nobody works on the lane, and it is not known to have events.
+func (l *laneState) quiet() bool { return !l.ready && !l.busy && !l.doubt && !l.leaving }

@@ -54,31 +54,36 @@ func (r *Relay) probe(ctx context.Context) {
 
 // quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors.
 func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
-	now := time.Now()
 	return r.lanes.listFloors(func(l *laneState) bool {
-		return !l.ready && !l.busy && !l.doubt && !l.leaving && !now.Before(l.stopped)
+		return l.quiet()
 	})
 }
 
 // look is one probe. It reports whether events wait in the relay's lanes.
 func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool, err error) {
 	now := time.Now()
-	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy || now.Before(l.stopped) })) > 0
-	var ready, due []int16
+	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy })) > 0
+	var ready, releasing, due []int16
+	parked := r.lanes.list(func(l *laneState) bool { return l.quiet() && l.parked })
 	var free bool
 	var members int64
 	var b pgx.Batch
-	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids).QueryRow(func(row pgx.Row) error { return row.Scan(&ready, &free, &members) })
+	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&ready, &free, &members, &releasing)
+	})
 	r.lookDue(&b, &due)
 	if err := s.send(ctx, &b); err != nil {
 		return false, err
 	}
-	if len(ready)+len(due) > 0 {
+	if len(releasing) > 0 {
+		r.lanes.releasing(releasing)
+	}
+	if len(ready)+len(releasing)+len(due) > 0 {
 		r.lanes.awaken(ready)
 		r.lanes.awakenDue(due)
 		r.kickPumps()
 	}
-	switch found = len(ready)+len(due) > 0 || working; {
+	switch found = len(ready)+len(releasing)+len(due) > 0 || working; {
 	case !found:
 		r.waiting.Store(0)
 	case r.waiting.Load() == 0:

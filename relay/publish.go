@@ -4,63 +4,86 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/effectonce/effectonce/event"
 )
 
 // published is what became of a claim's events at the publisher.
 type published struct {
-	acked   int
-	stopped map[int16]*stopped // lanes with a refused event
-	left    map[int16]bool     // lanes with events whose outcome is unknown, when there was no more time
-	late    bool               // no more time because the lease may have run out
+	acked int
+	left  map[int16]bool // lanes with events whose outcome is unknown, when there was no more time
+	late  bool           // no more time because the lease may have run out
 }
 
-// publish sends a claim's events until each is acked or its lane is stopped by a refusal. Events whose outcome is unknown
-// are sent again, the same and in the same order, with growing pauses and without counting: an unreachable broker costs
-// nobody anything but time. It gives up when ctx ends or when a lease is not certain any more.
+// publish sends a claim's events until each has its fate. Events whose outcome is unknown are sent again, the same and in
+// the same order, with growing pauses and without counting: an unreachable broker costs nobody anything but time. It gives
+// up when ctx ends or when a lease is not certain any more.
 func (r *Relay) publish(ctx context.Context, c *claim) published {
-	result := published{stopped: map[int16]*stopped{}, left: map[int16]bool{}}
+	result := published{left: map[int16]bool{}}
+	if len(c.events) == 0 {
+		return result
+	}
 	grants := make([]grant, len(c.lanes))
 	for i := range c.lanes {
 		grants[i] = c.lanes[i].grant
 	}
 	pause, since := newBackOff(), time.Now()
-	todo := c.events
-	for attempt := 1; len(todo) > 0; attempt++ {
+	d := r.newDelivery(c)
+	d.sortOut(ctx)
+	attempts := 0
+	for len(d.todo) > 0 {
 		held, release := r.whileHeld(ctx, grants)
 		if held.Err() != nil {
 			release()
 			result.late = ctx.Err() == nil
 			break
 		}
-		var acked int
-		var failure error
-		todo, acked, failure = r.attempt(held, c, todo, &result)
-		late := context.Cause(held) == errLeaseOver
+		attempts++
+		n, failure := r.attempt(held, d)
 		release()
-		result.acked += acked
-		if !late {
-			r.kafka.report(failure, time.Now())
-		}
-		if failure != nil && len(todo) > 0 {
+		result.acked += n
+		if failure != nil && len(d.todo) > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
-				r.cfg.Observer.PublishFailed(len(todo), failure)
+				r.cfg.Observer.PublishFailed(len(d.todo), failure)
 			}
 			pauseFor(ctx, pause.NextBackOff())
-			continue
 		}
-		if acked > 0 && r.cfg.Observer.Published != nil {
-			r.cfg.Observer.Published(result.acked, attempt, time.Since(since))
-		}
+	}
+	if result.acked > 0 && r.cfg.Observer.Published != nil {
+		r.cfg.Observer.Published(result.acked, attempts, time.Since(since))
 	}
 	if ctx.Err() != nil {
-		r.undrained.Add(int64(len(todo)))
+		r.undrained.Add(int64(len(d.todo)))
 	}
-	for i := range todo {
-		result.left[todo[i].Position.Lane] = true
+	for _, i := range d.todo {
+		result.left[c.events[i].Position.Lane] = true
 	}
 	return result
+}
+
+// attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at once.
+func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error) {
+	began := time.Now()
+	d.routes = nil // a topic's partitions may be known by now
+	verdicts := r.to.Publish(ctx, d.events())
+	if len(verdicts) != len(d.todo) {
+		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
+		for _, i := range d.todo {
+			d.c.items[i].sent = true
+		}
+		r.kafka.report(failure, time.Now())
+		return 0, failure
+	}
+	n, failure, unsent := d.take(verdicts)
+	if n > 0 {
+		r.health.ack(func() map[place]bool { return d.ackedPlaces(ctx) })
+	}
+	if n < len(d.todo) && !d.judge(ctx, verdicts, began, ctx.Err() == nil) && failure == nil {
+		failure = unsent
+	}
+	d.keepUndecided()
+	if context.Cause(ctx) != errLeaseOver {
+		r.kafka.report(failure, time.Now())
+	}
+	return n, failure
 }
 
 // errLeaseOver ends an attempt whose lanes may be another relay's by now.
@@ -99,69 +122,4 @@ func (r *Relay) whileHeld(ctx context.Context, grants []grant) (held context.Con
 		cancel(nil)
 		<-done
 	}
-}
-
-// attempt sends the events once and returns those to send again, with the first reason. Lanes with a refused event are
-// stopped: what remains of them is not sent again by this claim.
-func (r *Relay) attempt(ctx context.Context, c *claim, todo []event.Event, result *published) (again []event.Event, acked int, failure error) {
-	verdicts := r.to.Publish(ctx, todo)
-	if len(verdicts) != len(todo) {
-		return todo, 0, errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
-	}
-	for i, err := range verdicts {
-		lane := todo[i].Position.Lane
-		switch scope, refused := "", false; {
-		case err == nil:
-			acked++
-		default:
-			if scope, refused = rejected(err); refused && result.stopped[lane] == nil {
-				e := todo[i]
-				e.Payload, e.Headers = nil, nil
-				result.stopped[lane] = &stopped{event: e, scope: scope, err: err}
-			} else if failure == nil && !refused {
-				failure = err
-			}
-			again = append(again, todo[i])
-		}
-	}
-	if len(result.stopped) == 0 {
-		return again, acked, failure
-	}
-	return setAside(c, again, result), acked, failure
-}
-
-// setAside takes the events of stopped lanes out of what is to be sent, and notes which of their numbers are acked.
-func setAside(c *claim, again []event.Event, result *published) []event.Event {
-	open := make(map[int16]map[int64]struct{}, len(result.stopped))
-	rest := again[:0]
-	for _, e := range again {
-		lane := e.Position.Lane
-		if result.stopped[lane] == nil {
-			rest = append(rest, e)
-			continue
-		}
-		if open[lane] == nil {
-			open[lane] = map[int64]struct{}{}
-		}
-		open[lane][e.Position.Seq] = struct{}{}
-	}
-	for i := range c.lanes {
-		l := &c.lanes[i]
-		stop := result.stopped[l.lane]
-		if stop == nil || stop.acked != nil {
-			continue
-		}
-		stop.acked = make(map[int64]struct{}, l.count)
-		for seq := range l.acked {
-			stop.acked[seq] = struct{}{}
-		}
-		for j := range c.events {
-			if p := &c.events[j].Position; p.Lane == l.lane {
-				if _, unacked := open[l.lane][p.Seq]; !unacked {
-					stop.acked[p.Seq] = struct{}{}
-				}
-			}
-		}
-	}
-	return rest
 }

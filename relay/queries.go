@@ -55,15 +55,24 @@ set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp
 from pg_control_system() c
 where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 
-	// The open journal entry exactly as it is. A journalled id without a row was discarded: its number stays a gap.
+	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them was
+	// discarded, and its number stays a gap.
 	sqlOpen = `-- relay: open
-select c.lane, c.first_seq, u.seq, e.id is null, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
-	e.headers, e.payload, coalesce(e.event_time, e.created_at)
+select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
+	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
+	coalesce(p.alone, false), coalesce(h.maybe, p.maybe_published, false),
+	coalesce(e.message_id, h.message_id, p.message_id), coalesce(e.source, h.source, p.source), coalesce(e.tenant, h.tenant, p.tenant),
+	coalesce(e.topic, h.topic, p.topic), coalesce(e.key, h.key, p.key), coalesce(e.type, h.type, p.type),
+	coalesce(e.content_type, h.content_type, p.content_type), coalesce(e.headers, h.headers, p.headers),
+	coalesce(e.payload, h.payload, p.payload),
+	coalesce(e.event_time, e.created_at, h.event_time, h.created_at, p.event_time, p.created_at)
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 join {schema}outbox_claim c on c.lane = l.lane
 cross join lateral unnest(c.ids, c.seqs) u (id, seq)
 left join {schema}outbox_event e on e.lane = c.lane and e.id = u.id
+left join {schema}outbox_held h on h.lane = c.lane and h.id = u.id
+left join {schema}outbox_parked p on p.lane = c.lane and p.id = u.id
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
@@ -122,7 +131,10 @@ select array(select f.lane from (
 		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
 		where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor)),
 	exists (select from {schema}outbox_lane where owner is null or lease_until <= clock_timestamp()),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval)`
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval),
+	array(select r.lane from unnest($5::smallint[]) r (lane)
+		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
+			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
 	sqlJoin = `-- relay: join
 insert into {schema}relay_member (owner, name, seen) values ($1, $2, clock_timestamp())
@@ -194,7 +206,8 @@ select (select count(*) from (select from {schema}outbox_event limit $1) e),
 type queries struct {
 	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, backlog, highest, holders, smallest, below,
-	due, moveDue, statusScheduled string
+	due, moveDue, statusScheduled,
+	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try string
 }
 
 func newQueries(schema string) (*queries, error) {
@@ -208,6 +221,9 @@ func newQueries(schema string) (*queries, error) {
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics), backlog: q(sqlBacklog),
+		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
+		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleBehind: q(sqlSettleBehind), settleHold: q(sqlSettleHold),
+		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
 		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 	}, nil

@@ -46,6 +46,8 @@ type Relay struct {
 	born   time.Time    // the zero of clock
 	synced atomic.Int64 // when, on clock, the newest of our synchronous commits began
 
+	health *health
+
 	undrained atomic.Int64 // events that the end of work left without an ack
 }
 
@@ -98,6 +100,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		pumps.Go(func() { r.pump(ctx, work, i) })
 	}
 	others.Go(func() { r.probe(ctx) })
+	others.Go(func() { r.revive(ctx, work) })
 	if r.cfg.ArchiveDays > 0 {
 		others.Go(func() { r.keepArchive(ctx) })
 	}
@@ -122,8 +125,8 @@ func (r *Relay) limitDrain(work context.Context, abandon func()) {
 	abandon()
 }
 
-// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once, publishes,
-// settles, and gives the lanes back. It returns how many events the publisher acked; 0 when nothing waits or when others
+// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once (again for what
+// is held or to be released), publishes, settles, and gives the lanes back. It returns how many events the publisher acked; 0 when nothing waits or when others
 // own every lane. It blocks while the publisher is away, until ctx ends.
 func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	if err := r.start(); err != nil {
@@ -138,8 +141,19 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 		}
 		return 0, err
 	}
-	if grants := r.lanes.pick(0, 1, time.Now()); len(grants) > 0 {
-		published, err = r.step(ctx, s, grants)
+	for step := range int(takeList) + 1 {
+		// What is held or to be released is found by the first claim, and sent by the next.
+		beside := func(l *laneState) bool { return l.ready && (l.releasing || len(l.groups) > 0) }
+		if err != nil || (step > 0 && len(r.lanes.list(beside)) == 0) {
+			break
+		}
+		grants := r.lanes.pick(0, 1, time.Now())
+		if len(grants) == 0 {
+			break
+		}
+		var n int
+		n, err = r.step(ctx, s, grants)
+		published += n
 	}
 	return published, errors.Join(err, r.resign(ctx, s))
 }
@@ -151,6 +165,7 @@ func (r *Relay) start() error {
 	}
 	r.owner, r.lanes, r.born = uuid.New(), newLaneTable(), time.Now()
 	r.synced.Store(0)
+	r.health = newHealth(r.cfg.HoldAfter)
 	r.waiting.Store(0)
 	r.undrained.Store(0)
 	r.short.Store(true)

@@ -114,53 +114,6 @@ func TestUnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 	}
 }
 
-func TestARefusalStopsItsLaneAndNothingElse(t *testing.T) {
-	t.Parallel()
-	db, to := outboxDB(t), &memory{}
-	refuse := make(chan struct{})
-	to.verdict = func(_ int, e event.Event) error {
-		select {
-		case <-refuse:
-			return nil
-		default:
-		}
-		if e.Key == "k3" && string(e.Payload) == "5" {
-			return refusal{"record"}
-		}
-		return nil
-	}
-	fill(t, db, 1000, 20)
-	stopped := make(chan int16, 100)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
-		c.RetryRefused = 20 * time.Millisecond
-		c.Observer.LaneStopped = func(lane int16, err error) {
-			select {
-			case stopped <- lane:
-			default:
-			}
-		}
-	})))
-	lane := <-stopped
-	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event where lane <> $1)`, lane)
-	for _, e := range to.events() {
-		if e.Key == "k3" && len(e.Payload) == 1 && e.Payload[0] >= '5' || e.Key == "k3" && len(e.Payload) > 1 {
-			t.Fatalf("event %s of the refused key overtook", e.Payload)
-		}
-	}
-	again := <-stopped
-	if again != lane {
-		t.Errorf("lane %d stopped too", again)
-	}
-	close(refuse)
-	drained(t, db)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	if dup := inOrder(t, to.events(), 1000); dup != 0 {
-		t.Errorf("%d events that were acked before the refusal were sent again", dup)
-	}
-}
-
 func TestClaimsAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -182,7 +135,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 	db := outboxDB(t)
 	for name, cfg := range map[string]relay.Config{
 		"Lease": {Lease: time.Millisecond}, "Pumps": {Pumps: 33}, "ClaimEvents": {ClaimEvents: 1}, "ClaimBytes": {ClaimBytes: 1},
-		"ProbeAwake": {ProbeAwake: time.Hour}, "RetryRefused": {RetryRefused: -1}, "schema": {Schema: "a;b"},
+		"ProbeAwake": {ProbeAwake: time.Hour}, "Park": {Park: 7}, "schema": {Schema: "a;b"},
 	} {
 		if _, err := relay.New(db.Pool, &memory{}, cfg); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: error %v", name, err)

@@ -20,14 +20,17 @@ type rowReader struct {
 	slab    []byte
 	bytes   map[int16]int // payload bytes and overhead per lane
 	e       event.Event
-	headers []byte
+	it      item
+	// parkEvent: an event is parked without its key.
+	parkEvent bool
+	headers   []byte
 }
 
 // slabSize is how many bytes of small payloads share an allocation. They live and die together, with their claim.
 const slabSize = 256 << 10
 
-func newRowReader() *rowReader {
-	return &rowReader{strings: make(map[string]string, 16), bytes: make(map[int16]int, Lanes)}
+func newRowReader(park Park) *rowReader {
+	return &rowReader{strings: make(map[string]string, 16), bytes: make(map[int16]int, Lanes), parkEvent: park == ParkEvent}
 }
 
 // interned scans a text column into a string of which there are few.
@@ -98,8 +101,55 @@ func (r *rowReader) targets() []any {
 func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
-		r.e.Position.First = true
+		r.e.Position.First, r.e.Position.Maybe = true, false
+		r.it = item{id: r.e.Position.Seq}
 		return r.add(c, at[r.e.Position.Lane])
+	})
+	return err
+}
+
+// readMarked reads what [rowReader.readNew] reads, in lanes that may have marks: the rows of marked keys have moved.
+func (r *rowReader) readMarked(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	var marked bool
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &marked}, r.targets()...)
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		l := at[r.e.Position.Lane]
+		if marked {
+			l.behind++
+			return nil
+		}
+		r.e.Position.First, r.e.Position.Maybe = true, false
+		r.it = item{id: r.e.Position.Seq}
+		return r.add(c, l)
+	})
+	return err
+}
+
+// readList reads released rows; like new ones, they have no number yet.
+func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	var alone, maybe bool
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &alone, &maybe}, r.targets()...)
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		r.e.Position.First, r.e.Position.Maybe = !maybe, maybe
+		r.it = item{id: r.e.Position.Seq, from: fromParked, alone: alone}
+		return r.add(c, at[r.e.Position.Lane])
+	})
+	return err
+}
+
+// readHeld reads held rows, whose numbers are theirs already.
+func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	it := item{from: fromHeld}
+	var maybe bool
+	targets := append([]any{&r.e.Position.Lane, &it.id, &r.e.Position.Seq, &it.partition, &it.sent, &maybe}, r.targets()...)
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		r.e.Position.First, r.e.Position.Maybe = !it.sent && !maybe, maybe
+		r.it = it
+		l := at[r.e.Position.Lane]
+		if l.first == 0 || r.e.Position.Seq < l.first {
+			l.first = r.e.Position.Seq
+		}
+		return r.add(c, l)
 	})
 	return err
 }
@@ -110,8 +160,9 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	defer rows.Close()
 	var first, seq int64
 	var lane int16
-	var gone bool
-	head, columns := []any{&lane, &first, &seq, &gone}, r.targets()
+	var gone, maybe bool
+	it := item{sent: true} // whoever made the entry may have sent it
+	head, columns := []any{&lane, &first, &seq, &gone, &it.id, &it.from, &it.partition, &it.alone, &maybe}, r.targets()
 	headOnly := append(slices.Clone(head), make([]any, len(columns))...) // nil targets are skipped
 	whole := append(slices.Clone(head), columns...)
 	for rows.Next() {
@@ -124,13 +175,11 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 			l.discarded++
 			continue
 		}
-		if _, done := l.acked[seq]; done {
-			continue // this relay has the ack already
-		}
 		if err := rows.Scan(whole...); err != nil {
 			return err
 		}
-		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First = lane, seq, false
+		r.e.Position.Lane, r.e.Position.Seq, r.e.Position.First, r.e.Position.Maybe = lane, seq, false, maybe
+		r.it = it
 		if err := r.add(c, l); err != nil {
 			return err
 		}
@@ -149,6 +198,9 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
 	l.count++
 	r.bytes[l.lane] += len(r.e.Payload) + eventOverhead
-	c.events = append(c.events, r.e)
+	if r.it.from != fromParked {
+		r.it.alone = r.parkEvent || r.e.Key == ""
+	}
+	c.events, c.items = append(c.events, r.e), append(c.items, r.it)
 	return nil
 }

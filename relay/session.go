@@ -30,7 +30,8 @@ type session struct {
 	// reopened is called when a lost connection was replaced, perhaps by one to another server.
 	reopened func()
 	warned   bool
-	scratch  []event.Event // the last claim's slice, for the next one
+	scratch  []event.Event // the last claim's slices, for the next one
+	items    []item
 }
 
 func (s *session) open(ctx context.Context) error {

@@ -16,11 +16,13 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 
-	claimed, discarded, published, attempts, settled, failures, unacked, taken, lost, stops prometheus.Counter
-	claimTime, publishTime, settleTime, requestTime                                         prometheus.Histogram
-	lanes, backlogEvents, backlogOldest, backlogAt                                          prometheus.Gauge
-	outage                                                                                  *prometheus.GaugeVec
-	outages, acked, ackedBytes, requests                                                    *prometheus.CounterVec
+	claimed, discarded, published, attempts, settled, failures, unacked, taken, lost prometheus.Counter
+	parked, behind, releasedEvents, held, drained                                    prometheus.Counter
+	closed                                                                           prometheus.Gauge
+	claimTime, publishTime, settleTime, requestTime                                  prometheus.Histogram
+	lanes, backlogEvents, backlogOldest, backlogAt                                   prometheus.Gauge
+	outage                                                                           *prometheus.GaugeVec
+	outages, acked, ackedBytes, requests                                             *prometheus.CounterVec
 
 	mu   sync.Mutex
 	gone map[string]error // what is away, and why
@@ -40,7 +42,12 @@ func newMetrics() *metrics {
 	m.unacked = m.counter("unacked_events_total", "Events that such rounds left; they are sent again.")
 	m.taken = m.counter("lanes_taken_total", "Lanes that this relay began to own.")
 	m.lost = m.counter("lanes_lost_total", "Lanes that another relay took, or whose owner was in doubt.")
-	m.stops = m.counter("lane_stops_total", "Times that a certain refusal by Kafka stopped a lane.")
+	m.parked = m.counter("parked_events_total", "Events that Kafka refused for certain, and those behind them, put into outbox_parked.")
+	m.behind = m.counter("parked_behind_events_total", "New events of parked keys, put behind them.")
+	m.releasedEvents = m.counter("released_events_total", "Events published out of outbox_parked.")
+	m.held = m.counter("held_events_total", "Events put into outbox_held, because their partition does not answer or their topic is refused.")
+	m.drained = m.counter("drained_events_total", "Events published out of outbox_held.")
+	m.closed = m.gauge("closed_partitions", "Partitions that do not answer and topics that are refused, whose events this relay holds.")
 	m.claimTime = m.histogram("claim_seconds", "Time of a claim, its commit included.")
 	m.publishTime = m.histogram("publish_seconds", "Time to publish a claim, repetitions included.")
 	m.settleTime = m.histogram("settle_seconds", "Time to settle a claim.")
@@ -144,8 +151,14 @@ func (m *metrics) relay() relay.Observer {
 				m.lost.Inc()
 			}
 		},
-		LaneStopped: func(int16, error) { m.stops.Inc() },
-		Outage:      m.setOutage,
+		Parked:   func(n int) { m.parked.Add(float64(n)) },
+		Behind:   func(n int) { m.behind.Add(float64(n)) },
+		Released: func(n int) { m.releasedEvents.Add(float64(n)) },
+		Held:     func(_ string, _ int32, n int) { m.held.Add(float64(n)) },
+		Drained:  func(n int) { m.drained.Add(float64(n)) },
+		Closed:   func(string, int32, error) { m.closed.Inc() },
+		Reopened: func(string, int32, time.Duration) { m.closed.Dec() },
+		Outage:   m.setOutage,
 	}
 }
 

@@ -30,7 +30,8 @@ type runCommand struct {
 	ClaimEvents   int           `default:"8000" help:"Most events of a claim, 32 to 100000."`
 	ClaimBytes    int           `default:"16777216" help:"Most bytes of a claim's payloads, at least 1048576. Memory grows with it."`
 	DrainTimeout  time.Duration `default:"20s" help:"How long a signalled relay may still publish what it has claimed; 0 for not at all."`
-	RetryRefused  time.Duration `default:"30s" help:"How long a lane waits after Kafka has refused one of its events for certain."`
+	HoldAfter     time.Duration `default:"5s" help:"How long a partition may not answer while others do, before its events are held and the others go on; negative: never."`
+	Park          string        `default:"key" enum:"key,event" help:"What is parked when Kafka refuses an event for certain: its key (later events wait, in order), or the event alone."`
 	ArchiveDays   int           `default:"0" help:"For how many days published events are kept in outbox_archive; 0: they are deleted."`
 	ProbeInterval time.Duration `default:"18ms" help:"Pause between two looks for events while there are some; at least 1ms."`
 
@@ -164,7 +165,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
 		Schema: c.Schema, Name: c.Name, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
 		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
-		RetryRefused: c.RetryRefused, ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.relay(),
+		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.relay(),
 	})
 	if err != nil {
 		_ = s.kafka.Close()
@@ -178,7 +179,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 func (c *runCommand) nothingIsZero() error {
 	for flag, zero := range map[string]bool{
 		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0, "claim-bytes": c.ClaimBytes == 0,
-		"retry-refused": c.RetryRefused == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,
+		"hold-after": c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,
 		"batch-bytes": c.BatchBytes == 0, "stalled-after": c.StalledAfter <= 0, "memory-limit": c.MemoryLimit == 0,
 	} {
 		if zero {
@@ -186,6 +187,13 @@ func (c *runCommand) nothingIsZero() error {
 		}
 	}
 	return nil
+}
+
+func (c *runCommand) park() relay.Park {
+	if c.Park == "event" {
+		return relay.ParkEvent
+	}
+	return relay.ParkKey
 }
 
 // drainTimeout: zero is none, as it is for everyone who writes it.

@@ -1,0 +1,163 @@
+package relay
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// wholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events go.
+const wholeTopic int32 = -1
+
+// place is where events go that succeed or fail together.
+type place struct {
+	topic     string
+	partition int32
+}
+
+// health is what a relay knows of the places that it sends to: which fail, and which are closed, so that their events are
+// held. It is in memory only. What is held says by itself that it must go first, whoever owns the lane.
+type health struct {
+	holdAfter time.Duration
+	trouble   atomic.Bool  // something fails or is closed: only then does anybody need to know an event's partition
+	acked     atomic.Int64 // when anything was last acked, in nanoseconds since born; 0: never
+	born      time.Time
+	changed   chan struct{} // a place was closed
+
+	mu      sync.Mutex
+	failing map[place]time.Time // since when
+	closed  map[place]*closure
+}
+
+// closure is a closed place, and when it is tried next.
+type closure struct {
+	since time.Time
+	next  time.Time
+	pause *backoff.ExponentialBackOff
+}
+
+func newHealth(holdAfter time.Duration) *health {
+	return &health{
+		holdAfter: holdAfter, born: time.Now(), changed: make(chan struct{}, 1),
+		failing: map[place]time.Time{}, closed: map[place]*closure{},
+	}
+}
+
+// ack notes that something was acked, and where: asked only while there is trouble.
+func (h *health) ack(where func() map[place]bool) {
+	h.acked.Store(int64(time.Since(h.born)))
+	if !h.trouble.Load() {
+		return
+	}
+	places := where()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for p := range places {
+		delete(h.failing, p)
+	}
+	h.settle()
+}
+
+// fail notes an attempt, begun at a time, that left events of a place without an ack. It reports true when the place has
+// failed for long enough while others answer: from now on it is closed.
+//
+// Others answer when something was acked since the place began to fail: it was not this one. Where nothing else was
+// tried meanwhile, they count as answering if they ever did and none of them is in trouble too: a cluster that is away
+// shows itself by the second place, and then the claim is kept.
+func (h *health) fail(p place, began time.Time) (closed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	since, ok := h.failing[p]
+	if !ok {
+		since = began
+		h.failing[p] = since
+	}
+	h.settle()
+	acked := time.Duration(h.acked.Load())
+	othersAnswer := acked > since.Sub(h.born) || (acked > 0 && len(h.failing) == 1 && len(h.closed) == 0)
+	if h.holdAfter < 0 || time.Since(since) < h.holdAfter || !othersAnswer {
+		return false
+	}
+	delete(h.failing, p)
+	return h.shut(p)
+}
+
+// refuse closes a topic. It reports whether it was open.
+func (h *health) refuse(topic string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.shut(place{topic, wholeTopic})
+}
+
+func (h *health) shut(p place) bool {
+	if h.closed[p] != nil {
+		return false
+	}
+	c := &closure{since: time.Now(), pause: newBackOff()}
+	c.next = c.since.Add(c.pause.NextBackOff())
+	h.closed[p] = c
+	h.settle()
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// open ends a closure. It returns how long it lasted; false: there was none.
+func (h *health) open(p place) (time.Duration, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.closed[p]
+	if c == nil {
+		return 0, false
+	}
+	delete(h.closed, p)
+	h.settle()
+	return time.Since(c.since), true
+}
+
+// snapshot returns the closed places as of now: one pass over a claim must see one state.
+func (h *health) snapshot() map[place]bool {
+	if !h.trouble.Load() {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make(map[place]bool, len(h.closed))
+	for p := range h.closed {
+		out[p] = true
+	}
+	return out
+}
+
+// due returns the closed places to try now, each with its next try set, and when to look again.
+func (h *health) due(now time.Time) (places []place, next time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for p, c := range h.closed {
+		if !now.Before(c.next) {
+			c.next = now.Add(c.pause.NextBackOff())
+			places = append(places, p)
+		}
+		if next.IsZero() || c.next.Before(next) {
+			next = c.next
+		}
+	}
+	return places, next
+}
+
+// settle renews trouble.
+func (h *health) settle() { h.trouble.Store(len(h.failing)+len(h.closed) > 0) }
+
+// age is how long a place has been closed; 0: it is not.
+func (h *health) age(p place) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c := h.closed[p]; c != nil {
+		return time.Since(c.since)
+	}
+	return 0
+}

@@ -1,0 +1,265 @@
+package relay
+
+// What stands beside the outbox, in claims and settles (PROTOCOL P3.2, P3.5, P4). The statements compare owner and fence
+// as those of queries.go do, and those of a settle also that its own journal entry is still there.
+const (
+	// What a lane has beside its events: whether anything is parked, and whether some of it is to be released.
+	sqlLook = `-- relay: look
+select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
+		or exists (select from {schema}outbox_parked p where p.lane = l.lane),
+	exists (select from {schema}outbox_parked_key k where k.lane = l.lane and k.state = 'releasing')
+		or exists (select from {schema}outbox_parked p where p.lane = l.lane and p.releasing)
+from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
+
+	// The topics and partitions that a lane holds events of, each found by one step in the index.
+	sqlLookHeld = `-- relay: look held
+with recursive g as (
+	select n.* from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select h.lane, h.topic, h.partition from {schema}outbox_held h where h.lane = l.lane order by h.topic, h.partition limit 1) n
+	union all
+	select n.* from g cross join lateral (
+		select h.lane, h.topic, h.partition from {schema}outbox_held h
+		where h.lane = g.lane and (h.topic, h.partition) > (g.topic, g.partition) order by h.topic, h.partition limit 1) n
+)
+select lane, topic, partition from g`
+
+	// As take, for lanes that may have marks: rows of marked keys move behind their lists instead (PROTOCOL P4).
+	sqlTakeMarked = `-- relay: take marked
+with ids as materialized (
+	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
+		and $10::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+), mine as materialized (
+	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
+		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+), picked as materialized (
+	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
+		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key, '\', '\\')::bytea)) as marked
+	from mine m cross join lateral (
+		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+			coalesce(e.event_time, e.created_at) as at,
+			sum(coalesce(octet_length(e.payload), 0) + $7) over (order by e.id rows unbounded preceding) as bytes
+		from {schema}outbox_event e
+		where e.lane = m.lane and e.id > m.floor
+		order by e.id
+		limit $5
+	) p
+	where p.bytes <= $6 or p.bytes = coalesce(octet_length(p.payload), 0) + $7
+), behind as (
+	delete from {schema}outbox_event e using picked p where p.marked and e.lane = p.lane and e.id = p.id
+	returning e.*
+), put as (
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+		type, content_type, headers, payload, event_time, created_at)
+	select lane, id, false, false, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	from behind
+), entry as (
+	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	from picked where not marked group by lane
+)
+select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case when not marked then headers end,
+	case when not marked then payload end, at from picked`
+
+	// Held events of partitions that answer again, under the numbers that they have.
+	sqlDrain = `-- relay: drain
+with mine as materialized (
+	select l.lane
+	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+), picked as materialized (
+	select p.*
+	from mine m
+	join unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[], $8::integer[]) g (lane, topic, partition, most, bytes) on g.lane = m.lane
+	cross join lateral (
+		select h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.type,
+			h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
+			sum(coalesce(octet_length(h.payload), 0) + $9) over (order by h.seq rows unbounded preceding) as sum
+		from {schema}outbox_held h
+		where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
+		order by h.seq
+		limit g.most
+	) p
+	where p.sum <= g.bytes or p.sum = coalesce(octet_length(p.payload), 0) + $9
+), entry as (
+	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
+	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked group by lane
+)
+select lane, id, seq, partition, sent, maybe, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
+
+	// A mark goes only here, under the lane's lock and with an empty list.
+	sqlUnmark = `-- relay: unmark
+delete from {schema}outbox_parked_key k where k.key_hash in (
+	select r.key_hash from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing' order by m.since limit $4) r
+	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
+
+	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the list:
+	// nothing comes back into outbox_event, where a late commit would overtake it.
+	sqlList = `-- relay: list
+with mine as materialized (
+	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+), picked as materialized (
+	select p.*, m.next
+	from mine m cross join lateral (
+		select r.*, sum(r.size) over (order by r.id rows unbounded preceding) as bytes
+		from (
+			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + $7 as size
+			from (select k.key_hash from {schema}outbox_parked_key k
+				where k.lane = m.lane and k.state = 'releasing' order by k.since limit $5) k
+			cross join lateral (
+				select p.lane, p.id, p.payload from {schema}outbox_parked p
+				where p.key_hash = k.key_hash and not p.alone order by p.id limit $5) w
+			union all
+			select * from (
+				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + $7
+				from {schema}outbox_parked p where p.lane = m.lane and p.releasing order by p.id limit $5) a
+		) r
+		order by r.id
+		limit $5
+	) p
+	where p.bytes <= $6 or p.bytes = p.size
+), entry as (
+	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	from picked group by lane
+)
+select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers, p.payload,
+	coalesce(p.event_time, p.created_at)
+from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id`
+
+	sqlSettleAcked = `-- relay: settle acked
+with own as materialized (
+	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+), v as materialized (
+	select v.lane, v.id from unnest($5::smallint[], $6::bigint[]) v (lane, id) where v.lane in (select lane from own)
+), taken as (
+	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+), drained as (
+	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+), released as (
+	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+)
+select count(*) from v`
+
+	// Refused events and those of their keys. A mark stands only where a row was moved: an event that was discarded
+	// meanwhile parks nothing.
+	sqlSettlePark = `-- relay: settle park
+with own as materialized (
+	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+), v as materialized (
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::boolean[], $8::boolean[], $9::integer[], $10::text[], $11::text[])
+		v (lane, id, alone, sent, attempts, reason, code)
+	where v.lane in (select lane from own)
+), taken as (
+	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	returning e.lane, e.id, v.alone, v.sent as maybe, v.attempts, v.reason, v.code, e.message_id, e.source, e.tenant, e.topic, e.key,
+		e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
+), unheld as (
+	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+	returning h.lane, h.id, v.alone, v.sent or h.sent or h.maybe as maybe, v.attempts, v.reason, v.code, h.message_id, h.source,
+		h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload, h.event_time, h.created_at
+), again as (
+	update {schema}outbox_parked p set releasing = false, attempts = p.attempts + v.attempts,
+		maybe_published = p.maybe_published or v.sent,
+		reason = case when v.attempts > 0 then v.reason else p.reason end,
+		code = case when v.attempts > 0 then v.code else p.code end
+	from v where p.lane = v.lane and p.id = v.id
+	returning p.lane, p.tenant, p.topic, p.key, p.alone, v.attempts, v.reason, v.code
+), moved as (
+	select * from taken union all select * from unheld
+), put as (
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source, tenant, topic,
+		key, type, content_type, headers, payload, event_time, created_at)
+	select lane, id, alone, maybe, attempts, case when attempts > 0 then reason else '' end, case when attempts > 0 then code else '' end,
+		message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	from moved
+)
+insert into {schema}outbox_parked_key (lane, tenant, topic, key, reason, code)
+select distinct on (m.tenant, m.topic, m.key) m.lane, m.tenant, m.topic, m.key, m.reason, m.code
+from (
+	select lane, tenant, topic, key, attempts, reason, code from moved where not alone
+	union all
+	select lane, tenant, topic, key, attempts, reason, code from again where not alone
+) m
+order by m.tenant, m.topic, m.key, m.attempts desc
+on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason, code = excluded.code`
+
+	// The rest of a parked key that is held joins its list: left behind, it would be sent before the list, or after.
+	sqlSettleBehind = `-- relay: settle behind
+with own as materialized (
+	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+), k as materialized (
+	select distinct k.key_hash from unnest($5::text[], $6::text[], $7::text[]) v (tenant, topic, key)
+	join {schema}outbox_parked_key k
+		on k.key_hash = sha256(replace(v.topic || '/' || octet_length(v.tenant)::text || '/' || v.tenant || v.key, '\', '\\')::bytea)
+	where k.state = 'parked' and k.lane in (select lane from own)
+), unheld as (
+	delete from {schema}outbox_held h using k where h.key_hash = k.key_hash and h.key <> '' returning h.*
+)
+insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
+	content_type, headers, payload, event_time, created_at)
+select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+from unheld`
+
+	// Events that cannot be sent now. Those that are held already stay, perhaps for another partition than was thought.
+	sqlSettleHold = `-- relay: settle hold
+with own as materialized (
+	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+), v as materialized (
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[], $8::integer[], $9::boolean[]) v (lane, id, seq, partition, sent)
+	where v.lane in (select lane from own)
+), taken as (
+	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	returning e.lane, e.id, e.topic, v.partition, v.seq, v.sent, false as maybe, e.message_id, e.source, e.tenant, e.key, e.type,
+		e.content_type, e.headers, e.payload, e.event_time, e.created_at
+), listed as (
+	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+	returning p.lane, p.id, p.topic, v.partition, v.seq, v.sent, p.maybe_published as maybe, p.message_id, p.source, p.tenant, p.key,
+		p.type, p.content_type, p.headers, p.payload, p.event_time, p.created_at
+), stays as (
+	update {schema}outbox_held h set partition = v.partition, sent = h.sent or v.sent
+	from v where h.lane = v.lane and h.id = v.id and (h.partition <> v.partition or v.sent and not h.sent)
+)
+insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type,
+	headers, payload, event_time, created_at)
+select * from taken union all select * from listed`
+
+	sqlSettleEntries = `-- relay: settle entries
+delete from {schema}outbox_claim c
+using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
+where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
+returning c.lane`
+
+	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is.
+	sqlTry = `-- relay: try
+update {schema}outbox_held t set sent = true
+from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+cross join lateral (
+	select h.lane, h.id from {schema}outbox_held h
+	where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 1) h
+where t.lane = h.lane and t.id = h.id
+returning t.lane, t.id, t.seq, t.partition, t.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type, t.content_type,
+	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
+)

@@ -1,0 +1,111 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
+const keepClosed = 10 * time.Second
+
+// revive tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try may
+// last as long as the publisher's time-out.
+func (r *Relay) revive(ctx, work context.Context) {
+	s := r.session("reviver")
+	defer s.close()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.health.changed:
+		case <-timer.C:
+		}
+		due, next := r.health.due(time.Now())
+		if len(due) > 0 {
+			r.postgres.report(r.tryClosed(work, s, due), s.opened)
+			_, next = r.health.due(time.Time{})
+		}
+		wait := time.Hour
+		if !next.IsZero() {
+			wait = max(time.Until(next), time.Millisecond)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// tryClosed sends the first held event of each place. It is the next one that its lane has to send there, so the order
+// holds whatever becomes of it; sent again by the claim that drains, it is a repetition under the same number.
+func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error {
+	found, without := r.lanes.holding(places)
+	for _, at := range without {
+		if r.health.age(at) > keepClosed || (at.partition == wholeTopic && r.lanes.holdsAny(at)) {
+			r.reopen(at) // whoever sends there next finds out
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	heads, events, err := r.heads(ctx, s, found)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	grants := make([]grant, 0, len(found))
+	for _, g := range found {
+		grants = append(grants, g)
+	}
+	held, release := r.whileHeld(ctx, grants)
+	defer release()
+	if held.Err() != nil {
+		return nil
+	}
+	verdicts := r.to.Publish(held, events)
+	for i, err := range verdicts {
+		if i >= len(heads) {
+			break
+		}
+		switch scope, refused := rejected(err); {
+		case err == nil, refused && scope == scopeRecord: // it answers; the claim that drains parks what it refuses
+			r.health.ack(func() map[place]bool { return map[place]bool{heads[i]: true} })
+			r.reopen(heads[i])
+		case refused && heads[i].partition != wholeTopic:
+			r.closeTopic(heads[i].topic, err)
+		}
+	}
+	return nil
+}
+
+// heads reads the first held event of each place, after noting that it is sent, and with the barrier of a claim.
+func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (heads []place, events []event.Event, err error) {
+	var set, locks laneKeys
+	var topics []string
+	var partitions []int32
+	for at, g := range found {
+		set.lanes, set.fences = append(set.lanes, g.lane), append(set.fences, g.fence)
+		topics, partitions = append(topics, at.topic), append(partitions, at.partition)
+		locks.lanes, locks.fences = append(locks.lanes, g.lane), append(locks.fences, g.fence)
+	}
+	c, at := &claim{}, map[int16]*laneClaim{}
+	for _, lane := range locks.lanes {
+		at[lane] = &laneClaim{}
+	}
+	rows, same := newRowReader(r.cfg.Park), true
+	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, locks.lanes, locks.fences, r.owner)
+		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
+		b.Queue(r.q.try, set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
+	}))
+	if err != nil || !same { // a claim raises the incarnation
+		return nil, nil, err
+	}
+	for i := range c.events {
+		c.events[i].Position.Epoch = c.epoch
+		heads = append(heads, place{c.events[i].Topic, c.items[i].partition})
+	}
+	return heads, c.events, nil
+}

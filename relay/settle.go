@@ -1,0 +1,259 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// settling is a settle while it is put together: what becomes of the events of the lanes whose claim is complete.
+type settling struct {
+	lanes []laneClaim
+	plain laneKeys // lanes of which everything is acked and stands in the outbox: one statement does it all
+	mixed laneKeys
+	count outcome
+	added map[int16][]place // groups that lanes have after it
+	parks map[int16]bool    // lanes that have something parked after it
+
+	acked struct {
+		lanes []int16
+		ids   []int64
+	}
+	hold struct {
+		lanes      []int16
+		ids, seqs  []int64
+		partitions []int32
+		sent       []bool
+	}
+	park struct {
+		lanes         []int16
+		ids           []int64
+		alone, sent   []bool
+		attempts      []int32
+		reason, code  []string
+		tenant, topic []string // of keys
+		key           []string
+		refused       int
+		first         uuid.UUID // the first event that was refused, for the log
+		firstTopic    string
+		firstReason   refusal
+	}
+}
+
+// laneKeys are the parameters that every statement of a settle begins with.
+type laneKeys struct {
+	lanes          []int16
+	fences, firsts []int64
+}
+
+func (k *laneKeys) add(l *laneClaim) {
+	k.lanes, k.fences, k.firsts = append(k.lanes, l.lane), append(k.fences, l.fence), append(k.firsts, l.first)
+}
+
+// outcome counts events by what a settle did with them.
+type outcome struct {
+	acked, drained, released int // published: in all, of those from held, and from the lists of parked keys
+	parked                   int
+	held                     map[place]int // newly held
+}
+
+// finish settles the lanes that are complete and gives all lanes back.
+func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
+	set := &settling{added: map[int16][]place{}, parks: map[int16]bool{}, count: outcome{held: map[place]int{}}}
+	for i := range c.lanes {
+		l := c.lanes[i]
+		switch {
+		case result.left[l.lane]:
+			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready, s.doubt = true, true, s.doubt || result.late })
+		case l.first == 0:
+			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready = false, r.more(s, l.behind > 0 || l.work != takeNew) })
+		default:
+			set.lanes = append(set.lanes, l)
+		}
+	}
+	if len(set.lanes) == 0 {
+		return nil
+	}
+	set.gather(c)
+	since := time.Now()
+	settled, err := r.settleForSure(ctx, s, set)
+	for _, l := range set.lanes {
+		switch {
+		case err != nil && !pgerr.CommitUnknown(err) && !errors.Is(err, errBarrier):
+			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready = true, true })
+		case err != nil || !settled[l.lane]:
+			r.giveBack([]grant{l.grant}, func(s *laneState) { s.doubt = true })
+		default:
+			r.giveBack([]grant{l.grant}, func(s *laneState) {
+				s.fresh, s.parked = false, s.parked || set.parks[l.lane]
+				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
+				s.ready = r.more(s, l.full)
+			})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("relay: settle: %w", err)
+	}
+	r.moved.Store(time.Now().UnixNano())
+	r.tell(set, time.Since(since))
+	return nil
+}
+
+// more reports whether a lane has something to do at once.
+func (r *Relay) more(l *laneState, rows bool) bool {
+	return rows || l.releasing || len(r.answering(l.groups)) > 0
+}
+
+// gather sorts the events of complete lanes by their fates.
+func (set *settling) gather(c *claim) {
+	at := make(map[int16]*laneClaim, len(set.lanes))
+	mixed := make(map[int16]bool, len(set.lanes))
+	for i := range set.lanes {
+		l := &set.lanes[i]
+		at[l.lane] = l
+		mixed[l.lane] = l.work != takeNew
+	}
+	for i := range c.items {
+		it := &c.items[i]
+		if it.from != fromOutbox || it.fate != acked {
+			mixed[c.events[i].Position.Lane] = true
+		}
+	}
+	for i := range set.lanes {
+		if l := &set.lanes[i]; mixed[l.lane] {
+			set.mixed.add(l)
+		} else {
+			set.plain.add(l)
+			set.count.acked += l.count
+		}
+	}
+	for i := range c.items {
+		if l := at[c.events[i].Position.Lane]; l != nil && mixed[l.lane] {
+			set.gatherOne(c, i, l)
+		}
+	}
+}
+
+func (set *settling) gatherOne(c *claim, i int, l *laneClaim) {
+	e, it := &c.events[i], &c.items[i]
+	switch it.fate {
+	case acked:
+		set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
+		set.count.acked++
+		switch it.from {
+		case fromHeld:
+			set.count.drained++
+		case fromParked:
+			set.count.released++
+		case fromOutbox:
+		}
+	case held:
+		h, to := &set.hold, place{e.Topic, it.partition}
+		h.lanes, h.ids, h.seqs = append(h.lanes, l.lane), append(h.ids, it.id), append(h.seqs, e.Position.Seq)
+		h.partitions, h.sent = append(h.partitions, it.partition), append(h.sent, it.sent)
+		if it.from != fromHeld {
+			set.count.held[to]++
+		}
+		if !l.holds(to) && !slices.Contains(set.added[l.lane], to) {
+			set.added[l.lane] = append(set.added[l.lane], to)
+		}
+	case parked:
+		p := &set.park
+		attempts := int32(1)
+		if it.behind {
+			attempts = 0
+		} else if p.refused++; p.refused == 1 {
+			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.refusal
+		}
+		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.lane), append(p.ids, it.id), append(p.alone, it.alone), append(p.sent, it.sent)
+		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.refusal.reason), append(p.code, it.refusal.code)
+		if !it.alone {
+			if !it.behind {
+				p.tenant, p.topic, p.key = append(p.tenant, e.Tenant), append(p.topic, e.Topic), append(p.key, e.Key)
+			}
+		}
+		set.parks[l.lane] = true
+		set.count.parked++
+	case undecided: // not in a lane that is complete
+	}
+}
+
+// settleForSure repeats a settle that certainly did not happen (a lock timeout, a deadlock), as long as the lanes are
+// ours: to claim them again instead would publish everything twice.
+func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
+	pause := newBackOff()
+	for {
+		settled, err = r.settle(ctx, s, set)
+		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
+			return settled, err
+		}
+		r.postgres.report(err, s.opened)
+		pauseFor(ctx, pause.NextBackOff())
+	}
+}
+
+// settle deletes the journal entries of the lanes, and the events that they name or moves them to where they wait. It
+// returns the lanes whose entries were there; in the others it changed nothing.
+func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
+	settled = make(map[int16]bool, len(set.lanes))
+	read := func(rows pgx.Rows) error { return eachLane(rows, func(lane int16) { settled[lane] = true }) }
+	both := laneKeys{lanes: slices.Concat(set.plain.lanes, set.mixed.lanes), fences: slices.Concat(set.plain.fences, set.mixed.fences)}
+	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, both.lanes, both.fences, r.owner)
+		if k := &set.plain; len(k.lanes) > 0 {
+			b.Queue(r.q.settle, k.lanes, k.fences, r.owner, k.firsts).Query(read)
+		}
+		if k := &set.mixed; len(k.lanes) > 0 {
+			// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
+			if a := &set.acked; len(a.lanes) > 0 {
+				b.Queue(r.q.settleAcked, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids)
+			}
+			if p := &set.park; len(p.lanes) > 0 {
+				b.Queue(r.q.settlePark, k.lanes, k.fences, r.owner, k.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
+			}
+			if p := &set.park; len(p.key) > 0 {
+				b.Queue(r.q.settleBehind, k.lanes, k.fences, r.owner, k.firsts, p.tenant, p.topic, p.key)
+			}
+			if h := &set.hold; len(h.lanes) > 0 {
+				b.Queue(r.q.settleHold, k.lanes, k.fences, r.owner, k.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
+			}
+			b.Queue(r.q.settleEntries, k.lanes, k.fences, r.owner, k.firsts).Query(read)
+		}
+	}))
+	return settled, err
+}
+
+// tell says what a settle did.
+func (r *Relay) tell(set *settling, took time.Duration) {
+	o, n := &r.cfg.Observer, &set.count
+	if n.acked > 0 && o.Settled != nil {
+		o.Settled(n.acked, took)
+	}
+	if n.drained > 0 && o.Drained != nil {
+		o.Drained(n.drained)
+	}
+	if n.released > 0 && o.Released != nil {
+		o.Released(n.released)
+	}
+	for at, count := range n.held {
+		if o.Held != nil {
+			o.Held(at.topic, at.partition, count)
+		}
+	}
+	if n.parked == 0 {
+		return
+	}
+	if o.Parked != nil {
+		o.Parked(n.parked)
+	}
+	p := &set.park
+	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", p.refused,
+		"first", p.first, "topic", p.firstTopic, "code", p.firstReason.code, "reason", p.firstReason.reason)
+}

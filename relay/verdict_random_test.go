@@ -1,0 +1,255 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestP4EverythingAtOnce: two relays that come and go, a broker that loses answers, refuses records and topics, goes away
+// by partitions and writes late, and an operator who releases and discards. In the end all that was not discarded is
+// published, first occurrences are in order, and consumers by id and by number apply each event once.
+// EFFECTONCE_TEST_SEED repeats a run; EFFECTONCE_TEST_RUNS does more of them.
+func TestP4EverythingAtOnce(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("EFFECTONCE_TEST_SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	runs, _ := strconv.Atoi(os.Getenv("EFFECTONCE_TEST_RUNS"))
+	for i := range uint64(max(runs, 2)) {
+		t.Run(strconv.FormatUint(seed+i, 10), func(t *testing.T) {
+			t.Parallel()
+			newWeek(t, seed+i).run(t)
+		})
+	}
+}
+
+// week is the scene.
+type week struct {
+	db     *pgtest.DB
+	b      *broker
+	rnd    *rand.Rand // of the test's goroutine
+	inside *rand.Rand // of the broker, under its lock
+	park   relay.Park
+
+	dead      map[int32]int  // partition: calls for which it stays away
+	forbidden map[string]int // topic: calls for which it is refused
+	next      map[string]int // by key
+	discarded map[uuid.UUID]bool
+}
+
+const (
+	weekKeys   = 24
+	weekRounds = 30
+)
+
+func newWeek(t *testing.T, seed uint64) *week {
+	w := &week{
+		db: pgtest.New(t, migrations.Outbox), b: newBroker(4), rnd: rand.New(rand.NewPCG(seed, 1)), inside: rand.New(rand.NewPCG(seed, 2)),
+		dead: map[int32]int{}, forbidden: map[string]int{}, next: map[string]int{}, discarded: map[uuid.UUID]bool{},
+	}
+	w.b.set(w.verdict)
+	return w
+}
+
+// verdict is a bad week. It runs under the broker's lock.
+func (w *week) verdict(e *event.Event, partition int32) answer {
+	rnd := w.inside
+	if w.dead[partition] > 0 {
+		w.dead[partition]--
+		return answer{err: errAway, written: rnd.IntN(4) == 0}
+	}
+	if w.forbidden[e.Topic] > 0 {
+		w.forbidden[e.Topic]--
+		return forbidden
+	}
+	switch n := rnd.IntN(1000); {
+	case n < 4:
+		return tooLarge
+	case n < 10:
+		return answer{err: errAway, written: true}
+	case n < 14:
+		return answer{err: errAway, late: true}
+	case n < 16:
+		w.dead[partition] = 1 + rnd.IntN(60)
+		return answer{err: errAway}
+	case n == 16:
+		w.forbidden[e.Topic] = 1 + rnd.IntN(40)
+		return forbidden
+	}
+	return answer{}
+}
+
+func (w *week) run(t *testing.T) {
+	o := operator(t, w.db)
+	relays := []func(){w.relay(t), w.relay(t)}
+	for range weekRounds {
+		w.append(t, 60)
+		w.lateWrites()
+		switch n := w.rnd.IntN(6); {
+		case n < 2:
+			relays[n]()
+			relays[n] = w.relay(t)
+		case n < 4:
+			w.operate(t, o)
+		}
+		w.settleDown(t, 200)
+	}
+	w.b.set(nil)
+	w.lateWrites()
+	pgtest.Await(t, "everything to be published", func() (bool, error) {
+		w.release(t, o, 1)
+		return pgtest.One[bool](t, w.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
+			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`), nil
+	})
+	for _, stop := range relays {
+		stop()
+	}
+	w.check(t)
+}
+
+// settleDown waits until some work is done, and not for all of it.
+func (w *week) settleDown(t *testing.T, most int) {
+	t.Helper()
+	pgtest.Await(t, "the backlog to shrink", func() (bool, error) {
+		return pgtest.One[int](t, w.db, `select count(*) from outbox_event`) < most, nil
+	})
+}
+
+// relay starts one that is stopped without mercy: what it has claimed stays open.
+func (w *week) relay(t *testing.T) (stop func()) {
+	t.Helper()
+	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
+		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, 320, -1, w.park
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(ctx) })
+	stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+func (w *week) append(t *testing.T, n int) {
+	t.Helper()
+	var keys, topics, payloads []string
+	for range n {
+		key := "k" + strconv.Itoa(w.rnd.IntN(weekKeys))
+		topic := "t" + strconv.Itoa(len(key)%2) // a key stays in its topic
+		keys, topics, payloads = append(keys, key), append(topics, topic), append(payloads, strconv.Itoa(w.next[key]))
+		w.next[key]++
+	}
+	w.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select topic, key, 'T', convert_to(payload, 'UTF8')
+		from unnest($1::text[], $2::text[], $3::text[]) with ordinality u (topic, key, payload, n) order by n`, topics, keys, payloads)
+}
+
+// lateWrites lets requests arrive that were given up long ago.
+func (w *week) lateWrites() {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	for _, request := range w.b.late {
+		w.b.log = append(w.b.log, request...)
+	}
+	w.b.late = nil
+}
+
+func (w *week) operate(t *testing.T, o *relay.Operator) {
+	t.Helper()
+	w.release(t, o, 2)
+	if w.rnd.IntN(4) > 0 {
+		return
+	}
+	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		if e.Attempts > 0 && w.rnd.IntN(3) == 0 {
+			if _, err := o.DiscardEvent(t.Context(), e.ID, "a test"); err == nil {
+				w.discarded[e.MessageID] = true
+			}
+		}
+	}
+}
+
+// release lets one in n go.
+func (w *week) release(t *testing.T, o *relay.Operator, n int) {
+	t.Helper()
+	keys, err := o.BlockedKeys(t.Context(), relay.BlockedFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		if !k.Releasing && w.rnd.IntN(n) == 0 {
+			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // it may be gone by now
+		}
+	}
+	alone, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range alone {
+		if e.Alone && !e.Releasing && w.rnd.IntN(n) == 0 {
+			_ = o.ReleaseEvent(t.Context(), e.ID, "a test")
+		}
+	}
+}
+
+func (w *week) check(t *testing.T) {
+	t.Helper()
+	log := w.b.events()
+	next, seen, total := map[string]int{}, map[uuid.UUID]bool{}, 0
+	gaps := map[string]map[int]bool{}
+	for _, e := range log {
+		if seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
+		n, _ := strconv.Atoi(string(e.Payload))
+		if w.discarded[e.ID] {
+			continue // it may come once, late
+		}
+		if w.park == relay.ParkKey && n < next[e.Key] {
+			t.Fatalf("key %s: %d first occurs after %d", e.Key, n, next[e.Key]-1)
+		}
+		for missing := next[e.Key]; missing < n; missing++ {
+			if gaps[e.Key] == nil {
+				gaps[e.Key] = map[int]bool{}
+			}
+			gaps[e.Key][missing] = true
+		}
+		delete(gaps[e.Key], n)
+		next[e.Key] = max(next[e.Key], n+1)
+	}
+	missing := 0
+	for key, n := range w.next {
+		total += n
+		missing += len(gaps[key]) + n - next[key]
+	}
+	never := 0
+	for id := range w.discarded {
+		if !seen[id] {
+			never++
+		}
+	}
+	if missing > len(w.discarded) || len(seen)+never != total {
+		t.Errorf("%d events of %d are missing, %d were discarded, %d of them never sent", missing, total, len(w.discarded), never)
+	}
+	if len(w.discarded) == 0 || w.park == relay.ParkKey {
+		watermark(t, log)
+	}
+	t.Log(fmt.Sprint(total, " events, ", len(log), " records, ", len(w.discarded), " discarded"))
+}
