@@ -18,6 +18,7 @@ grant select, insert, update, delete on relay_member, outbox_held, outbox_parked
 -- `relay archive maintain`.
 grant select, insert on outbox_archive to {role}_relay;
 grant usage on sequence outbox_archive_pos_seq to {role}_relay;
+grant select, insert, delete on outbox_paused_topic to {role}_relay;
 -- What people did is written and read, and never changed.
 grant select, insert on outbox_audit to {role}_relay;
 -- The floor and `relay doctor` read the sequence's last value; nobody but the table draws from it.

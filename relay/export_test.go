@@ -18,6 +18,7 @@ var Queries = map[string]string{
 	"forward": sqlForward, "fence": sqlFence, "newIncarnation": sqlNewIncarnation, "epoch": sqlEpoch, "waiting": sqlWaiting,
 	"archiveDays": sqlArchiveDays, "archiveLock": sqlArchiveLock, "cleanArchive": sqlCleanArchive, "replayPlan": sqlReplayPlan,
 	"replayHead": sqlReplayHead, "replay": sqlReplay, "replayRoom": sqlReplayRoom,
+	"listTopics": sqlListTopics, "pause": sqlPause, "resume": sqlResume, "uncertain": sqlUncertain, "accept": sqlAccept,
 	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 

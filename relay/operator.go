@@ -32,6 +32,7 @@ type Operator struct {
 
 	fence   fenceQueries
 	archive archiveQueries
+	topics  topicQueries
 }
 
 // NewOperator makes an Operator. The operator is the person's name, for the audit. An empty schema is the connection's
@@ -47,7 +48,7 @@ func NewOperator(db *pgxpool.Pool, schema, operator string) (*Operator, error) {
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
 	prefix, _ := pgschema.Prefix(schema) // newOperatorQueries has found it good
-	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix), archive: newArchiveQueries(prefix)}, nil
+	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix), archive: newArchiveQueries(prefix), topics: newTopicQueries(prefix)}, nil
 }
 
 // audited is what the audit keeps of an action. Detail never has payloads.

@@ -52,6 +52,7 @@ type cli struct {
 	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
 	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Replay  replayCommand  `cmd:"" help:"Publish archived events once more."`
+	Topics  topicsCommand  `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
 	Archive struct {
 		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the archive of published events."`
@@ -95,7 +96,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		return codeUsage
 	}
 	p := &program{log: log, env: env, stdout: stdout}
-	switch parsed.Command() {
+	switch verb := parsed.Command(); verb {
 	case "run":
 		err = c.Run.run(ctx, p)
 	case "migrate":
@@ -104,6 +105,8 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		err = c.Status.run(ctx, p)
 	case "fence":
 		err = c.Fence.run(ctx, p)
+	case "topics list", "topics accept", "topics pause", "topics resume":
+		err = c.Topics.run(ctx, p, verb)
 	case "replay":
 		err = c.Replay.run(ctx, p)
 	case "archive maintain":

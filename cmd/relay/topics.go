@@ -1,0 +1,150 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// topicsCommand is what people do with topics.
+type topicsCommand struct {
+	List   topicsListCommand   `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
+	Accept topicsAcceptCommand `cmd:"" help:"Accept that a topic has another partition count."`
+	Pause  topicsPauseCommand  `cmd:"" help:"Set a topic's events aside instead of publishing them."`
+	Resume topicsResumeCommand `cmd:"" help:"Publish what was set aside, and go on."`
+}
+
+func (c *topicsCommand) run(ctx context.Context, p *program, verb string) error {
+	switch verb {
+	case "topics list":
+		return c.List.run(ctx, p)
+	case "topics accept":
+		return c.Accept.run(ctx, p)
+	case "topics pause":
+		return c.Pause.run(ctx, p)
+	}
+	return c.Resume.run(ctx, p)
+}
+
+type topicsListCommand struct {
+	database
+	JSON    bool          `name:"json" help:"Print JSON instead of a table."`
+	Timeout time.Duration `default:"30s" help:"How long it may take; it counts what is held."`
+}
+
+func (c *topicsListCommand) run(ctx context.Context, p *program) error {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	o, pool, err := c.operator(ctx, p, "nobody") // reading leaves no trace
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	list, err := o.Topics(ctx)
+	if err != nil {
+		return outboxError(err)
+	}
+	if c.JSON {
+		if list == nil {
+			list = []relay.Topic{}
+		}
+		return writeJSON(p.stdout, list)
+	}
+	table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tHELD\tPAUSED\tBY\tREASON")
+	for _, t := range list {
+		paused := "-"
+		if t.PausedAt != nil {
+			paused = t.PausedAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Topic, t.Partitions, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
+	}
+	return table.Flush()
+}
+
+// ofTopic is a change of one topic.
+type ofTopic struct {
+	database
+	because
+	Topic   string        `shown:"(required)" help:"Which topic."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
+	if c.Topic == "" {
+		return service.Usage("--topic is missing")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	o, pool, err := c.operator(ctx, p, c.Operator)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return outboxError(do(ctx, o))
+}
+
+type topicsAcceptCommand struct {
+	ofTopic
+	Partitions int  `default:"0" shown:"(required)" help:"The count that the topic has now."`
+	Anyway     bool `help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
+}
+
+// Help is the longer text of --help.
+func (*topicsAcceptCommand) Help() string {
+	return `Relays refuse a topic whose partition count is not the pinned one, for its keys would move. Before you accept the new count,
+let every consumer read the topic to its end: else it may apply a key's next event, from its new partition, before earlier ones
+that it has not read in the old one. Relays go on within 30 s.`
+}
+
+func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason)
+		if errors.Is(err, relay.ErrUncertain) {
+			return fmt.Errorf("%w. Try again in a moment; if it stays so, --anyway accepts that these may appear twice, in two partitions", err)
+		}
+		if err == nil {
+			fmt.Fprintf(p.stdout, "Topic %s is pinned to %d partitions.\n", c.Topic, c.Partitions)
+		}
+		return err
+	})
+}
+
+type topicsPauseCommand struct{ ofTopic }
+
+// Help is the longer text of --help.
+func (*topicsPauseCommand) Help() string {
+	return `The relays set the topic's events aside, in order, and publish the other topics. What is being sent at this moment is still
+sent. The events stay in the database until relay topics resume.`
+}
+
+func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		err := o.PauseTopic(ctx, c.Topic, c.Reason)
+		if err == nil {
+			fmt.Fprintf(p.stdout, "Topic %s is paused.\n", c.Topic)
+		}
+		return err
+	})
+}
+
+type topicsResumeCommand struct{ ofTopic }
+
+func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		err := o.ResumeTopic(ctx, c.Topic, c.Reason)
+		if err == nil {
+			fmt.Fprintf(p.stdout, "Topic %s goes on.\n", c.Topic)
+		}
+		return err
+	})
+}

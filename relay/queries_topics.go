@@ -1,0 +1,43 @@
+package relay
+
+import "github.com/effectonce/effectonce/internal/pgschema"
+
+const (
+	sqlListTopics = `-- relay: list topics
+select coalesce(t.topic, p.topic, h.topic), coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by, ''), coalesce(p.reason, ''),
+	coalesce(h.held, 0)
+from {schema}outbox_topic t
+full join {schema}outbox_paused_topic p on p.topic = t.topic
+full join (select topic, count(*) as held from {schema}outbox_held group by topic) h on h.topic = coalesce(t.topic, p.topic)
+order by 1`
+
+	sqlPause = `-- relay: pause
+insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $2, $3) on conflict (topic) do nothing`
+
+	sqlResume = `-- relay: resume
+delete from {schema}outbox_paused_topic where topic = $1`
+
+	// Under the locks of all lanes. What was never sent has no partition yet, and may stay where it is held.
+	sqlUncertain = `-- relay: uncertain
+select
+	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
+		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
+			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
+			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1)),
+	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0))`
+
+	sqlAccept = `-- relay: accept
+update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
+from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
+returning old.partitions`
+)
+
+// topicQueries are the statements on topics with their schema.
+type topicQueries struct {
+	list, pause, resume, uncertain, accept string
+}
+
+func newTopicQueries(prefix string) topicQueries {
+	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
+	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept)}
+}

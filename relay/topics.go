@@ -1,0 +1,103 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Topic is what an outbox knows of a topic.
+type Topic struct {
+	Topic string `json:"topic"`
+	// Partitions is the pinned count: keys are spread over as many, whatever the topic has now. 0: never published to.
+	Partitions int        `json:"partitions"`
+	PinnedAt   *time.Time `json:"pinned_at"`
+	PausedAt   *time.Time `json:"paused_at"` // nil: it is not paused
+	PausedBy   string     `json:"paused_by"`
+	Reason     string     `json:"reason"` // why it is paused
+	Held       int64      `json:"held"`   // events that are set aside for it
+}
+
+// ErrUncertain: a partition count cannot be accepted while it is not known of some events of the topic whether they were
+// written, and where: sent again, they might go to another partition than the first time.
+var ErrUncertain = errors.New("some of its events may have been written and are to be sent again")
+
+// ErrNoTopic: the outbox knows no such topic.
+var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it: list the topics")
+
+// Topics lists the topics that the outbox has published to, has paused, or holds events of.
+func (o *Operator) Topics(ctx context.Context) ([]Topic, error) {
+	rows, err := o.db.Query(ctx, o.topics.list)
+	var list []Topic
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Topic, err error) {
+			err = row.Scan(&t.Topic, &t.Partitions, &t.PinnedAt, &t.PausedAt, &t.PausedBy, &t.Reason, &t.Held)
+			return t, err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("relay: listing the topics: %w", err)
+	}
+	return list, nil
+}
+
+// PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on. What
+// is being sent at this moment is still sent. It lasts until ResumeTopic. A topic that is paused already stays so, with its
+// first reason.
+func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
+	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
+		_, err := tx.Exec(ctx, o.topics.pause, topic, o.name, reason)
+		return audited{topic: topic}, err
+	})
+}
+
+// ResumeTopic ends a pause: the relays publish what was set aside, and then what came later. It fails with ErrNoTopic.
+func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error {
+	return o.act(ctx, "resume topic", reason, func(tx pgx.Tx) (audited, error) {
+		tag, err := tx.Exec(ctx, o.topics.resume, topic)
+		if err == nil && tag.RowsAffected() == 0 {
+			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
+		}
+		return audited{topic: topic}, err
+	})
+}
+
+// AcceptPartitions pins a topic to another partition count, which the relays refuse until then. From then on keys go to
+// other partitions than their earlier events: let every consumer read the topic to its end first, or it may apply a key's
+// next event before the ones that it has not read.
+//
+// It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
+// them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. It
+// fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice
+// within 30 s.
+func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
+	if partitions < 1 {
+		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
+	}
+	return o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
+		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+			return audited{}, err
+		}
+		if _, err := tx.Exec(ctx, o.fence.lockLanes); err != nil {
+			return audited{}, fmt.Errorf("locking the lanes: %w", err)
+		}
+		var journalled, held int64
+		if err := tx.QueryRow(ctx, o.topics.uncertain, topic).Scan(&journalled, &held); err != nil {
+			return audited{}, err
+		}
+		if journalled+held > 0 && !anyway {
+			return audited{}, fmt.Errorf("topic %s: %d events are being published and %d are held: %w", topic, journalled, held, ErrUncertain)
+		}
+		var before int
+		err := tx.QueryRow(ctx, o.topics.accept, topic, partitions).Scan(&before)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
+		}
+		return audited{topic: topic, detail: map[string]any{
+			"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway,
+		}}, err
+	})
+}
