@@ -24,6 +24,7 @@ const (
 	codeUndrained = 3
 	codeSchema    = 4
 	codeForced    = service.CodeForced
+	codeUnwell    = 6
 )
 
 const footer = `Settings: a flag wins over its variable, that over the file which the _FILE variable names, that over the
@@ -38,7 +39,8 @@ Exit codes:
   3  run: stopped by a signal, but could not publish all that it had claimed, or not give its lanes back; nothing is
      lost, the next relay sends it again
   4  the tables are missing, too old, too new, or another's
-  5  a second signal ended the process at once; nothing is lost, the lanes are free when their leases have run out`
+  5  a second signal ended the process at once; nothing is lost, the lanes are free when their leases have run out
+  6  doctor: at least one finding is a failure`
 
 // cli is the command tree.
 type cli struct {
@@ -50,6 +52,7 @@ type cli struct {
 	Run     runCommand     `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
 	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
 	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Doctor  doctorCommand  `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
 	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Replay  replayCommand  `cmd:"" help:"Publish archived events once more."`
 	Topics  topicsCommand  `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
@@ -66,6 +69,11 @@ type database struct {
 	DatabaseURL      secret.Value `name:"database-url" shown:"(required)" help:"Postgres, as postgres://user@host:5432/database. What it leaves out comes from PGPASSWORD and the like, or ~/.pgpass."`
 	DatabasePassword secret.Value `name:"database-password" shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection, as the URL is."`
 	Schema           string       `shown:"(search_path)" help:"Schema of the tables. Name it behind a pooler, which may lose the search_path."`
+}
+
+// runner is what every command of the tree is.
+type runner interface {
+	run(ctx context.Context, p *program) error
 }
 
 // program is what commands work with besides their settings.
@@ -96,24 +104,9 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 		return codeUsage
 	}
 	p := &program{log: log, env: env, stdout: stdout}
-	switch verb := parsed.Command(); verb {
-	case "run":
-		err = c.Run.run(ctx, p)
-	case "migrate":
-		err = c.Migrate.run(ctx, p)
-	case "status":
-		err = c.Status.run(ctx, p)
-	case "fence":
-		err = c.Fence.run(ctx, p)
-	case "topics list", "topics accept", "topics pause", "topics resume":
-		err = c.Topics.run(ctx, p, verb)
-	case "replay":
-		err = c.Replay.run(ctx, p)
-	case "archive maintain":
-		err = c.Archive.Maintain.run(ctx, p)
-	case "inbox maintain":
-		err = c.Inbox.Maintain.run(ctx, p)
-	default:
+	if selected, ok := parsed.Selected().Target.Addr().Interface().(runner); ok {
+		err = selected.run(ctx, p)
+	} else {
 		err = fmt.Errorf("no such command: %s", parsed.Command())
 	}
 	code := exitCode(err)
@@ -139,6 +132,9 @@ func exitCode(err error) int {
 	}
 	if _, ok := errors.AsType[*undrainedError](err); ok {
 		return codeUndrained
+	}
+	if errors.Is(err, errUnwell) {
+		return codeUnwell
 	}
 	if _, ok := errors.AsType[*service.UsageError](err); ok || refusal(err) != "" {
 		return codeUsage

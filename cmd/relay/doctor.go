@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay"
+)
+
+type doctorCommand struct {
+	database
+	kafkaconn.Config
+	Topics          []string      `help:"Topics to look at beside those that the outbox has published to, with commas between."`
+	LongTransaction time.Duration `default:"5m" help:"From when on an open transaction is worth a warning."`
+	JSON            bool          `name:"json" help:"Print JSON instead of text."`
+	Timeout         time.Duration `default:"1m" help:"How long it may take."`
+}
+
+// errUnwell is the end of an examination that found a failure; the report has said which.
+var errUnwell = errors.New("something fails, see above")
+
+// Help is the longer text of --help.
+func (*doctorCommand) Help() string {
+	return `It changes nothing. Connect as the user that it is about: its grants are examined. Without --kafka-brokers Kafka is not looked
+at. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).`
+}
+
+func (c *doctorCommand) run(ctx context.Context, p *program) error {
+	subject := doctor.Subject{Schema: c.Schema, Topics: c.Topics, LongTransaction: c.LongTransaction}
+	if len(c.Brokers) > 0 {
+		conn, err := c.Config.New()
+		if err != nil {
+			return &service.UsageError{Err: err}
+		}
+		subject.Kafka = conn
+	}
+	if c.LongTransaction <= 0 {
+		return service.Usage("--long-transaction: want a value above zero")
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	pool, err := c.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	subject.DB = pool
+	list := doctor.Examine(ctx, subject)
+	if subject.Kafka != nil {
+		list = append(list, restored(ctx, pool, c.Schema, subject.Kafka)...)
+	}
+	if c.JSON {
+		err = writeJSON(p.stdout, struct {
+			Findings []doctor.Finding `json:"findings"`
+		}{list})
+	} else {
+		err = writeFindings(p.stdout, list)
+	}
+	if err == nil && doctor.Failed(list) {
+		return errUnwell
+	}
+	return err
+}
+
+// restored compares the end of the topics with the numbering. What cannot be read has been found by others.
+func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) []doctor.Finding {
+	err := checkRestored(ctx, slog.New(slog.DiscardHandler), db, schema, conn)
+	if behind, ok := errors.AsType[*relay.BehindError](err); ok {
+		return []doctor.Finding{{
+			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
+			Means: "The database is older than what it has published. Consumers that compare numbers would drop new events as repeats.",
+			Next:  "docs/restore.md; then relay fence --reason \"...\"",
+		}}
+	}
+	if err != nil {
+		return nil
+	}
+	return []doctor.Finding{{Check: "restored", Severity: doctor.OK, Found: "no number in Kafka that this outbox has not given out"}}
+}
+
+func writeFindings(w io.Writer, list []doctor.Finding) error {
+	counts := map[doctor.Severity]int{}
+	for _, f := range list {
+		counts[f.Severity]++
+		if _, err := fmt.Fprintf(w, "%-4s  %-22s  %s\n", f.Severity, f.Check, f.Found); err != nil {
+			return err
+		}
+		if f.Severity != doctor.OK {
+			if _, err := fmt.Fprintf(w, "      means: %s\n      next:  %s\n", f.Means, f.Next); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintf(w, "\n%d fail, %d warn, %d ok\n", counts[doctor.Fail], counts[doctor.Warn], counts[doctor.OK])
+	return err
+}

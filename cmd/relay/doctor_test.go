@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('no-such-topic', 3)`)
+	env := settings(db, kafkatest.Brokers(t)...)
+	code, text, stderr := command(t, env, "doctor")
+	if code != codeUnwell || !strings.Contains(stderr, "something fails") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	for _, want := range []string{
+		`(?m)^ok    sequence +cache 1`, `(?m)^fail  topic no-such-topic +does not exist\n      means: .+\n      next:  kafka-topics.sh`, `\n\d+ fail, \d+ warn, \d+ ok\n`,
+	} {
+		if !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	code, text, _ = command(t, env.with("RELAY_KAFKA_BROKERS", ""), "doctor", "--json")
+	var report struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(text), &report); err != nil || len(report.Findings) < 15 {
+		t.Errorf("%v: %s", err, text)
+	}
+	// A test's server may run without fsync, which is one; nothing else fails there.
+	want := codeOK
+	for _, f := range report.Findings {
+		switch {
+		case f.Severity == doctor.Fail && f.Check != "durability":
+			t.Errorf("%+v", f)
+		case f.Severity == doctor.Fail:
+			want = codeUnwell
+		}
+	}
+	if code != want {
+		t.Errorf("exit code %d, want %d", code, want)
+	}
+	if code, _, stderr := command(t, env, "doctor", "--kafka-sasl", "plain"); code != codeUsage {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+// TestDoctorAfterARestore: "doctor says whether Kafka is ahead of the database".
+func TestDoctorAfterARestore(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	topic := kafkatest.Topic(t, 1)
+	env := settings(db, kafkatest.Brokers(t)...)
+	fill(t, db, topic, 100)
+	running := inProcess(t, env)
+	drained(t, db)
+	running.signal()
+	running.end()
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "no number in Kafka that this outbox has not given out") {
+		t.Error(text)
+	}
+	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup has it
+	if code, text, _ := command(t, env, "doctor"); code != codeUnwell || !regexp.MustCompile(`(?m)^fail  restored `).MatchString(text) {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+}

@@ -1,0 +1,153 @@
+// Package doctor examines what effectonce stands on: a database, its tables, a Kafka. Each finding says what was found, what
+// it means and what to do next. It changes nothing.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// Severity of a Finding.
+type Severity string
+
+const (
+	// OK is as it should be.
+	OK Severity = "ok"
+	// Warn works, and somebody should look at it.
+	Warn Severity = "warn"
+	// Fail breaks a promise, or something does not work at all.
+	Fail Severity = "fail"
+)
+
+// Finding is the result of one look.
+type Finding struct {
+	Check    string   `json:"check"` // what was looked at, in a word or two
+	Severity Severity `json:"severity"`
+	Found    string   `json:"found"`
+	Means    string   `json:"means,omitempty"` // empty when it is OK
+	Next     string   `json:"next,omitempty"`  // what to run or change
+}
+
+// Subject is who is examined.
+type Subject struct {
+	DB     *pgxpool.Pool
+	Schema string
+	// Kafka is asked about topics. Nil: it is not looked at.
+	Kafka *kafkaconn.Conn
+	// Topics are looked at beside those that the outbox has published to.
+	Topics []string
+	// LongTransaction is from when on an open transaction is worth a warning. Default 5 minutes.
+	LongTransaction time.Duration
+}
+
+// findings collects; a look that cannot be taken is a finding too.
+type findings struct{ list []Finding }
+
+func (f *findings) ok(check, format string, args ...any) {
+	f.list = append(f.list, Finding{Check: check, Severity: OK, Found: fmt.Sprintf(format, args...)})
+}
+
+func (f *findings) add(severity Severity, check, found, means, next string) {
+	// Errors of pgx have lines.
+	found = strings.Join(strings.Fields(found), " ")
+	f.list = append(f.list, Finding{check, severity, found, means, next})
+}
+
+func (f *findings) failed(check string, err error) {
+	f.add(Fail, check, "could not look: "+err.Error(), "What cannot be looked at is not known to work.",
+		"Read the error. The grants of the role may be too few: `relay migrate --roles --print`.")
+}
+
+// Examine looks at everything, one thing after another. Errors are findings.
+func Examine(ctx context.Context, s Subject) []Finding {
+	if s.LongTransaction == 0 {
+		s.LongTransaction = 5 * time.Minute
+	}
+	var f findings
+	server, err := readServer(ctx, s.DB)
+	if err != nil {
+		f.add(Fail, "postgres", "does not answer as it should: "+err.Error(), "Nothing works without it.",
+			"Look at --database-url, and whether Postgres runs.")
+		return f.list
+	}
+	f.server(server)
+	f.encryption(s.DB.Config().ConnConfig)
+	f.pooler(ctx, s.DB)
+	f.clock(ctx, s.DB)
+	f.sessions(ctx, s)
+	if server.Recovery {
+		return f.list // most of what follows cannot be asked there
+	}
+	f.tables(ctx, s)
+	return f.list
+}
+
+// tables looks at outbox and inbox, whichever are here, and at their topics.
+func (f *findings) tables(ctx context.Context, s Subject) {
+	pinned, window := map[string]int{}, time.Duration(0)
+	outbox, inboxed := f.schema(ctx, s, migrations.Outbox), f.schema(ctx, s, migrations.Inbox)
+	if outbox {
+		d, err := relay.Diagnose(ctx, s.DB, s.Schema)
+		if err != nil {
+			f.failed("outbox", err)
+		} else {
+			f.outbox(d)
+			pinned = d.Topics
+		}
+	}
+	if inboxed {
+		d, err := inbox.Diagnose(ctx, s.DB, s.Schema)
+		if err != nil {
+			f.failed("inbox", err)
+		} else {
+			f.inbox(d)
+			window = shortest(d)
+		}
+	}
+	f.kafka(ctx, s, pinned, window)
+}
+
+// schema tells whether the tables of a set are there to be looked at.
+func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) bool {
+	check := "schema " + string(set)
+	list, err := migrations.Applied(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}})
+	if err != nil {
+		f.failed(check, err)
+		return false
+	}
+	applied := 0
+	for _, m := range list {
+		if m.Applied {
+			applied++
+		}
+	}
+	if applied == 0 {
+		f.ok(check, "no tables of it here: not looked at (relay migrate makes them; is --schema right?)")
+		return false
+	}
+	if err := migrations.Check(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}}); err != nil {
+		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "relay migrate, or a newer binary")
+		return false
+	}
+	f.ok(check, "%d migrations, as this binary wants them", applied)
+	return true
+}
+
+// Failed tells whether any finding is a failure.
+func Failed(list []Finding) bool {
+	for _, f := range list {
+		if f.Severity == Fail {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,246 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
+
+// serverWide are checks of what all tests of the server share.
+var serverWide = []string{"durability", "oldest snapshot", "idle in transaction", "prepared transactions", "replication slots"}
+
+// worst is the worst severity of a check, and its texts.
+func worst(list []Finding, check string) (severity Severity, text string) {
+	for _, f := range list {
+		if f.Check != check {
+			continue
+		}
+		if severity == "" || f.Severity == Fail || f.Severity == Warn && severity == OK {
+			severity = f.Severity
+		}
+		text += f.Found + "\n"
+	}
+	return severity, text
+}
+
+func expect(t *testing.T, list []Finding, check string, severity Severity, part string) {
+	t.Helper()
+	if got, text := worst(list, check); got != severity || !strings.Contains(text, part) {
+		t.Errorf("%s: %q %s, want %s with %q in %+v", check, got, text, severity, part, list)
+	}
+}
+
+// TestHealthy: what is well is called so, and every finding that is not says what it means and what to do.
+func TestHealthy(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	in, err := inbox.New(db.Pool, "ledger", inbox.Config{Schema: db.Schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}) {
+		if f.Severity != OK && !strings.Contains(strings.Join(serverWide, " "), f.Check) {
+			t.Errorf("%+v", f)
+		}
+		if f.Check == "" || f.Found == "" || (f.Severity == OK) != (f.Means == "") || (f.Severity == OK) != (f.Next == "") {
+			t.Errorf("incomplete: %+v", f)
+		}
+	}
+}
+
+// TestProvoked: each check finds what it is for.
+func TestProvoked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sql      []string
+		check    string
+		severity Severity
+		part     string
+	}{
+		"sequence cache":  {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
+		"sequence cycle":  {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
+		"sequence behind": {[]string{`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`, `select setval('outbox_event_id_seq', 1)`}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
+		"other system":    {[]string{`update outbox_meta set system_identifier = 1`}, "numbering", Warn, "another system"},
+		"no relay":        {[]string{`insert into outbox_event (topic, type) values ('t', 'T')`}, "leases", Warn, "1 with events"},
+		"overdue":         {[]string{`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`}, "leases", Warn, "1 overdue"},
+		"parked":          {[]string{`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k', 'too large', 'X')`}, "parked", Warn, "of 1 keys"},
+		"held": {[]string{`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+			values (1, 1, 't', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "1 events"},
+		"scheduled":         {[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`}, "scheduled", Warn, "1 events"},
+		"no vacuum":         {[]string{`alter table outbox_event set (autovacuum_enabled = false)`}, "vacuum", Fail, "autovacuum is off"},
+		"misplaced":         {[]string{`alter table outbox_event alter lane drop expression`, `insert into outbox_event (lane, topic, key, type) values (1, 't', 'a', 'T'), (2, 't', 'a', 'T')`}, "hash", Fail, "not in their key's lane"},
+		"pending migration": {[]string{`delete from effectonce_migration where version_id between 10002 and 19999`}, "schema outbox", Fail, "pending"},
+		"no days":           {[]string{`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`}, "inbox days", Fail, "4 days inside the window"},
+		"quarantined": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
+			`insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset, record_millis)
+				values ('c', gen_random_uuid(), 'quarantined', 't', 0, 0, 0)`,
+		}, "consumer c", Warn, "1 quarantined"},
+		"halted": {[]string{
+			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
+		}, "consumer c", Fail, "halted: t/3: x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+			for _, sql := range c.sql {
+				db.Exec(t, sql)
+			}
+			expect(t, Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), c.check, c.severity, c.part)
+		})
+	}
+}
+
+// TestSessions: what holds dead rows back on this server.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t)
+	holder := db.Connect(t)
+	name := fmt.Sprintf("doctor_%d", time.Now().UnixNano())
+	for _, sql := range []string{
+		`create table x (n int)`, `set application_name = 'forgetful'`,
+		`begin`, `insert into x values (1)`, `prepare transaction '` + name + `'`,
+		`select pg_create_physical_replication_slot('` + name + `', true)`,
+		`begin isolation level repeatable read`, `select from x`,
+	} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, LongTransaction: time.Microsecond})
+	for _, sql := range []string{`rollback`, `rollback prepared '` + name + `'`, `select pg_drop_replication_slot('` + name + `')`} {
+		if _, err := holder.Exec(t.Context(), sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	expect(t, list, "idle in transaction", Warn, "forgetful")
+	expect(t, list, "prepared transactions", Warn, name)
+	expect(t, list, "replication slots", Warn, name)
+	if severity, text := worst(list, "oldest snapshot"); severity != Warn {
+		t.Errorf("oldest snapshot: %s %s", severity, text) // whose it is depends on what else runs
+	}
+	expect(t, list, "schema outbox", OK, "no tables of it here")
+}
+
+// TestNoServer: an outage is a finding, not a crash.
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "postgres://u:canary@127.0.0.1:1/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	list := Examine(t.Context(), Subject{DB: pool})
+	expect(t, list, "postgres", Fail, "does not answer")
+	if text := fmt.Sprint(list); strings.Contains(text, "canary") || strings.Contains(text, "\n") || !Failed(list) {
+		t.Error(text)
+	}
+}
+
+// TestKafka: topics that do not fit, on real brokers.
+func TestKafka(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	day := fmt.Sprint((24 * time.Hour).Milliseconds())
+	grown := kafkatest.Topic(t, 4, map[string]string{"retention.ms": "-1", "cleanup.policy": "compact"})
+	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
+	for topic, partitions := range map[string]int{grown: 3, fits: 3, "no-such-topic": 5} {
+		db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, $2)`, topic, partitions)
+	}
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 14)`)
+	examine := func(brokers ...string) []Finding {
+		conn, err := kafkaconn.Config{Brokers: brokers}.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn, Topics: []string{fits}})
+	}
+	list := examine(kafkatest.Brokers(t)...)
+	expect(t, list, "kafka", OK, "brokers answer")
+	expect(t, list, "topic "+grown, Fail, "4 partitions, pinned to 3")
+	expect(t, list, "topic "+grown, Fail, "retention is for ever, the shortest inbox window here 14 days")
+	expect(t, list, "topic "+grown, Fail, "cleanup.policy is compact")
+	expect(t, list, "topic "+fits, Warn, "one replica") // the tests' broker is alone
+	expect(t, list, "topic no-such-topic", Fail, "does not exist")
+	if _, text := worst(list, "topic "+fits); strings.Contains(text, "retention") || strings.Contains(text, "pinned") {
+		t.Errorf("%s: %s", fits, text)
+	}
+	expect(t, examine("127.0.0.1:1"), "kafka", Fail, "does not answer")
+}
+
+// TestJudgements are those that no test can provoke here.
+func TestJudgements(t *testing.T) {
+	t.Parallel()
+	var healthy server
+	healthy.Number, healthy.Fsync, healthy.FullPageWrites, healthy.SynchronousCommit, healthy.Autovacuum = 150003, true, true, "on", true
+	with := func(change func(*server)) func(*findings) {
+		return func(f *findings) { s := healthy; change(&s); f.server(s) }
+	}
+	topicOf := func(change func(*topic), window time.Duration) func(*findings) {
+		return func(f *findings) {
+			t := topic{Name: "t", Partitions: 3, Replication: 3, Settings: map[string]string{
+				"min.insync.replicas": "2", "retention.ms": "604800000", "cleanup.policy": "delete", "unclean.leader.election.enable": "false",
+			}}
+			change(&t)
+			f.topic(t, 3, window)
+		}
+	}
+	for name, c := range map[string]struct {
+		look     func(*findings)
+		check    string
+		severity Severity
+		part     string
+	}{
+		"primary":              {with(func(*server) {}), "primary", OK, "a primary"},
+		"standby":              {with(func(s *server) { s.Recovery = true }), "primary", Fail, "standby"},
+		"read-only":            {with(func(s *server) { s.ReadOnly = true }), "primary", Fail, "read-only"},
+		"too old":              {with(func(s *server) { s.Number = 140010 }), "primary", Fail, "Postgres"},
+		"durable":              {with(func(*server) {}), "durability", OK, "no standby"},
+		"no fsync":             {with(func(s *server) { s.Fsync = false }), "durability", Fail, "fsync off"},
+		"asynchronous commit":  {with(func(s *server) { s.SynchronousCommit = "off" }), "durability", Warn, "off by default"},
+		"asynchronous standby": {with(func(s *server) { s.Standbys = 2 }), "durability", Warn, "none of them synchronous"},
+		"synchronous standby":  {with(func(s *server) { s.Standbys, s.SynchronousStandbys = 1, "a" }), "durability", OK, "synchronous standbys: a"},
+		"no autovacuum":        {with(func(s *server) { s.Autovacuum = false }), "autovacuum", Fail, "off"},
+		"clock fits":           {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
+		"clock off":            {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
+		"clock far off":        {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
+		"hash":                 {func(f *findings) { f.lanes(relay.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
+		"dead rows":            {func(f *findings) { f.vacuum(relay.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
+		"grants":               {func(f *findings) { f.outbox(relay.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
+		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
+		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
+		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
+		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20_000_000, 0}}) }, "replication slots", Warn, "slot s"},
+		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20, 1 << 20}}) }, "replication slots", OK, "1, none"},
+		"good topic":           {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
+		"no inbox here":        {topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK, "retention for ever"},
+		"min.insync 1":         {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn, "min.insync.replicas is 1"},
+		"min.insync all":       {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "3" }, 0), "topic t", Warn, "3 of 3 replicas"},
+		"unclean":              {topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0), "topic t", Warn, "unclean"},
+		"leaderless":           {topicOf(func(t *topic) { t.Leaderless = 1 }, 0), "topic t", Fail, "1 of 3 partitions have no leader"},
+		"long retention":       {topicOf(func(*topic) {}, 3*24*time.Hour), "topic t", Warn, "retention is 7 days"},
+	} {
+		var f findings
+		c.look(&f)
+		if severity, text := worst(f.list, c.check); severity != c.severity || !strings.Contains(text, c.part) {
+			t.Errorf("%s: %s %s, want %s with %q", name, severity, text, c.severity, c.part)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// topic is what Kafka says of a topic; -1 where it does not say.
+type topic struct {
+	Name                    string
+	Partitions, Replication int
+	Leaderless              int
+	Settings                map[string]string
+	Err                     error // of the settings: the rest is known
+}
+
+// kafka looks at topics: the pinned ones, and those named.
+func (f *findings) kafka(ctx context.Context, s Subject, pinned map[string]int, window time.Duration) {
+	if s.Kafka == nil {
+		f.ok("kafka", "not looked at: give --kafka-brokers")
+		return
+	}
+	if warning := s.Kafka.Warning(); warning != "" {
+		f.add(Warn, "kafka login", warning, "Whoever listens has the password.", "--kafka-tls, or --kafka-sasl scram-sha-512")
+	}
+	names := slices.Concat(slices.Collect(maps.Keys(pinned)), s.Topics)
+	slices.Sort(names)
+	names = slices.Compact(names)
+	client, closeIdle := s.Kafka.Client(10 * time.Second)
+	defer closeIdle()
+	topics, brokers, err := readTopics(ctx, client, names)
+	if err != nil {
+		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the outbox, in order.",
+			"Look at --kafka-brokers, the TLS and SASL settings, and whether the brokers run.")
+		return
+	}
+	f.ok("kafka", "%d brokers answer", brokers)
+	for _, t := range topics {
+		f.topic(t, pinned[t.Name], window)
+	}
+}
+
+func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, brokers int, err error) {
+	if names == nil {
+		names = []string{} // nil means all
+	}
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range meta.Topics {
+		t := &meta.Topics[i]
+		one := topic{Name: t.Name, Partitions: len(t.Partitions), Replication: -1}
+		if t.Error != nil {
+			one.Partitions, one.Err = -1, t.Error
+			list = append(list, one)
+			continue
+		}
+		for _, p := range t.Partitions {
+			if one.Replication < 0 || len(p.Replicas) < one.Replication {
+				one.Replication = len(p.Replicas)
+			}
+			if p.Error != nil || p.Leader.ID < 0 || p.Leader.Host == "" {
+				one.Leaderless++
+			}
+		}
+		one.Settings, one.Err = readSettings(ctx, client, t.Name)
+		list = append(list, one)
+	}
+	return list, len(meta.Brokers), nil
+}
+
+func readSettings(ctx context.Context, client *kafka.Client, name string) (map[string]string, error) {
+	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{{
+		ResourceType: kafka.ResourceTypeTopic, ResourceName: name,
+		ConfigNames: []string{"min.insync.replicas", "retention.ms", "cleanup.policy", "unclean.leader.election.enable"},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	settings := map[string]string{}
+	for _, r := range res.Resources {
+		if r.Error != nil {
+			return nil, r.Error
+		}
+		for _, e := range r.ConfigEntries {
+			settings[e.ConfigName] = e.ConfigValue
+		}
+	}
+	return settings, nil
+}
+
+func (f *findings) topic(t topic, pinned int, window time.Duration) {
+	check := "topic " + t.Name
+	before := len(f.list)
+	switch {
+	case t.Partitions < 0 && errors.Is(t.Err, kafka.UnknownTopicOrPartition):
+		f.add(Fail, check, "does not exist", "Its events are held until it does. It is not made by itself.", fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", t.Name, max(pinned, 1)))
+		return
+	case t.Partitions < 0:
+		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.", "Look at the ACLs of --kafka-username: DESCRIBE and WRITE.")
+		return
+	case pinned > 0 && t.Partitions != pinned:
+		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
+			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
+			"Let consumers drain the topic, then accept the new count: relay topics --help")
+	}
+	if t.Leaderless > 0 {
+		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader", t.Leaderless, t.Partitions), "Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
+	}
+	if t.Err != nil {
+		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not looked at.", "Allow DESCRIBE_CONFIGS on the topic to --kafka-username.")
+	} else {
+		f.replication(check, t)
+		f.retention(check, t, window)
+	}
+	if len(f.list) == before {
+		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s", t.Partitions, t.Replication, t.Settings["min.insync.replicas"], retention(t))
+	}
+}
+
+func (f *findings) replication(check string, t topic) {
+	insync, _ := strconv.Atoi(t.Settings["min.insync.replicas"])
+	configure := func(what string) string {
+		return "kafka-configs.sh --alter --entity-type topics --entity-name " + t.Name + " --add-config " + what
+	}
+	switch {
+	case t.Replication == 1:
+		f.add(Warn, check, "one replica", "An acknowledged event is on one disk. Lost with it, it is lost: the outbox has deleted it.", "Give it three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2.")
+	case insync < 2:
+		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d", insync), "With acks=all an event may then be acknowledged by one broker alone, and be lost with it.", configure("min.insync.replicas=2"))
+	case insync >= t.Replication:
+		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d of %d replicas", insync, t.Replication), "No broker of a partition may be away: nothing is acknowledged meanwhile, and events wait.", configure(fmt.Sprintf("min.insync.replicas=%d", t.Replication-1)))
+	}
+	if t.Settings["unclean.leader.election.enable"] == "true" {
+		f.add(Warn, check, "unclean.leader.election.enable is on", "A replica that lacks acknowledged events may become leader: they are lost.", configure("unclean.leader.election.enable=false"))
+	}
+}
+
+func (f *findings) retention(check string, t topic, window time.Duration) {
+	if policy := t.Settings["cleanup.policy"]; policy == "compact" || policy == "compact,delete" || policy == "delete,compact" {
+		f.add(Warn, check, "cleanup.policy is "+policy, "Compaction keeps the last event of a key only: a consumer that is behind never sees the others.", "Leave it if events carry whole states; otherwise cleanup.policy=delete.")
+	}
+	kept, ok := retained(t)
+	if window == 0 || !ok || kept >= 0 && kept < window {
+		return
+	}
+	f.add(Warn, check, fmt.Sprintf("retention is %s, the shortest inbox window here %d days", retention(t), int(window.Hours()/24)),
+		"An event that is read later than the window cannot be judged any more and is quarantined: a new consumer that reads history, or one that was away.",
+		"Make inbox.Config.Window longer than the retention plus the longest outage, or the retention shorter.")
+}
+
+// retained is the time for which records are kept; negative: for ever.
+func retained(t topic) (kept time.Duration, ok bool) {
+	ms, err := strconv.ParseInt(t.Settings["retention.ms"], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	if ms < 0 || ms > int64(1<<62/time.Millisecond) {
+		return -1, true
+	}
+	return time.Duration(ms) * time.Millisecond, true
+}
+
+func retention(t topic) string {
+	kept, ok := retained(t)
+	switch {
+	case !ok:
+		return "unknown"
+	case kept < 0:
+		return "for ever"
+	case kept%(24*time.Hour) == 0:
+		return fmt.Sprintf("%d days", int(kept.Hours()/24))
+	}
+	return kept.String()
+}

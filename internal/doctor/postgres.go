@@ -1,0 +1,173 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// oldestServer is the first version that the statements are written for, as server_version_num.
+const oldestServer = 150000
+
+// server is what one statement tells about a Postgres.
+type server struct {
+	Recovery, ReadOnly    bool
+	Version               string
+	Number                int
+	Fsync, FullPageWrites bool
+	SynchronousCommit     string
+	SynchronousStandbys   string
+	Autovacuum            bool
+	Standbys              int64
+	Encrypted             bool
+}
+
+func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
+	err = db.QueryRow(ctx, queryServer).Scan(&s.Recovery, &s.ReadOnly, &s.Version, &s.Number, &s.Fsync, &s.FullPageWrites,
+		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted)
+	return s, err
+}
+
+func (f *findings) server(s server) {
+	switch {
+	case s.Recovery:
+		f.add(Fail, "primary", "this server is a standby (Postgres "+s.Version+")", "Relays and workers write, and a standby's clock and locks are not the primary's.",
+			"Connect to the primary; with several hosts in the URL add target_session_attrs=read-write.")
+	case s.ReadOnly:
+		f.add(Fail, "primary", "transactions are read-only here", "Relays and workers write.", "Look at default_transaction_read_only of the role and the database.")
+	case s.Number < oldestServer:
+		f.add(Fail, "primary", "Postgres "+s.Version, "Statements and partition maintenance are written for 15 and newer.", "Upgrade the server; drain the outbox first.")
+	default:
+		f.ok("primary", "Postgres %s, a primary", s.Version)
+	}
+	f.durability(s)
+	if s.Autovacuum {
+		f.ok("autovacuum", "on")
+	} else {
+		f.add(Fail, "autovacuum", "autovacuum or track_counts is off", "Every published event leaves a dead row: looks for work become slower and slower.",
+			"alter system set autovacuum = on; alter system set track_counts = on; select pg_reload_conf()")
+	}
+}
+
+// durability: what a crash or a failover takes back.
+func (f *findings) durability(s server) {
+	switch {
+	case !s.Fsync || !s.FullPageWrites:
+		f.add(Fail, "durability", fmt.Sprintf("fsync %s, full_page_writes %s", onOff(s.Fsync), onOff(s.FullPageWrites)),
+			"A crash of the machine may lose or tear what was committed: events that were published without their business rows, or effects that are forgotten.",
+			"alter system set fsync = on; alter system set full_page_writes = on; and restart the server")
+	case s.SynchronousCommit == "off":
+		f.add(Warn, "durability", "synchronous_commit is off by default for this role", "The relay and the inbox switch it on for themselves. Your own transactions may be gone after a crash, with their events.",
+			"alter role ... set synchronous_commit = on, where that matters")
+	case s.SynchronousStandbys == "" && s.Standbys > 0:
+		f.add(Warn, "durability", fmt.Sprintf("%d standbys, none of them synchronous", s.Standbys),
+			"A failover may lose commits whose events are published already, and effects whose offsets are committed.",
+			"Set synchronous_standby_names if that matters across a failover; otherwise read docs/guarantees.md.")
+	case s.SynchronousStandbys == "":
+		f.ok("durability", "synchronous_commit %s, no standby is connected", s.SynchronousCommit)
+	default:
+		f.ok("durability", "synchronous_commit %s, synchronous standbys: %s", s.SynchronousCommit, s.SynchronousStandbys)
+	}
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+func (f *findings) encryption(cfg *pgx.ConnConfig) {
+	if host := service.PlainText(cfg); host != "" {
+		f.add(Warn, "sslmode", "the connection to "+host+" may be in the clear", "Events, and the password unless it is SCRAM's, can be read on the way, and the server can be another.",
+			"Add sslmode=verify-full and sslrootcert=... to the database's URL.")
+		return
+	}
+	f.ok("sslmode", "no host of another machine is spoken to in the clear")
+}
+
+// clock compares this machine's clock with the database's, at the middle of the quickest of three questions.
+func (f *findings) clock(ctx context.Context, db *pgxpool.Pool) {
+	best, difference := time.Hour, time.Duration(0)
+	for range 3 {
+		var theirs time.Time
+		asked := time.Now()
+		if err := db.QueryRow(ctx, queryClock).Scan(&theirs); err != nil {
+			f.failed("clock", err)
+			return
+		}
+		if took := time.Since(asked); took < best {
+			best, difference = took, asked.Add(took/2).Sub(theirs)
+		}
+	}
+	f.difference(difference)
+}
+
+func (f *findings) difference(d time.Duration) {
+	found := fmt.Sprintf("this machine's clock differs by %v from the database's", d.Abs().Round(time.Millisecond))
+	const means = "Leases go by the database's clock alone. But ids made here carry this clock's day: one that is off by days makes ids that an inbox files wrongly or quarantines."
+	switch {
+	case d.Abs() > 5*time.Minute:
+		f.add(Fail, "clock", found, means, "Mend the clock that is wrong (chronyc tracking, timedatectl).")
+	case d.Abs() > 5*time.Second:
+		f.add(Warn, "clock", found, means, "Look at both machines' time synchronisation (chronyc tracking, timedatectl).")
+	default:
+		f.ok("clock", "%s", found)
+	}
+}
+
+// pooler finds out what stands between: a pooler has process numbers of its own, and in transaction mode two connections
+// that take turns share a backend.
+func (f *findings) pooler(ctx context.Context, db *pgxpool.Pool) {
+	if db.Config().MaxConns < 2 {
+		f.ok("pooler", "not looked at: that takes two connections, and pool_max_conns is 1")
+		return
+	}
+	first, err := db.Acquire(ctx)
+	if err != nil {
+		f.failed("pooler", err)
+		return
+	}
+	defer first.Release()
+	second, err := db.Acquire(ctx)
+	if err != nil {
+		f.failed("pooler", err)
+		return
+	}
+	defer second.Release()
+	between, shared := false, false
+	for range 3 {
+		var a, b uint32
+		if err = first.QueryRow(ctx, queryBackend, pgx.QueryExecModeExec).Scan(&a); err == nil {
+			err = second.QueryRow(ctx, queryBackend, pgx.QueryExecModeExec).Scan(&b)
+		}
+		if err != nil {
+			f.failed("pooler", err)
+			return
+		}
+		between = between || a != first.Conn().PgConn().PID()
+		shared = shared || a == b
+	}
+	mode := db.Config().ConnConfig.DefaultQueryExecMode
+	f.pooling(between, shared, mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol)
+}
+
+func (f *findings) pooling(between, shared, exec bool) {
+	switch {
+	case shared && !exec:
+		f.add(Fail, "pooler", "a pooler in transaction mode, and statements are prepared", "Prepared statements belong to a backend, and the next one does not know them.",
+			"Add default_query_exec_mode=exec to the database's URL, set --schema, and migrate over a direct connection.")
+	case shared:
+		f.add(Warn, "pooler", "a pooler in transaction mode", "It works with default_query_exec_mode=exec, which is set. A search_path of the URL is lost: name the schema.",
+			"Set --schema, and run relay migrate and relay inbox maintain over a direct connection.")
+	case between:
+		f.ok("pooler", "a pooler in session mode")
+	default:
+		f.ok("pooler", "none: the connection is direct")
+	}
+}

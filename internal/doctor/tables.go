@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// deadRows are from when on vacuum is behind: the table's own settings begin at 20,000.
+const deadRows = 500_000
+
+func (f *findings) outbox(d relay.Diagnosis) {
+	if len(d.MissingRights) > 0 {
+		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this role does not work.",
+			"relay migrate --roles --print, and grant effectonce_relay to the user")
+		return
+	}
+	f.ok("grants", "all that a relay needs")
+	f.sequence(d.Sequence)
+	f.lanes(d)
+	if d.SameSystem {
+		f.ok("numbering", "of this system and timeline")
+	} else {
+		f.add(Warn, "numbering", "of another system or timeline", "The database was restored or failed over since. A relay begins a new incarnation of the numbering at its next claim; consumers in watermark mode stop there.",
+			"Read docs/restore.md before relays start.")
+	}
+	f.leases(d)
+	f.aside(d)
+	f.vacuum(d.Vacuum)
+}
+
+func (f *findings) sequence(s relay.SequenceDiagnosis) {
+	if s.Cache != 1 || s.Cycle || s.Increment != 1 {
+		f.add(Fail, "sequence", fmt.Sprintf("outbox_event.id: cache %d, increment %d, cycle %s", s.Cache, s.Increment, onOff(s.Cycle)),
+			"Ids are the order of events. A cache hands a later writer a lower id, and keys lose their order.",
+			"alter sequence outbox_event_id_seq cache 1 increment 1 no cycle; then let all producers connect anew")
+	}
+	if s.Highest > s.Last {
+		f.add(Fail, "sequence", fmt.Sprintf("the last id drawn is %d, and the tables hold %d", s.Last, s.Highest),
+			"The sequence was not restored with its tables: new events get ids below older ones, or ids that exist.",
+			`relay fence --reason "..." turns it forward; read docs/restore.md first`)
+	}
+	if s.Cache == 1 && !s.Cycle && s.Increment == 1 && s.Highest <= s.Last {
+		f.ok("sequence", "cache 1, and ahead of its tables")
+	}
+}
+
+func (f *findings) lanes(d relay.Diagnosis) {
+	switch {
+	case len(d.ChangedHashes) > 0:
+		f.add(Fail, "hash", fmt.Sprintf("%d of the test vectors hash otherwise on this server", len(d.ChangedHashes)),
+			"A key's lane comes from a hash that Postgres does not document. Events from before and after the change are in two lanes, and pass each other.",
+			"Stop the producers, drain the outbox on the old server, and only then move; or drain now with the producers stopped.")
+	case d.Misplaced > 0:
+		f.add(Fail, "hash", fmt.Sprintf("%d waiting events are not in their key's lane", d.Misplaced), "They were written on a server that hashes otherwise, and newer events of their keys may pass them.",
+			"Stop the producers until the outbox is empty.")
+	default:
+		f.ok("hash", "as on the servers it was tested on")
+	}
+}
+
+func (f *findings) leases(d relay.Diagnosis) {
+	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members, d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
+	switch {
+	case d.Members == 0 && d.WaitingLanes > 0:
+		f.add(Warn, "leases", found, "Events wait and no relay runs.", "relay run")
+	case d.OverdueLanes > 0:
+		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is normal, for a lease's length.",
+			"Look again in a minute; then: relay lanes, and the relays' logs.")
+	default:
+		f.ok("leases", "%s", found)
+	}
+}
+
+func (f *findings) aside(d relay.Diagnosis) {
+	if d.Parked+d.ParkedKeys > 0 {
+		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys), "Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
+			"relay parked keys, relay parked list; then relay parked release or discard")
+	} else {
+		f.ok("parked", "none")
+	}
+	if d.Held > 0 {
+		f.add(Warn, "held", fmt.Sprintf("%d events", d.Held), "Their partition or topic does not take them now. They go out by themselves, in order, once it does.",
+			"relay lanes says which; look at that topic's brokers and ACLs.")
+	} else {
+		f.ok("held", "none")
+	}
+	if d.Undue > 0 {
+		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue), "The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
+	} else {
+		f.ok("scheduled", "none is overdue")
+	}
+}
+
+func (f *findings) vacuum(v relay.VacuumDiagnosis) {
+	ago := "never, as far as is known"
+	if v.Ago != nil {
+		ago = v.Ago.Round(time.Second).String() + " ago"
+	}
+	found := fmt.Sprintf("outbox_event: %d rows, %d dead, vacuumed %s", v.Live, v.Dead, ago)
+	switch {
+	case v.Off:
+		f.add(Fail, "vacuum", found+", autovacuum is off for it", "Every published event leaves a dead row.", "alter table outbox_event reset (autovacuum_enabled)")
+	case v.Dead > deadRows:
+		f.add(Warn, "vacuum", found, "Vacuum does not keep up, or a snapshot keeps it from removing them.", "Look at the oldest snapshot above; then: vacuum outbox_event")
+	default:
+		f.ok("vacuum", "%s", found)
+	}
+}
+
+func (f *findings) inbox(d inbox.Diagnosis) {
+	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set inbox.Config.MaintenanceDB"
+	switch {
+	case len(d.Consumers) == 0:
+		f.ok("inbox days", "no consumer has started yet")
+	case len(d.Missing) > 0:
+		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
+	case d.DaysAhead < 2:
+		f.add(Fail, "inbox days", fmt.Sprintf("%d days ahead", max(d.DaysAhead, 0)), "When they are used up consumers stop. Seven are made ahead: maintenance does not run.", maintain)
+	case d.DaysAhead < 5:
+		f.add(Warn, "inbox days", fmt.Sprintf("%d days ahead", d.DaysAhead), "Seven are made ahead: maintenance has not run for days.", maintain)
+	default:
+		f.ok("inbox days", "%d ahead, none missing", d.DaysAhead)
+	}
+	if len(d.Pending) > 0 {
+		f.add(Warn, "inbox days", "an interrupted detach: "+strings.Join(d.Pending, ", "), "No other day can be detached before it is finished.", maintain)
+	}
+	for _, c := range d.Consumers {
+		f.consumer(c)
+	}
+}
+
+func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
+	check := "consumer " + c.Consumer
+	if len(c.Halted) > 0 {
+		f.add(Fail, check, "halted: "+strings.Join(c.Halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
+			"Read why: relay inbox parked list --consumer "+c.Consumer+", and the worker's log. Mend it, then resume.")
+	}
+	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
+		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),
+			"Effects that failed for good, and what waits behind them; quarantined events are too old, or of a clock that is wrong, to be judged.",
+			"relay inbox parked list --consumer "+c.Consumer+"; then release or discard")
+		return
+	}
+	f.ok(check, "nothing parked, window %d days", int(c.Window.Hours()/24))
+}
+
+// shortest is the shortest window of all consumers; 0 when there is none.
+func shortest(d inbox.Diagnosis) (window time.Duration) {
+	for _, c := range d.Consumers {
+		if window == 0 || c.Window < window {
+			window = c.Window
+		}
+	}
+	return window
+}
