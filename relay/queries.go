@@ -194,20 +194,15 @@ order by l.lane`
 	sqlStatusTopics = `-- relay: status topics
 select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
 from {schema}outbox_event e group by e.topic order by e.topic`
-
-	// Bounded: a scrape every few seconds must not count ten million rows.
-	sqlBacklog = `-- relay: backlog
-select (select count(*) from (select from {schema}outbox_event limit $1) e),
-	coalesce((select max(extract(epoch from clock_timestamp() - o.created_at)) from {schema}outbox_lane l
-		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1) o), 0)::float8`
 )
 
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, backlog, highest, holders, smallest, below,
+	pin, statusLanes, statusTopics, highest, holders, smallest, below,
 	due, moveDue, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try string
+	sample sampleQueries
 }
 
 func newQueries(schema string) (*queries, error) {
@@ -220,11 +215,12 @@ func newQueries(schema string) (*queries, error) {
 		lock: q(sqlLock), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
-		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics), backlog: q(sqlBacklog),
+		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleBehind: q(sqlSettleBehind), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
 		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
+		sample: newSampleQueries(prefix),
 	}, nil
 }

@@ -31,6 +31,7 @@ type Relay struct {
 	running  atomic.Bool
 	owner    uuid.UUID // of this start
 	lanes    *laneTable
+	table    atomic.Pointer[laneTable] // lanes, for who is not of this start
 	postgres *outage
 	kafka    *outage
 	woken    chan struct{}
@@ -164,6 +165,7 @@ func (r *Relay) start() error {
 		return errors.New("relay: this Relay runs already; make another one with New")
 	}
 	r.owner, r.lanes, r.born = uuid.New(), newLaneTable(), time.Now()
+	r.table.Store(r.lanes)
 	r.synced.Store(0)
 	r.health = newHealth(r.cfg.HoldAfter)
 	r.waiting.Store(0)

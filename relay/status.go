@@ -40,7 +40,7 @@ type TopicStatus struct {
 }
 
 // Status reads the state of the outbox. It counts every waiting event, which takes a second or so per ten million; for
-// a figure every few seconds use Backlog.
+// a figure every few seconds use Sample.
 func (r *Relay) Status(ctx context.Context) (Status, error) { return readStatus(ctx, r.db, r.q) }
 
 // ReadStatus is [Relay.Status] for who has no relay.
@@ -88,15 +88,6 @@ func scanLane(row pgx.CollectableRow) (l LaneStatus, err error) {
 	err = row.Scan(&l.Lane, &l.Owner, &l.Name, &l.Fence, &lease, &l.Claimed, &oldest, &l.Waiting)
 	l.Lease, l.Oldest = seconds(lease), seconds(oldest)
 	return l, err
-}
-
-// Backlog is the cheap part of Status, for metrics: how many events wait, counted up to limit, and the age of the oldest.
-func (r *Relay) Backlog(ctx context.Context, limit int) (events int64, oldest time.Duration, err error) {
-	var age float64
-	if err := r.db.QueryRow(ctx, r.q.backlog, limit).Scan(&events, &age); err != nil {
-		return 0, 0, fmt.Errorf("relay: reading the backlog: %w", err)
-	}
-	return events, seconds(age), nil
 }
 
 func seconds(s float64) time.Duration { return max(time.Duration(s*float64(time.Second)), 0) }

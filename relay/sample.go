@@ -1,0 +1,94 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// SampleLimit is where the counts of a Sample end.
+const SampleLimit = 100_000
+
+// Sample is the state of an outbox in figures that are cheap enough to be asked for every few seconds. Counts end at
+// SampleLimit. All but Members are the same whichever relay asks.
+type Sample struct {
+	// Backlog is how many events are in the outbox, those under way included. Oldest is the age of the oldest, Lanes that of
+	// each lane's oldest; 0 where there is none.
+	Backlog int64
+	Oldest  time.Duration
+	Lanes   [Lanes]time.Duration
+	// Owned is how many lanes have an owner whose lease runs, of [Lanes]. Members is how many relays are alive.
+	Owned, Members int
+	// Held events wait for HeldPartitions that do not answer (a topic that refuses everything counts as one), the oldest since HeldFor.
+	Held, HeldPartitions int64
+	HeldFor              time.Duration
+	// Parked events wait for a person. Of ParkedKeys, Releasing are on their way out; ParkedFor is the longest that one is in its state.
+	Parked, ParkedKeys, Releasing int64
+	ParkedFor                     time.Duration
+	// Scheduled events wait for their time; ScheduledLate is how long the one that is due first has been due.
+	Scheduled     int64
+	ScheduledLate time.Duration
+	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and OldestTransaction
+	// how long ago: rows that died since stay in the table, and reading gets slower. The second leaves out sessions of other
+	// roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may not look.
+	XminAge           int64
+	OldestTransaction time.Duration
+}
+
+// Sample reads the figures now, from the pool given to New.
+func (r *Relay) Sample(ctx context.Context) (Sample, error) {
+	var s Sample
+	ids, lanes, floors := "", []int16{}, []int64{}
+	if table := r.table.Load(); table != nil {
+		lanes, floors, ids = table.listFloors(func(*laneState) bool { return true })
+	}
+	var ages []float64
+	var held, parked, late float64
+	b := new(pgx.Batch)
+	b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
+	})
+	b.Queue(r.q.sample.held, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
+	b.Queue(r.q.sample.parked, SampleLimit).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
+	})
+	b.Queue(r.q.sample.scheduled, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
+	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
+		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
+	}
+	for lane, age := range ages {
+		if lane < Lanes {
+			s.Lanes[lane] = seconds(age)
+			s.Oldest = max(s.Oldest, s.Lanes[lane])
+		}
+	}
+	s.HeldFor, s.ParkedFor, s.ScheduledLate = seconds(held), seconds(parked), seconds(late)
+	return s, r.horizon(ctx, &s)
+}
+
+// horizon is not part of the other figures: who may not look at sessions still gets those.
+func (r *Relay) horizon(ctx context.Context, s *Sample) error {
+	var oldest float64
+	err := r.db.QueryRow(ctx, r.q.sample.horizon).Scan(&s.XminAge, &oldest)
+	s.OldestTransaction = seconds(oldest)
+	if err == nil {
+		return nil
+	}
+	s.XminAge, s.OldestTransaction = -1, -1
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		return nil
+	}
+	return fmt.Errorf("relay: reading the age of the oldest transaction: %w", err)
+}
+
+func newSampleQueries(prefix string) sampleQueries {
+	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
+	return sampleQueries{
+		events: q(sqlSampleEvents), held: q(sqlSampleHeld), parked: q(sqlSampleParked), scheduled: q(sqlSampleScheduled), horizon: q(sqlSampleHorizon),
+	}
+}
