@@ -16,6 +16,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
 		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
+		"sampleParked": sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}
 	fill := strings.NewReplacer("{day}", "20260101", "{from}", dayBound(1), "{to}", dayBound(2), "{table}", "inbox_message_20260101")
 	for name, sql := range queries {

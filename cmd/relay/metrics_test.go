@@ -39,7 +39,7 @@ func TestMetrics(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (effectonce_relay_\w+) `).FindAllStringSubmatch(figures, -1) {
 		served = append(served, m[1])
 	}
-	manual, err := os.ReadFile("../../docs/operations.md")
+	manual, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}

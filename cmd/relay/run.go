@@ -52,20 +52,13 @@ func (*runCommand) Help() string {
 is away is waited for. SIGTERM or SIGINT drains: what is claimed is published, then the lanes go to the others.`
 }
 
-// backlogEvery is the time between two looks at the backlog, backlogMost how far they count: a scrape must not count
-// ten million rows.
-const (
-	backlogEvery = 10 * time.Second
-	backlogMost  = 100_000
-)
-
 // started is what run has made and must close.
 type started struct {
 	pool    *pgxpool.Pool
 	kafka   *publisher.Kafka
 	relay   *relay.Relay
 	conn    *kafkaconn.Conn
-	metrics *metrics
+	metrics *figures
 	able    atomic.Bool // the schema was found to be right
 }
 
@@ -109,7 +102,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	others.Go(func() { s.sample(beside) })
+	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
 	p.log.Info("running", "version", version())
 	if err := s.relay.Run(ctx); err != nil {
 		if errors.Is(err, relay.ErrNotDrained) {
@@ -150,14 +143,16 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 			s.pool.Close()
 		}
 	}()
-	s.metrics = newMetrics()
+	if s.metrics, err = newFigures(); err != nil {
+		return nil, err
+	}
 	pin, err := relay.Pins(s.pool, c.Schema)
 	if err != nil {
 		return nil, service.Usage("--schema: %w", err)
 	}
 	s.kafka, err = publisher.NewKafka(conn.Brokers(), publisher.Config{
 		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
-		Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log, Observer: s.metrics.publisher(),
+		Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log, Observer: s.metrics.Publisher(),
 	})
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
@@ -165,13 +160,12 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
 		Schema: c.Schema, Name: c.Name, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
 		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
-		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.relay(),
+		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.Observer(),
 	})
 	if err != nil {
 		_ = s.kafka.Close()
 		return nil, &service.UsageError{Err: err}
 	}
-	s.metrics.stalled(s.relay.Stalled)
 	return s, nil
 }
 
@@ -226,24 +220,5 @@ func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 			}
 			return nil
 		},
-	}
-}
-
-// sample measures the backlog until ctx ends.
-func (s *started) sample(ctx context.Context) {
-	ticker := time.NewTicker(backlogEvery)
-	defer ticker.Stop()
-	for {
-		asking, cancel := context.WithTimeout(ctx, backlogEvery)
-		// A failure leaves the old figures: the sample's own age tells.
-		if events, oldest, err := s.relay.Backlog(asking, backlogMost); err == nil {
-			s.metrics.backlog(events, oldest)
-		}
-		cancel()
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
 	}
 }

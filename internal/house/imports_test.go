@@ -17,6 +17,7 @@ var allowed = map[string][]string{
 	"event":                       {},
 	"outbox":                      {"event"},
 	"outboxtest":                  {"event", "outbox", "inbox"},
+	"metrics":                     {"event", "relay", "publisher", "consumer", "inbox"},
 	"relay":                       {"event", "outbox"},
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/metrics"
 )
 
 // Worker is what makes one worker differ from another.
@@ -47,7 +48,12 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	}
 	defer db.Close()
 	registry := prometheus.NewRegistry()
-	cfg.Inbox.Observer = observe(registry, cfg.Inbox.Observer)
+	figures, err := metrics.NewWorker(registry, w.Name)
+	if err != nil {
+		return err
+	}
+	cfg.Inbox.Observer = metrics.Both(figures.Inbox(), cfg.Inbox.Observer)
+	cfg.Consumer.Observer = metrics.Both(figures.Consumer(), cfg.Consumer.Observer)
 	in, err := inbox.New(db, w.Name, cfg.Inbox)
 	if err != nil {
 		return err
@@ -59,6 +65,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return in.Run(ctx) })
 	group.Go(func() error { return c.Run(ctx) })
+	group.Go(func() error { return figures.Run(ctx, in, c) })
 	group.Go(func() error { return service.ServeOn(ctx, listener, health(db, c, registry).Handler()) })
 	if w.Beside != nil {
 		group.Go(func() error { return w.Beside(ctx, db) })

@@ -129,8 +129,8 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	if status, _ := get(t, "http://"+cfg.Listener.Addr().String()+"/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz is %d", status)
 	}
-	if _, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics"); !strings.Contains(body, "effectonce_worker_halted_partitions 1") ||
-		!strings.Contains(body, `effectonce_worker_events_total{outcome="applied"} 1`) {
+	if _, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics"); !strings.Contains(body, `effectonce_consumer_halted_partitions{consumer="ledger"} 1`) ||
+		!strings.Contains(body, `effectonce_inbox_events_total{consumer="ledger",outcome="applied"} 1`) {
 		t.Errorf("metrics:\n%s", body)
 	}
 }

@@ -1,0 +1,105 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// SampleEvery is the time between two looks into the database.
+const SampleEvery = 10 * time.Second
+
+const namespace = "effectonce"
+
+// buckets of every histogram, in seconds: from a local commit to a broker that is in trouble.
+func buckets() []float64 {
+	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+}
+
+// set makes and registers figures whose names begin alike.
+type set struct {
+	to        prometheus.Registerer
+	subsystem string
+	errs      []error
+}
+
+func (s *set) options(name, help string) prometheus.GaugeOpts {
+	return prometheus.GaugeOpts{Namespace: namespace, Subsystem: s.subsystem, Name: name, Help: help}
+}
+
+func (s *set) register(c prometheus.Collector) {
+	if err := s.to.Register(c); err != nil {
+		s.errs = append(s.errs, err)
+	}
+}
+
+// err says what to do when a name was taken.
+func (s *set) err() error {
+	if len(s.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("metrics: registering: give a second one a registry of its own, or labels with prometheus.WrapRegistererWith: %w", errors.Join(s.errs...))
+}
+
+func (s *set) counter(name, help string) prometheus.Counter {
+	c := prometheus.NewCounter(prometheus.CounterOpts(s.options(name, help)))
+	s.register(c)
+	return c
+}
+
+// counters with one label; the values that are known exist from the start, or a rate would miss the first change.
+func (s *set) counters(name, help, label string, values ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts(s.options(name, help)), []string{label})
+	for _, v := range values {
+		c.WithLabelValues(v)
+	}
+	s.register(c)
+	return c
+}
+
+func (s *set) gauge(name, help string) prometheus.Gauge {
+	g := prometheus.NewGauge(s.options(name, help))
+	s.register(g)
+	return g
+}
+
+func (s *set) gauges(name, help, label string, values ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(s.options(name, help), []string{label})
+	for _, v := range values {
+		g.WithLabelValues(v)
+	}
+	s.register(g)
+	return g
+}
+
+func (s *set) gaugeFunc(name, help string, of func() float64) {
+	s.register(prometheus.NewGaugeFunc(s.options(name, help), of))
+}
+
+func (s *set) histogram(name, help string) prometheus.Histogram {
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: s.subsystem, Name: name, Help: help, Buckets: buckets(),
+	})
+	s.register(h)
+	return h
+}
+
+// every calls do now and then every SampleEvery until ctx ends. What one call could not read keeps its old value: the
+// time of the last sample tells.
+func every(ctx context.Context, do func(ctx context.Context)) {
+	ticker := time.NewTicker(SampleEvery)
+	defer ticker.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, SampleEvery)
+		do(asking)
+		cancel()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
