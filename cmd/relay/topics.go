@@ -20,18 +20,6 @@ type topicsCommand struct {
 	Resume topicsResumeCommand `cmd:"" help:"Publish what was set aside, and go on."`
 }
 
-func (c *topicsCommand) run(ctx context.Context, p *program, verb string) error {
-	switch verb {
-	case "topics list":
-		return c.List.run(ctx, p)
-	case "topics accept":
-		return c.Accept.run(ctx, p)
-	case "topics pause":
-		return c.Pause.run(ctx, p)
-	}
-	return c.Resume.run(ctx, p)
-}
-
 type topicsListCommand struct {
 	database
 	JSON    bool          `name:"json" help:"Print JSON instead of a table."`
