@@ -37,11 +37,11 @@ type relayCounts struct {
 
 // relayState is what the database says every SampleEvery.
 type relayState struct {
-	backlog, oldest, sampled, owned, members             prometheus.Gauge
-	held, heldPartitions, heldFor                        prometheus.Gauge
-	parked, parkedKeys, releasing, parkedFor             prometheus.Gauge
-	scheduled, scheduledLate, xminAge, oldestTransaction prometheus.Gauge
-	lanes                                                *prometheus.GaugeVec
+	backlog, oldest, sampled, owned, members                                       prometheus.Gauge
+	held, heldPartitions, heldFor                                                  prometheus.Gauge
+	parked, parkedKeys, releasing, parkedFor                                       prometheus.Gauge
+	paused, pausedFor, stray, scheduled, scheduledLate, xminAge, oldestTransaction prometheus.Gauge
+	lanes                                                                          *prometheus.GaugeVec
 }
 
 // NewRelay registers the figures of a relay. It fails when their names are taken.
@@ -109,6 +109,9 @@ func (g *relayState) register(s *set) {
 	g.parkedFor = s.gauge("outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 when there is none.")
 	g.scheduled = s.gauge("outbox_scheduled_events", "Events that wait for their time, counted up to 100000.")
 	g.scheduledLate = s.gauge("outbox_scheduled_late_seconds", "For how long the event that is due first has been due; 0 when none is.")
+	g.paused = s.gauge("outbox_paused_topics", "Topics that an operator has paused.")
+	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.")
+	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.")
 	g.xminAge = s.gauge("xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of the database began; -1 when the role may not look.")
 	g.oldestTransaction = s.gauge("oldest_transaction_seconds", "How long ago the oldest visible transaction that holds a snapshot began; -1 when the role may not look.")
 }
@@ -228,6 +231,9 @@ func (g *relayState) set(s relay.Sample) {
 	g.parkedFor.Set(s.ParkedFor.Seconds())
 	g.scheduled.Set(float64(s.Scheduled))
 	g.scheduledLate.Set(s.ScheduledLate.Seconds())
+	g.paused.Set(float64(s.PausedTopics))
+	g.pausedFor.Set(s.PausedFor.Seconds())
+	g.stray.Set(float64(s.ArchiveStray))
 	g.xminAge.Set(float64(s.XminAge))
 	oldest := s.OldestTransaction.Seconds()
 	if s.OldestTransaction < 0 {

@@ -14,7 +14,7 @@ var Queries = map[string]string{
 	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
 	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
 	"numbering": sqlNumbering, "pinned": sqlPinned, "sampleEvents": sqlSampleEvents, "sampleHeld": sqlSampleHeld, "sampleParked": sqlSampleParked, "sampleScheduled": sqlSampleScheduled,
-	"sampleHorizon": sqlSampleHorizon, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
+	"sampleTopics": sqlSampleTopics, "sampleHorizon": sqlSampleHorizon, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
 	"impatient": sqlImpatient, "lockLanes": sqlLockLanes, "knownIDs": sqlKnownIDs, "lastID": sqlLastID, "lockEvents": sqlLockEvents,
 	"forward": sqlForward, "fence": sqlFence, "newIncarnation": sqlNewIncarnation, "epoch": sqlEpoch, "waiting": sqlWaiting,
 	"archiveDays": sqlArchiveDays, "archiveLock": sqlArchiveLock, "cleanArchive": sqlCleanArchive, "replayPlan": sqlReplayPlan,

@@ -34,6 +34,13 @@ select (select count(*) from (select from {schema}outbox_scheduled limit $1) s),
 	coalesce((select max(extract(epoch from clock_timestamp() - d.due)) from {schema}outbox_lane l
 		cross join lateral (select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d), 0)::float8`
 
+	// The archive's default partition is for what had no day. The statistics' count will do: to count a partition directly
+	// needs a grant on it.
+	sqlSampleTopics = `-- relay: sample topics
+select (select count(*) from {schema}outbox_paused_topic),
+	coalesce((select extract(epoch from clock_timestamp() - min(p.paused_at)) from {schema}outbox_paused_topic p), 0)::float8,
+	pg_stat_get_live_tuples('{schema}outbox_archive_default'::regclass)`
+
 	// What keeps dead rows from being removed. Sessions of other roles show their transaction's age in ids to everybody, and
 	// when it began only to members of pg_read_all_stats.
 	sqlSampleHorizon = `-- relay: sample horizon
@@ -51,4 +58,4 @@ from (
 )
 
 // sampleQueries are those statements with their schema.
-type sampleQueries struct{ events, held, parked, scheduled, horizon string }
+type sampleQueries struct{ events, held, parked, scheduled, topics, horizon string }

@@ -33,6 +33,11 @@ type Sample struct {
 	// Scheduled events wait for their time; ScheduledLate is how long the one that is due first has been due.
 	Scheduled     int64
 	ScheduledLate time.Duration
+	// PausedTopics were paused by an operator, the first PausedFor ago.
+	PausedTopics int64
+	PausedFor    time.Duration
+	// ArchiveStray is how many archived events are in no day, about: the days were not made in time.
+	ArchiveStray int64
 	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and OldestTransaction
 	// how long ago: rows that died since stay in the table, and reading gets slower. The second leaves out sessions of other
 	// roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may not look.
@@ -48,7 +53,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 		lanes, floors, ids = table.listFloors(func(*laneState) bool { return true })
 	}
 	var ages []float64
-	var held, parked, late float64
+	var held, parked, late, paused float64
 	b := new(pgx.Batch)
 	b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
@@ -58,6 +63,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 		return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
 	})
 	b.Queue(r.q.sample.scheduled, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
+	b.Queue(r.q.sample.topics).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
 	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
 	}
@@ -67,7 +73,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 			s.Oldest = max(s.Oldest, s.Lanes[lane])
 		}
 	}
-	s.HeldFor, s.ParkedFor, s.ScheduledLate = seconds(held), seconds(parked), seconds(late)
+	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = seconds(held), seconds(parked), seconds(late), seconds(paused)
 	return s, r.horizon(ctx, &s)
 }
 
@@ -89,6 +95,6 @@ func (r *Relay) horizon(ctx context.Context, s *Sample) error {
 func newSampleQueries(prefix string) sampleQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return sampleQueries{
-		events: q(sqlSampleEvents), held: q(sqlSampleHeld), parked: q(sqlSampleParked), scheduled: q(sqlSampleScheduled), horizon: q(sqlSampleHorizon),
+		events: q(sqlSampleEvents), held: q(sqlSampleHeld), parked: q(sqlSampleParked), scheduled: q(sqlSampleScheduled), topics: q(sqlSampleTopics), horizon: q(sqlSampleHorizon),
 	}
 }

@@ -35,6 +35,7 @@ func TestSample(t *testing.T) {
 		select 1, g, false, false, 1, gen_random_uuid(), '', '', 't', 'a', 'T', '', now() from generate_series(1, 4) g`)
 	db.Exec(t, "update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane < 7")
 	db.Exec(t, "insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() - interval '1 hour')")
+	db.Exec(t, "insert into outbox_paused_topic (topic, paused_at, paused_by, reason) values ('t', now() - interval '4 hours', 'me', 'r')")
 	s := sample()
 	if s.Backlog != 5 || s.Oldest < time.Hour || s.Oldest > 2*time.Hour {
 		t.Errorf("backlog %d, oldest %v", s.Backlog, s.Oldest)
@@ -59,6 +60,9 @@ func TestSample(t *testing.T) {
 	}
 	if s.Parked != 4 || s.ParkedKeys != 2 || s.Releasing != 1 || s.ParkedFor < 3*time.Hour {
 		t.Errorf("parked %d, keys %d, releasing %d, for %v", s.Parked, s.ParkedKeys, s.Releasing, s.ParkedFor)
+	}
+	if s.PausedTopics != 1 || s.PausedFor < 4*time.Hour || s.ArchiveStray != 0 {
+		t.Errorf("%d topics paused for %v, %d stray", s.PausedTopics, s.PausedFor, s.ArchiveStray)
 	}
 	if s.Owned != 7 || s.Members != 1 {
 		t.Errorf("%d lanes owned, %d relays", s.Owned, s.Members)
