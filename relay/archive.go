@@ -145,6 +145,24 @@ func archiveStart(day int) time.Time { return time.Unix(int64(day)*86400, 0).UTC
 
 func archiveDay(day int) string { return archiveStart(day).Format("20060102") }
 
+// queueSettled settles lanes of which everything is acked and stands in the outbox: deleted, or moved to the archive.
+func (r *Relay) queueSettled(b *pgx.Batch, set *settling, k *laneKeys) *pgx.QueuedQuery {
+	if r.cfg.ArchiveDays > 0 {
+		return b.Queue(r.q.settleArchived, k.lanes, k.fences, r.owner, k.firsts, set.epoch)
+	}
+	return b.Queue(r.q.settle, k.lanes, k.fences, r.owner, k.firsts)
+}
+
+// queueAcked does the same with what is acked of other lanes.
+func (r *Relay) queueAcked(b *pgx.Batch, set *settling, k *laneKeys) {
+	a := &set.acked
+	if r.cfg.ArchiveDays > 0 {
+		b.Queue(r.q.settleAckedArchived, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids, a.seqs, set.epoch)
+		return
+	}
+	b.Queue(r.q.settleAcked, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids)
+}
+
 // keepArchive maintains the archive until ctx ends.
 func (r *Relay) keepArchive(ctx context.Context) {
 	said := false

@@ -53,6 +53,7 @@ type claiming struct {
 	bytes    int // per lane
 	locked   map[int16]bool
 	same     bool
+	paused   []string
 	moved    map[int16]int64 // scheduled events that came due
 	drains   drains
 	all      laneSet // every lane
@@ -99,6 +100,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	if err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { k.queue(b, ids) })); err != nil {
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
+	r.pauses(k.paused)
 	r.movedDue(grants, k.perLane, k.moved)
 	if len(k.locked) > 0 { // a lock writes
 		r.durable(began)
@@ -223,6 +225,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		b.Queue(q.reserve, k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}
 	b.Queue(q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.epoch, &k.same) })
+	b.Queue(q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane)
 	}

@@ -22,6 +22,7 @@ type place struct {
 type health struct {
 	holdAfter time.Duration
 	trouble   atomic.Bool  // something fails or is closed: only then does anybody need to know an event's partition
+	pausing   atomic.Bool  // something is paused
 	acked     atomic.Int64 // when anything was last acked, in nanoseconds since born; 0: never
 	born      time.Time
 	changed   chan struct{} // a place was closed
@@ -29,6 +30,7 @@ type health struct {
 	mu      sync.Mutex
 	failing map[place]time.Time // since when
 	closed  map[place]*closure
+	paused  map[string]bool // topics, by an operator
 }
 
 // closure is a closed place, and when it is tried next.
@@ -121,14 +123,17 @@ func (h *health) open(p place) (time.Duration, bool) {
 
 // snapshot returns the closed places as of now: one pass over a claim must see one state.
 func (h *health) snapshot() map[place]bool {
-	if !h.trouble.Load() {
+	if !h.trouble.Load() && !h.pausing.Load() {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := make(map[place]bool, len(h.closed))
+	out := make(map[place]bool, len(h.closed)+len(h.paused))
 	for p := range h.closed {
 		out[p] = true
+	}
+	for topic := range h.paused {
+		out[place{topic, wholeTopic}] = true
 	}
 	return out
 }
@@ -138,6 +143,9 @@ func (h *health) due(now time.Time) (places []place, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for p, c := range h.closed {
+		if h.paused[p.topic] {
+			continue // not even for a try
+		}
 		if !now.Before(c.next) {
 			c.next = now.Add(c.pause.NextBackOff())
 			places = append(places, p)

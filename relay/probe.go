@@ -64,6 +64,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	now := time.Now()
 	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy })) > 0
 	var ready, releasing, due []int16
+	var paused []string
 	parked := r.lanes.list(func(l *laneState) bool { return l.quiet() && l.parked })
 	var free bool
 	var members int64
@@ -72,9 +73,11 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		return row.Scan(&ready, &free, &members, &releasing)
 	})
 	r.lookDue(&b, &due)
+	b.Queue(r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 	if err := s.send(ctx, &b); err != nil {
 		return false, err
 	}
+	r.pauses(paused)
 	if len(releasing) > 0 {
 		r.lanes.releasing(releasing)
 	}

@@ -28,6 +28,53 @@ drop table if exists {schema}outbox_archive_{day}`
 delete from {schema}outbox_archive_default d
 where d.ctid = any (array(select o.ctid from {schema}outbox_archive_default o where o.published_at < $1 limit $2))`
 
+	// As settle, into the archive. Rows are found one by one, for the number that each has.
+	sqlSettleArchived = `-- relay: settle archived
+with own as (
+	delete from {schema}outbox_claim c
+	using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
+	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
+	returning c.lane, c.ids, c.seqs
+), gone as (
+	delete from {schema}outbox_event e
+	using (select o.lane, u.id, u.seq from own o cross join lateral unnest(o.ids, o.seqs) u (id, seq)) k
+	where e.lane = k.lane and e.id = k.id
+	returning e.*, k.seq
+), kept as (
+	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers,
+		payload, event_time, created_at)
+	select $5, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	from gone order by lane, seq
+)
+select lane from own`
+
+	// As settle acked, into the archive.
+	sqlSettleAckedArchived = `-- relay: settle acked archived
+with own as materialized (
+	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
+), v as materialized (
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[]) v (lane, id, seq) where v.lane in (select lane from own)
+), taken as (
+	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	returning e.lane, v.seq, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+		e.event_time, e.created_at
+), drained as (
+	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+	returning h.lane, v.seq, h.id, h.message_id, h.source, h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload,
+		h.event_time, h.created_at
+), released as (
+	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+	returning p.lane, v.seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers, p.payload,
+		p.event_time, p.created_at
+), gone as (
+	select * from taken union all select * from drained union all select * from released
+)
+insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload,
+	event_time, created_at)
+select $8, g.* from gone g order by g.lane, g.seq`
+
 	sqlReplayPlan = `-- relay: replay plan
 select count(*), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)), min(a.published_at), max(a.published_at)
 from {schema}outbox_archive a

@@ -17,6 +17,9 @@ insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $
 	sqlResume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
+	sqlPaused = `-- relay: paused
+select array(select topic::text from {schema}outbox_paused_topic order by topic)`
+
 	// Under the locks of all lanes. What was never sent has no partition yet, and may stay where it is held.
 	sqlUncertain = `-- relay: uncertain
 select

@@ -15,6 +15,7 @@ import (
 
 // settling is a settle while it is put together: what becomes of the events of the lanes whose claim is complete.
 type settling struct {
+	epoch string
 	lanes []laneClaim
 	plain laneKeys // lanes of which everything is acked and stands in the outbox: one statement does it all
 	mixed laneKeys
@@ -23,8 +24,8 @@ type settling struct {
 	parks map[int16]bool    // lanes that have something parked after it
 
 	acked struct {
-		lanes []int16
-		ids   []int64
+		lanes     []int16
+		ids, seqs []int64
 	}
 	hold struct {
 		lanes      []int16
@@ -66,7 +67,7 @@ type outcome struct {
 
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
-	set := &settling{added: map[int16][]place{}, parks: map[int16]bool{}, count: outcome{held: map[place]int{}}}
+	set := &settling{epoch: c.epoch, added: map[int16][]place{}, parks: map[int16]bool{}, count: outcome{held: map[place]int{}}}
 	for i := range c.lanes {
 		l := c.lanes[i]
 		switch {
@@ -146,6 +147,7 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim) {
 	switch it.fate {
 	case acked:
 		set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
+		set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
 		set.count.acked++
 		switch it.from {
 		case fromHeld:
@@ -208,12 +210,12 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, both.lanes, both.fences, r.owner)
 		if k := &set.plain; len(k.lanes) > 0 {
-			b.Queue(r.q.settle, k.lanes, k.fences, r.owner, k.firsts).Query(read)
+			r.queueSettled(b, set, k).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
 			// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
-			if a := &set.acked; len(a.lanes) > 0 {
-				b.Queue(r.q.settleAcked, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids)
+			if len(set.acked.lanes) > 0 {
+				r.queueAcked(b, set, k)
 			}
 			if p := &set.park; len(p.lanes) > 0 {
 				b.Queue(r.q.settlePark, k.lanes, k.fences, r.owner, k.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)

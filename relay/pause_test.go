@@ -1,0 +1,166 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// fillTopic appends n events of each of 20 keys of a topic; the payload is the event's number within its key.
+func fillTopic(t *testing.T, db *pgtest.DB, topic string, from, n int) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select $3::text, $3 || k, 'T', convert_to(i::text, 'UTF8') from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n, topic)
+}
+
+func topicOf(log []event.Event, topic string) (of []event.Event) {
+	for _, e := range log {
+		if e.Topic == topic {
+			of = append(of, e)
+		}
+	}
+	return of
+}
+
+const nothingLeft = `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)`
+
+// TestP4PauseHoldsATopicAndNothingElse: its events leave the others' way, over a restart of the relay too, and come in
+// order when it is resumed.
+func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	o := operator(t, db)
+	fillTopic(t, db, "slow", 0, 50)
+	fillTopic(t, db, "fast", 0, 50)
+	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being mended"); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		stop := running(t, newRelay(t, db, to, config()))
+		drained(t, db)
+		fillTopic(t, db, "slow", 50+25*round, 25)
+		fillTopic(t, db, "fast", 50+25*round, 25)
+		drained(t, db)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inOrder(t, topicOf(to.events(), "fast"), 2000)
+	if n := len(topicOf(to.events(), "slow")); n != 0 {
+		t.Fatalf("%d events of the paused topic were published", n)
+	}
+	if got := pgtest.One[string](t, db, `select count(*) || ' ' || min(topic) || ' ' || max(partition) || ' ' || bool_or(sent) from outbox_held`); got != "2000 slow -1 false" {
+		t.Errorf("held: %s", got)
+	}
+	stop := running(t, newRelay(t, db, to, config()))
+	if err := o.ResumeTopic(t.Context(), "slow", "it is mended"); err != nil {
+		t.Fatal(err)
+	}
+	fillTopic(t, db, "slow", 100, 25)
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	numbered(t, topicOf(to.events(), "slow")) // numbers rise in a lane of a topic: held events keep theirs
+	if dup := inOrder(t, topicOf(to.events(), "slow"), 2500); dup != 0 {
+		t.Errorf("%d duplicates", dup)
+	}
+}
+
+// TestP4PauseOfATopicThatIsRefused: nothing is tried until it is resumed.
+func TestP4PauseOfATopicThatIsRefused(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	o := operator(t, db)
+	tried, open := make(chan struct{}, 10_000), make(chan struct{})
+	to.verdict = func(_ int, e event.Event) error {
+		if e.Topic != "slow" {
+			return nil
+		}
+		select {
+		case <-open:
+			return nil
+		default:
+			tried <- struct{}{}
+			return refusal{"topic"}
+		}
+	}
+	fillTopic(t, db, "slow", 0, 5)
+	stop := running(t, newRelay(t, db, to, config()))
+	pgtest.AwaitSQL(t, db, `select count(*) = 100 from outbox_held`)
+	if err := o.PauseTopic(t.Context(), "slow", "we know"); err != nil {
+		t.Fatal(err)
+	}
+	// A round after the pause is committed, every relay knows.
+	for range 3 {
+		fillTopic(t, db, "fast", 0, 1)
+		drained(t, db)
+	}
+	for len(tried) > 0 {
+		<-tried
+	}
+	for range 3 {
+		fillTopic(t, db, "fast", 0, 1)
+		drained(t, db)
+	}
+	if len(tried) > 0 {
+		t.Errorf("a paused topic was tried %d times", len(tried))
+	}
+	close(open)
+	if err := o.ResumeTopic(t.Context(), "slow", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, topicOf(to.events(), "slow"), 100)
+}
+
+// TestArchiveKeepsWhatWasPublished, by either kind of settle, under the numbers that it had; and it can be replayed.
+func TestArchiveKeepsWhatWasPublished(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	o := operator(t, db)
+	if err := o.PauseTopic(t.Context(), "slow", "so that some are settled in the other way"); err != nil {
+		t.Fatal(err)
+	}
+	fillTopic(t, db, "slow", 0, 20)
+	fillTopic(t, db, "fast", 0, 20)
+	start := pgtest.One[time.Time](t, db, `select clock_timestamp()`)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 30 })))
+	drained(t, db)
+	if err := o.ResumeTopic(t.Context(), "slow", "go"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	first := to.events()
+	for _, e := range first {
+		p := e.Position
+		if !pgtest.One[bool](t, db, `select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = $3 and seq = $4
+			and topic = $5 and key = $6 and payload = $7 and published_at >= $8`, e.ID, p.Epoch, p.Lane, p.Seq, e.Topic, e.Key, e.Payload, start) {
+			t.Fatalf("the archive has not event %+v", e)
+		}
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_archive`); n != 800 {
+		t.Errorf("%d events in the archive, want 800", n)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from only outbox_archive_default`); n > 0 {
+		t.Logf("%d events were settled before their day was made", n)
+	}
+	done, err := o.Replay(t.Context(), relay.Replay{From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow"}, "a drill")
+	if err != nil || done.Events != 400 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, topicOf(to.events()[len(first):], "slow"), 400)
+	if n := pgtest.One[int](t, db, `select count(distinct message_id) from outbox_archive`); n != 800 {
+		t.Errorf("a replay has made new ids: %d", n)
+	}
+}
