@@ -30,6 +30,8 @@ type LaneStatus struct {
 	Claimed int64         `json:"claimed"` // events between claim and settle
 	Oldest  time.Duration `json:"oldest"`  // age of its next event
 	Waiting bool          `json:"waiting"` // it has events
+	Held    int64         `json:"held"`    // events that wait for their partition or topic
+	Parked  int64         `json:"parked"`  // events that wait for a person
 }
 
 // TopicStatus is one topic of a Status.
@@ -85,7 +87,7 @@ func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, erro
 
 func scanLane(row pgx.CollectableRow) (l LaneStatus, err error) {
 	var lease, oldest float64
-	err = row.Scan(&l.Lane, &l.Owner, &l.Name, &l.Fence, &lease, &l.Claimed, &oldest, &l.Waiting)
+	err = row.Scan(&l.Lane, &l.Owner, &l.Name, &l.Fence, &lease, &l.Claimed, &oldest, &l.Waiting, &l.Held, &l.Parked)
 	l.Lease, l.Oldest = seconds(lease), seconds(oldest)
 	return l, err
 }

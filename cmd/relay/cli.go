@@ -52,6 +52,9 @@ type cli struct {
 	Run     runCommand     `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
 	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
 	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Lanes   lanesCommand   `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
+	Parked  parkedCommand  `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
+	Audit   auditCommand   `cmd:"" help:"List what people did with the outbox."`
 	Doctor  doctorCommand  `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
 	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
 	Replay  replayCommand  `cmd:"" help:"Publish archived events once more."`

@@ -110,7 +110,7 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	case pinned > 0 && t.Partitions != pinned:
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
 			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
-			"Let consumers drain the topic, then accept the new count: relay topics --help")
+			fmt.Sprintf("Let every consumer read the topic to its end; then relay topics accept --topic %s --partitions %d --reason \"...\"", t.Name, t.Partitions))
 	}
 	if t.Leaderless > 0 {
 		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader", t.Leaderless, t.Partitions), "Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
