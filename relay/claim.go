@@ -72,11 +72,12 @@ type laneSet struct {
 	fences []int64
 	nexts  []int64
 	floors []int64
+	fresh  []bool
 }
 
 func (s *laneSet) add(l *laneClaim) {
 	s.lanes, s.fences = append(s.lanes, l.lane), append(s.fences, l.fence)
-	s.nexts, s.floors = append(s.nexts, l.next), append(s.floors, l.floor)
+	s.nexts, s.floors, s.fresh = append(s.nexts, l.next), append(s.floors, l.floor), append(s.fresh, l.fresh)
 }
 
 // drains are the groups of held events to take, as parameters.
@@ -245,7 +246,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	}
 	k.r.queueDue(b, k.grants, k.perLane, k.moved)
 	if s := &k.marked; len(s.lanes) > 0 {
-		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).
+		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh).
 			Query(k.read((*rowReader).readMarked))
 	}
 	if s := &k.plain; len(s.lanes) > 0 {

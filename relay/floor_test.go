@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,6 +27,7 @@ func driven(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) *floors 
 	to := &memory{}
 	r := newRelay(t, db, to, config(append([]func(*relay.Config){func(c *relay.Config) {
 		c.FloorEvery, c.RescanEvery = 1, -1
+		c.Lease = time.Hour // nobody beats between the steps
 	}}, change...)...))
 	d, err := relay.Drive(t.Context(), r)
 	if err != nil {
@@ -118,6 +120,29 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	f.drain()
 	if n := f.to.count(); n != 50_100 {
 		t.Errorf("%d events published", n)
+	}
+	f.exec(pin, "commit")
+}
+
+// TestP6SettledEntriesKeepClaimsFlat: under a pinned snapshot the journal's settled entries stay, too. A claim does not
+// visit them.
+func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_claim`)
+	f.db.Exec(t, `insert into outbox_claim select g % 32, g / 32, array[g], array[g] from generate_series(1, 64000) g`)
+	f.db.Exec(t, `delete from outbox_claim`)
+	lanes, floors, ids := f.Floors()
+	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+	claim := func(from int64) int {
+		nexts := make([]int64, len(lanes))
+		for i := range nexts {
+			nexts[i] = from
+		}
+		return f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids)
+	}
+	if flat, full := claim(1<<20), claim(0); flat > 400 || full < 10*flat {
+		t.Errorf("a claim reads %d pages from its next number on, and %d of the whole journal", flat, full)
 	}
 	f.exec(pin, "commit")
 }

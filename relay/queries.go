@@ -76,8 +76,12 @@ left join {schema}outbox_parked p on p.lane = c.lane and p.id = u.id
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's block, or start the block reserved just before ($4 = 0), in the order of
-	// ids: the relay gives them to the rows by itself, which saves a second window function.
+	// each lane. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's
+	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
+	// itself, which saves a second window function.
+	//
+	// That a lane has no open entry is known, for these lanes are not fresh. The journal is asked only from the next number
+	// on, where the index ends: settled entries that a snapshot keeps from vacuum would be visited one by one.
 	sqlTake = `-- relay: take
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -88,7 +92,7 @@ with ids as materialized (
 		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next)
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (

@@ -26,7 +26,8 @@ with recursive g as (
 )
 select lane, topic, partition from g`
 
-	// As take, for lanes that may have marks: rows of marked keys move behind their lists instead (PROTOCOL P4).
+	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
+	// (PROTOCOL P4).
 	sqlTakeMarked = `-- relay: take marked
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -35,9 +36,9 @@ with ids as materialized (
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
 		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[]) f (lane, fence, next, floor, fresh)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and (f.fresh or c.first_seq >= f.next))
 ), picked as materialized (
 	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
 		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key, '\', '\\')::bytea)) as marked
@@ -67,13 +68,13 @@ with ids as materialized (
 select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case when not marked then headers end,
 	case when not marked then payload end, at from picked`
 
-	// Held events of partitions that answer again, under the numbers that they have.
+	// Held events of partitions that answer again, under the numbers that they have. As in take, the lanes have no open
+	// entry; one with the same number would be refused by the journal's key.
 	sqlDrain = `-- relay: drain
 with mine as materialized (
 	select l.lane
 	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 ), picked as materialized (
 	select p.*
 	from mine m
@@ -110,7 +111,7 @@ with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next)
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
