@@ -20,7 +20,7 @@ var Queries = map[string]string{
 	"archiveDays": sqlArchiveDays, "archiveLock": sqlArchiveLock, "cleanArchive": sqlCleanArchive, "replayPlan": sqlReplayPlan,
 	"replayHead": sqlReplayHead, "replay": sqlReplay, "replayRoom": sqlReplayRoom,
 	"listTopics": sqlListTopics, "pause": sqlPause, "resume": sqlResume, "uncertain": sqlUncertain, "accept": sqlAccept,
-	"paused": sqlPaused, "settleArchived": sqlSettleArchived, "settleAckedArchived": sqlSettleAckedArchived,
+	"untry": sqlUntry, "paused": sqlPaused, "settleArchived": sqlSettleArchived, "settleAckedArchived": sqlSettleAckedArchived,
 	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 

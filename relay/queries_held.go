@@ -252,15 +252,23 @@ using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_s
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
 returning c.lane`
 
-	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is.
+	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is, and
+	// given with what was noted before.
 	sqlTry = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 cross join lateral (
-	select h.lane, h.id from {schema}outbox_held h
+	select h.lane, h.id, h.sent from {schema}outbox_held h
 	where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 1) h
 where t.lane = h.lane and t.id = h.id
-returning t.lane, t.id, t.seq, t.partition, t.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type, t.content_type,
+returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type, t.content_type,
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
+
+	// Takes the note of a try back: the topic was refused for certain.
+	sqlUntry = `-- relay: untry
+update {schema}outbox_held t set sent = false
+from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, id)
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+where t.lane = l.lane and t.id = f.id`
 )

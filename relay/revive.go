@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/effectonce/effectonce/event"
 )
 
 // keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
@@ -51,8 +49,8 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 	if len(found) == 0 {
 		return nil
 	}
-	heads, events, err := r.heads(ctx, s, found)
-	if err != nil || len(events) == 0 {
+	heads, c, err := r.heads(ctx, s, found)
+	if err != nil || len(c.events) == 0 {
 		return err
 	}
 	grants := make([]grant, 0, len(found))
@@ -64,7 +62,8 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 	if held.Err() != nil {
 		return nil
 	}
-	verdicts := r.to.Publish(held, events)
+	verdicts := r.to.Publish(held, c.events)
+	var unsent untried
 	for i, err := range verdicts {
 		if i >= len(heads) {
 			break
@@ -75,13 +74,37 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 			r.reopen(heads[i])
 		case refused && heads[i].partition != wholeTopic:
 			r.closeTopic(heads[i].topic, err)
+		case refused && !c.items[i].sent:
+			unsent.add(found[heads[i]], c.items[i].id)
 		}
 	}
-	return nil
+	return r.untry(ctx, s, &unsent)
+}
+
+// untried are held events that a try did not send after all.
+type untried struct {
+	lanes       []int16
+	fences, ids []int64
+}
+
+func (u *untried) add(g grant, id int64) {
+	u.lanes, u.fences, u.ids = append(u.lanes, g.lane), append(u.fences, g.fence), append(u.ids, id)
+}
+
+// untry notes that events were not sent. Otherwise nobody could tell them from those that may stand in the log: to accept
+// another partition count, it must be known that none does.
+func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
+	if len(u.ids) == 0 {
+		return nil
+	}
+	return s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, u.lanes, u.fences, r.owner)
+		b.Queue(r.q.untry, u.lanes, u.fences, r.owner, u.ids)
+	}))
 }
 
 // heads reads the first held event of each place, after noting that it is sent, and with the barrier of a claim.
-func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (heads []place, events []event.Event, err error) {
+func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (heads []place, c *claim, err error) {
 	var set, locks laneKeys
 	var topics []string
 	var partitions []int32
@@ -90,7 +113,8 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 		topics, partitions = append(topics, at.topic), append(partitions, at.partition)
 		locks.lanes, locks.fences = append(locks.lanes, g.lane), append(locks.fences, g.fence)
 	}
-	c, at := &claim{}, map[int16]*laneClaim{}
+	c = &claim{}
+	at := map[int16]*laneClaim{}
 	for _, lane := range locks.lanes {
 		at[lane] = &laneClaim{}
 	}
@@ -101,11 +125,11 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 		b.Queue(r.q.try, set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
 	}))
 	if err != nil || !same { // a claim raises the incarnation
-		return nil, nil, err
+		return nil, &claim{}, err
 	}
 	for i := range c.events {
 		c.events[i].Position.Epoch = c.epoch
 		heads = append(heads, place{c.events[i].Topic, c.items[i].partition})
 	}
-	return heads, c.events, nil
+	return heads, c, nil
 }

@@ -3,8 +3,11 @@ package relay_test
 import (
 	"errors"
 	"testing"
+	"time"
 
+	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -85,5 +88,63 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 0, false, "r"); err == nil {
 		t.Error("no partition at all was accepted")
+	}
+}
+
+// TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new count,
+// which nothing stands against: whatever was tried meanwhile was refused for certain.
+func TestP4ResizedTopic(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db, topic, brokers := outboxDB(t), kafkatest.Topic(t, 3), kafkatest.Brokers(t)
+	pins, err := relay.Pins(db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := publisher.NewKafka(brokers, publisher.Config{Pin: pins, Logger: quiet(), RecheckEvery: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	reopened := make(chan time.Duration, 100)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) {
+		c.Observer.Reopened = func(_ string, _ int32, after time.Duration) { reopened <- after }
+	})))
+	fillTopic(t, db, topic, 0, 10)
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	kafkatest.Grow(t, brokers, topic, 6)
+	// Events arrive until the publisher has seen the new count and one is held.
+	n := 10
+	pgtest.Await(t, "a held event", func() (bool, error) {
+		if pgtest.One[int](t, db, `select count(*) from outbox_held`) > 0 {
+			return true, nil
+		}
+		fillTopic(t, db, topic, n, 1)
+		n++
+		return false, nil
+	})
+	fillTopic(t, db, topic, n, 10)
+	n += 10
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+	o := operator(t, db)
+	pgtest.Await(t, "an acceptance", func() (bool, error) { // not while one is being tried
+		err := o.AcceptPartitions(t.Context(), topic, 6, false, "the topic was resized")
+		if errors.Is(err, relay.ErrUncertain) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	pgtest.AwaitSQL(t, db, nothingLeft)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	wide := false
+	for _, r := range kafkatest.ReadAll(t, topic) {
+		seen[string(r.Key)+"/"+string(r.Value)] = true
+		wide = wide || r.Partition > 2
+	}
+	if len(seen) != 20*n || !wide || len(reopened) == 0 {
+		t.Errorf("%d events in Kafka, want %d; new partitions are used: %t", len(seen), 20*n, wide)
 	}
 }

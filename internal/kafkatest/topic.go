@@ -62,6 +62,24 @@ func CreateTopic(t testing.TB, brokers []string, name string, partitions int, co
 	awaitLeaders(t, ctx, client, name, partitions)
 }
 
+// Grow gives a topic more partitions and waits until each has a leader.
+func Grow(t testing.TB, brokers []string, name string, partitions int) {
+	t.Helper()
+	topic := kmsg.NewCreatePartitionsRequestTopic()
+	topic.Topic, topic.Count = name, int32(partitions)
+	req := kmsg.NewPtrCreatePartitionsRequest()
+	req.Topics = append(req.Topics, topic)
+	req.TimeoutMillis = 30_000
+	resp, err := req.RequestWith(t.Context(), newClient(t, brokers))
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("kafkatest: grow topic %s: %v", name, err)
+	}
+	AwaitLeaders(t, brokers, name, partitions)
+}
+
 // led counts the partitions of a topic that have a leader, and fails unless all that exist have one.
 func led(ctx context.Context, client *kgo.Client, name string) (int, error) {
 	req := kmsg.NewPtrMetadataRequest()
