@@ -169,7 +169,8 @@ func (d *decoder) records(h *batchHeader, c *chunk) error {
 		c.events = make([]event.Event, 0, max(0, min(h.count, len(body)/7))) // 7: the smallest record
 	}
 	for range h.count {
-		record := reader{b: r.bytes()}
+		raw := r.bytes()
+		record := reader{b: raw}
 		rec := event.Record{Topic: d.topic, Partition: d.partition}
 		record.skip(1) // attributes: unused
 		stamp := h.firstTime + record.varint()
@@ -187,7 +188,9 @@ func (d *decoder) records(h *batchHeader, c *chunk) error {
 			continue
 		}
 		rec.Headers = d.headers
-		c.events = append(c.events, event.Decode(&rec, d.idHeader))
+		e := event.Decode(&rec, d.idHeader)
+		e.Raw = raw
+		c.events = append(c.events, e)
 		c.bytes += eventOverhead
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -44,12 +45,26 @@ type Config struct {
 	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their day.
 	MaintainEvery time.Duration
 
+	// OnFailure is what becomes of an event that finally fails, and of one that is too old or too far ahead to be decided;
+	// default [ParkKey].
+	OnFailure FailurePolicy
+	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: any number. At the bound the
+	// key's partition halts until the list is shorter. It is counted by Run every 15 s, so a list may grow past it a little.
+	ParkedPerKey int
+	// CrashAttempts is how many counted runs an event gets that was under way whenever its process was killed; default 10. Then
+	// it is parked with [CodeKilled]. Fewer than the kills and rebalances of an ordinary day, and innocent events are parked.
+	CrashAttempts int
+	// Gate makes a counted run alone in a process that has several inboxes: give all of them one [NewGate]. Default: its own.
+	Gate *Gate
+	// ReleaseEvery is how often Run looks for events that an operator released; default 1 s, negative: it releases nothing.
+	ReleaseEvery time.Duration
+
 	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
-	// default Backoff is about five minutes. Then the event halts its partition. 1 gives up at once.
+	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once.
 	MaxAttempts int
 	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
 	Backoff time.Duration
-	// MaxRetryFor is how long an event may answer [Retryable] before it halts its partition; default 1 h, negative: for ever.
+	// MaxRetryFor is how long an event may answer [Retryable] before OnFailure decides; default 1 h, negative: for ever.
 	MaxRetryFor time.Duration
 
 	// LockTimeout bounds each wait for a lock of the transaction, above all for a twin of an event that another process is
@@ -71,6 +86,20 @@ type Config struct {
 	Observer Observer
 }
 
+// FailurePolicy says what becomes of an event that finally fails.
+type FailurePolicy int
+
+const (
+	// ParkKey parks the event, and puts every later event of its (tenant, topic, key) behind it, until an operator releases or
+	// discards them. Other keys go on. An event without a key is parked alone.
+	ParkKey FailurePolicy = iota
+	// ParkEvent parks the event alone: later events of its key overtake it. For effects that do not need order.
+	ParkEvent
+	// Halt stops the partition at the event, with a [HaltError]. Nothing behind it is applied until somebody acts. So does an
+	// event that is too old or too far ahead, which the others quarantine.
+	Halt
+)
+
 // Observer is told what an inbox does. A nil func is skipped. They are called from the goroutines of Handle and Run, so
 // they must be quick and safe for concurrent use.
 type Observer struct {
@@ -80,17 +109,42 @@ type Observer struct {
 	Retried func(RetriedInfo)
 	// Halted: an event halts its partition.
 	Halted func(*HaltError)
+	// Parked: an event finally failed and is parked. Those that go behind it are only counted in Handled.
+	Parked func(ParkedInfo)
+	// Released: the run of a released event ended.
+	Released func(ReleasedInfo)
 	// Maintained: a pass of maintenance ended.
 	Maintained func(MaintainedInfo)
 }
 
 // HandledInfo counts what one transaction decided.
 type HandledInfo struct {
-	Topic                       string
-	Partition                   int32
-	Applied, Duplicate, Skipped int
+	Topic     string
+	Partition int32
+	// Parked are those that failed and those that went behind a parked key.
+	Applied, Duplicate, Skipped, Parked, Quarantined int
 	// Took is from the start of the transaction to the answer to COMMIT.
 	Took time.Duration
+}
+
+// ParkedInfo says which event was parked and why.
+type ParkedInfo struct {
+	// Event is the event without its payload, key and headers.
+	Event event.Event
+	// Code is why in a machine's words: that of [Terminal], or one of this package's codes.
+	Code string
+	// Attempts is how often its effect ran.
+	Attempts int
+	Err      error
+}
+
+// ReleasedInfo says what became of a released event.
+type ReleasedInfo struct {
+	// Event is the event without its payload, key and headers.
+	Event event.Event
+	// Outcome is Applied, Duplicate or Skipped; Parked when it failed again, with Err.
+	Outcome Outcome
+	Err     error
 }
 
 // RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
@@ -126,8 +180,14 @@ type settings struct {
 }
 
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
-	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.MaintainEvery < 0 {
-		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, Backoff and MaintainEvery must not be negative: leave them zero for their defaults")
+	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.MaintainEvery < 0 || c.CrashAttempts < 0 {
+		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts, Backoff and MaintainEvery must not be negative: leave them zero for their defaults")
+	}
+	if c.OnFailure < ParkKey || c.OnFailure > Halt {
+		return settings{}, fmt.Errorf("inbox: OnFailure %d: want ParkKey, ParkEvent or Halt", c.OnFailure)
+	}
+	if c.Gate != nil && c.Gate.room == nil {
+		return settings{}, errors.New("inbox: the Gate is not ready: make it with NewGate")
 	}
 	s := settings{Config: c}
 	s.Window = cmp.Or(c.Window, 14*day)
@@ -145,6 +205,9 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	s.DaysAhead = cmp.Or(c.DaysAhead, 7)
 	s.MaintainEvery = cmp.Or(c.MaintainEvery, time.Hour)
 	s.MaxAttempts = cmp.Or(c.MaxAttempts, 10)
+	s.CrashAttempts = cmp.Or(c.CrashAttempts, 10)
+	s.ParkedPerKey = cmp.Or(c.ParkedPerKey, 10_000)
+	s.ReleaseEvery = cmp.Or(c.ReleaseEvery, time.Second)
 	s.Backoff = cmp.Or(c.Backoff, 200*time.Millisecond)
 	s.MaxRetryFor = cmp.Or(c.MaxRetryFor, time.Hour)
 	s.lockTimeout = timeoutSetting(cmp.Or(c.LockTimeout, 5*time.Second))

@@ -55,7 +55,7 @@ func (w *world) exists(table string) bool {
 func (w *world) long() *inbox.Inbox {
 	w.t.Helper()
 	w.Exec(w.t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10)")
-	return w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+	return w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 }
 
 // shrink makes the longest window shorter, as if days had passed.
@@ -75,7 +75,7 @@ func TestDaysAreMadeOnce(t *testing.T) {
 	w := newWorld(t)
 	var wg sync.WaitGroup
 	for i := range 4 { // processes that start together
-		in := w.inbox(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3})
+		in := w.halting(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3})
 		wg.Go(func() {
 			if err := in.Prepare(t.Context()); err != nil {
 				t.Error(err)
@@ -90,7 +90,7 @@ func TestDaysAreMadeOnce(t *testing.T) {
 	same(t, "days", w.partitions(), want)
 	// Every id finds its own day, to the millisecond.
 	w.Exec(t, "update inbox_consumer set floor = floor - 30")
-	in := w.inbox(inbox.Config{Window: 9 * oneDay, DaysAhead: 3})
+	in := w.halting(inbox.Config{Window: 9 * oneDay, DaysAhead: 3})
 	midnight := w.noon(-2).Add(-12 * time.Hour)
 	handle(t, in.Each(write), append(of(idAt(midnight)), append(of(idAt(midnight.Add(oneDay-time.Millisecond))), of(idAt(midnight.Add(oneDay)))...)...))
 	for table, n := range map[string]int{w.table(-2): 2, w.table(-1): 1} {
@@ -103,7 +103,7 @@ func TestDaysAreMadeOnce(t *testing.T) {
 func TestMissingDayIsMade(t *testing.T) {
 	t.Parallel()
 	w, r := newWorld(t), &retries{}
-	h := w.inbox(inbox.Config{Observer: r.observer()}).Each(write)
+	h := w.halting(inbox.Config{Observer: r.observer()}).Each(write)
 	handle(t, h, some(1))
 	w.Exec(t, "drop table "+w.table(1))
 	conn := w.Connect(t)
@@ -148,7 +148,7 @@ func TestDroppedDayNeverForgets(t *testing.T) {
 		}
 		same(t, "outcomes", out, []inbox.Outcome{inbox.Duplicate, inbox.Undecided})
 		// The window grows again: what was dropped stays dropped.
-		in = w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+		in = w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 		h = in.Each(write)
 		if err := in.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func TestDroppedWhileTheHandlerRuns(t *testing.T) {
 func TestLongestWindowRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{Window: 3 * oneDay, AllowShortWindow: true, DaysAhead: 1})
+	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{Window: 3 * oneDay, AllowShortWindow: true, DaysAhead: 1, OnFailure: inbox.Halt})
 	old := of(idAt(w.noon(-8)))
 	handle(t, long.Each(write), old)
 	if err := short.Maintain(t.Context()); err != nil {
@@ -198,7 +198,7 @@ func TestLongestWindowRules(t *testing.T) {
 func TestHistoryBeforeTheFloor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	in := w.inbox(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
+	in := w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 	h, history := in.Each(write), append(of(idAt(w.noon(-400))), of(idAt(w.noon(-1)))...)
 	same(t, "first", handle(t, h, history), repeat(inbox.Applied, 2))
 	same(t, "again", handle(t, h, history), repeat(inbox.Duplicate, 2))
@@ -218,7 +218,7 @@ func TestHistoryBeforeTheFloor(t *testing.T) {
 func TestUndecidableIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	h := w.inbox(inbox.Config{}).Each(write)
+	h := w.halting(inbox.Config{}).Each(write)
 	for name, id := range map[string]uuid.UUID{"days ahead of everybody": idAt(w.noon(30)), "no id": uuid.Nil} {
 		events := append(some(2), of(id)...)
 		out, err := h.Handle(t.Context(), append(events, some(1)...))
@@ -401,7 +401,11 @@ func TestNotTheOwner(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, grant := range []string{"usage on schema " + w.Schema, "select, insert on inbox_message, inbox_message_any, effect", "select, insert, update on inbox_consumer", "select on inbox_days"} {
+	for _, grant := range []string{
+		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, inbox_message_any",
+		"select, insert, update on inbox_consumer, inbox_progress", "select, insert, update, delete on inbox_parked_key, inbox_parked",
+		"select on inbox_days",
+	} {
 		w.Exec(t, "grant "+grant+" to "+role)
 	}
 	u, err := url.Parse(w.URL)
@@ -439,7 +443,7 @@ func TestRun(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	passes := 0
-	in := w.inbox(inbox.Config{MaintainEvery: time.Millisecond, Observer: inbox.Observer{Maintained: func(info inbox.MaintainedInfo) {
+	in := w.halting(inbox.Config{MaintainEvery: time.Millisecond, Observer: inbox.Observer{Maintained: func(info inbox.MaintainedInfo) {
 		if passes++; passes == 3 {
 			cancel()
 		}

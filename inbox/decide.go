@@ -30,6 +30,7 @@ const (
 	dayMissing                // a partition is not there
 	stale                     // the cached state was old: the plan put an id into the wrong table
 	refused                   // the id at index may not be decided
+	bounded                   // the list for the event at index is full
 	skipping                  // the effect skipped after it had written
 	failed                    // the effect; index -1: any of the events
 )
@@ -50,12 +51,28 @@ type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []
 // outcome unknown.
 const graceCommit = 5 * time.Second
 
-// decide handles events in one transaction and writes their outcomes to out, when it returns nil. Those in skip are
-// recorded without their effect.
+// work is what one transaction decides.
+type work struct {
+	events  []event.Event
+	skip    map[uuid.UUID]bool // recorded without their effect
+	careful bool
+	run     runner
+	out     []Outcome // the outcomes, when decide returns nil
+	pass    *passing  // nil: the progress stays as it is
+}
+
+// passing is where a partition's progress moves with the transaction.
+type passing struct {
+	partitionName
+	next int64
+}
+
+// decide handles events in one transaction.
 //
-// Round trips: one for begin, state and both inserts; the effect's; one for commit.
-func (in *Inbox) decide(ctx context.Context, events []event.Event, skip map[uuid.UUID]bool, careful bool, run runner, out []Outcome) *failure {
-	p, f := in.plan(events)
+// Round trips: one for begin, state, both inserts and the look for open events; the effect's; one for commit. Two more when
+// the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written.
+func (in *Inbox) decide(ctx context.Context, w *work) *failure {
+	p, f := in.plan(w.events)
 	if f != nil {
 		return f
 	}
@@ -64,27 +81,38 @@ func (in *Inbox) decide(ctx context.Context, events []event.Event, skip map[uuid
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
-	if f := in.insert(ctx, conn.Conn(), p); f != nil {
+	open, f := in.insert(ctx, conn.Conn(), p)
+	if f != nil {
 		return f
 	}
-	fresh := p.fresh(events, skip, out)
+	a := &aside{}
+	if open || p.refused > 0 {
+		if a, f = in.setAside(ctx, conn.Conn(), p, w.events); f != nil {
+			return f
+		}
+	}
+	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
-		skipped, f := run(ctx, &guardTx{conn: conn.Conn()}, events, fresh, careful)
+		skipped, f := w.run(ctx, &guardTx{conn: conn.Conn()}, w.events, fresh, w.careful)
 		if f != nil {
 			return f
 		}
 		for _, i := range skipped {
-			out[i] = Skipped
+			w.out[i] = Skipped
 		}
 	}
-	if p.inserted == 0 {
+	if p.inserted == 0 && w.pass == nil && a.written == 0 {
 		// Every row was there, committed by others: nothing to commit, and the outcome is certain.
 		return nil
 	}
 	if ctx.Err() != nil {
 		return &failure{kind: canceled, err: ctx.Err()}
 	}
-	return in.commit(ctx, conn.Conn())
+	if f := in.passAndCommit(ctx, conn.Conn(), w.pass); f != nil {
+		return f
+	}
+	in.tellAside(w.events, a)
+	return nil
 }
 
 // release gives the connection back without a transaction on it; the pool closes one that still has its transaction.
@@ -95,6 +123,17 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 		_, _ = c.Exec(ctx, sqlRollback)
 	}
 	conn.Release()
+}
+
+// passAndCommit moves the progress at the very end, where there is one to move: its row is also what the partition's next
+// owner writes, who must not wait for an effect of ours.
+func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
+	if pass != nil {
+		if _, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next); err != nil {
+			return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
+		}
+	}
+	return in.commit(ctx, conn)
 }
 
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
@@ -136,8 +175,8 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 // planned is which id goes to which table, for one transaction.
 type planned struct {
 	ids      []planID // sorted by id, then by index: inserts in another order deadlock
-	events   []event.Event
 	inserted int
+	refused  int // how many are too old or too far ahead
 }
 
 type planID struct {
@@ -150,7 +189,7 @@ type planID struct {
 // plan puts each id into its table by the state that the last transaction read.
 func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
 	s := in.state.Load()
-	p := &planned{ids: make([]planID, len(events)), events: events}
+	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
@@ -158,7 +197,10 @@ func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
 		}
 		where := s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead)
 		if where == tooOld || where == tooFuture {
-			return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, in.cfg.windowDays)}
+			if in.cfg.OnFailure == Halt {
+				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, in.cfg.windowDays)}
+			}
+			p.refused++
 		}
 		p.ids[i] = planID{id: e.ID, index: int32(i), place: where}
 	}
@@ -190,9 +232,10 @@ func (p *planned) array(where place) string {
 	return string(append(b, '}'))
 }
 
-// insert begins the transaction, reads the state and inserts the ids, in one round trip. inbox_message comes before any in
-// every transaction: the other way round deadlocks.
-func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) *failure {
+// insert begins the transaction, reads the state, inserts the ids and looks whether anything of the consumer is open, in one
+// round trip. inbox_message comes before any in every transaction: the other way round deadlocks. The ids come before the
+// look, for whoever parked one of them held its row until that was committed.
+func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open bool, f *failure) {
 	days, others := p.array(inDay), p.array(inAny)
 	var b pgx.Batch
 	b.Queue(sqlBegin)
@@ -203,8 +246,12 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) *failur
 	if others != "" {
 		b.Queue(in.sql.insertAny, in.consumer, others)
 	}
+	b.Queue(in.sql.open, in.consumer)
 	res := conn.SendBatch(ctx, &b)
 	s, err := readInsert(res, p, days != "", others != "")
+	if err == nil {
+		err = res.QueryRow().Scan(&open)
+	}
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
@@ -213,19 +260,19 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) *failur
 	}
 	switch {
 	case err != nil && pgerr.Is(err, pgerr.CheckViolation):
-		return &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
+		return false, &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
 	case err != nil:
-		return in.classify(ctx, fmt.Errorf("inbox: recording %d ids: %w", len(p.ids), err))
+		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d ids: %w", len(p.ids), err))
 	case s.floor < 0:
-		return &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
+		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
 	}
 	// The state may have changed since the plan: only the one read in this transaction counts.
 	for i := range p.ids {
 		if now := s.place(p.ids[i].id, in.cfg.windowDays, in.cfg.DaysAhead); now != p.ids[i].place {
-			return &failure{kind: stale, err: errors.New("inbox: the days moved on")}
+			return false, &failure{kind: stale, err: errors.New("inbox: the days moved on")}
 		}
 	}
-	return nil
+	return open, nil
 }
 
 func readInsert(res pgx.BatchResults, p *planned, days, others bool) (*state, error) {
@@ -271,11 +318,13 @@ func (p *planned) mark(rows pgx.Rows) error {
 }
 
 // fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log order.
-func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, out []Outcome) []int {
+func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside, out []Outcome) []int {
 	fresh := make([]int, 0, p.inserted)
 	for i := range p.ids {
 		n := int(p.ids[i].index)
-		switch {
+		switch o, set := a.outcomes[n]; {
+		case set:
+			out[n] = o
 		case !p.ids[i].isNew:
 			out[n] = Duplicate
 		case skip[p.ids[i].id]:

@@ -9,7 +9,7 @@
 //	})
 //
 // A consumer (package consumer) feeds h with batches of one partition and commits the offsets of what it decided.
-// [Inbox.Run] belongs beside it: it makes and drops the days in which ids are remembered.
+// [Inbox.Run] belongs beside it: it makes and drops the days in which ids are remembered, and runs what operators release.
 //
 // # The five duties of an effect
 //
@@ -21,8 +21,8 @@
 //  3. Return the errors of tx, wrapped with %w, and do not go on after one. That is how a deadlock is told from a bad event.
 //     What may fail without failing the event goes behind a savepoint: tx.Begin.
 //  4. Say what kind of error it is: [Terminal] when running again cannot help, [Retryable] when something else is down, any
-//     other error when you do not know. An event that is given up halts its partition ([HaltError]); nothing behind it is
-//     applied before it, for it may have the same key.
+//     other error when you do not know. An event that is given up is parked ([Config.OnFailure]), and every later event of
+//     its key goes behind it, in order, until an operator releases or discards them ([Operator]). Other keys go on.
 //  5. Put a business key behind the effect as well (unique (entry_type, source_payment_id), say, and on conflict do
 //     nothing). The inbox forgets after Config.Window, and an operator may have to apply something by hand.
 //
@@ -31,7 +31,8 @@
 // Within Config.Window, an effect is committed exactly once per (consumer, event id), whatever is delivered twice, late, or
 // to two processes at the same time: the second one waits for the first one's row and finds it. The order within a batch is
 // kept, and what stands behind an undecided event waits. An event whose id is of a day that is no longer remembered, or of
-// one too far in the future, is never taken for a new one: it halts its partition until a person has looked.
+// one too far in the future, is never taken for a new one: it is quarantined, alone, until a person has looked. An event that
+// kills its process every time is parked after [Config.CrashAttempts] counted runs, in which it is alone.
 //
 // Ids that are UUIDv7 ([event.NewID], [event.Derive]) live in a partition per day, which is dropped whole. All others
 // ([event.IntentID], foreign ids) live in one table that is cleaned row by row, and are forgotten after the window: a
@@ -39,8 +40,9 @@
 //
 // # The tables
 //
-// migrations/inbox makes them. The consumer's role needs SELECT and INSERT on inbox_message and inbox_message_any, SELECT,
-// INSERT and UPDATE on inbox_consumer, SELECT on inbox_days. Days are made and dropped by the tables' owner:
+// migrations/inbox makes them. The consumer's role needs SELECT, INSERT and DELETE on inbox_message and inbox_message_any, SELECT,
+// INSERT, UPDATE and DELETE on inbox_parked_key and inbox_parked, SELECT, INSERT and UPDATE on inbox_consumer and
+// inbox_progress, SELECT on inbox_days. Days are made and dropped by the tables' owner:
 // Config.MaintenanceDB, or `relay inbox maintain` from cron. Through PgBouncer in transaction mode set
 // default_query_exec_mode=exec; every setting is SET LOCAL and no lock outlives its transaction.
 package inbox

@@ -106,7 +106,7 @@ func TestFailingEventHaltsBehindItsPrefix(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				events, runs := some(13), 0
-				out, err := handler(w.inbox(inbox.Config{MaxAttempts: 3}), events[at].ID, &runs).Handle(t.Context(), events)
+				out, err := handler(w.halting(inbox.Config{MaxAttempts: 3}), events[at].ID, &runs).Handle(t.Context(), events)
 				h := halted(t, err, events[at].ID)
 				if !errors.Is(err, errBad) || runs != 3 || h.Attempts != 3 {
 					t.Errorf("runs %d, attempts %d, error %v", runs, h.Attempts, err)
@@ -126,7 +126,7 @@ func TestFailureThatPassesKeepsTheOrder(t *testing.T) {
 	w := newWorld(t)
 	events := some(9)
 	left := map[uuid.UUID]int{events[2].ID: 2, events[3].ID: 1, events[8].ID: 4}
-	out := handle(t, w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	out := handle(t, w.halting(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if left[e.ID] > 0 {
 			left[e.ID]--
 			return errBad
@@ -156,7 +156,7 @@ func TestClasses(t *testing.T) {
 			w := newWorld(t)
 			events, runs, told := some(5), 0, 0
 			c.cfg.Observer.Halted = func(*inbox.HaltError) { told++ }
-			_, err := w.inbox(c.cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := w.halting(c.cfg).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 				if e.ID == events[2].ID {
 					runs++
 					return c.err
@@ -194,7 +194,7 @@ func TestOthersOutages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, runs, events := newWorld(t), 0, some(2)
-			_, err := w.inbox(inbox.Config{MaxAttempts: 3, StatementTimeout: 200 * time.Millisecond}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := w.halting(inbox.Config{MaxAttempts: 3, StatementTimeout: 200 * time.Millisecond}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 				if e.ID != events[1].ID {
 					return write(ctx, tx, e)
 				}
@@ -213,7 +213,7 @@ func TestConnectionLostInAnEffect(t *testing.T) {
 	t.Parallel()
 	w, r, events := newWorld(t), &retries{}, some(5)
 	first := true
-	out := handle(t, w.inbox(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	out := handle(t, w.halting(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == events[3].ID && first {
 			first = false
 			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
@@ -270,7 +270,7 @@ func TestRetryableSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events, runs := some(3), 0
-	handle(t, w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	handle(t, w.halting(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == events[1].ID {
 			if runs++; runs < 8 {
 				return inbox.Retryable(errBad)
@@ -286,7 +286,7 @@ func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 	w := newWorld(t)
 	var log strings.Builder
 	events := some(3)
-	_, err := w.inbox(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	_, err := w.halting(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == events[1].ID {
 			rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open on purpose
 			rows.Next()
@@ -363,7 +363,7 @@ func TestSkip(t *testing.T) {
 					kept = append(kept, events[i].ID)
 				}
 			}
-			h := c.handler(w.inbox(inbox.Config{Observer: r.observer()}))
+			h := c.handler(w.halting(inbox.Config{Observer: r.observer()}))
 			same(t, "outcomes", handle(t, h, events), want)
 			same(t, "effects", w.effects(), kept)
 			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 6))
@@ -379,7 +379,7 @@ func writeOne(ctx context.Context, tx pgx.Tx, e event.Event) error { return writ
 func TestSkipWholeBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	h := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+	h := w.halting(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		return errors.Join(writeAll(ctx, tx, events), inbox.Skip)
 	})
 	same(t, "outcomes", handle(t, h, some(4)), repeat(inbox.Skipped, 4))
@@ -390,7 +390,7 @@ func TestAtOutsideTheBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(1)
-	_, err := w.inbox(inbox.Config{MaxAttempts: 1}).Batch(func(context.Context, pgx.Tx, []event.Event) error {
+	_, err := w.halting(inbox.Config{MaxAttempts: 1}).Batch(func(context.Context, pgx.Tx, []event.Event) error {
 		return inbox.At(1, errBad)
 	}).Handle(t.Context(), events)
 	if halted(t, err, events[0].ID); !strings.Contains(err.Error(), "names no event") {
@@ -419,7 +419,7 @@ func TestTransactionIsTheInboxs(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			events := some(2)
-			out, err := w.inbox(inbox.Config{MaxAttempts: 2}).Each(do).Handle(t.Context(), events)
+			out, err := w.halting(inbox.Config{MaxAttempts: 2}).Each(do).Handle(t.Context(), events)
 			halted(t, err, events[0].ID)
 			same(t, "outcomes", out, repeat(inbox.Undecided, 2))
 		})
@@ -430,7 +430,7 @@ func TestSavepointsOfAnEffect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(3)
-	handle(t, w.inbox(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	handle(t, w.halting(inbox.Config{}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		sp, err := tx.Begin(ctx)
 		if err != nil {
 			return err
@@ -462,7 +462,7 @@ func TestCancelledHandleKeepsNothingOfTheOpenTransaction(t *testing.T) {
 	events := some(4)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out, err := w.inbox(inbox.Config{MaxAttempts: 100, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	out, err := w.halting(inbox.Config{MaxAttempts: 100, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == events[2].ID {
 			cancel()
 			return errBad
@@ -482,7 +482,7 @@ func TestDeferredConstraintIsSplit(t *testing.T) {
 	w.Exec(t, "create table taken (id uuid unique deferrable initially deferred)")
 	events := some(8)
 	w.Exec(t, "insert into taken values ($1)", events[5].ID.String())
-	out, err := w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	out, err := w.halting(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		_, err := tx.Exec(ctx, "insert into taken values ($1)", e.ID.String())
 		return err
 	}).Handle(t.Context(), events)
@@ -497,7 +497,7 @@ func TestDeadlocksSpendNoAttempt(t *testing.T) {
 	w.Exec(t, "insert into account values (1), (2)")
 	events, lock := some(1), "select from account where n = $1 for update"
 	hasTwo, deadlock, first := make(chan struct{}), make(chan struct{}), true
-	in := w.inbox(inbox.Config{MaxAttempts: 1, LockTimeout: -1, Observer: r.observer()})
+	in := w.halting(inbox.Config{MaxAttempts: 1, LockTimeout: -1, Observer: r.observer()})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -542,7 +542,7 @@ func TestTypesAndJSON(t *testing.T) {
 	w := newWorld(t)
 	type payment struct{ Amount int }
 	var amounts []int
-	h := w.inbox(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{
+	h := w.halting(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{
 		"Paid": inbox.JSON(func(_ context.Context, _ pgx.Tx, _ event.Event, p payment) error {
 			amounts = append(amounts, p.Amount)
 			return nil
@@ -561,6 +561,6 @@ func TestTypesAndJSON(t *testing.T) {
 	if code, _ := inbox.TerminalCode(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
 		t.Errorf("unknown type: %v", err)
 	}
-	h = w.inbox(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
+	h = w.halting(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }

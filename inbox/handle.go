@@ -12,15 +12,31 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// handler is what Each and Batch return. A consumer also finds Prepare and Consumer on it.
+// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Assigned and Resumed on it.
 type handler struct {
 	*Inbox
-	run runner
+	run    runner
+	guards guards
+}
+
+// Assigned is called by a consumer before the first Handle of a partition that it was given: the next batch is the first one
+// after an assignment.
+func (h *handler) Assigned(topic string, partition int32) {
+	h.guards.forget(partitionName{topic, partition})
+	h.consumes(topic, h)
 }
 
 // Handle implements [Handler].
 func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, error) {
-	b := &batch{in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1}
+	if len(events) == 0 {
+		return nil, ctx.Err()
+	}
+	name := partitionName{events[0].Topic, events[0].Position.Partition}
+	h.consumes(name.topic, h)
+	b := &batch{
+		in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1,
+		name: name, guard: h.guards.get(name),
+	}
 	for b.pos < len(events) {
 		if err := b.step(ctx); err != nil {
 			return b.out, err
@@ -36,6 +52,11 @@ type batch struct {
 	run    runner
 	events []event.Event
 	out    []Outcome
+
+	name    partitionName
+	guard   *guard
+	written bool // the range of this call is in inbox_progress
+	counted bool // a count of ours stands for the event at pos
 
 	pos, limit int // the next transaction handles [pos, limit)
 	bad        int // somewhere in [pos, bad) an event failed; 0: none known
@@ -59,14 +80,25 @@ func (b *batch) step(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if b.doomed != nil && b.pos == b.suspect {
-		return b.halt(b.doomed)
-	}
 	start := time.Now()
-	out := make([]Outcome, b.limit-b.pos)
+	var out []Outcome
 	f := b.in.prepared(ctx)
 	if f == nil {
-		f = b.in.decide(ctx, b.events[b.pos:b.limit], b.skip, b.careful, b.run, out)
+		f = b.in.load(ctx, b.name, b.guard)
+	}
+	switch {
+	case f != nil:
+	case b.doomed != nil && b.pos == b.suspect:
+		if b.in.cfg.OnFailure == Halt {
+			return b.halt(ctx, b.doomed)
+		}
+		out = make([]Outcome, 1)
+		b.limit = b.pos + 1
+		f = b.in.park(ctx, &b.events[b.pos], b.doomed, b.runs, b.passing(), out)
+	default:
+		counted := b.reach()
+		out = make([]Outcome, b.limit-b.pos)
+		f = b.attempt(ctx, counted, out)
 	}
 	if f == nil {
 		b.done(out, time.Since(start))
@@ -84,16 +116,81 @@ func (b *batch) step(ctx context.Context) error {
 		return b.skipped(f)
 	case refused:
 		return b.refused(ctx, f)
+	case bounded:
+		return b.bounded(ctx, f)
 	case failed:
 		return b.failed(ctx, f)
 	}
 	return b.again(ctx, f)
 }
 
+// reach moves limit to where the guard lets the next transaction end, and says whether it is a counted run.
+func (b *batch) reach() (counted bool) {
+	g, offset := b.guard, b.events[b.pos].Position.Offset
+	switch {
+	case g.counted(offset):
+		b.limit = b.pos + 1
+		return true
+	case offset < g.from:
+		for i := b.pos + 1; i < b.limit; i++ {
+			if b.events[i].Position.Offset >= g.from {
+				b.limit = i
+			}
+		}
+	}
+	return false
+}
+
+// attempt runs one transaction of effects: beside others, or counted and alone. The count stands exactly while the effect may
+// run, so that nothing but this run, or what it does to the process, is ever held against the event.
+func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
+	offset := b.events[b.pos].Position.Offset
+	if b.guard.armed && !counted && !b.written && offset >= b.guard.to {
+		last := b.events[len(b.events)-1].Position.Offset
+		if f := b.in.writeRange(ctx, b.name, offset, last+1); f != nil {
+			return f
+		}
+		b.written = true
+	}
+	leave, err := b.in.gate.enter(ctx, counted)
+	if err != nil {
+		return &failure{kind: canceled, err: err}
+	}
+	defer leave()
+	if counted && !b.counted {
+		spent, f := b.in.count(ctx, b.name, offset)
+		if f != nil {
+			return f
+		}
+		if spent {
+			b.suspect, b.runs, b.doomed = b.pos, b.in.cfg.CrashAttempts, errKilled
+			return &failure{kind: stale} // the next step gives it up
+		}
+		b.counted = true
+	}
+	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out}
+	if b.written || counted {
+		w.pass = b.passing()
+	}
+	f := b.in.decide(ctx, w)
+	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
+		b.counted = false
+	}
+	return f
+}
+
+// passing is what the deciding transaction moves the progress to.
+func (b *batch) passing() *passing {
+	return &passing{b.name, b.events[b.limit-1].Position.Offset + 1}
+}
+
 // done takes over the outcomes of a committed transaction and says how far the next one goes.
 func (b *batch) done(out []Outcome, took time.Duration) {
 	b.in.outage.up()
 	copy(b.out[b.pos:], out)
+	if first := b.events[b.pos].Position.Offset; !b.guard.counted(first) {
+		b.guard.decided(out, first)
+	}
 	b.pos, b.careful, b.retries, b.database = b.limit, false, 0, nil
 	if b.pos > b.suspect {
 		b.suspect, b.doomed = -1, nil
@@ -113,6 +210,10 @@ func (b *batch) done(out []Outcome, took time.Duration) {
 				info.Duplicate++
 			case Skipped:
 				info.Skipped++
+			case Parked:
+				info.Parked++
+			case Quarantined:
+				info.Quarantined++
 			}
 		}
 		do(info)
@@ -146,9 +247,19 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 	}
 	if _, f := b.in.plan(b.events[b.pos : b.pos+1]); f != nil {
 		b.suspect, b.runs = b.pos, 0
-		return b.halt(f.err)
+		return b.halt(ctx, f.err)
 	}
 	return nil
+}
+
+// bounded: the list that an event would go to is full. What stands before it is decided first.
+func (b *batch) bounded(ctx context.Context, f *failure) error {
+	if f.index > b.pos {
+		b.limit = f.index
+		return nil
+	}
+	b.suspect, b.runs = b.pos, 0
+	return b.halt(ctx, f.err)
 }
 
 // failed: an effect failed, of the event at f.index or of one of those that ran.
@@ -179,7 +290,8 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 		return nil
 	}
 	if final {
-		return b.halt(f.err)
+		b.doomed = f.err // the next step gives it up
+		return nil
 	}
 	b.limit, b.bad = b.pos+1, b.pos+1
 	wait := b.pace.NextBackOff()
@@ -243,10 +355,10 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 }
 
 // halt ends Handle at the suspect.
-func (b *batch) halt(err error) error {
-	e := b.events[b.suspect]
-	e.Payload, e.Key, e.Headers = nil, "", nil
+func (b *batch) halt(ctx context.Context, err error) error {
+	e := bare(b.events[b.suspect])
 	h := &HaltError{Event: e, Attempts: b.runs, Err: err}
+	b.in.noteHalt(ctx, b.name, &e, err)
 	b.in.log.Error("inbox: an event halts its partition", append(failureAttrs(&e, err), "attempts", h.Attempts)...)
 	if do := b.in.cfg.Observer.Halted; do != nil {
 		do(h)

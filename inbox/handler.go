@@ -65,6 +65,12 @@ type HaltError struct {
 	Err error
 }
 
+// bare is the event without what must not reach a log.
+func bare(e event.Event) event.Event {
+	e.Payload, e.Key, e.Headers, e.Raw = nil, "", nil, nil
+	return e
+}
+
 // Error names the event, the attempts and the last error.
 func (e *HaltError) Error() string {
 	return fmt.Sprintf("inbox: event %s (%s) at %s/%d offset %d halts its partition after %d attempts: %v",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -22,8 +23,9 @@ type Inbox struct {
 	consumer string
 	cfg      settings
 	log      *slog.Logger
-	sql      struct{ state, insertDay, insertAny string }
+	sql      texts
 	keeper   *keeper
+	gate     *Gate
 	tracer   *tracing.Tracer // nil: no spans
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
@@ -31,6 +33,30 @@ type Inbox struct {
 	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a context.
 	preparing chan struct{}
 	outage    outage
+
+	handlers struct {
+		sync.Mutex
+		all     []*handler
+		byTopic map[string]*handler // who consumes a topic, and so can release its events
+	}
+}
+
+// texts are the statements of the consuming side, with their schema.
+type texts struct {
+	state, insertDay, insertAny, open, openIDs, marks, mark, park, quarantine, forgetDay, forgetAny string
+	progress, writeRange, pass, count, uncount, halted, resumed                                     string
+}
+
+func newTexts(prefix string) (t texts) {
+	for to, sql := range map[*string]string{
+		&t.state: sqlState, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen, &t.openIDs: sqlOpenIDs,
+		&t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine, &t.forgetDay: sqlForgetDay,
+		&t.forgetAny: sqlForgetAny, &t.progress: sqlProgress, &t.writeRange: sqlRange, &t.pass: sqlPass, &t.count: sqlCount,
+		&t.uncount: sqlUncount, &t.halted: sqlHalted, &t.resumed: sqlResumed,
+	} {
+		*to = pgschema.Expand(sql, prefix)
+	}
+	return t
 }
 
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
@@ -53,9 +79,10 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in.outage.log = in.log
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
-	in.sql.state = pgschema.Expand(sqlState, s.prefix)
-	in.sql.insertDay = pgschema.Expand(sqlInsertDay, s.prefix)
-	in.sql.insertAny = pgschema.Expand(sqlInsertAny, s.prefix)
+	in.sql = newTexts(s.prefix)
+	if in.gate = s.Gate; in.gate == nil {
+		in.gate = NewGate()
+	}
 	return in, nil
 }
 
@@ -63,14 +90,38 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 func (in *Inbox) Consumer() string { return in.consumer }
 
 // Each returns a handler that runs do for one event after the other, in batches of one transaction.
-func (in *Inbox) Each(do Effect) Handler {
-	return &handler{Inbox: in, run: eachRunner(in.traced(do, true))}
-}
+func (in *Inbox) Each(do Effect) Handler { return in.handler(eachRunner(in.traced(do, true))) }
 
 // Batch returns a handler that runs do once for all new events of a batch. It is the faster way: one statement for
 // hundreds of events.
-func (in *Inbox) Batch(do BatchEffect) Handler {
-	return &handler{Inbox: in, run: batchRunner(in.tracedBatch(do))}
+func (in *Inbox) Batch(do BatchEffect) Handler { return in.handler(batchRunner(in.tracedBatch(do))) }
+
+func (in *Inbox) handler(run runner) *handler {
+	h := &handler{Inbox: in, run: run}
+	in.handlers.Lock()
+	defer in.handlers.Unlock()
+	in.handlers.all = append(in.handlers.all, h)
+	return h
+}
+
+// consumes notes whose topic it is.
+func (in *Inbox) consumes(topic string, h *handler) {
+	in.handlers.Lock()
+	defer in.handlers.Unlock()
+	if in.handlers.byTopic == nil {
+		in.handlers.byTopic = map[string]*handler{}
+	}
+	in.handlers.byTopic[topic] = h
+}
+
+// releaser is the handler that has the effect for a topic's events, or nil: then another process has it.
+func (in *Inbox) releaser(topic string) *handler {
+	in.handlers.Lock()
+	defer in.handlers.Unlock()
+	if len(in.handlers.all) == 1 {
+		return in.handlers.all[0]
+	}
+	return in.handlers.byTopic[topic]
 }
 
 // Prepare registers the consumer and makes the days that are missing. The first call fixes the consumer's floor: ids of

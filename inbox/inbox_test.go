@@ -44,6 +44,13 @@ func (w *world) inbox(cfg inbox.Config) *inbox.Inbox {
 	return in
 }
 
+// halting is an inbox whose partitions halt at what it cannot decide.
+func (w *world) halting(cfg inbox.Config) *inbox.Inbox {
+	w.t.Helper()
+	cfg.OnFailure = inbox.Halt
+	return w.inbox(cfg)
+}
+
 // effects are the ids that were applied, in order.
 func (w *world) effects() []uuid.UUID {
 	w.t.Helper()

@@ -82,8 +82,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew 
 	case inAny:
 		sql = in.sql.insertAny
 	case tooOld, tooFuture:
-		e.Payload, e.Key, e.Headers = nil, "", nil
-		return false, nil, &HaltError{Event: e, Err: refusal(where, &e, s, in.cfg.windowDays)}
+		return false, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, s, in.cfg.windowDays)}
 	}
 	if savepoint, err = tx.Begin(ctx); err != nil {
 		return false, nil, fmt.Errorf("inbox: making a savepoint: %w", err)

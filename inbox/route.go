@@ -75,8 +75,8 @@ func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
 	d, _ := idDay(e.ID)
 	if p == tooFuture {
 		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): the clock that made it is broken; "+
-			"correct it, then raise Config.DaysAhead until the event has passed, or skip its offset", dayName(d), dayName(s.today))
+			"correct it, then release the event to apply it, or discard it (where it halts: raise Config.DaysAhead until it has passed)", dayName(d), dayName(s.today))
 	}
 	return fmt.Errorf("its id is of day %s, older than what is remembered (window %d days, days before %s dropped, first start on %s), so nobody can tell "+
-		"whether it was applied: look at its business row, then skip its offset or apply it by hand", dayName(d), windowDays, dayName(s.dropped), dayName(s.floor))
+		"whether it was applied: look at its business row, then release it to apply it, or discard it (where it halts: skip its offset)", dayName(d), windowDays, dayName(s.dropped), dayName(s.floor))
 }

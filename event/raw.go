@@ -1,0 +1,74 @@
+package event
+
+import "encoding/binary"
+
+// Record returns the record that the consumer read, byte for byte: its key, which may be null, its value, and its headers in
+// their order, repeated ones and foreign bytes included. Time is the event's. For an event that was not read from Kafka, whose
+// Raw is nil, it is the record that the codec makes of it.
+func (e *Event) Record() Record {
+	r := Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time, Value: e.Payload}
+	if e.Raw != nil {
+		if key, headers, ok := parseRaw(e.Raw); ok {
+			r.Key, r.Headers = key, headers
+			return r
+		}
+	}
+	if e.Key != "" {
+		r.Key = []byte(e.Key)
+	}
+	r.Headers = AppendHeaders(nil, e)
+	return r
+}
+
+// parseRaw takes key and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
+func parseRaw(b []byte) (key []byte, headers []Header, ok bool) {
+	if len(b) == 0 {
+		return nil, nil, false
+	}
+	r := rawReader{b: b[1:]}
+	r.varint()
+	r.varint()
+	key = r.bytes()
+	r.bytes()
+	n := r.varint()
+	// The smallest header has two lengths.
+	if n < 0 || n > int64(len(r.b)/2) {
+		return nil, nil, false
+	}
+	headers = make([]Header, 0, n)
+	for range n {
+		headers = append(headers, Header{Key: string(r.bytes()), Value: r.bytes()})
+	}
+	return key, headers, !r.bad
+}
+
+// rawReader takes values off a record; once one does not fit, bad is set.
+type rawReader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *rawReader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// bytes takes a length and that many bytes; nil for the length -1.
+func (r *rawReader) bytes() []byte {
+	n := r.varint()
+	if n == -1 {
+		return nil
+	}
+	if n < 0 || n > int64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	v := r.b[:n:n]
+	r.b = r.b[n:]
+	return v
+}

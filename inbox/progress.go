@@ -1,0 +1,130 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// CodeKilled is the code of an event that is parked because its effect ended the process again and again.
+const CodeKilled = "killed"
+
+// errKilled is the reason of an event whose counted runs are spent.
+var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever something else did, in every counted run"))
+
+// partitionName names a partition of a topic.
+type partitionName struct {
+	topic string
+	id    int32
+}
+
+// guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it.
+//
+// The offset range is written before a batch as long as the guard is armed: from the assignment until a batch held something
+// new. Repetitions prove nothing, for what killed the process may stand right behind them.
+type guard struct {
+	loaded bool
+	armed  bool
+	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing was.
+	from, to int64
+}
+
+// guards are the guards of a handler.
+type guards struct {
+	mu sync.Mutex
+	of map[partitionName]*guard
+}
+
+func (g *guards) get(p partitionName) *guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of == nil {
+		g.of = map[partitionName]*guard{}
+	}
+	if g.of[p] == nil {
+		g.of[p] = &guard{armed: true}
+	}
+	return g.of[p]
+}
+
+func (g *guards) forget(p partitionName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.of, p)
+}
+
+// counted reports whether the event at offset is run by itself and counted.
+func (g *guard) counted(offset int64) bool { return g.from <= offset && offset < g.to }
+
+// decided takes over what came of events that were not counted.
+func (g *guard) decided(outcomes []Outcome, first int64) {
+	for _, o := range outcomes {
+		if o != Duplicate {
+			g.armed = false
+			if first < g.from {
+				// What the row calls decided was not: the topic was made again, or its log is another one. So is the range.
+				g.from, g.to, g.armed = 0, 0, true
+			}
+			return
+		}
+	}
+}
+
+// load reads how far an earlier process had come.
+func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
+	if g.loaded {
+		return nil
+	}
+	var attempts int32
+	err := in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&g.from, &g.to, &attempts)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		g.from, g.to = 0, 0
+	case pgerr.Is(err, pgerr.UndefinedTable):
+		return &failure{kind: fatal, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+	case err != nil:
+		return in.classify(ctx, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err))
+	}
+	if g.from >= g.to {
+		g.from, g.to = 0, 0
+	} else {
+		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
+			"topic", p.topic, "partition", p.id, "from", g.from, "to", g.to, "attempts", attempts)
+	}
+	g.loaded = true
+	return nil
+}
+
+// write puts down the range of the batch that comes, in a transaction of its own.
+func (in *Inbox) writeRange(ctx context.Context, p partitionName, from, to int64) *failure {
+	if _, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to); err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
+	}
+	return nil
+}
+
+// count commits that the event at offset is about to run. Spent: it was counted too often already.
+func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
+	var attempts, from int64
+	err := in.db.QueryRow(ctx, in.sql.count, in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil // somebody deleted the row: nothing is known
+	}
+	if err != nil {
+		return false, in.classify(ctx, fmt.Errorf("inbox: counting a run of %s-%d: %w", p.topic, p.id, err))
+	}
+	return from == offset && attempts > int64(in.cfg.CrashAttempts), nil
+}
+
+// uncount takes the count of a run back that this process outlived, also when ctx has ended. False: it could not be told.
+func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	_, err := in.db.Exec(ctx, in.sql.uncount, in.consumer, p.topic, p.id, offset)
+	return err == nil
+}

@@ -1,0 +1,166 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// keyHash names a key in inbox_parked_key: a Kafka key may be longer than an index row. Lengths stand in front, so that no two
+// keys run together. Nil for an event without a key, which is always alone.
+func keyHash(tenant, topic, key string) []byte {
+	if key == "" {
+		return nil
+	}
+	h := sha256.New()
+	var n [4]byte
+	for _, part := range []string{tenant, topic, key} {
+		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+		h.Write(n[:])
+		h.Write([]byte(part))
+	}
+	return h.Sum(nil)
+}
+
+// encodeHeaders writes headers as inbox_parked keeps them: [name, base64 of the value] each, in their order. A name that is no
+// text of Postgres is empty and stands in base64 behind its value; a null value is null.
+func encodeHeaders(headers []event.Header) string {
+	list := make([][]any, len(headers))
+	for i, h := range headers {
+		var value any
+		if h.Value != nil {
+			value = base64.StdEncoding.EncodeToString(h.Value)
+		}
+		if event.Storable(h.Key) {
+			list[i] = []any{h.Key, value}
+		} else {
+			list[i] = []any{"", value, base64.StdEncoding.EncodeToString([]byte(h.Key))}
+		}
+	}
+	b, _ := json.Marshal(list) // strings and nils cannot fail
+	return string(b)
+}
+
+func decodeHeaders(text string) ([]event.Header, error) {
+	var list [][]*string
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, errors.New("inbox: the headers of a parked event are not in their format")
+	}
+	headers := make([]event.Header, len(list))
+	for i, h := range list {
+		if len(h) < 2 || h[0] == nil {
+			return nil, errors.New("inbox: a header of a parked event lacks its name or value")
+		}
+		headers[i].Key = *h[0]
+		if h[1] != nil {
+			v, err := base64.StdEncoding.DecodeString(*h[1])
+			if err != nil {
+				return nil, errors.New("inbox: a header of a parked event is not base64")
+			}
+			headers[i].Value = v
+		}
+		if len(h) > 2 && h[2] != nil {
+			name, err := base64.StdEncoding.DecodeString(*h[2])
+			if err != nil {
+				return nil, errors.New("inbox: the name of a header of a parked event is not base64")
+			}
+			headers[i].Key = string(name)
+		}
+	}
+	return headers, nil
+}
+
+// record is a row of inbox_parked as it is read for a run or for a person.
+type record struct {
+	id        int64
+	messageID string
+	topic     string
+	partition int32
+	offset    int64
+	millis    int64
+	key       []byte
+	value     []byte
+	headers   string
+	kind      string
+	attempts  int
+}
+
+// event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its headers say.
+func (r *record) event() (event.Event, error) {
+	headers, err := decodeHeaders(r.headers)
+	if err != nil {
+		return event.Event{}, err
+	}
+	id, err := uuid.Parse(r.messageID)
+	if err != nil {
+		return event.Event{}, err
+	}
+	rec := event.Record{
+		Topic: r.topic, Partition: r.partition, Offset: r.offset, Time: time.UnixMilli(r.millis), Key: r.key, Value: r.value, Headers: headers,
+	}
+	e := event.Decode(&rec, "")
+	e.ID = id
+	return e, nil
+}
+
+// rows are records to insert, as columns.
+type rows struct {
+	ids, kinds, topics, types, headers, codes, reasons []string
+	hashes, tenants, keys, values                      [][]byte
+	partitions, attempts                               []int32
+	offsets, millis                                    []int64
+}
+
+// Kinds of parked events.
+const (
+	kindFailed      = "failed"
+	kindBehind      = "behind"
+	kindQuarantined = "quarantined"
+)
+
+func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attempts int) {
+	rec := e.Record()
+	r.ids = append(r.ids, e.ID.String())
+	r.kinds = append(r.kinds, kind)
+	r.topics = append(r.topics, e.Topic)
+	r.types = append(r.types, storable(e.Type, 255))
+	r.headers = append(r.headers, encodeHeaders(rec.Headers))
+	r.codes = append(r.codes, storable(code, 255))
+	r.reasons = append(r.reasons, storable(reason, 2000))
+	r.hashes = append(r.hashes, hash)
+	r.tenants = append(r.tenants, []byte(e.Tenant))
+	r.keys = append(r.keys, rec.Key)
+	r.values = append(r.values, rec.Value)
+	r.partitions = append(r.partitions, e.Position.Partition)
+	r.attempts = append(r.attempts, int32(attempts))
+	r.offsets = append(r.offsets, e.Position.Offset)
+	r.millis = append(r.millis, e.Time.UnixMilli())
+}
+
+func (r *rows) args(consumer string) []any {
+	return []any{
+		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys, r.values,
+		r.headers, r.codes, r.reasons, r.attempts,
+	}
+}
+
+// storable cuts s to what a text column takes: foreign types and the errors of effects may hold anything.
+func storable(s string, most int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
