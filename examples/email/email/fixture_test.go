@@ -36,7 +36,7 @@ func newFixture(t *testing.T, box mailbox.Config) *fixture {
 	}
 	pool.Close()
 	f.cfg = config(t, f.DB, f.box)
-	in, err := inbox.New(f.Pool, Name, inbox.Config{Schema: f.Schema})
+	in, err := inbox.New(f.Pool, Name, inbox.Config{Schema: f.Schema, OnFailure: inbox.Halt})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	pool.Close()
-	in, err := inbox.New(db.Pool, ledger.Name, inbox.Config{Schema: db.Schema})
+	in, err := inbox.New(db.Pool, ledger.Name, inbox.Config{Schema: db.Schema, OnFailure: inbox.Halt})
 	if err != nil {
 		t.Fatal(err)
 	}

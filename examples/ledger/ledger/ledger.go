@@ -3,7 +3,7 @@
 // It shows the fast way to write an effect: a batch effect of one statement. Two keys stand behind each other. The inbox
 // drops an event that is delivered again; the unique (entry_type, source_payment_id) holds when the same payment comes as
 // another event. A payment that comes again with the same values is a duplicate, and fine; one that comes with other
-// values is an error that says both, and halts its partition: somebody is wrong, and a ledger must not choose.
+// values is an error that says both, and parks its account's events: somebody is wrong, and a ledger must not choose.
 package ledger
 
 import (

@@ -106,6 +106,7 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 		e.Topic = topic
 	}
 	cfg := config(t, db, topic)
+	cfg.Inbox.OnFailure = inbox.Halt
 	halted := make(chan consumer.Halt, 1)
 	cfg.Consumer.Observer.Halted = func(h consumer.Halt) { halted <- h }
 	var err error
