@@ -75,7 +75,7 @@ func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
 		return nil, err
 	}
 	if missing := k.missing(d); len(missing) > 0 {
-		if made, err = k.makeMissing(ctx); pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		if made, err = k.makeMissing(ctx, k.missing); pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner from cron: %w", len(missing), err)
 			if missing[0] > d.today {
 				// Somebody else makes them and is late; nothing waits for them yet.
@@ -90,8 +90,22 @@ func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
 	return made, nil
 }
 
-// makeMissing looks again while no one else makes days or raises dropped_before. It blocks no insert.
-func (k *keeper) makeMissing(ctx context.Context) (made []string, err error) {
+// makeDay makes one day, for an id that an operator released; never one below dropped_before.
+func (k *keeper) makeDay(ctx context.Context, n dayNumber) error {
+	_, err := k.makeMissing(ctx, func(d days) []dayNumber {
+		if n < d.dropped || slices.Contains(d.attached, dayPrefix+dayName(n)) {
+			return nil
+		}
+		return []dayNumber{n}
+	})
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: set Config.MaintenanceDB to the tables' owner: %w", dayName(n), err)
+	}
+	return err
+}
+
+// makeMissing makes the days of list, read again while no one else makes days or raises dropped_before. It blocks no insert.
+func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (made []string, err error) {
 	tx, err := k.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, fmt.Errorf("inbox: making days: %w", err)
@@ -104,7 +118,7 @@ func (k *keeper) makeMissing(ctx context.Context) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range k.missing(d) {
+	for _, n := range list(d) {
 		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
 		for _, sql := range []string{sqlMakeDay, sqlAttachDay} {
 			if _, err := tx.Exec(ctx, text.Replace(sql)); err != nil {

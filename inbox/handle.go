@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -17,6 +18,13 @@ type handler struct {
 	*Inbox
 	run    runner
 	guards guards
+
+	// waiting is the released event that answers Retryable, and since when.
+	waiting struct {
+		sync.Mutex
+		id    int64
+		since time.Time
+	}
 }
 
 // Assigned is called by a consumer before the first Handle of a partition that it was given: the next batch is the first one

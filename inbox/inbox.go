@@ -24,9 +24,11 @@ type Inbox struct {
 	cfg      settings
 	log      *slog.Logger
 	sql      texts
-	keeper   *keeper
-	gate     *Gate
-	tracer   *tracing.Tracer // nil: no spans
+	// releaseSQL is what only Run needs.
+	releaseSQL releaseTexts
+	keeper     *keeper
+	gate       *Gate
+	tracer     *tracing.Tracer // nil: no spans
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
@@ -79,7 +81,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in.outage.log = in.log
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
-	in.sql = newTexts(s.prefix)
+	in.sql, in.releaseSQL = newTexts(s.prefix), newReleaseTexts(s.prefix)
 	if in.gate = s.Gate; in.gate == nil {
 		in.gate = NewGate()
 	}

@@ -15,6 +15,12 @@ func TestQueriesPrepare(t *testing.T) {
 		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
 		"rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
 		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
+		"open": sqlOpen, "openIDs": sqlOpenIDs, "marks": sqlMarks, "mark": sqlMark, "park": sqlPark, "quarantine": sqlQuarantine,
+		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "pass": sqlPass,
+		"count": sqlCount, "uncount": sqlUncount, "halted": sqlHalted, "resumed": sqlResumed, "releasing": sqlReleasing,
+		"lockMark": sqlLockMark, "lockAlone": sqlLockAlone, "head": sqlHead, "countRelease": sqlCountRelease,
+		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
+		"failedAgain": sqlFailedAgain, "bound": sqlBound,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
 		"sampleParked": sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}

@@ -49,6 +49,19 @@ func (s state) place(id uuid.UUID, windowDays dayNumber, ahead int) place {
 	return inDay
 }
 
+// farthest is how many days ahead a released id still gets a day of its own. A time beyond it is garbage.
+const farthest = 3650
+
+// releasePlace is where the row of an id goes that an operator releases or discards, which is never refused: to its own day
+// while that is not below dropped_before, and so can have its earlier row, else to any.
+func (s state) releasePlace(id uuid.UUID) place {
+	d, ok := idDay(id)
+	if !ok || d < s.floor || d < s.dropped || d > s.today+farthest {
+		return inAny
+	}
+	return inDay
+}
+
 // idDay is the day inside a UUIDv7.
 func idDay(id uuid.UUID) (dayNumber, bool) {
 	if id.Version() != 7 || id.Variant() != uuid.RFC4122 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,23 +17,67 @@ import (
 // cleanBatch is how many rows of inbox_message_any one transaction deletes.
 const cleanBatch = 5000
 
+// boundEvery is how often the lists of parked keys are measured.
+const boundEvery = 15 * time.Second
+
 // Run keeps the inbox's days: it makes them ahead of time, drops those that every consumer's window has left, and cleans
-// inbox_message_any. It repeats that every Config.MaintainEvery, sooner after a failure, and returns nil when ctx ends.
-// Run it in every process of the consumer; they tolerate each other.
+// inbox_message_any, every Config.MaintainEvery, sooner after a failure. And it runs what operators released, every
+// Config.ReleaseEvery. It returns nil when ctx ends. Run it in every process of the consumer, beside the consumer that has
+// the effect; they tolerate each other.
 func (in *Inbox) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() { in.repeat(ctx, "releasing", boundEvery, in.bound) })
+	if in.cfg.ReleaseEvery > 0 {
+		group.Go(func() { in.repeat(ctx, "releasing", in.cfg.ReleaseEvery, in.release) })
+	}
+	in.repeat(ctx, "maintenance", in.cfg.MaintainEvery, in.Maintain)
+	return nil
+}
+
+// repeat does something now and every so often until ctx ends; what fails is done again after a growing pause.
+func (in *Inbox) repeat(ctx context.Context, what string, every time.Duration, do func(context.Context) error) {
 	pace := pauses(time.Second, 5*time.Minute, 3)
 	for {
-		wait := in.cfg.MaintainEvery
-		if err := in.Maintain(ctx); err != nil && ctx.Err() == nil {
-			wait = min(wait, pace.NextBackOff())
-			in.log.Error("inbox: maintenance failed", "again_in", wait, "error", err)
+		wait := every
+		if err := do(ctx); err != nil && ctx.Err() == nil {
+			if wait = pace.NextBackOff(); what == "maintenance" {
+				wait = min(wait, every)
+			}
+			in.log.Error("inbox: "+what+" failed", "again_in", wait, "error", err)
 		} else {
 			pace.Reset()
 		}
 		if sleep(ctx, wait) != nil {
-			return nil
+			return
 		}
 	}
+}
+
+// bound marks the keys whose list is as long as it may be, and unmarks those whose list is shorter again.
+func (in *Inbox) bound(ctx context.Context) error {
+	if in.cfg.ParkedPerKey < 0 {
+		return nil
+	}
+	rows, err := in.db.Query(ctx, pgschema.Expand(sqlBound, in.cfg.prefix), in.consumer, in.cfg.ParkedPerKey)
+	if err != nil {
+		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
+	}
+	changed, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err != nil {
+		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
+	}
+	full := 0
+	for _, f := range changed {
+		if f {
+			full++
+		}
+	}
+	if full > 0 {
+		in.log.Error("inbox: the lists of parked keys are full: their partitions halt until events are released or discarded",
+			"keys", full, "bound", in.cfg.ParkedPerKey)
+	}
+	return nil
 }
 
 // Maintain is one pass of what Run does. A pass that fails half-way has done no harm and is finished by the next.
@@ -41,6 +86,7 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 	var info MaintainedInfo
 	if err == nil {
 		info, err = in.keeper.pass(ctx)
+		err = errors.Join(err, in.bound(ctx))
 	}
 	info.Err = err
 	if do := in.cfg.Observer.Maintained; do != nil {

@@ -1,0 +1,321 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// releaseBatch is how many keys, and how many events alone, one look finds.
+const releaseBatch = 100
+
+// released is what an operator let go: the list of a key, or an event alone.
+type released struct {
+	id    int64  // of the event alone
+	hash  []byte // of the key
+	topic string
+}
+
+// releaseTexts are the statements of a release, with their schema.
+type releaseTexts struct {
+	lockMark, lockAlone, head, count, uncount, leave, unmark, parkAgain, failedAgain string
+}
+
+func newReleaseTexts(prefix string) (t releaseTexts) {
+	for to, sql := range map[*string]string{
+		&t.lockMark: sqlLockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
+		&t.leave: sqlLeave, &t.unmark: sqlUnmark, &t.parkAgain: sqlParkAgain, &t.failedAgain: sqlFailedAgain,
+	} {
+		*to = pgschema.Expand(sql, prefix)
+	}
+	return t
+}
+
+// release runs what operators have released since the last look.
+func (in *Inbox) release(ctx context.Context) error {
+	if err := in.Prepare(ctx); err != nil {
+		return err
+	}
+	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch)
+	if err != nil {
+		return fmt.Errorf("inbox: looking for released events: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r released, err error) {
+		err = row.Scan(&r.id, &r.hash, &r.topic)
+		return r, err
+	})
+	if err != nil {
+		return fmt.Errorf("inbox: looking for released events: %w", err)
+	}
+	for _, r := range list {
+		h := in.releaser(r.topic)
+		if h == nil {
+			continue // the effect of that topic is in another process, or not there yet
+		}
+		for {
+			more, err := h.releaseOne(ctx, r)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil {
+				in.log.Warn("inbox: a released event waits for the next look", "topic", r.topic, "error", err)
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// releaseOne runs the next event of a list, or the event alone, and says whether another one may follow. An error leaves
+// everything as it was, still to be released.
+func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err error) {
+	in := h.Inbox
+	// Counted, and so alone: a released event may kill the process as well.
+	leave, err := in.gate.enter(ctx, true)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	head, f := in.countRelease(ctx, r)
+	if f != nil {
+		return false, f.err
+	}
+	if head == nil {
+		return false, nil
+	}
+	e, err := head.event()
+	if err != nil {
+		return false, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
+	}
+	if head.attempts >= in.cfg.CrashAttempts {
+		h.tellReleased(e, Parked, errKilled)
+		return false, in.failAgain(ctx, r, head, errKilled, 0)
+	}
+	t := &releasing{in: in, run: h.run, what: r, head: head, event: e}
+	outcome, f := t.settle(ctx)
+	if f != nil && f.kind != failed {
+		// It was outlived: the count goes back.
+		in.uncountRelease(ctx, head.id)
+		return false, f.err
+	}
+	if f != nil {
+		if _, ok := errors.AsType[*retryableError](f.err); ok && (in.cfg.MaxRetryFor < 0 || h.waited(head.id) < in.cfg.MaxRetryFor) {
+			in.uncountRelease(ctx, head.id)
+			return false, f.err
+		}
+		h.tellReleased(e, Parked, f.err)
+		return false, in.failAgain(ctx, r, head, f.err, 1)
+	}
+	h.tellReleased(e, outcome, nil)
+	return r.hash != nil, nil
+}
+
+// waited is for how long this process has tried to release an event that answers Retryable.
+func (h *handler) waited(id int64) time.Duration {
+	h.waiting.Lock()
+	defer h.waiting.Unlock()
+	if h.waiting.id != id {
+		h.waiting.id, h.waiting.since = id, time.Now()
+	}
+	return time.Since(h.waiting.since)
+}
+
+// countRelease locks, finds the head and counts its run, in a transaction of its own. Under the lock, and on a second look,
+// an empty list means that the mark may go: nil is returned when nothing is left to do.
+func (in *Inbox) countRelease(ctx context.Context, r released) (head *record, f *failure) {
+	err := in.inTx(ctx, func(tx pgx.Tx) (err error) {
+		if head, err = in.lockHead(ctx, tx, r); err != nil || head == nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, in.releaseSQL.count, in.consumer, head.id)
+		return err
+	})
+	if err != nil {
+		return nil, in.classify(ctx, fmt.Errorf("inbox: counting a release: %w", err))
+	}
+	return head, nil
+}
+
+// lockHead locks the mark of a list, or the row of an event alone, and reads the head; nil when it is not to be released any
+// more. A list that is empty under the lock loses its mark.
+func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, error) {
+	sql, key := in.releaseSQL.lockAlone, any(r.id)
+	if r.hash != nil {
+		sql, key = in.releaseSQL.lockMark, r.hash
+	}
+	var state string
+	err := tx.QueryRow(ctx, sql, in.consumer, key).Scan(&state)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && state != "releasing" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	head := &record{}
+	err = tx.QueryRow(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
+		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return head, err
+	}
+	if r.hash != nil {
+		_, err = tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
+		return nil, err
+	}
+	return nil, nil
+}
+
+// inTx runs do in a transaction with the inbox's time-outs.
+func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+func (in *Inbox) uncountRelease(ctx context.Context, id int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	_, _ = in.db.Exec(ctx, in.releaseSQL.uncount, in.consumer, id) // a count too many is what CrashAttempts has room for
+}
+
+// failAgain turns a mark, or an event alone, back to parked, for a person to look again.
+func (in *Inbox) failAgain(ctx context.Context, r released, head *record, cause error, runs int) error {
+	code, reason := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
+	return in.inTx(ctx, func(tx pgx.Tx) error {
+		now, err := in.lockHead(ctx, tx, r)
+		if err != nil || now == nil || now.id != head.id {
+			return err // another process has it
+		}
+		if _, err := tx.Exec(ctx, in.releaseSQL.failedAgain, in.consumer, head.id, code, reason, runs); err != nil || r.hash == nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, in.releaseSQL.parkAgain, in.consumer, r.hash, code, reason)
+		return err
+	})
+}
+
+func (h *handler) tellReleased(e event.Event, o Outcome, err error) {
+	e = bare(e)
+	if err != nil {
+		h.log.Error("inbox: a released event failed and is parked again", failureAttrs(&e, err)...)
+	} else {
+		h.log.Info("inbox: a released event is decided", "id", e.ID, "topic", e.Topic, "outcome", o)
+	}
+	if do := h.cfg.Observer.Released; do != nil {
+		do(ReleasedInfo{Event: e, Outcome: o, Err: err})
+	}
+}
+
+// releasing is the transaction of one released event.
+type releasing struct {
+	in    *Inbox
+	run   runner
+	what  released
+	head  *record
+	event event.Event
+}
+
+// settle runs the effect until it is decided or fails, with savepoints when it skipped after it had written.
+func (t *releasing) settle(ctx context.Context) (Outcome, *failure) {
+	skip, careful := false, false
+	for {
+		o, f := t.once(ctx, skip, careful)
+		switch {
+		case f == nil:
+			return o, nil
+		case f.kind == dayMissing:
+			d, _ := idDay(t.event.ID)
+			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.makeDay(ctx, d) }); err != nil {
+				return Undecided, &failure{kind: fatal, err: err}
+			}
+		case f.kind == skipping && len(f.skips) > 0:
+			skip = true
+		case f.kind == skipping:
+			careful = true
+		default:
+			return Undecided, f
+		}
+	}
+}
+
+// once is one transaction: the lock, the id first, the effect, and the row leaves the list.
+func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *failure) {
+	in := t.in
+	conn, err := in.db.Acquire(ctx)
+	if err != nil {
+		return Undecided, in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
+	}
+	defer release(ctx, conn)
+	tx, err := conn.Conn().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return Undecided, in.classify(ctx, err)
+	}
+	isNew, f := t.begin(ctx, tx)
+	if f != nil {
+		return Undecided, f
+	}
+	outcome := Duplicate
+	if isNew {
+		outcome = Applied
+		if skip {
+			outcome = Skipped
+		} else {
+			skipped, f := t.run(ctx, &guardTx{conn: conn.Conn(), inner: tx}, []event.Event{t.event}, []int{0}, careful)
+			if f != nil {
+				return Undecided, f
+			}
+			if len(skipped) > 0 {
+				outcome = Skipped
+			}
+		}
+	}
+	if _, err := tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.head.id); err != nil {
+		return Undecided, in.classify(ctx, fmt.Errorf("inbox: taking an event off its list: %w", err))
+	}
+	if ctx.Err() != nil {
+		return Undecided, &failure{kind: canceled, err: ctx.Err()}
+	}
+	return outcome, in.commit(ctx, conn.Conn())
+}
+
+// begin locks, makes sure that the head is still the same, and records its id.
+func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failure) {
+	in := t.in
+	var s state
+	var lock, statement, durable string
+	err := tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	if err != nil {
+		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
+	}
+	now, err := in.lockHead(ctx, tx, t.what)
+	switch {
+	case err != nil:
+		return false, in.classify(ctx, fmt.Errorf("inbox: locking a released event: %w", err))
+	case now == nil || now.id != t.head.id:
+		return false, &failure{kind: conflict, err: errors.New("inbox: another process releases the same key")}
+	}
+	sql := in.sql.insertDay
+	if s.releasePlace(t.event.ID) == inAny {
+		sql = in.sql.insertAny
+	}
+	tag, err := tx.Exec(ctx, sql, in.consumer, uuidArray([]uuid.UUID{t.event.ID}))
+	if pgerr.Is(err, pgerr.CheckViolation) {
+		return false, &failure{kind: dayMissing, err: err}
+	}
+	if err != nil {
+		return false, in.classify(ctx, fmt.Errorf("inbox: recording a released id: %w", err))
+	}
+	return tag.RowsAffected() == 1, nil
+}
