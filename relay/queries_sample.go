@@ -21,8 +21,9 @@ select (select count(*) from (
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $5::interval)`
 
 	sqlSampleHeld = `-- relay: sample held
-select count(*), count(distinct (topic, partition)), coalesce(extract(epoch from clock_timestamp() - min(held_at)), 0)::float8
-from (select topic, partition, held_at from {schema}outbox_held limit $1) h`
+select count(*), count(distinct (h.topic, h.partition)) filter (where p.topic is null),
+	coalesce(extract(epoch from clock_timestamp() - min(h.held_at) filter (where p.topic is null)), 0)::float8
+from (select topic, partition, held_at from {schema}outbox_held limit $1) h left join {schema}outbox_paused_topic p on p.topic = h.topic`
 
 	sqlSampleParked = `-- relay: sample parked
 select (select count(*) from (select from {schema}outbox_parked limit $1) p),

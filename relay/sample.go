@@ -24,7 +24,8 @@ type Sample struct {
 	Lanes   [Lanes]time.Duration
 	// Owned is how many lanes have an owner whose lease runs, of [Lanes]. Members is how many relays are alive.
 	Owned, Members int
-	// Held events wait for HeldPartitions that do not answer (a topic that refuses everything counts as one), the oldest since HeldFor.
+	// Held events wait, those of paused topics included. Without these, they wait for HeldPartitions that do not answer (a
+	// topic that refuses everything counts as one), the oldest since HeldFor.
 	Held, HeldPartitions int64
 	HeldFor              time.Duration
 	// Parked events wait for a person. Of ParkedKeys, Releasing are on their way out; ParkedFor is the longest that one is in its state.

@@ -35,7 +35,7 @@ func TestSample(t *testing.T) {
 		select 1, g, false, false, 1, gen_random_uuid(), '', '', 't', 'a', 'T', '', now() from generate_series(1, 4) g`)
 	db.Exec(t, "update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane < 7")
 	db.Exec(t, "insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() - interval '1 hour')")
-	db.Exec(t, "insert into outbox_paused_topic (topic, paused_at, paused_by, reason) values ('t', now() - interval '4 hours', 'me', 'r')")
+	db.Exec(t, "insert into outbox_paused_topic (topic, paused_at, paused_by, reason) values ('u', now() - interval '4 hours', 'me', 'r')")
 	s := sample()
 	if s.Backlog != 5 || s.Oldest < time.Hour || s.Oldest > 2*time.Hour {
 		t.Errorf("backlog %d, oldest %v", s.Backlog, s.Oldest)
@@ -54,6 +54,10 @@ func TestSample(t *testing.T) {
 	}
 	if s.Scheduled != 2 || s.ScheduledLate < time.Minute || s.ScheduledLate > time.Hour {
 		t.Errorf("scheduled %d, late %v", s.Scheduled, s.ScheduledLate)
+	}
+	db.Exec(t, "update outbox_held set topic = 'u' where seq = 3")
+	if s := sample(); s.Held != 3 || s.HeldPartitions != 2 {
+		t.Errorf("a paused topic: held %d of %d", s.Held, s.HeldPartitions)
 	}
 	if s.Held != 3 || s.HeldPartitions != 2 || s.HeldFor < 2*time.Hour {
 		t.Errorf("held %d of %d for %v", s.Held, s.HeldPartitions, s.HeldFor)

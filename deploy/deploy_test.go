@@ -1,0 +1,254 @@
+package deploy
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+const (
+	alertsFile    = "prometheus/alerts.yml"
+	dashboardFile = "grafana/effectonce.json"
+	runbooks      = "../docs/runbooks/"
+	runbookURL    = "https://github.com/effectonce/effectonce/blob/main/docs/runbooks/"
+)
+
+// documented reads docs/metrics.md: metric to its own labels, histograms with the names of their parts.
+func documented(t *testing.T) map[string][]string {
+	t.Helper()
+	manual, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := map[string][]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|").FindAllStringSubmatch(string(manual), -1) {
+		name, labels := m[1], []string{"job", "instance"}
+		if m[2] != "" {
+			labels = append(labels, strings.Split(m[2], ",")...)
+		}
+		if !strings.HasPrefix(name, "effectonce_relay_") {
+			labels = append(labels, "consumer")
+		}
+		metrics[name] = labels
+		if m[3] == "histogram" {
+			metrics[name+"_sum"], metrics[name+"_count"], metrics[name+"_bucket"] = labels, labels, append(slices.Clone(labels), "le")
+		}
+	}
+	if len(metrics) < 50 {
+		t.Fatalf("found %d metrics in the manual", len(metrics))
+	}
+	return metrics
+}
+
+// check parses an expression and holds its metrics and labels to the manual.
+func check(t *testing.T, where, text string, metrics map[string][]string) {
+	t.Helper()
+	expr, err := parser.NewParser(parser.Options{}).ParseExpr(text)
+	if err != nil {
+		t.Errorf("%s: %s: %v", where, text, err)
+		return
+	}
+	used := 0
+	var known []string // labels of the metrics in the expression
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		s, ok := n.(*parser.VectorSelector)
+		if !ok {
+			return nil
+		}
+		used++
+		labels, ok := metrics[s.Name]
+		if !ok {
+			t.Errorf("%s: %s is not in docs/metrics.md", where, s.Name)
+		}
+		known = append(known, labels...)
+		for _, m := range s.LabelMatchers {
+			if m.Name != model.MetricNameLabel && !slices.Contains(labels, m.Name) {
+				t.Errorf("%s: %s has no label %s", where, s.Name, m.Name)
+			}
+		}
+		return nil
+	})
+	if used == 0 {
+		t.Errorf("%s: %s asks for no metric", where, text)
+	}
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if a, ok := n.(*parser.AggregateExpr); ok {
+			for _, l := range a.Grouping {
+				if !slices.Contains(known, l) {
+					t.Errorf("%s: grouped by %s, which none of its metrics has", where, l)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func rules(t *testing.T) []rulefmt.Rule {
+	t.Helper()
+	groups, errs := rulefmt.ParseFile(alertsFile, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	for _, err := range errs {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	var all []rulefmt.Rule
+	for _, g := range groups.Groups {
+		all = append(all, g.Rules...)
+	}
+	return all
+}
+
+func TestAlerts(t *testing.T) {
+	metrics := documented(t)
+	seen := map[string]bool{}
+	for _, r := range rules(t) {
+		check(t, r.Alert, r.Expr, metrics)
+		if seen[r.Alert] || !strings.HasPrefix(r.Alert, "Effectonce") {
+			t.Errorf("%s: want a name of its own that begins with Effectonce", r.Alert)
+		}
+		seen[r.Alert] = true
+		if s := r.Labels["severity"]; s != "page" && s != "warning" {
+			t.Errorf("%s: severity %q", r.Alert, s)
+		}
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("%s: no summary or description", r.Alert)
+		}
+		if got := r.Annotations["runbook_url"]; got != runbookURL+r.Alert+".md" {
+			t.Errorf("%s: runbook_url %s", r.Alert, got)
+		}
+	}
+}
+
+// TestRunbooks: a page for every alert and an alert for every page, and every page answers the same questions.
+func TestRunbooks(t *testing.T) {
+	pages := map[string]bool{}
+	files, err := filepath.Glob(runbooks + "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		pages[strings.TrimSuffix(filepath.Base(f), ".md")] = true
+	}
+	for _, r := range rules(t) {
+		if !pages[r.Alert] {
+			t.Errorf("%s has no runbook", r.Alert)
+		}
+		delete(pages, r.Alert)
+	}
+	for _, p := range slices.Sorted(maps.Keys(pages)) {
+		t.Errorf("runbook %s belongs to no alert", p)
+	}
+	link := regexp.MustCompile(`\]\(([^)]+)\)`)
+	metrics := documented(t)
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, from := string(b), 0
+		for _, part := range []string{"# " + strings.TrimSuffix(filepath.Base(f), ".md") + "\n", "**What it means.**", "**What users notice.**", "## How to look\n\n- `relay ", "## What to do\n\n- ", "## What not to do\n\n- "} {
+			at := strings.Index(text[from:], part)
+			if at < 0 {
+				t.Errorf("%s: no %q, or not in its place", f, part)
+				break
+			}
+			from += at
+		}
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(f), m[1])); err != nil {
+				t.Errorf("%s: a link leads nowhere: %v", f, err)
+			}
+		}
+		for _, m := range regexp.MustCompile(`\beffectonce_(?:relay|inbox|consumer)_\w+`).FindAllString(text, -1) {
+			if _, ok := metrics[m]; !ok {
+				t.Errorf("%s: %s is not in docs/metrics.md", f, m)
+			}
+		}
+		// People mend things by commands, which lock, check and write down who did it.
+		if at := regexp.MustCompile(`(?i)\b(update \w+ set|delete from|insert into)\b`).FindString(text); at != "" {
+			t.Errorf("%s: SQL by hand: %s", f, at)
+		}
+	}
+}
+
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		UID, Title string
+		Panels     []struct {
+			ID                       int
+			Type, Title, Description string
+			GridPos                  struct{ H, W, X, Y int }
+			Targets                  []struct{ Expr string }
+		}
+		Templating struct {
+			List []struct{ Name, Definition string }
+		}
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	metrics := documented(t)
+	// What Grafana puts into an expression before Prometheus sees it.
+	fill := strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$consumer", ".*")
+	ids, taken := map[int]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] {
+			t.Errorf("panel %q: its id is taken", p.Title)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies over %q, or beyond the edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Description == "" || len(p.Targets) == 0 {
+			t.Errorf("panel %q: no description or no expression", p.Title)
+		}
+		for _, target := range p.Targets {
+			check(t, "panel "+p.Title, fill.Replace(target.Expr), metrics)
+		}
+	}
+	for _, v := range d.Templating.List {
+		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition); v.Name != "datasource" &&
+			(m == nil || !slices.Contains(metrics[m[1]], m[2])) {
+			t.Errorf("variable %s: %q", v.Name, v.Definition)
+		}
+	}
+}
+
+// TestAlertsFire lets promtool play series against the rules.
+func TestAlertsFire(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed (Debian: apt-get install prometheus): the rules were parsed, and not played")
+	}
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = "prometheus"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
