@@ -21,6 +21,7 @@ var Queries = map[string]string{
 	"replayHead": sqlReplayHead, "replay": sqlReplay, "replayRoom": sqlReplayRoom,
 	"listTopics": sqlListTopics, "pause": sqlPause, "resume": sqlResume, "uncertain": sqlUncertain, "accept": sqlAccept,
 	"untry": sqlUntry, "paused": sqlPaused, "settleArchived": sqlSettleArchived, "settleAckedArchived": sqlSettleAckedArchived,
+	"scheduled": sqlScheduled, "cancel": sqlCancel,
 	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
 }
 

@@ -33,6 +33,7 @@ type Operator struct {
 	fence   fenceQueries
 	archive archiveQueries
 	topics  topicQueries
+	later   scheduleQueries
 }
 
 // NewOperator makes an Operator. The operator is the person's name, for the audit. An empty schema is the connection's
@@ -48,7 +49,7 @@ func NewOperator(db *pgxpool.Pool, schema, operator string) (*Operator, error) {
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
 	prefix, _ := pgschema.Prefix(schema) // newOperatorQueries has found it good
-	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix), archive: newArchiveQueries(prefix), topics: newTopicQueries(prefix)}, nil
+	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix), archive: newArchiveQueries(prefix), topics: newTopicQueries(prefix), later: newScheduleQueries(prefix)}, nil
 }
 
 // audited is what the audit keeps of an action. Detail never has payloads.

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -156,5 +157,30 @@ func TestP8UnknownCommitOfAMove(t *testing.T) {
 			numbered(t, to.events())
 			inOrder(t, to.events(), 200)
 		})
+	}
+}
+
+func TestP8ScheduledIsListedAndCancelled(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	o := operator(t, db)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+		select now() + (10 - g) * interval '1 hour', case when g < 4 then 'a' else 'b' end, 'k' || g % 2, 'T', 'body' from generate_series(1, 5) g`)
+	key := "k1"
+	list, err := o.Scheduled(t.Context(), relay.ScheduledFilter{Topic: "a", Key: &key})
+	if err != nil || len(list) != 2 || list[0].Seq != 3 || list[1].Seq != 1 || list[0].MessageID != nil || list[0].Bytes != 4 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if err := o.CancelScheduled(t.Context(), 3, "the customer paid"); err != nil {
+		t.Error(err)
+	}
+	if err := o.CancelScheduled(t.Context(), 3, "again"); !errors.Is(err, relay.ErrNotScheduled) {
+		t.Errorf("error %v", err)
+	}
+	if list, err = o.Scheduled(t.Context(), relay.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 || list[0].Seq != 5 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 1 || log[0].Action != "cancel scheduled" || log[0].Topic != "a" {
+		t.Errorf("audit %+v, %v", log, err)
 	}
 }

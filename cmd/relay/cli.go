@@ -49,17 +49,18 @@ type cli struct {
 	LogLevel  string           `help:"debug, info, warn or error." default:"info" enum:"debug,info,warn,error"`
 	Version   kong.VersionFlag `help:"Print the version."`
 
-	Run     runCommand     `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
-	Migrate migrateCommand `cmd:"" help:"Create and change the tables, or print the SQL that would."`
-	Status  statusCommand  `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
-	Lanes   lanesCommand   `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
-	Parked  parkedCommand  `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
-	Audit   auditCommand   `cmd:"" help:"List what people did with the outbox."`
-	Doctor  doctorCommand  `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
-	Fence   fenceCommand   `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
-	Replay  replayCommand  `cmd:"" help:"Publish archived events once more."`
-	Topics  topicsCommand  `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
-	Archive struct {
+	Run       runCommand       `cmd:"" help:"Publish the outbox to Kafka until a signal ends it."`
+	Migrate   migrateCommand   `cmd:"" help:"Create and change the tables, or print the SQL that would."`
+	Status    statusCommand    `cmd:"" help:"Show the backlog, who owns which lanes, and what waits per topic."`
+	Lanes     lanesCommand     `cmd:"" help:"Show every lane: owner, lease, what is under way, held and parked."`
+	Parked    parkedCommand    `cmd:"" help:"Look at events that Kafka refused for certain, mend, release or discard them."`
+	Audit     auditCommand     `cmd:"" help:"List what people did with the outbox."`
+	Doctor    doctorCommand    `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
+	Fence     fenceCommand     `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
+	Replay    replayCommand    `cmd:"" help:"Publish archived events once more."`
+	Topics    topicsCommand    `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
+	Scheduled scheduledCommand `cmd:"" help:"Look at events that are to be published later, and cancel them."`
+	Archive   struct {
 		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the archive of published events."`
 	Inbox struct {

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// scheduledCommand is what people do with events that are to be published later.
+type scheduledCommand struct {
+	List   scheduledListCommand   `cmd:"" help:"List events that are to be published later, the next one first."`
+	Cancel scheduledCancelCommand `cmd:"" help:"Delete one of them for good."`
+}
+
+type scheduledListCommand struct {
+	looking
+	Topic  string  `shown:"(any)" help:"Only of this topic."`
+	Key    *string `shown:"(any)" help:"Only of this key."`
+	Tenant *string `shown:"(any)" help:"Only of this tenant."`
+	Limit  int     `default:"100" help:"Most that are listed."`
+}
+
+func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
+	if c.Limit <= 0 {
+		return service.Usage("--limit wants a number above zero")
+	}
+	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		list, err := o.Scheduled(ctx, relay.ScheduledFilter{Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Limit: c.Limit})
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			if list == nil {
+				list = []relay.ScheduledEvent{}
+			}
+			return writeJSON(p.stdout, list)
+		}
+		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(table, "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID")
+		for _, e := range list {
+			id := "-"
+			if e.MessageID != nil {
+				id = e.MessageID.String()
+			}
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic, cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, id)
+		}
+		return table.Flush()
+	})
+}
+
+type scheduledCancelCommand struct {
+	database
+	because
+	Seq     int64         `default:"0" shown:"(required)" help:"Which event, as the list names it."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
+	if c.Seq <= 0 {
+		return service.Usage("--seq is missing: relay scheduled list shows it")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	o, pool, err := c.operator(ctx, p, c.Operator)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := o.CancelScheduled(ctx, c.Seq, c.Reason); err != nil {
+		return outboxError(err)
+	}
+	fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)
+	return nil
+}

@@ -1,0 +1,76 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNotScheduled: an event is not scheduled (any more).
+var ErrNotScheduled = errors.New("not scheduled: it has come due, was cancelled, or never was; list what is scheduled")
+
+// ScheduledFilter chooses scheduled events. The zero value is the first hundred of all.
+type ScheduledFilter struct {
+	Topic     string     // empty: any
+	Key       *string    // nil: any
+	Tenant    *string    // nil: any
+	MessageID uuid.UUID  // zero: any
+	Until     *time.Time // due then at the latest; nil: whenever
+	Limit     int        // default 100
+}
+
+// ScheduledEvent is an event that is to be published later, without its content.
+type ScheduledEvent struct {
+	Seq       int64      `json:"seq"` // its name in CancelScheduled
+	Due       time.Time  `json:"due"`
+	MessageID *uuid.UUID `json:"message_id"` // nil: it gets one when it comes due
+	Tenant    string     `json:"tenant"`
+	Topic     string     `json:"topic"`
+	Key       string     `json:"key"`
+	Type      string     `json:"type"`
+	CreatedAt time.Time  `json:"created_at"`
+	Bytes     int        `json:"bytes"` // of the payload; -1: a tombstone
+}
+
+// Scheduled lists what is to be published later, the first that comes due first.
+func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]ScheduledEvent, error) {
+	if f.Limit <= 0 {
+		f.Limit = defaultList
+	}
+	var id *uuid.UUID
+	if f.MessageID != uuid.Nil {
+		id = &f.MessageID
+	}
+	rows, err := o.db.Query(ctx, o.later.list, f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
+	var list []ScheduledEvent
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ScheduledEvent, err error) {
+			err = row.Scan(&e.Seq, &e.Due, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.CreatedAt, &e.Bytes)
+			return e, err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("relay: listing what is scheduled: %w", err)
+	}
+	return list, nil
+}
+
+// CancelScheduled deletes a scheduled event for good. It fails with ErrNotScheduled when the event has come due: it is
+// published then, or about to be.
+func (o *Operator) CancelScheduled(ctx context.Context, seq int64, reason string) error {
+	return o.act(ctx, "cancel scheduled", reason, func(tx pgx.Tx) (audited, error) {
+		var a audited
+		var key, typ string
+		var due time.Time
+		err := tx.QueryRow(ctx, o.later.cancel, seq).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = fmt.Errorf("event %d: %w", seq, ErrNotScheduled)
+		}
+		a.detail = map[string]any{"seq": seq, "key": key, "type": typ, "due": due}
+		return a, err
+	})
+}
