@@ -171,27 +171,30 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 	return k
 }
 
-// workFor chooses what to do for a lane. A fresh one begins with its open entry.
+// workFor chooses what to do for a lane: one after the other of what there is to do. A fresh one begins with its open entry.
 func (k *claiming) workFor(l *laneClaim) work {
 	if l.fresh {
 		return takeNew
 	}
+	var works []work
 	groups := k.r.answering(l.groups)
-	for i := range 3 {
-		switch w := work((l.turn + i) % 3); {
-		case w == takeNew, w == takeList && l.releasing:
-			return w
-		case w == drain && len(groups) > 0:
-			most, bytes := max(k.perLane/len(groups), 1), max(k.bytes/len(groups), 1)
-			for _, g := range groups {
-				k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
-				k.drains.partitions = append(k.drains.partitions, g.partition)
-				k.drains.most, k.drains.bytes = append(k.drains.most, int32(most)), append(k.drains.bytes, int32(bytes))
-			}
-			return w
+	if len(groups) > 0 {
+		works = append(works, drain)
+	}
+	if l.releasing {
+		works = append(works, takeList)
+	}
+	works = append(works, takeNew)
+	w := works[l.turn%len(works)]
+	if w == drain {
+		most, bytes := max(k.perLane/len(groups), 1), max(k.bytes/len(groups), 1)
+		for _, g := range groups {
+			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
+			k.drains.partitions = append(k.drains.partitions, g.partition)
+			k.drains.most, k.drains.bytes = append(k.drains.most, int32(most)), append(k.drains.bytes, int32(bytes))
 		}
 	}
-	return takeNew
+	return w
 }
 
 // answering are the groups of a lane that can go now. What a topic holds as a whole waits for what its partitions hold.

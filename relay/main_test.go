@@ -133,6 +133,7 @@ func running(t *testing.T, r *relay.Relay) (stop func() error) {
 	return stop
 }
 
+// drained waits until nothing is in the outbox or on its way: what is left is held or parked.
 func drained(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)

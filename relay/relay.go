@@ -142,7 +142,7 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 		}
 		return 0, err
 	}
-	for step := range int(takeList) + 1 {
+	for step := range onceSteps {
 		// What is held or to be released is found by the first claim, and sent by the next.
 		beside := func(l *laneState) bool { return l.ready && (l.releasing || len(l.groups) > 0) }
 		if err != nil || (step > 0 && len(r.lanes.list(beside)) == 0) {
@@ -158,6 +158,9 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	}
 	return published, errors.Join(err, r.resign(ctx, s))
 }
+
+// onceSteps: one for what is open, and one each for what is held, released and new.
+const onceSteps = 4
 
 // start makes this start's identity.
 func (r *Relay) start() error {

@@ -2,11 +2,11 @@ package relay_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +49,8 @@ type week struct {
 	forbidden map[string]int // topic: calls for which it is refused
 	next      map[string]int // by key
 	discarded map[uuid.UUID]bool
+
+	held, drained, parked, behind, released atomic.Int64
 }
 
 const (
@@ -77,16 +79,16 @@ func (w *week) verdict(e *event.Event, partition int32) answer {
 		return forbidden
 	}
 	switch n := rnd.IntN(1000); {
-	case n < 4:
+	case n < 12:
 		return tooLarge
-	case n < 10:
+	case n < 20:
 		return answer{err: errAway, written: true}
-	case n < 14:
+	case n < 30:
 		return answer{err: errAway, late: true}
-	case n < 16:
-		w.dead[partition] = 1 + rnd.IntN(60)
+	case n < 33:
+		w.dead[partition] = 1 + rnd.IntN(30)
 		return answer{err: errAway}
-	case n == 16:
+	case n == 33:
 		w.forbidden[e.Topic] = 1 + rnd.IntN(40)
 		return forbidden
 	}
@@ -134,6 +136,11 @@ func (w *week) relay(t *testing.T) (stop func()) {
 	t.Helper()
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
 		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, 320, -1, w.park
+		c.Observer.Held = func(_ string, _ int32, n int) { w.held.Add(int64(n)) }
+		c.Observer.Drained = func(n int) { w.drained.Add(int64(n)) }
+		c.Observer.Parked = func(n int) { w.parked.Add(int64(n)) }
+		c.Observer.Behind = func(n int) { w.behind.Add(int64(n)) }
+		c.Observer.Released = func(n int) { w.released.Add(int64(n)) }
 	}))
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -251,5 +258,6 @@ func (w *week) check(t *testing.T) {
 	if len(w.discarded) == 0 || w.park == relay.ParkKey {
 		watermark(t, log)
 	}
-	t.Log(fmt.Sprint(total, " events, ", len(log), " records, ", len(w.discarded), " discarded"))
+	t.Logf("%d events, %d records, %d discarded; %d held, %d drained, %d parked, %d put behind them, %d released",
+		total, len(log), len(w.discarded), w.held.Load(), w.drained.Load(), w.parked.Load(), w.behind.Load(), w.released.Load())
 }

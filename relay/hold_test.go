@@ -1,0 +1,307 @@
+package relay_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// appendTo appends n events by plain SQL, spread over keys k0, k1, ...; payloads count up within their key from a number.
+func appendTo(t *testing.T, db *pgtest.DB, topic string, n, keys, from int) {
+	t.Helper()
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+		select $1, 'k' || (g % $3), 'T', convert_to(($4 + g / $3)::text, 'UTF8') from generate_series(0, $2 - 1) g`, topic, n, keys, from)
+}
+
+func quick(c *relay.Config) { c.HoldAfter = 30 * time.Millisecond }
+
+func empty(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)
+		and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`)
+}
+
+func everyKey(t *testing.T, b *broker, keys, each int) {
+	t.Helper()
+	for k := range keys {
+		counting(t, b, fmt.Sprint("k", k), each)
+	}
+	watermark(t, b.events())
+}
+
+// TestP4HoldsAPartitionThatDoesNotAnswer: the others go on, what comes later for it waits behind it, and when it answers
+// again it gets everything in order, before anything newer.
+func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	dead := func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway}
+		}
+		return answer{}
+	}
+	b.set(dead)
+	appendTo(t, db, "payments", 1000, 20, 0)
+	var closed, reopened, drainedEvents atomic.Int64
+	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) {
+		c.Observer.Closed = func(topic string, partition int32, err error) {
+			if topic == "payments" && partition == 1 && err != nil {
+				closed.Add(1)
+			}
+		}
+		c.Observer.Reopened = func(string, int32, time.Duration) { reopened.Add(1) }
+		c.Observer.Drained = func(n int) { drainedEvents.Add(int64(n)) }
+	})))
+	drained(t, db)
+	appendTo(t, db, "payments", 1000, 20, 50)
+	drained(t, db)
+	waiting := 0
+	for k := range 20 {
+		key := fmt.Sprint("k", k)
+		if b.partition(&event.Event{Key: key}) == 1 {
+			waiting += 100
+			counting(t, b, key, 0)
+		} else {
+			counting(t, b, key, 100)
+		}
+	}
+	held, err := operator(t, db).Held(t.Context())
+	if err != nil || len(held) != 1 || held[0].Partition != 1 || held[0].Events != int64(waiting) {
+		t.Errorf("held %+v, want %d: %v", held, waiting, err)
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 100)
+	if closed.Load() != 1 || reopened.Load() != 1 || drainedEvents.Load() != int64(waiting) {
+		t.Errorf("closed %d times, reopened %d, drained %d of %d", closed.Load(), reopened.Load(), drainedEvents.Load(), waiting)
+	}
+}
+
+// TestP4KeepsTheClaimWhenNothingAnswers: an outage of all of Kafka moves nothing.
+func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	appendTo(t, db, "payments", 200, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	drained(t, db)
+	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
+	appendTo(t, db, "payments", 1000, 20, 10)
+	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
+	before := calls()
+	pgtest.Await(t, "many attempts", func() (bool, error) { return calls() > before+10, nil })
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != 0 {
+		t.Errorf("%d events were held in an outage of everything", n)
+	}
+	if n := pgtest.One[int](t, db, `select coalesce(sum(cardinality(ids)), 0) from outbox_claim`); n == 0 || n > 1000 {
+		t.Errorf("%d events are claimed", n)
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 60)
+}
+
+// TestP4NeverHoldsWhenToldSo: HoldAfter below zero.
+func TestP4NeverHoldsWhenToldSo(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	tries := 0
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == 1 && tries < 10 {
+			tries++
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 200, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+		c.HoldAfter = -1
+		c.Observer.Held = func(string, int32, int) { t.Error("an event was held") }
+	})))
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 10)
+}
+
+// TestP4HoldsARefusedTopic: a slip of an access list refuses a topic with very many keys. No key is parked, claims stay
+// bounded, other topics go on, and it resumes by itself.
+func TestP4HoldsARefusedTopic(t *testing.T) {
+	t.Parallel()
+	const keys = 100_000
+	db, b := outboxDB(t), newBroker(8)
+	var claimed atomic.Int64
+	b.set(func(e *event.Event, _ int32) answer {
+		if e.Topic == "payments" {
+			return forbidden
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", keys, keys, 0)
+	appendTo(t, db, "payments", keys/10, keys, 1)
+	appendTo(t, db, "orders", 1000, 100, 0)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+		c.Observer.Claimed = func(n, _ int, _ time.Duration) { claimed.Store(max(claimed.Load(), int64(n))) }
+		c.Observer.Parked = func(n int) { t.Errorf("%d events were parked", n) }
+	})))
+	drained(t, db)
+	appendTo(t, db, "orders", 1000, 100, 10)
+	drained(t, db)
+	topics := map[string]int{}
+	for _, e := range b.events() {
+		topics[e.Topic]++
+	}
+	if topics["orders"] != 2000 || topics["payments"] != 0 {
+		t.Errorf("published while one topic is refused: %v", topics)
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	payments := newBroker(8)
+	for _, e := range b.events() {
+		if e.Topic == "payments" {
+			payments.log = append(payments.log, e)
+		}
+	}
+	next, seen := make(map[string]int, keys), map[uuid.UUID]bool{}
+	for _, e := range payments.log {
+		if seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
+		if string(e.Payload) != fmt.Sprint(next[e.Key]) {
+			t.Fatalf("key %s: %s first occurs where %d was due", e.Key, e.Payload, next[e.Key])
+		}
+		next[e.Key]++
+	}
+	if len(seen) != keys+keys/10 || claimed.Load() > 8000 {
+		t.Errorf("%d events of %d; the largest claim had %d", len(seen), keys+keys/10, claimed.Load())
+	}
+	watermark(t, b.events())
+}
+
+// TestP4TopicAndPartition: a partition is held, then its topic is refused, then both come back: what was held for the
+// partition stays before what was held for the topic.
+func TestP4TopicAndPartition(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	away := func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway}
+		}
+		return answer{}
+	}
+	b.set(away)
+	appendTo(t, db, "payments", 400, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	drained(t, db)
+	b.set(func(*event.Event, int32) answer { return forbidden })
+	appendTo(t, db, "payments", 400, 20, 20)
+	drained(t, db)
+	b.set(away)
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_held where partition <> 1)`)
+	appendTo(t, db, "payments", 400, 20, 40)
+	drained(t, db)
+	for k := range 20 {
+		if key := fmt.Sprint("k", k); b.partition(&event.Event{Key: key}) != 1 {
+			counting(t, b, key, 60)
+		}
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 60)
+}
+
+// TestP4HeldSurvivesATakeOver: the next owner knows nothing of what its predecessor knew, but for what is held.
+func TestP4HeldSurvivesATakeOver(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway, written: true}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 400, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.set(nil)
+	appendTo(t, db, "payments", 400, 20, 20)
+	stop = running(t, newRelay(t, db, b, config(quick)))
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 40)
+}
+
+// TestOnceDrainsWhatIsHeld: what a Run has held, a later Once finds and sends.
+func TestOnceDrainsWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 400, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.set(nil)
+	waiting := pgtest.One[int](t, db, `select count(*) from outbox_held`)
+	if n, err := newRelay(t, db, b, config()).Once(t.Context()); err != nil || n != waiting || waiting == 0 {
+		t.Errorf("Once published %d of %d: %v", n, waiting, err)
+	}
+	everyKey(t, b, 20, 20)
+}
+
+// TestP4WithoutPartitionsATopicIsOne: a publisher that cannot tell where events go.
+func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	b.set(func(e *event.Event, _ int32) answer {
+		if e.Topic == "dead" {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "dead", 100, 10, 0)
+	appendTo(t, db, "payments", 1000, 20, 0)
+	stop := running(t, newRelay(t, db, struct{ relay.Publisher }{b}, config(quick)))
+	drained(t, db)
+	held, err := operator(t, db).Held(t.Context())
+	if err != nil || len(held) != 1 || held[0].Topic != "dead" || held[0].Partition != 0 || held[0].Events != 100 {
+		t.Errorf("held %+v: %v", held, err)
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	watermark(t, b.events())
+}

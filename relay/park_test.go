@@ -1,0 +1,440 @@
+package relay_test
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// refusing refuses one event of key k3, in its partition.
+func refusing(payload string) func(e *event.Event, _ int32) answer {
+	return func(e *event.Event, _ int32) answer {
+		if e.Key == "k3" && string(e.Payload) == payload {
+			return tooLarge
+		}
+		return answer{}
+	}
+}
+
+// TestP4ParksTheKey: a record that is refused for certain parks its key and nothing else; what is appended later waits
+// behind it and never reaches the log.
+func TestP4ParksTheKey(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	b.set(refusing("5"))
+	appendTo(t, db, "payments", 400, 20, 0)
+	var behind atomic.Int64
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Observer.Behind = func(n int) { behind.Add(int64(n)) } })))
+	drainedOf(t, db)
+	appendTo(t, db, "payments", 400, 20, 20)
+	drainedOf(t, db)
+	for k := range 20 {
+		want := 40
+		if k == 3 {
+			want = 5
+		}
+		counting(t, b, fmt.Sprint("k", k), want)
+	}
+	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{Key: "k3"})
+	if err != nil || len(list) != 35 || behind.Load() != 20 {
+		t.Fatalf("%d parked, %d put behind: %v", len(list), behind.Load(), err)
+	}
+	for i, e := range list {
+		if e.Alone || e.MaybePublished || (e.Attempts == 1) != (i == 0) || (e.Code == "REFUSED") != (i == 0) {
+			t.Errorf("parked %d: %+v", i, e)
+		}
+	}
+	keys, err := operator(t, db).BlockedKeys(t.Context(), relay.BlockedFilter{})
+	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" || keys[0].Reason != "refused: too large" {
+		t.Errorf("keys %+v: %v", keys, err)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	watermark(t, b.events())
+}
+
+// drainedOf waits until nothing is in the outbox, on its way, or held.
+func drainedOf(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)`)
+}
+
+// TestP4Release: an operator releases a key; it is refused once more, mended, and released again. Its events come in
+// order, under new numbers and the same ids, and what was appended meanwhile comes after them.
+func TestP4Release(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	o := operator(t, db)
+	b.set(refusing("5"))
+	appendTo(t, db, "payments", 200, 20, 0)
+	var released atomic.Int64
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Observer.Released = func(n int) { released.Add(int64(n)) } })))
+	drainedOf(t, db)
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try again"); n != 5 || err != nil {
+		t.Fatalf("released %d: %v", n, err)
+	}
+	pgtest.AwaitSQL(t, db, `select exists (select from outbox_parked where attempts = 2) and exists (select from outbox_parked_key where state = 'parked')`)
+	head, err := o.Parked(t.Context(), relay.ParkedFilter{Limit: 1})
+	if err != nil || len(head) != 1 {
+		t.Fatal(head, err)
+	}
+	appendTo(t, db, "payments", 200, 20, 10)
+	better := []byte("five")
+	if err := o.EditParked(t.Context(), head[0].ID, relay.Edit{Payload: &better}, "smaller"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n < 5 || err != nil {
+		t.Fatalf("released %d: %v", n, err)
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"0", "1", "2", "3", "4", "five", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19"}
+	if got := b.firsts("k3"); !slices.Equal(got, want) {
+		t.Errorf("key k3: %v", got)
+	}
+	if released.Load() < 5 {
+		t.Errorf("%d events were said to be released", released.Load())
+	}
+	log := b.events()
+	watermark(t, log)
+	for _, e := range log {
+		if e.Position.Maybe {
+			t.Errorf("event %s says that it may be a repetition: every attempt was refused for certain", e.ID)
+		}
+	}
+}
+
+// TestP4ReleaseUnderLoad: the key goes on being appended to while its list is published a few events at a time.
+func TestP4ReleaseUnderLoad(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	b.set(refusing("0"))
+	appendTo(t, db, "payments", 2000, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 64 })))
+	drainedOf(t, db)
+	b.set(nil)
+	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		appendTo(t, db, "payments", 20, 20, 100+i)
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 120)
+}
+
+// TestP4ParksTheEventAlone: by option, and for events without a key. The others go on, and a release needs no list.
+func TestP4ParksTheEventAlone(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	o := operator(t, db)
+	b.set(func(e *event.Event, _ int32) answer {
+		if string(e.Payload) == "5" && (e.Key == "k3" || e.Key == "") {
+			return tooLarge
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 200, 20, 0)
+	db.Exec(t, `insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 9) g`)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Park = relay.ParkEvent })))
+	drainedOf(t, db)
+	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
+		t.Errorf("key k3: %v", got)
+	}
+	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil || len(list) != 2 || !list[0].Alone || !list[1].Alone {
+		t.Fatalf("parked %+v: %v", list, err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
+		t.Errorf("%d keys are marked", n)
+	}
+	b.set(nil)
+	for _, e := range list {
+		if err := o.ReleaseEvent(t.Context(), e.ID, "mended"); err != nil {
+			t.Error(err)
+		}
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.firsts("k3"); len(got) != 10 || got[9] != "5" || len(b.firsts("")) != 10 {
+		t.Errorf("key k3: %v, keyless: %v", got, b.firsts(""))
+	}
+	watermark(t, b.events())
+}
+
+// TestP4KeylessIsParkedAlone without any option.
+func TestP4KeylessIsParkedAlone(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	b.set(func(e *event.Event, _ int32) answer {
+		if string(e.Payload) == "5" {
+			return tooLarge
+		}
+		return answer{}
+	})
+	db.Exec(t, `insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 99) g`)
+	stop := running(t, newRelay(t, db, b, config()))
+	drainedOf(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked where alone`); n != 1 || len(b.firsts("")) != 99 {
+		t.Errorf("%d parked, %d published", n, len(b.firsts("")))
+	}
+}
+
+// TestP4NothingLaterIsSentBeforeThePark: after a refusal, nothing later of that lane and partition is sent by the claim, or
+// a take-over could write the refused event after it.
+func TestP4NothingLaterIsSentBeforeThePark(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	type seen struct {
+		id  uuid.UUID
+		seq int64
+	}
+	refused := map[int16]seen{}
+	b.set(func(e *event.Event, _ int32) answer {
+		lane := e.Position.Lane
+		if string(e.Payload) == "5" && refused[lane].seq == 0 {
+			refused[lane] = seen{e.ID, e.Position.Seq}
+			return tooLarge
+		}
+		if r := refused[lane]; r.seq > 0 && e.Position.Seq > r.seq &&
+			pgtest.One[int](t, db, `select count(*) from outbox_parked where message_id = $1`, r.id) == 0 {
+			t.Errorf("lane %d: number %d is sent while %d is refused and not parked", lane, e.Position.Seq, r.seq)
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 1000, 100, 0)
+	stop := running(t, newRelay(t, db, b, config()))
+	drainedOf(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if len(refused) == 0 || len(b.events())+pgtest.One[int](t, db, `select count(*) from outbox_parked`) != 1000 {
+		t.Errorf("%d lanes with a refusal, %d published", len(refused), len(b.events()))
+	}
+}
+
+// TestP4ParkTakesWhatIsHeldOfTheKey: many events of two keys are held for a partition; when it answers, it refuses the first
+// of one key. The rest of that key is in outbox_held, beyond the claim, and joins the list.
+func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	dead := b.partition(&event.Event{Key: "k3"})
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == dead {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 400, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) { c.ClaimEvents = 64 })))
+	drained(t, db)
+	b.set(refusing("0"))
+	drainedOf(t, db)
+	for k := range 20 {
+		want := 20
+		if k == 3 {
+			want = 0
+		}
+		counting(t, b, fmt.Sprint("k", k), want)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked`); n != 20 {
+		t.Errorf("%d parked", n)
+	}
+	b.set(nil)
+	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 20)
+}
+
+// TestP4ReleaseToAPartitionThatDoesNotAnswer: released events are held like others, and keep their place before what was
+// appended later.
+func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	b.set(refusing("0"))
+	appendTo(t, db, "payments", 200, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	drainedOf(t, db)
+	partition := b.partition(&event.Event{Key: "k3"})
+	b.set(func(_ *event.Event, p int32) answer {
+		if p == partition {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, db, "payments", 200, 20, 10)
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
+		and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`)
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 20)
+}
+
+// TestP9_8MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event says
+// that it may be a repetition; what only stood behind it does not.
+func TestP9_8MaybePublishedIsSaid(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	o := operator(t, db)
+	attempts := 0
+	b.set(func(e *event.Event, _ int32) answer {
+		if e.Key != "k3" || string(e.Payload) != "5" {
+			return answer{}
+		}
+		if attempts++; attempts == 1 {
+			return answer{err: errAway, written: true}
+		}
+		return tooLarge
+	})
+	appendTo(t, db, "payments", 200, 20, 0)
+	stop := running(t, newRelay(t, db, b, config()))
+	drainedOf(t, db)
+	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil || len(list) != 5 || !list[0].MaybePublished || list[1].MaybePublished {
+		t.Fatalf("parked %+v: %v", list, err)
+	}
+	b.set(nil)
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	for _, e := range b.events() {
+		if e.Position.Maybe {
+			said++
+			if e.Key != "k3" || string(e.Payload) != "5" || e.Position.First {
+				t.Errorf("event %s of key %s says that it may be a repetition", e.Payload, e.Key)
+			}
+		}
+	}
+	if said != 1 {
+		t.Errorf("%d events say so", said)
+	}
+	everyKey(t, b, 20, 10)
+}
+
+// TestP4ParkedSurvivesATakeOver: marks, and a release that was asked for while no relay ran.
+func TestP4ParkedSurvivesATakeOver(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	o := operator(t, db)
+	b.set(refusing("5"))
+	appendTo(t, db, "payments", 200, 20, 0)
+	stop := running(t, newRelay(t, db, b, config()))
+	drainedOf(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, db, "payments", 200, 20, 10)
+	stop = running(t, newRelay(t, db, b, config()))
+	drainedOf(t, db)
+	counting(t, b, "k3", 5)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.set(nil)
+	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 15 || err != nil {
+		t.Fatalf("released %d: %v", n, err)
+	}
+	if _, err := newRelay(t, db, b, config()).Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop = running(t, newRelay(t, db, b, config()))
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 20)
+}
+
+// TestP3_2DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and deletes
+// nothing, the mark goes, and the answer says that the event may still appear.
+func TestP3_2DiscardedWhileJournalled(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	o := operator(t, db)
+	b.set(refusing("0"))
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '0')`)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.HoldAfter = -1 })))
+	drainedOf(t, db)
+	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
+	id := pgtest.One[int64](t, db, `select id from outbox_parked`)
+	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil || d != (relay.Discarded{Events: 1, MayAppear: 1}) {
+		t.Fatalf("discarded %+v: %v", d, err)
+	}
+	b.set(refusing("0"))
+	empty(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '1')`)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.firsts("k3"); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("key k3: %v", got)
+	}
+}
+
+// TestParkedReasonsAreText: what a broker says may be no text that a column takes.
+func TestParkedReasonsAreText(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	b.set(func(e *event.Event, _ int32) answer {
+		if e.Key == "k3" {
+			return answer{err: worded{}}
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 40, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ProbeIdle = 250 * time.Millisecond })))
+	drainedOf(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{Code: "CODE?"})
+	if err != nil || len(list) != 1 || len(list[0].Reason) > 1010 {
+		t.Errorf("parked %+v: %v", list, err)
+	}
+}
+
+type worded struct{}
+
+func (worded) Error() string       { return "bad \x00 \xff" + fmt.Sprintf("%2000s", "long") }
+func (worded) Rejected() bool      { return true }
+func (worded) RefusalCode() string { return "CODE\x00" }
