@@ -263,8 +263,8 @@ func TestWorkerFigures(t *testing.T) {
 	if got := figure(t, registry, "effectonce_inbox_ahead_seconds", ""); got <= 1.9*86400 || got > 3*86400 {
 		t.Errorf("%v s ahead", got)
 	}
-	m.Inbox().Handled(inbox.HandledInfo{Applied: 3, Duplicate: 2, Skipped: 1})
-	for outcome, want := range map[string]float64{"applied": 3, "duplicate": 2, "skipped": 1, "parked": 0} {
+	m.Inbox().Handled(inbox.HandledInfo{Applied: 3, Duplicate: 2, Skipped: 1, Parked: 4, Quarantined: 5})
+	for outcome, want := range map[string]float64{"applied": 3, "duplicate": 2, "skipped": 1, "parked": 4, "quarantined": 5} {
 		if got := figure(t, registry, "effectonce_inbox_events_total", outcome); got != want {
 			t.Errorf("%s: %v, want %v", outcome, got, want)
 		}

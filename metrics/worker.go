@@ -20,7 +20,7 @@ type Worker struct {
 }
 
 type inboxFigures struct {
-	outcomes, retries                                      *prometheus.CounterVec
+	outcomes, retries, failed, released                    *prometheus.CounterVec
 	halts, failures, cleaned                               prometheus.Counter
 	transaction                                            prometheus.Histogram
 	parked, parkedFor, quarantined, keys, releasing, bound prometheus.Gauge
@@ -51,6 +51,9 @@ func (f *inboxFigures) register(s *set) {
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(), inbox.Quarantined.String())
 	f.retries = s.counters("retries_total", "Transactions that were rolled back and run again, by reason.", "reason",
 		"conflict", "away", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
+	f.failed = s.counters("failed_events_total", "Events whose effect finally failed, by the code of the error.", "code")
+	f.released = s.counters("released_events_total", "Runs of released events, by outcome (applied, duplicate, skipped, parked).", "outcome",
+		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String())
 	f.halts = s.counter("halts_total", "Times that an event halted its partition.")
 	f.transaction = s.histogram("transaction_seconds", "Time of a transaction that decided events, from its begin to the answer to COMMIT.")
 	f.failures = s.counter("maintenance_failures_total", "Passes of maintenance that were not complete.")
@@ -90,10 +93,14 @@ func (m *Worker) Inbox() inbox.Observer {
 			f.outcomes.WithLabelValues(inbox.Applied.String()).Add(float64(i.Applied))
 			f.outcomes.WithLabelValues(inbox.Duplicate.String()).Add(float64(i.Duplicate))
 			f.outcomes.WithLabelValues(inbox.Skipped.String()).Add(float64(i.Skipped))
+			f.outcomes.WithLabelValues(inbox.Parked.String()).Add(float64(i.Parked))
+			f.outcomes.WithLabelValues(inbox.Quarantined.String()).Add(float64(i.Quarantined))
 			f.transaction.Observe(i.Took.Seconds())
 		},
-		Retried: func(i inbox.RetriedInfo) { f.retries.WithLabelValues(i.Reason).Inc() },
-		Halted:  func(*inbox.HaltError) { f.halts.Inc() },
+		Retried:  func(i inbox.RetriedInfo) { f.retries.WithLabelValues(i.Reason).Inc() },
+		Halted:   func(*inbox.HaltError) { f.halts.Inc() },
+		Parked:   func(i inbox.ParkedInfo) { f.failed.WithLabelValues(i.Code).Inc() },
+		Released: func(i inbox.ReleasedInfo) { f.released.WithLabelValues(i.Outcome.String()).Inc() },
 		Maintained: func(i inbox.MaintainedInfo) {
 			f.cleaned.Add(float64(i.Cleaned))
 			if i.Err != nil {
