@@ -34,6 +34,8 @@ type Diagnosis struct {
 	Held, Parked, ParkedKeys int64
 	// Undue counts scheduled events that are due for more than a minute and were not moved.
 	Undue int64
+	// Paused are the topics that an operator has paused, as "payments (anna: broken consumer)".
+	Paused []string
 	// Topics are the pinned partition counts.
 	Topics map[string]int
 	Vacuum VacuumDiagnosis
@@ -81,10 +83,13 @@ func rights() (kinds, names, wants []string) {
 	add("table", "outbox_meta", "select", "update")
 	add("table", "outbox_claim", "select", "insert", "delete")
 	add("table", "outbox_topic", "select", "insert")
+	add("table", "outbox_archive", "select", "insert")
+	add("table", "outbox_paused_topic", "select")
 	for _, table := range []string{"relay_member", "outbox_held", "outbox_parked_key", "outbox_parked"} {
 		add("table", table, "select", "insert", "update", "delete")
 	}
 	add("sequence", "outbox_event_id_seq", "select")
+	add("sequence", "outbox_archive_pos_seq", "usage")
 	for _, function := range []string{"pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"} {
 		add("function", "pg_catalog."+function, "execute")
 	}
@@ -150,6 +155,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	x.row(ctx, sqlLeases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = seconds(oldest)
 	x.row(ctx, sqlAside, nil, []any{&d.Held, &d.Parked, &d.ParkedKeys, &d.Undue})
+	d.Paused = x.texts(ctx, sqlPauses)
 	var ago *float64
 	x.row(ctx, sqlVacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
 	if ago != nil {

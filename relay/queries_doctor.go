@@ -40,6 +40,9 @@ from {schema}outbox_lane l`
 select (select count(*) from {schema}outbox_held), (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
 	(select count(*) from {schema}outbox_scheduled where due < clock_timestamp() - interval '1 minute')`
 
+	sqlPauses = `-- relay: pauses
+select topic || ' (' || paused_by || ': ' || reason || ')' from {schema}outbox_paused_topic order by topic`
+
 	sqlTopics = `-- relay: topics
 select topic, partitions from {schema}outbox_topic order by topic`
 

@@ -213,6 +213,13 @@ func TestRoleRelay(t *testing.T) {
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
 		t.Errorf("status: exit code %d: %s", code, stderr)
 	}
+	// What doctor asks for is what the role has.
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") || strings.Contains(text, "could not look") {
+		t.Error(text)
+	}
+	if _, text, _ := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("append"))), "doctor"); !strings.Contains(text, "the role lacks function pg_catalog.pg_control_system(): execute") {
+		t.Error(text)
+	}
 	refused(
 		t, h.pool(t, "relay"), `insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
 		`insert into outbox_scheduled (due, topic, type) values (now(), 't', 'T')`, `update outbox_event set topic = 't'`, `truncate outbox_event`, `drop table outbox_event`,
@@ -280,6 +287,10 @@ func TestRoleInbox(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, h.DB, `select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n != 9 {
 		t.Errorf("%d days, want yesterday, today and seven ahead", n)
+	}
+	env := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")))
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "a worker's user needs none") || strings.Contains(text, "could not look") {
+		t.Error(text)
 	}
 	refused(
 		t, pool, `create table inbox_message_20200101 ()`, `drop table inbox_message`, `update inbox_days set dropped_before = '2100-01-01'`,

@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -91,27 +93,44 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	return f.list
 }
 
-// tables looks at outbox and inbox, whichever are here, and at their topics.
+// tables looks at outbox and inbox, whichever are here and the role's business, and at their topics.
 func (f *findings) tables(ctx context.Context, s Subject) {
 	pinned, window := map[string]int{}, time.Duration(0)
 	outbox, inboxed := f.schema(ctx, s, migrations.Outbox), f.schema(ctx, s, migrations.Inbox)
+	foreign := 0
 	if outbox {
 		d, err := relay.Diagnose(ctx, s.DB, s.Schema)
-		if err != nil {
+		switch {
+		case err != nil:
 			f.failed("outbox", err)
-		} else {
+		case slices.Contains(d.MissingRights, "table outbox_lane: select") && slices.Contains(d.MissingRights, "table outbox_event: insert"):
+			foreign++
+		default:
 			f.outbox(d)
 			pinned = d.Topics
 		}
 	}
 	if inboxed {
 		d, err := inbox.Diagnose(ctx, s.DB, s.Schema)
-		if err != nil {
+		switch {
+		case pgerr.Is(err, pgerr.InsufficientPrivilege):
+			foreign += 2
+		case err != nil:
 			f.failed("inbox", err)
-		} else {
+		default:
 			f.inbox(d)
 			window = shortest(d)
 		}
+	}
+	switch {
+	case foreign == 0:
+	case foreign == 1 && inboxed:
+		f.ok("outbox", "not looked at: this role has no grants on it (a worker's user needs none)")
+	case foreign == 2 && outbox:
+		f.ok("inbox", "not looked at: this role has no grants on it (a relay's user needs none)")
+	default:
+		f.add(Fail, "grants", "this role has no grants on the tables", "Neither a relay nor a worker that connects as this role works.",
+			"relay migrate --roles --print, and grant effectonce_relay or effectonce_inbox to the user")
 	}
 	f.kafka(ctx, s, pinned, window)
 }

@@ -82,6 +82,7 @@ func TestProvoked(t *testing.T) {
 		"held": {[]string{`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
 			values (1, 1, 't', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "1 events"},
 		"scheduled":         {[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`}, "scheduled", Warn, "1 events"},
+		"paused":            {[]string{`insert into outbox_paused_topic (topic, paused_by, reason) values ('t', 'anna', 'why')`}, "paused", Warn, "t (anna: why)"},
 		"no vacuum":         {[]string{`alter table outbox_event set (autovacuum_enabled = false)`}, "vacuum", Fail, "autovacuum is off"},
 		"misplaced":         {[]string{`alter table outbox_event alter lane drop expression`, `insert into outbox_event (lane, topic, key, type) values (1, 't', 'a', 'T'), (2, 't', 'a', 'T')`}, "hash", Fail, "not in their key's lane"},
 		"pending migration": {[]string{`delete from effectonce_migration where version_id between 10002 and 19999`}, "schema outbox", Fail, "pending"},
@@ -227,8 +228,8 @@ func TestJudgements(t *testing.T) {
 		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
 		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
 		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
-		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20_000_000, 0}}) }, "replication slots", Warn, "slot s"},
-		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20, 1 << 20}}) }, "replication slots", OK, "1, none"},
+		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
+		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
 		"good topic":           {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
 		"no inbox here":        {topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK, "retention for ever"},
 		"min.insync 1":         {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn, "min.insync.replicas is 1"},

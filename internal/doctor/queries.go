@@ -31,9 +31,8 @@ from (select pid, application_name, extract(epoch from clock_timestamp() - xact_
 select p.gid, p.database, extract(epoch from clock_timestamp() - p.prepared)::float8
 from pg_prepared_xacts p where p.prepared < clock_timestamp() - $1::float8 * interval '1 second' order by p.prepared limit 5`
 
-	// pg_replication_slots shows no WAL position of a standby's: the look is taken on primaries only.
+	// Without the position of the WAL, which a role may not be allowed to ask.
 	querySlots = `-- doctor: replication slots
-select s.slot_name, s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0),
-	coalesce(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_receive_lsn() else pg_current_wal_lsn() end, s.restart_lsn), 0)::bigint
+select s.slot_name, s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0), s.restart_lsn is not null, coalesce(s.wal_status, '')
 from pg_replication_slots s order by 1`
 )

@@ -10,11 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// slotTransactions and slotBytes are from when on what a slot holds back is worth a warning.
-const (
-	slotTransactions = 10_000_000
-	slotBytes        = 10 << 30
-)
+// slotTransactions is from when on the age of what a slot holds back is worth a warning.
+const slotTransactions = 10_000_000
 
 // sessions looks for what holds dead rows back, on this server as a whole.
 func (f *findings) sessions(ctx context.Context, s Subject) {
@@ -97,8 +94,9 @@ func (f *findings) prepared(ctx context.Context, db *pgxpool.Pool, long time.Dur
 type slot struct {
 	Name         string
 	Active       bool
-	Transactions int64
-	Bytes        int64
+	Transactions int64  // age of the snapshots that it keeps
+	Keeps        bool   // it keeps WAL
+	WAL          string // wal_status
 }
 
 func (f *findings) slots(ctx context.Context, db *pgxpool.Pool, _ time.Duration) error {
@@ -118,15 +116,14 @@ func (f *findings) slotList(list []slot) {
 	const check = "replication slots"
 	bad := 0
 	for _, s := range list {
-		what := fmt.Sprintf("slot %s keeps %d MiB of WAL and snapshots of %d transactions ago", s.Name, s.Bytes>>20, s.Transactions)
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
 		switch {
-		case !s.Active && (s.Transactions > 0 || s.Bytes > 0):
+		case !s.Active && (s.Transactions > 0 || s.Keeps):
 			bad++
-			f.add(Warn, check, what+", and nobody reads it", "The disk fills, and where it holds snapshots dead rows stay.", next)
-		case s.Transactions > slotTransactions || s.Bytes > slotBytes:
+			f.add(Warn, check, "nobody reads slot "+s.Name+", and it keeps WAL or snapshots", "The disk fills, and where it keeps snapshots dead rows stay.", next)
+		case s.Transactions > slotTransactions, s.WAL == "unreserved", s.WAL == "lost":
 			bad++
-			f.add(Warn, check, what, "Its reader is far behind: the disk fills, and dead rows stay.", next)
+			f.add(Warn, check, fmt.Sprintf("slot %s keeps snapshots of %d transactions ago, its WAL is %s", s.Name, s.Transactions, s.WAL), "Its reader is far behind: the disk fills, and dead rows stay.", next)
 		}
 	}
 	if bad == 0 {

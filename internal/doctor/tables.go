@@ -88,6 +88,12 @@ func (f *findings) aside(d relay.Diagnosis) {
 	} else {
 		f.ok("held", "none")
 	}
+	if len(d.Paused) > 0 {
+		f.add(Warn, "paused", strings.Join(d.Paused, ", "), "Somebody has paused these topics: their events are set aside, in order, until they are resumed.",
+			"relay topics list; relay topics resume")
+	} else {
+		f.ok("paused", "no topic")
+	}
 	if d.Undue > 0 {
 		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue), "The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
 	} else {
