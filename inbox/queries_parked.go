@@ -129,7 +129,7 @@ delete from {schema}inbox_parked_key k where k.consumer_name = $1::text and k.ke
 	and not exists (select from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash)`
 
 const sqlParkAgain = `-- inbox: park a key again
-update {schema}inbox_parked_key set state = 'parked', code = $3::text, reason = $4::text
+update {schema}inbox_parked_key set state = 'parked', code = $3::text, reason = $4::text, since = clock_timestamp()
 where consumer_name = $1::text and key_hash = $2::bytea and state = 'releasing'`
 
 const sqlFailedAgain = `-- inbox: note a failed release

@@ -1,0 +1,104 @@
+package inbox
+
+// SQL of what operators do. An empty consumer is any.
+
+const sqlParked = `-- inbox: parked
+select p.id, p.consumer_name, p.message_id::text, p.tenant, p.topic, coalesce(p.record_key, ''), p.type, p.kind, p.key_hash is null,
+	coalesce(k.state, p.state) = 'releasing', p.record_partition, p.record_offset, p.record_millis, p.attempts, p.reason, p.code,
+	p.parked_at, coalesce(octet_length(p.record_value), -1), p.record_headers::text,
+	case when $11::boolean then p.record_value end, p.key_hash
+from {schema}inbox_parked p
+left join {schema}inbox_parked_key k on k.consumer_name = p.consumer_name and k.key_hash = p.key_hash
+where ($1::text = '' or p.consumer_name = $1::text)
+	and ($2::bigint = 0 or p.id = $2::bigint)
+	and ($3::text = '' or p.message_id = nullif($3::text, '')::uuid)
+	and ($4::bytea is null or p.tenant = $4::bytea)
+	and ($5::text = '' or p.topic = $5::text)
+	and ($6::bytea is null or p.record_key = $6::bytea)
+	and ($7::text = '' or p.code = $7::text)
+	and ($8::text = '' or p.kind = $8::text)
+	and p.parked_at <= clock_timestamp() - make_interval(secs => $9::float8)
+	and p.id > $10::bigint
+order by p.id limit $12::integer`
+
+const sqlBlockedKeys = `-- inbox: blocked keys
+select k.consumer_name, k.tenant, k.topic, k.key, k.state = 'releasing', k.at_bound, k.since, k.reason, k.code,
+	(select count(*) from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash),
+	coalesce(h.parked_at, k.since), h.message_id::text
+from {schema}inbox_parked_key k left join lateral (select p.message_id, p.parked_at from {schema}inbox_parked p
+	where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
+where ($1::text = '' or k.consumer_name = $1::text)
+	and ($2::bytea is null or k.tenant = $2::bytea)
+	and ($3::text = '' or k.topic = $3::text)
+	and ($4::bytea is null or k.key = $4::bytea)
+	and ($5::text = '' or k.code = $5::text)
+	and k.since <= clock_timestamp() - make_interval(secs => $6::float8)
+order by k.since, k.consumer_name, k.key_hash limit $7::integer`
+
+// The mark before the row, as a releaser does it.
+const sqlLockListed = `-- inbox: lock a parked event
+select id from {schema}inbox_parked where id = $1::bigint for update`
+
+const sqlReleaseKey = `-- inbox: release a key
+update {schema}inbox_parked_key set state = 'releasing', since = clock_timestamp()
+where consumer_name = $1::text and key_hash = $2::bytea and state = 'parked'`
+
+const sqlResetReleases = `-- inbox: let a key's releases count anew
+update {schema}inbox_parked set release_attempts = 0
+where consumer_name = $1::text and key_hash = $2::bytea and release_attempts > 0`
+
+const sqlListLength = `-- inbox: length of a list
+select count(*) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea`
+
+const sqlListIDs = `-- inbox: ids of a list
+select id, message_id::text, code from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea order by id`
+
+const sqlReleaseEvent = `-- inbox: release an event
+update {schema}inbox_parked set state = 'releasing', release_attempts = 0 where id = $1::bigint and key_hash is null`
+
+const sqlEdit = `-- inbox: edit
+update {schema}inbox_parked set record_value = case when $2::boolean then $3::bytea else record_value end,
+	record_headers = case when $4::text = '' then record_headers else nullif($4::text, '')::jsonb end
+where id = $1::bigint`
+
+// A discarded id stays a duplicate.
+const sqlDiscardDay = `-- inbox: discard into the days
+insert into {schema}inbox_message (consumer_name, message_id, status, error_code)
+select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
+on conflict do nothing`
+
+const sqlDiscardAny = `-- inbox: discard into any
+insert into {schema}inbox_message_any (consumer_name, message_id, status, error_code)
+select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
+on conflict do nothing`
+
+const sqlLeaveAll = `-- inbox: leave the list, all of these
+delete from {schema}inbox_parked where id = any($1::bigint[])`
+
+// The record as it was goes along where it is changed or thrown away.
+const sqlAuditRecords = `-- inbox: audit records
+insert into {schema}inbox_audit (operator, action, reason, consumer_name, message_id, tenant, topic, key, detail, record_value, record_headers)
+select $1::text, $2::text, $3::text, consumer_name, message_id, tenant, topic, record_key, $4::text::jsonb,
+	case when $6::boolean then record_value end, case when $6::boolean then record_headers end
+from {schema}inbox_parked where id = any($5::bigint[]) order by id`
+
+const sqlAudit = `-- inbox: audit
+insert into {schema}inbox_audit (operator, action, reason, consumer_name, tenant, topic, key, detail)
+values ($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::bytea, $8::text::jsonb)`
+
+const sqlAuditLog = `-- inbox: audit log
+select at, operator, action, reason, consumer_name, coalesce(message_id::text, ''), coalesce(tenant, ''), coalesce(topic, ''),
+	coalesce(key, ''), detail::text
+from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
+
+const sqlResume = `-- inbox: resume
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and (halted_at is not null or attempts > 0)`
+
+const sqlConsumerList = `-- inbox: list the consumers
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at
+from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
+
+const sqlProgressList = `-- inbox: list the progress
+select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason
+from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
