@@ -1,0 +1,54 @@
+package ledger_test
+
+import (
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestWorkerServesTheMetricsOfTheManual: what a worker at work serves is what docs/metrics.md lists, both ways.
+func TestWorkerServesTheMetricsOfTheManual(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
+	cfg := config(t, db, topic)
+	var err error
+	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, cfg)
+	e := created(t, some(1))
+	e.Topic = topic
+	publish(t, []event.Event{e}...)
+	var served string
+	pgtest.Await(t, "the event is applied and the lag is known", func() (bool, error) {
+		_, served = get(t, "http://"+cfg.Listener.Addr().String()+"/metrics")
+		return strings.Contains(served, `effectonce_inbox_events_total{consumer="ledger",outcome="applied"} 1`) &&
+			strings.Contains(served, `effectonce_consumer_lag{consumer="ledger",partition="0",topic="`+topic+`"} 0`) &&
+			!strings.Contains(served, `effectonce_inbox_sampled_timestamp_seconds{consumer="ledger"} 0`), nil
+	})
+	names := func(pattern, text string) (list []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			list = append(list, m[1])
+		}
+		slices.Sort(list)
+		return list
+	}
+	manual, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := names(`(?m)^# TYPE (effectonce_\w+) `, served)
+	// Nothing has failed, so there is no code yet.
+	got = append(got, "effectonce_inbox_failed_events_total")
+	slices.Sort(got)
+	if want := names("(?m)^\\| `(effectonce_(?:inbox|consumer)_\\w+)", string(manual)); !slices.Equal(got, want) {
+		t.Errorf("served and documented metrics differ:\n%v\n%v", got, want)
+	}
+}
