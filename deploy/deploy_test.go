@@ -150,7 +150,6 @@ func TestRunbooks(t *testing.T) {
 	for _, p := range slices.Sorted(maps.Keys(pages)) {
 		t.Errorf("runbook %s belongs to no alert", p)
 	}
-	link := regexp.MustCompile(`\]\(([^)]+)\)`)
 	metrics := documented(t)
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -165,11 +164,6 @@ func TestRunbooks(t *testing.T) {
 				break
 			}
 			from += at
-		}
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(f), m[1])); err != nil {
-				t.Errorf("%s: a link leads nowhere: %v", f, err)
-			}
 		}
 		for _, m := range regexp.MustCompile(`\beffectonce_(?:relay|inbox|consumer)_\w+`).FindAllString(text, -1) {
 			if _, ok := metrics[m]; !ok {
@@ -250,5 +244,32 @@ func TestAlertsFire(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %v: %v\n%s", args, err, out)
 		}
+	}
+}
+
+// TestLinks: what the documents link to inside the repository is there.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+	n := 0
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md", "../examples/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+				n++
+				if _, err := os.Stat(filepath.Join(filepath.Dir(f), m[1])); err != nil {
+					t.Errorf("%s: a link leads nowhere: %v", f, err)
+				}
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("found %d links", n)
 	}
 }
