@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -257,6 +258,9 @@ func TestRoleInbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	do := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if e.Type == "poison" {
+			return inbox.Terminal("poison", errors.New("as the test wants it"))
+		}
 		_, err := tx.Exec(ctx, `insert into effect values ($1)`, e.ID)
 		return err
 	})
@@ -277,6 +281,12 @@ func TestRoleInbox(t *testing.T) {
 		if err != nil || out[0] != want || out[1] != want {
 			t.Errorf("round %d: %v, %v", i, out, err)
 		}
+	}
+	poison := event.Event{ID: event.NewID(), Topic: "payments", Key: "p", Type: "poison", Position: event.Position{Offset: 1}}
+	behind := event.Event{ID: event.NewID(), Topic: "payments", Key: "p", Type: "T", Position: event.Position{Offset: 2}}
+	out, err := do.Handle(t.Context(), []event.Event{poison, behind})
+	if err != nil || out[0] != inbox.Parked || out[1] != inbox.Parked {
+		t.Errorf("parked: %v, %v", out, err)
 	}
 	// A day that is over goes, although somebody else made it; the next migration still finds its way.
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on conflict do nothing")
