@@ -67,3 +67,9 @@ func (d *Driver) Fences(lanes []int16) (fences []int64) {
 
 // ProberPID is the backend of the prober's connection.
 func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.PgConn().PID()) }
+
+// Relay is what is driven.
+func (d *Driver) Relay() *Relay { return d.r }
+
+// Rescan is one look below the floors.
+func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe) }

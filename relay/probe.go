@@ -72,10 +72,16 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &free, &members, &releasing)
 	})
-	r.lookDue(&b, &due)
+	soon := !now.Before(r.dueNext)
+	if soon {
+		r.lookDue(&b, &due)
+	}
 	b.Queue(r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 	if err := s.send(ctx, &b); err != nil {
 		return false, err
+	}
+	if soon {
+		r.dueNext = now.Add(dueShare * time.Since(now))
 	}
 	r.pauses(paused)
 	if len(releasing) > 0 {

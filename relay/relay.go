@@ -44,6 +44,8 @@ type Relay struct {
 	waiting atomic.Int64 // since when events wait, 0: none do
 	moved   atomic.Int64 // when events were last settled
 
+	dueNext time.Time // the prober's: no look for scheduled events before it
+
 	born   time.Time    // the zero of clock
 	synced atomic.Int64 // when, on clock, the newest of our synchronous commits began
 

@@ -8,6 +8,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for them:
+// the rows that were moved while an old transaction is open are read again by each look, and must not slow down the others.
+const dueShare = 20
+
 // ScheduledStatus is what is to be published later, as part of a Status.
 type ScheduledStatus struct {
 	Events  int64      `json:"events"`  // all that is set aside
