@@ -1,0 +1,327 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func (w *world) operator() *inbox.Operator {
+	w.t.Helper()
+	o, err := inbox.NewOperator(w.Pool, w.Schema, "ledger", "ada")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return o
+}
+
+// releaseKey lets a key of the tests go.
+func (w *world) releaseKey(key string, want int64) {
+	w.t.Helper()
+	n, err := w.operator().ReleaseKey(w.t.Context(), "", "payments", key, "mended")
+	if err != nil || n != want {
+		w.t.Fatalf("%d events released, want %d: %v", n, want, err)
+	}
+}
+
+// runs starts Inbox.Run until the test ends.
+func runs(t *testing.T, in *inbox.Inbox) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- in.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// quick looks for releases all the time.
+func quick(cfg inbox.Config) inbox.Config {
+	cfg.ReleaseEvery = 2 * time.Millisecond
+	return cfg
+}
+
+// switchable is an effect that fails for some events until it is mended.
+type switchable struct {
+	mended atomic.Bool
+	mu     sync.Mutex
+	bad    map[uuid.UUID]error
+}
+
+func (s *switchable) effect(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	s.mu.Lock()
+	err := s.bad[e.ID]
+	s.mu.Unlock()
+	if err != nil && !s.mended.Load() {
+		return errors.Join(write(ctx, tx, e), err)
+	}
+	return write(ctx, tx, e)
+}
+
+// TestP9_6_ReleaseInOrder: a released key runs in the order of the log, what arrives meanwhile goes behind it, and the mark goes
+// only with an empty list.
+func TestP9_6_ReleaseInOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "b", "a", "a")
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	in := w.inbox(quick(inbox.Config{}))
+	var late sync.Once
+	more := keyed("a")
+	h := in.Each(s.effect)
+	// In the middle of the release another event of the key arrives in another process.
+	other := w.inbox(inbox.Config{}).Each(write)
+	arrived := make(chan inbox.Outcome, 1)
+	in2 := w.inbox(quick(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) {
+		late.Do(func() {
+			out, err := other.Handle(context.Background(), more)
+			if err != nil {
+				t.Error(err)
+			}
+			arrived <- out[0]
+		})
+	}}}))
+	in2.Each(s.effect)
+	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Parked})
+	s.mended.Store(true)
+	w.releaseKey("a", 4)
+	runs(t, in2)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	if o := <-arrived; o != inbox.Parked && o != inbox.Applied {
+		t.Errorf("the late one is %v", o)
+	}
+	same(t, "effects", w.effects(), []uuid.UUID{e[2].ID, e[0].ID, e[1].ID, e[3].ID, e[4].ID, more[0].ID})
+	same(t, "again", handle(t, h, append(e, more...)), repeat(inbox.Duplicate, 6))
+	if len(w.parked()) != 0 {
+		t.Error(w.parked())
+	}
+	if days, _ := w.rows(); days != 6 {
+		t.Errorf("%d ids recorded", days)
+	}
+}
+
+// TestP9_6_ReleaseFailsAgain: what fails again parks its key again, with what stands behind it; what ran before stays.
+func TestP9_6_ReleaseFailsAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a")
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	told := make(chan inbox.ReleasedInfo, 10)
+	in := w.inbox(quick(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r }}}))
+	handle(t, in.Each(s.effect), e)
+	s.mu.Lock()
+	s.bad = map[uuid.UUID]error{e[1].ID: inbox.Terminal("y", errBad)}
+	s.mu.Unlock()
+	w.releaseKey("a", 3)
+	runs(t, in)
+	if r := <-told; r.Event.ID != e[0].ID || r.Outcome != inbox.Applied || r.Event.Key != "" {
+		t.Errorf("%+v", r)
+	}
+	if r := <-told; r.Event.ID != e[1].ID || r.Outcome != inbox.Parked || !errors.Is(r.Err, errBad) {
+		t.Errorf("%+v", r)
+	}
+	pgtest.AwaitSQL(t, w.DB, "select state = 'parked' and code = 'y' from inbox_parked_key")
+	same(t, "parked", w.parked(), []string{"failed y " + e[1].ID.String(), "behind  " + e[2].ID.String()})
+	same(t, "effects", w.effects(), []uuid.UUID{e[0].ID})
+	s.mended.Store(true)
+	w.releaseKey("a", 2)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "effects", w.effects(), ids(e))
+}
+
+// TestP9_6_ReleaseAlone: an event that is parked alone is released by itself, a listed one is not.
+func TestP9_6_ReleaseAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("", "a", "a")
+	bad := inbox.Terminal("x", errBad)
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: bad, e[1].ID: bad}}
+	in := w.inbox(quick(inbox.Config{}))
+	handle(t, in.Each(s.effect), e)
+	s.mended.Store(true)
+	o := w.operator()
+	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
+	if err != nil || len(list) != 3 || !list[0].Alone || list[1].Alone {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if err := o.ReleaseEvent(t.Context(), list[2].ID, "x"); err == nil || !strings.Contains(err.Error(), "list of its key") {
+		t.Error(err)
+	}
+	if err := o.ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
+		t.Fatal(err)
+	}
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 2 from inbox_parked")
+	same(t, "effects", w.effects(), []uuid.UUID{e[0].ID})
+	if err := o.ReleaseEvent(t.Context(), list[0].ID, "again"); !errors.Is(err, inbox.ErrNotParked) {
+		t.Error(err)
+	}
+}
+
+// TestP9_6_TwoReleasers: two processes release the same keys and a third one handles their duplicates: once each, in order.
+func TestP9_6_TwoReleasers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var keys []string
+	for range 15 {
+		keys = append(keys, "a", "b", "c")
+	}
+	e := keyed(keys...)
+	bad := inbox.Terminal("x", errBad)
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: bad, e[1].ID: bad, e[2].ID: bad}}
+	same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(s.effect), e), repeat(inbox.Parked, len(e)))
+	s.mended.Store(true)
+	for _, k := range []string{"a", "b", "c"} {
+		w.releaseKey(k, 15)
+	}
+	for range 2 {
+		in := w.inbox(quick(inbox.Config{LockTimeout: 50 * time.Millisecond}))
+		in.Each(s.effect)
+		runs(t, in)
+	}
+	again := w.inbox(inbox.Config{LockTimeout: 50 * time.Millisecond}).Each(s.effect)
+	for range 5 {
+		for _, o := range handle(t, again, e) {
+			if o != inbox.Duplicate {
+				t.Errorf("a duplicate of a released event is %v", o)
+			}
+		}
+	}
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	byKey := map[string][]uuid.UUID{}
+	for _, id := range w.effects() {
+		for i := range e {
+			if e[i].ID == id {
+				byKey[e[i].Key] = append(byKey[e[i].Key], id)
+			}
+		}
+	}
+	for k := range 3 {
+		var want []uuid.UUID
+		for i := k; i < len(e); i += 3 {
+			want = append(want, e[i].ID)
+		}
+		same(t, "key "+e[k].Key, byKey[e[k].Key], want)
+	}
+}
+
+// TestP9_6_Discard: a discarded event stays a duplicate; discarding the head lets the rest go on, discarding the key all of it.
+func TestP9_6_Discard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a", "b", "b", "")
+	e[5].ID = uuid.New()
+	bad := inbox.Terminal("x", errBad)
+	in := w.inbox(quick(inbox.Config{}))
+	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: bad, e[3].ID: bad, e[5].ID: bad}))
+	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 6))
+	o := w.operator()
+	list, err := o.Parked(t.Context(), inbox.ParkedFilter{Kind: "failed"})
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	for _, i := range []int{0, 2} {
+		if d, err := o.DiscardEvent(t.Context(), list[i].ID, "never to be applied"); err != nil || d.Events != 1 {
+			t.Fatal(d, err)
+		}
+	}
+	if d, err := o.DiscardKey(t.Context(), "", "payments", "b", "all wrong"); err != nil || d.Events != 2 {
+		t.Fatal(d, err)
+	}
+	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, inbox.ErrNotParked) {
+		t.Error(err)
+	}
+	w.releaseKey("a", 2)
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "effects", w.effects(), ids(e[1:3]))
+	same(t, "again", handle(t, h, e), repeat(inbox.Duplicate, 6))
+	if n := pgtest.One[int](t, w.DB, `select count(*) from (select * from inbox_message union all select * from inbox_message_any) m
+		where status = 'discarded' and error_code = 'x'`); n != 3 {
+		t.Errorf("%d ids are recorded as discarded with their code, want 3 (and one that was behind)", n)
+	}
+	log, err := o.Audit(t.Context(), 100)
+	if err != nil || len(log) != 6 || log[5].Operator != "ada" || log[5].Reason != "never to be applied" || *log[5].MessageID != e[0].ID {
+		t.Errorf("audit %+v, %v", log, err)
+	}
+}
+
+// TestP9_6_Edit: an event is mended and released; the record as it was stays in the audit.
+func TestP9_6_Edit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a")
+	e[0].Payload, e[0].Headers = []byte("bad"), map[string]string{"own": "1", "other": "2"}
+	in := w.inbox(quick(inbox.Config{}))
+	got := make(chan event.Event, 1)
+	handle(t, in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if string(e.Payload) == "bad" {
+			return inbox.Terminal("x", errBad)
+		}
+		got <- e
+		return write(ctx, tx, e)
+	}), e)
+	o := w.operator()
+	list, err := o.Parked(t.Context(), inbox.ParkedFilter{MessageID: e[0].ID})
+	if err != nil || len(list) != 1 || list[0].Bytes != 3 || list[0].Payload != nil || list[0].Headers != nil {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	whole, err := o.ParkedEvent(t.Context(), list[0].ID)
+	if err != nil || string(whole.Payload) != "bad" || len(whole.Headers) == 0 {
+		t.Fatalf("%+v, %v", whole, err)
+	}
+	payload, headers := []byte("good"), map[string]string{"own": "3"}
+	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
+		t.Error("the codec's header was edited")
+	}
+	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &headers}, ""); err == nil {
+		t.Error("edited without a reason")
+	}
+	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &headers}, "a typo"); err != nil {
+		t.Fatal(err)
+	}
+	w.releaseKey("a", 1)
+	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload}, "late"); !errors.Is(err, inbox.ErrReleasing) {
+		t.Error(err)
+	}
+	runs(t, in)
+	mended := <-got
+	if mended.ID != e[0].ID || mended.Type != e[0].Type || string(mended.Payload) != "good" || len(mended.Headers) != 1 || mended.Headers["own"] != "3" {
+		t.Errorf("%+v", mended)
+	}
+	if before := pgtest.One[string](t, w.DB, "select convert_from(record_value, 'utf8') from inbox_audit where action = 'edit parked'"); before != "bad" {
+		t.Errorf("the audit keeps %q", before)
+	}
+}
+
+// TestP9_6_ParkingInsertsFirst: an event whose twin was applied after it had failed, and before it is parked, is a duplicate.
+func TestP9_6_ParkingInsertsFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("b", "a")
+	twin := w.inbox(inbox.Config{}).Each(write)
+	h := w.inbox(inbox.Config{Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
+		if r.Reason == "split" { // it has failed for good, and what stands before it goes first
+			same(t, "twin", handle(t, twin, e[1:]), repeat(inbox.Applied, 1))
+		}
+	}}}).Each(failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
+	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Applied, inbox.Duplicate})
+	if len(w.parked()) != 0 || pgtest.One[int](t, w.DB, "select count(*) from inbox_parked_key") != 0 {
+		t.Error(w.parked())
+	}
+	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[0].ID})
+}
