@@ -1,0 +1,99 @@
+package inbox_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_1_Quarantine: ids older than the window or too far ahead are set aside alone, never with their key, and never run.
+func TestP9_1_Quarantine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// Another consumer's window is longer, so nothing is dropped yet.
+	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10), ('long', current_date - 30, 15)")
+	in := w.inbox(quick(inbox.Config{Window: 10 * oneDay, DaysAhead: 1}))
+	h := in.Each(write)
+	e := keyed("a", "a", "a", "a")
+	e[0].ID, e[2].ID = idAt(w.noon(-12)), idAt(w.noon(40))
+	A, Q, D := inbox.Applied, inbox.Quarantined, inbox.Duplicate
+	same(t, "outcomes", handle(t, h, append(e, e[0], e[2])), []inbox.Outcome{Q, A, Q, A, D, D})
+	same(t, "again", handle(t, h, e), repeat(D, 4))
+	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[3].ID})
+	same(t, "parked", w.parked(), []string{"quarantined too_old " + e[0].ID.String(), "quarantined too_far_ahead " + e[2].ID.String()})
+	list, err := w.operator().Parked(t.Context(), inbox.ParkedFilter{Kind: "quarantined"})
+	if err != nil || len(list) != 2 || !list[0].Alone || !strings.Contains(list[0].Reason, "older than what is remembered") || list[0].Key != "a" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	// Released, each goes where its earlier or later self would be found: its own day, made if need be.
+	for _, q := range list {
+		if err := w.operator().ReleaseEvent(t.Context(), q.ID, "looked at its business row"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked")
+	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[3].ID, e[0].ID, e[2].ID})
+	for _, days := range []int{-12, 40} {
+		if n := pgtest.One[int](t, w.DB, "select count(*) from "+w.table(days)); n != 1 {
+			t.Errorf("%d rows in %s", n, w.table(days))
+		}
+	}
+	same(t, "released, and delivered again", handle(t, h, e), repeat(D, 4))
+}
+
+// TestP9_1_ReleasedBelowDropped: the day of a parked event is dropped while it waits. It keeps its place before what waits
+// behind it, and its row goes to any; a late duplicate is quarantined and, released, found to be one.
+func TestP9_1_ReleasedBelowDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10)")
+	in := w.inbox(quick(inbox.Config{Window: 10 * oneDay, DaysAhead: 1}))
+	e := keyed("a", "a")
+	e[0].ID = idAt(w.noon(-8))
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	h := in.Each(s.effect)
+	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 2))
+	w.shrink(4)
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w.exists(w.table(-8)) {
+		t.Fatal("the day was not dropped")
+	}
+	s.mended.Store(true)
+	w.releaseKey("a", 2)
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "effects", w.effects(), ids(e))
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_message_any where message_id = $1", e[0].ID.String()); n != 1 {
+		t.Errorf("%d rows in any", n)
+	}
+	if w.exists(w.table(-8)) {
+		t.Error("a dropped day was made again")
+	}
+	same(t, "late duplicate", handle(t, h, e[:1]), repeat(inbox.Duplicate, 1)) // its row is proof, whatever its age
+	same(t, "effects", w.effects(), ids(e))
+}
+
+// TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge: a consumer with the shorter window finds its own row in a day that another's
+// window keeps, and quarantines nothing.
+func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	long := newInbox(t, w.Pool, "long", inbox.Config{Window: 9 * oneDay, DaysAhead: 1})
+	if err := long.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 9)")
+	id := idAt(w.noon(-5))
+	e := []event.Event{of(id)[0], of(idAt(w.noon(-5)))[0]}
+	same(t, "while it counts", handle(t, w.inbox(inbox.Config{Window: 9 * oneDay, DaysAhead: 1}).Each(write), e[:1]), repeat(inbox.Applied, 1))
+	short := w.inbox(inbox.Config{Window: 2 * oneDay, DaysAhead: 1, AllowShortWindow: true}).Each(write)
+	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
+}
