@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 		os.Exit(play(runRelay))
 	case "worker":
 		os.Exit(play(runWorker))
+	case "poisoned":
+		os.Exit(play(runPoisoned))
 	}
 	pgtest.Main(m, kafkatest.Stop)
 }
