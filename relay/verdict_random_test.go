@@ -2,8 +2,10 @@ package relay_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -19,8 +21,9 @@ import (
 )
 
 // TestP4EverythingAtOnce: two relays that come and go, a broker that loses answers, refuses records and topics, goes away
-// by partitions and writes late, and an operator who releases and discards. In the end all that was not discarded is
-// published, first occurrences are in order, and consumers by id and by number apply each event once.
+// by partitions and writes late, and an operator who releases, discards, pauses and resumes; some events are scheduled.
+// Floors are lifted as often as can be. In the end all that was not discarded is published and archived, first occurrences
+// are in order, nothing was below a floor, and consumers by id and by number apply each event once.
 // EFFECTONCE_TEST_SEED repeats a run; EFFECTONCE_TEST_RUNS does more of them.
 func TestP4EverythingAtOnce(t *testing.T) {
 	t.Parallel()
@@ -112,10 +115,14 @@ func (w *week) run(t *testing.T) {
 	}
 	w.b.set(nil)
 	w.lateWrites()
+	for _, topic := range []string{"t0", "t1"} {
+		_ = o.ResumeTopic(t.Context(), topic, "a test") // most are not paused
+	}
 	pgtest.Await(t, "everything to be published", func() (bool, error) {
 		w.release(t, o, 1)
 		return pgtest.One[bool](t, w.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
-			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`), nil
+			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)
+			and not exists (select from outbox_scheduled)`), nil
 	})
 	for _, stop := range relays {
 		stop()
@@ -136,6 +143,8 @@ func (w *week) relay(t *testing.T) (stop func()) {
 	t.Helper()
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
 		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, 320, -1, w.park
+		c.FloorEvery, c.RescanEvery, c.ArchiveDays = 1, 1, 30
+		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }
 		c.Observer.Held = func(_ string, _ int32, n int) { w.held.Add(int64(n)) }
 		c.Observer.Drained = func(n int) { w.drained.Add(int64(n)) }
 		c.Observer.Parked = func(n int) { w.parked.Add(int64(n)) }
@@ -161,6 +170,10 @@ func (w *week) append(t *testing.T, n int) {
 	}
 	w.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select topic, key, 'T', convert_to(payload, 'UTF8')
 		from unnest($1::text[], $2::text[], $3::text[]) with ordinality u (topic, key, payload, n) order by n`, topics, keys, payloads)
+	// Without keys, for their order is of when they come due.
+	w.db.Exec(t, `insert into outbox_scheduled (due, topic, type, payload)
+		select clock_timestamp() + $2 * interval '1 ms', 't0', 'T', convert_to(($1 + n)::text, 'UTF8') from generate_series(0, 4) n`, w.next[""], w.rnd.IntN(200))
+	w.next[""] += 5
 }
 
 // lateWrites lets requests arrive that were given up long ago.
@@ -176,6 +189,14 @@ func (w *week) lateWrites() {
 func (w *week) operate(t *testing.T, o *relay.Operator) {
 	t.Helper()
 	w.release(t, o, 2)
+	for _, topic := range []string{"t0", "t1"} {
+		_ = o.ResumeTopic(t.Context(), topic, "a test") // it may not be paused
+	}
+	if w.rnd.IntN(3) == 0 {
+		if err := o.PauseTopic(t.Context(), "t"+strconv.Itoa(w.rnd.IntN(2)), "a test"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if w.rnd.IntN(4) > 0 {
 		return
 	}
@@ -229,7 +250,7 @@ func (w *week) check(t *testing.T) {
 		if w.discarded[e.ID] {
 			continue // it may come once, late
 		}
-		if w.park == relay.ParkKey && n < next[e.Key] {
+		if w.park == relay.ParkKey && e.Key != "" && n < next[e.Key] {
 			t.Fatalf("key %s: %d first occurs after %d", e.Key, n, next[e.Key]-1)
 		}
 		for missing := next[e.Key]; missing < n; missing++ {
@@ -257,6 +278,9 @@ func (w *week) check(t *testing.T) {
 	}
 	if len(w.discarded) == 0 || w.park == relay.ParkKey {
 		watermark(t, log)
+	}
+	if n := pgtest.One[int](t, w.db, `select count(distinct message_id) from outbox_archive where message_id = any ($1)`, slices.Collect(maps.Keys(seen))); n < total-len(w.discarded) {
+		t.Errorf("%d of %d events are in the archive", n, total)
 	}
 	t.Logf("%d events, %d records, %d discarded; %d held, %d drained, %d parked, %d put behind them, %d released",
 		total, len(log), len(w.discarded), w.held.Load(), w.drained.Load(), w.parked.Load(), w.behind.Load(), w.released.Load())
