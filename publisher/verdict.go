@@ -71,7 +71,7 @@ func (e *PartitionsChangedError) Scope() string { return ScopeTopic }
 
 func (e *PartitionsChangedError) Error() string {
 	return fmt.Sprintf("publisher: topic %s has %d partitions and is pinned to %d: a changed count moves keys to other partitions; "+
-		"let everything published so far be consumed, then accept the new count", e.Topic, e.Found, e.Pinned)
+		"let everything published so far be consumed, then run `relay topics accept`", e.Topic, e.Found, e.Pinned)
 }
 
 // notSentError gives the reason of an ErrNotSent.
