@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/inbox"
 )
 
@@ -46,5 +49,21 @@ func TestSample(t *testing.T) {
 	// Midnight may pass during the test.
 	if days := s.DaysEnd.Sub(today); days != 4*24*time.Hour && days != 5*24*time.Hour {
 		t.Errorf("days end at %v, today is %v", s.DaysEnd, today)
+	}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		cfg := w.Pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		again, err := inbox.New(pool, "ledger", inbox.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := again.Sample(t.Context()); err != nil || got.Parked != 3 || got.AtBound != 1 {
+			t.Errorf("%v: %+v, %v", mode, got, err)
+		}
 	}
 }

@@ -109,7 +109,8 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	claim := func(floors []int64) int {
 		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
 	}
-	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim} {
+	sample := func(floors []int64) int { return f.pages("sampleEvents", relay.SampleLimit, lanes, floors, ids, "3 s") }
+	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim, "sample": sample} {
 		if flat, full := pages(found), pages(zero); flat > 400 || full < 2000 || (name == "look" && flat > 100) {
 			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
 		} else {

@@ -38,6 +38,9 @@ func TestQueryModes(t *testing.T) {
 			if _, err := r.Status(t.Context()); err != nil {
 				t.Error(err)
 			}
+			if s, err := r.Sample(t.Context()); err != nil || s.Backlog != 0 || s.Owned != relay.Lanes {
+				t.Errorf("sample %+v, %v", s, err)
+			}
 			if err := stop(); err != nil {
 				t.Error(err)
 			}

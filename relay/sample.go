@@ -55,16 +55,17 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	}
 	var ages []float64
 	var held, parked, late, paused float64
-	b := new(pgx.Batch)
-	b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
+	b := transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
+		})
+		b.Queue(r.q.sample.held, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
+		b.Queue(r.q.sample.parked, SampleLimit).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
+		})
+		b.Queue(r.q.sample.scheduled, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
+		b.Queue(r.q.sample.topics).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
 	})
-	b.Queue(r.q.sample.held, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
-	b.Queue(r.q.sample.parked, SampleLimit).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
-	})
-	b.Queue(r.q.sample.scheduled, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
-	b.Queue(r.q.sample.topics).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
 	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
 	}

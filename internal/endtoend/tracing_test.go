@@ -105,7 +105,7 @@ func has(t *testing.T, s sdktrace.ReadOnlySpan, want ...attribute.KeyValue) {
 	t.Helper()
 	for _, kv := range want {
 		if !slices.Contains(s.Attributes(), kv) {
-			t.Errorf("span %s has no %s=%s: %v", s.Name(), kv.Key, kv.Value.Emit(), s.Attributes())
+			t.Errorf("span %s has no %s=%s: %v", s.Name(), kv.Key, kv.Value.String(), s.Attributes())
 		}
 	}
 }
@@ -158,7 +158,7 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 	}
 	for _, s := range w.spans.Ended() {
 		for _, kv := range s.Attributes() {
-			if kv.Value.Emit() == "secret-key" {
+			if kv.Value.String() == "secret-key" {
 				t.Errorf("span %s shows a key", s.Name())
 			}
 		}
