@@ -64,7 +64,11 @@ type cli struct {
 		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the archive of published events."`
 	Inbox struct {
-		Maintain maintainCommand `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
+		Maintain  maintainCommand       `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
+		Consumers inboxConsumersCommand `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
+		Parked    inboxParkedCommand    `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
+		Resume    inboxResumeCommand    `cmd:"" help:"Let a halted partition go on."`
+		Audit     inboxAuditCommand     `cmd:"" help:"List what people did with the inbox."`
 	} `cmd:"" help:"Look after the inbox."`
 }
 

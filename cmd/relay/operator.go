@@ -27,8 +27,8 @@ func (b because) check() error {
 	return nil
 }
 
-// operator opens the database as an Operator. The caller closes the pool.
-func (d database) operator(ctx context.Context, p *program, name string) (*relay.Operator, *pgxpool.Pool, error) {
+// operatorName is who acts: as said, else the user of the process.
+func operatorName(p *program, name string) (string, error) {
 	if name == "" {
 		if name = p.env("USER"); name == "" {
 			if u, err := user.Current(); err == nil {
@@ -37,7 +37,16 @@ func (d database) operator(ctx context.Context, p *program, name string) (*relay
 		}
 	}
 	if name == "" {
-		return nil, nil, service.Usage("--operator is missing, and this process has no user name: say who you are, for the audit")
+		return "", service.Usage("--operator is missing, and this process has no user name: say who you are, for the audit")
+	}
+	return name, nil
+}
+
+// operator opens the database as an Operator. The caller closes the pool.
+func (d database) operator(ctx context.Context, p *program, name string) (*relay.Operator, *pgxpool.Pool, error) {
+	name, err := operatorName(p, name)
+	if err != nil {
+		return nil, nil, err
 	}
 	pool, err := d.pool(ctx)
 	if err != nil {

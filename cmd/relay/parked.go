@@ -5,10 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -53,8 +54,6 @@ type ofKey struct {
 	Key    string `help:"The key."`
 }
 
-func (k ofKey) given() bool { return k.Topic != "" && k.Key != "" }
-
 // choice is how a list is cut down. The tenant is a pointer: the empty one is one, too.
 type choice struct {
 	Tenant    *string       `shown:"(any)" help:"Only of this tenant."`
@@ -72,6 +71,17 @@ func (c choice) check() error {
 	return nil
 }
 
+// messageID reads --message-id; the zero id is any.
+func messageID(text string) (id uuid.UUID, err error) {
+	if text == "" {
+		return id, nil
+	}
+	if id, err = uuid.Parse(text); err != nil {
+		err = service.Usage("--message-id: want a UUID")
+	}
+	return id, err
+}
+
 func (c choice) blocked() relay.BlockedFilter {
 	return relay.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
 }
@@ -87,15 +97,12 @@ func (c *parkedListCommand) run(ctx context.Context, p *program) error {
 	if err := c.choice.check(); err != nil {
 		return err
 	}
-	filter := relay.ParkedFilter{
-		Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
+	id, err := messageID(c.MessageID)
+	if err != nil {
+		return err
 	}
-	if c.MessageID != "" {
-		id, err := uuid.Parse(c.MessageID)
-		if err != nil {
-			return service.Usage("--message-id: want a UUID")
-		}
-		filter.MessageID = id
+	filter := relay.ParkedFilter{
+		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
 	}
 	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
 		list, err := o.Parked(ctx, filter)
@@ -109,7 +116,7 @@ func (c *parkedListCommand) run(ctx context.Context, p *program) error {
 		fmt.Fprintln(table, "ID\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON")
 		for _, e := range list {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key), e.Type,
-				stateOf(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), cmp.Or(e.Reason, "-"))
+				stateOf(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
 		}
 		return table.Flush()
 	})
@@ -171,7 +178,7 @@ func (c *parkedKeysCommand) run(ctx context.Context, p *program) error {
 				head = k.Head.String()
 			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", shown(k.Tenant), k.Topic, shown(k.Key), state,
-				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), head, cmp.Or(k.Code, "-"), cmp.Or(k.Reason, "-"))
+				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), head, cmp.Or(k.Code, "-"), reasonOf(k.Reason))
 		}
 		return table.Flush()
 	})
@@ -203,8 +210,7 @@ func (c *parkedShowCommand) run(ctx context.Context, p *program) error {
 }
 
 func writeParked(w io.Writer, e relay.ParkedEvent, payload bool) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"id", fmt.Sprint(e.ID)},
 		{"message id", e.MessageID.String()},
 		{"lane", fmt.Sprint(e.Lane)},
@@ -212,33 +218,24 @@ func writeParked(w io.Writer, e relay.ParkedEvent, payload bool) error {
 		{"tenant", shown(e.Tenant)},
 		{"topic", e.Topic},
 		{"key", shown(e.Key)},
-		{"type", e.Type},
-		{"content type", e.ContentType},
+		{"type", shown(e.Type)},
+		{"content type", shown(e.ContentType)},
 		{"state", stateOf(e)},
 		{"attempts", fmt.Sprint(e.Attempts)},
 		{"code", cmp.Or(e.Code, "-")},
-		{"reason", cmp.Or(e.Reason, "-")},
+		{"reason", reasonOf(e.Reason)},
 		{"may be in Kafka", yesNo(e.MaybePublished)},
 		{"appended", e.CreatedAt.UTC().Format(time.RFC3339)},
 		{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
 		{"payload bytes", sizeOf(e.Bytes)},
-	} {
-		fmt.Fprintf(table, "%s\t%s\n", line[0], line[1])
 	}
-	if payload {
-		for name, value := range e.Headers {
-			fmt.Fprintf(table, "header %s\t%s\n", shown(name), shown(value))
-		}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		lines = append(lines, [2]string{"header " + shown(name), shown(e.Headers[name])})
 	}
-	if err := table.Flush(); err != nil || !payload {
+	if err := writeLines(w, lines); err != nil || !payload {
 		return err
 	}
-	if !utf8.Valid(e.Payload) {
-		_, err := fmt.Fprintf(w, "\n%q\n", e.Payload)
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\n%s\n", e.Payload)
-	return err
+	return writePayload(w, e.Payload)
 }
 
 func yesNo(yes bool) string {
@@ -263,6 +260,20 @@ type changing struct {
 	Timeout time.Duration `default:"5m" help:"How long it may take."`
 }
 
+// sayer prints what was done, for machines or for people.
+type sayer func(done map[string]any, format string, args ...any) error
+
+func (c changing) say(p *program) sayer {
+	return func(done map[string]any, format string, args ...any) error {
+		if c.JSON {
+			return writeJSON(p.stdout, done)
+		}
+		_, err := fmt.Fprintf(p.stdout, format+"\n", args...)
+		return err
+	}
+}
+
+// change opens an Operator of the outbox.
 func (c changing) change(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
 	if err := c.check(); err != nil {
 		return err
@@ -275,4 +286,83 @@ func (c changing) change(ctx context.Context, p *program, do func(ctx context.Co
 	}
 	defer pool.Close()
 	return outboxError(do(ctx, o))
+}
+
+type parkedEditCommand struct {
+	changing
+	editFlags
+}
+
+// Help is the longer text of --help.
+func (*parkedEditCommand) Help() string {
+	return `Its id, topic, key and type stay: they decide who has seen it already. What an earlier attempt may have written keeps its old
+content ("may be in Kafka" in show). The audit says that it was changed, and not what it was.`
+}
+
+func (c *parkedEditCommand) run(ctx context.Context, p *program) error {
+	edit, err := c.edit()
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		if err := o.EditParked(ctx, c.ID, edit, c.Reason); err != nil {
+			return err
+		}
+		return c.say(p)(map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.", c.ID)
+	})
+}
+
+type parkedReleaseCommand struct {
+	changing
+	releaseFlags
+}
+
+// Help is the longer text of --help.
+func (*parkedReleaseCommand) Help() string {
+	return `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
+its order, under new numbers and the same ids; what was appended meanwhile comes after it. When Kafka refuses one of them again, the
+key is parked again. Nothing happens while no relay runs.`
+}
+
+func (c *parkedReleaseCommand) run(ctx context.Context, p *program) error {
+	if err := c.releaseFlags.check(); err != nil {
+		return err
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		return c.release(ctx, outboxDesk{o}, c.Reason, c.say(p))
+	})
+}
+
+type parkedDiscardCommand struct {
+	changing
+	discardFlags
+}
+
+// Help is the longer text of --help.
+func (*parkedDiscardCommand) Help() string {
+	return `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. Of an event that may be in Kafka already
+it cannot promise anything: it may still appear once, late.`
+}
+
+func (c *parkedDiscardCommand) run(ctx context.Context, p *program) error {
+	if err := c.discardFlags.check(); err != nil {
+		return err
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		return c.discard(ctx, outboxDesk{o}, c.Reason, c.say(p))
+	})
+}
+
+type parkedSkipHeadCommand struct {
+	changing
+	skipHeadFlags
+}
+
+func (c *parkedSkipHeadCommand) run(ctx context.Context, p *program) error {
+	if err := c.skipHeadFlags.check(); err != nil {
+		return err
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		return c.skip(ctx, outboxDesk{o}, c.Reason, c.say(p))
+	})
 }

@@ -171,7 +171,7 @@ func TestParkedCommands(t *testing.T) {
 	})
 	t.Run("discard", func(t *testing.T) {
 		text := r.must(t, "discard", "--topic", r.topic, "--key", "given up", "--reason", "closed")
-		if !strings.Contains(text, "4 events are deleted for good.") {
+		if !strings.Contains(text, "4 events are given up for good.") {
 			t.Error(text)
 		}
 		lone := r.list(t)

@@ -214,6 +214,18 @@ func TestRoleRelay(t *testing.T) {
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
 		t.Errorf("status: exit code %d: %s", code, stderr)
 	}
+	for _, args := range []string{"lanes", "parked list", "parked keys", "topics list", "scheduled list", "audit"} {
+		if code, _, stderr := command(t, env, strings.Fields(args)...); code != codeOK {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	h.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+		values (1, 1, true, false, 1, gen_random_uuid(), '', '', 't', 'k', 'T', '', now())`)
+	for _, args := range []string{"parked edit --id 1 --content-type text/plain", "parked discard --id 1", "topics pause --topic no", "topics resume --topic no"} {
+		if code, _, stderr := command(t, env.with("RELAY_REASON", "as the test wants it"), strings.Fields(args)...); code != codeOK {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
 	// What doctor asks for is what the role has.
 	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") || strings.Contains(text, "could not look") {
 		t.Error(text)
@@ -287,6 +299,16 @@ func TestRoleInbox(t *testing.T) {
 	out, err := do.Handle(t.Context(), []event.Event{poison, behind})
 	if err != nil || out[0] != inbox.Parked || out[1] != inbox.Parked {
 		t.Errorf("parked: %v, %v", out, err)
+	}
+	// Its operator is the same role.
+	desk := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON", "as the test wants it")
+	for _, args := range []string{
+		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain", "parked skip-head --topic payments --key p --keep",
+		"parked release --topic payments --key p", "parked discard --topic payments --key p", "audit",
+	} {
+		if code, _, stderr := command(t, desk, append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
+			t.Errorf("inbox %s: exit code %d: %s", args, code, stderr)
+		}
 	}
 	// A day that is over goes, although somebody else made it; the next migration still finds its way.
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on conflict do nothing")

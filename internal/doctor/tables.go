@@ -143,7 +143,7 @@ func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
 	if len(c.Halted) > 0 {
 		f.add(Fail, check, "halted: "+strings.Join(c.Halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
-			"Read why: relay inbox parked list --consumer "+c.Consumer+", and the worker's log. Mend it, then resume.")
+			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+" --topic ... --partition ... --reason \"...\"")
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// failing is a worker whose effect refuses payloads that begin with "bad".
+type failing struct {
+	*pgtest.DB
+	env    environment
+	do     inbox.Handler
+	offset int64
+}
+
+func newFailing(t *testing.T) *failing {
+	t.Helper()
+	db := pgtest.New(t, migrations.Inbox)
+	db.Exec(t, `create table effect (n bigserial, key text, payload text)`)
+	in, err := inbox.New(db.Pool, "ledger", inbox.Config{Schema: db.Schema, ReleaseEvery: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &failing{DB: db, env: environment{"RELAY_DATABASE_URL": db.URL, "USER": "anna"}}
+	f.do = in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if strings.HasPrefix(string(e.Payload), "bad") {
+			return inbox.Terminal("bad_payload", errors.New("as the test\nwants it"))
+		}
+		_, err := tx.Exec(ctx, `insert into effect (key, payload) values ($1, $2)`, e.Key, string(e.Payload))
+		return err
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- in.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func (f *failing) handle(t *testing.T, key string, payloads ...string) {
+	t.Helper()
+	events := make([]event.Event, len(payloads))
+	for i, p := range payloads {
+		events[i] = event.Event{ID: event.NewID(), Topic: "payments", Key: key, Type: "T", Payload: []byte(p), Position: event.Position{Offset: f.offset}}
+		f.offset++
+	}
+	if _, err := f.do.Handle(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *failing) must(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := command(t, f.env, append([]string{"inbox"}, args...)...)
+	if code != codeOK {
+		t.Fatalf("inbox %v: exit code %d: %s", args, code, stderr)
+	}
+	return stdout
+}
+
+func (f *failing) list(t *testing.T, args ...string) (list []inbox.ParkedEvent) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(f.must(t, append([]string{"parked", "list", "--json"}, args...)...)), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func (f *failing) awaitApplied(t *testing.T, key, payloads string) {
+	t.Helper()
+	pgtest.AwaitSQL(t, f.DB, `select coalesce(string_agg(payload, ' ' order by n), '') = $2 from effect where key = $1`, key, payloads)
+}
+
+// TestInboxParkedCommands: the way of a failing event through every verb.
+func TestInboxParkedCommands(t *testing.T) {
+	t.Parallel()
+	f := newFailing(t)
+	for _, key := range []string{"mended", "skipped", "given up"} {
+		f.handle(t, key, "a", "bad 1", "b", "bad 2", "c")
+	}
+	f.handle(t, "", "bad alone")
+	list := f.list(t, "--consumer", "ledger", "--key", "mended")
+	if len(list) != 4 || list[0].Kind != "failed" || list[1].Kind != "behind" || list[0].Payload != nil || len(f.list(t)) != 13 ||
+		len(f.list(t, "--kind", "failed")) != 4 || len(f.list(t, "--code", "bad_payload", "--limit", "2")) != 2 || len(f.list(t, "--consumer", "email")) != 0 {
+		t.Fatalf("%+v", list)
+	}
+	text := f.must(t, "parked", "list")
+	if !regexp.MustCompile(`(?m)^\d+ +ledger +[0-9a-f-]{36} +"" +payments +mended +T +failed +\d+ +\S+ +bad_payload +".*as the test\\nwants it`).MatchString(text) {
+		t.Error(text)
+	}
+	if text := f.must(t, "parked", "keys"); !regexp.MustCompile(`(?m)^ledger +"" +payments +skipped +parked +\S+ +4 `).MatchString(text) {
+		t.Error(text)
+	}
+
+	for _, e := range list {
+		id := fmt.Sprint(e.ID)
+		if text := f.must(t, "parked", "show", "--id", id); strings.Contains(text, "\nbad") || !strings.Contains(text, e.MessageID.String()) {
+			t.Error(text)
+		}
+		text := f.must(t, "parked", "show", "--id", id, "--payload")
+		if !strings.Contains(text, "\nbad") {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "payload")
+		if err := os.WriteFile(file, []byte("mended"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.must(t, "parked", "edit", "--id", id, "--payload-file", file, "--reason", "a typing error")
+	}
+	if text := f.must(t, "parked", "release", "--consumer", "ledger", "--topic", "payments", "--key", "mended", "--reason", "mended"); !strings.Contains(text, "a worker that has the effect applies the 4 events") {
+		t.Error(text)
+	}
+	f.awaitApplied(t, "mended", "a mended b mended c")
+
+	if text := f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped", "--reason", "not needed"); !strings.Contains(text, "the 3 events behind it are released") {
+		t.Error(text)
+	}
+	f.awaitApplied(t, "skipped", "a b")
+	pgtest.AwaitSQL(t, f.DB, `select count(*) = 1 from inbox_parked_key where key = 'skipped' and state = 'parked'`)
+	f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped", "--reason", "nor that")
+	f.awaitApplied(t, "skipped", "a b c")
+
+	if text := f.must(t, "parked", "discard", "--consumer", "ledger", "--topic", "payments", "--key", "given up", "--reason", "closed"); !strings.Contains(text, "4 events are given up for good.") {
+		t.Error(text)
+	}
+	f.handle(t, "given up", "d")
+	f.awaitApplied(t, "given up", "a d")
+	alone := f.list(t)
+	if len(alone) != 1 || !alone[0].Alone {
+		t.Fatalf("%+v", alone)
+	}
+	f.must(t, "parked", "release", "--all", "--consumer", "ledger", "--reason", "once more")
+	pgtest.AwaitSQL(t, f.DB, `select count(*) = 1 from inbox_parked where state = 'parked' and attempts + release_attempts > 1`)
+	f.must(t, "parked", "discard", "--id", fmt.Sprint(alone[0].ID), "--reason", "closed", "--json")
+	if left := f.list(t); len(left) != 0 {
+		t.Errorf("%+v", left)
+	}
+	if text := f.must(t, "audit"); !regexp.MustCompile(`(?m) anna +discard key +ledger +payments +given up .* closed `).MatchString(text) || !strings.Contains(text, "edit parked") {
+		t.Error(text)
+	}
+	for want, args := range map[string]string{
+		"not parked":            "parked release --consumer ledger --topic payments --key mended --reason x",
+		"not halted":            "resume --consumer ledger --topic payments --partition 0 --reason x",
+		"--consumer is missing": "parked discard --topic t --key k --reason x",
+		"what is to go on":      "resume --consumer ledger --reason x",
+	} {
+		if code, _, stderr := command(t, f.env, append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+func TestInboxResume(t *testing.T) {
+	t.Parallel()
+	f := newFailing(t)
+	f.handle(t, "k", "a")
+	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason)
+		values ('ledger', 'payments', 3, 7, 9, 10, now(), 'killed', 'again and again')`)
+	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +14 days .* payments/3 +7 +9 +10 +\S+ +killed +again and again$`).MatchString(text) {
+		t.Error(text)
+	}
+	var list []inbox.ConsumerState
+	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 || list[0].Partitions[len(list[0].Partitions)-1].HaltedAt == nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", "3", "--reason", "more memory")
+	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress where halted_at is not null or partition = 3 and attempts > 0`); n != 0 {
+		t.Error("it is still halted")
+	}
+}

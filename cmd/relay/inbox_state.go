@@ -1,0 +1,107 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+type inboxConsumersCommand struct {
+	lookingInbox
+}
+
+// Help is the longer text of --help.
+func (*inboxConsumersCommand) Help() string {
+	return `Offsets are those that the inbox writes down: at an assignment and at a halt. The group's own are in Kafka.`
+}
+
+func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
+	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+		list, err := o.Consumers(ctx)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return writeJSON(p.stdout, orEmpty(list))
+		}
+		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(table, "CONSUMER\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON")
+		for _, s := range list {
+			begin := fmt.Sprintf("%s\t%d days\t%s\t%s", s.Consumer, int(s.Window.Hours()/24), s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
+			if len(s.Partitions) == 0 {
+				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\n", begin)
+			}
+			for _, t := range s.Partitions {
+				halted := "-"
+				if t.HaltedAt != nil {
+					halted = age(time.Since(*t.HaltedAt), true)
+				}
+				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%d\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, t.To, t.Attempts, halted, cmp.Or(t.Code, "-"), reasonOf(t.Reason))
+			}
+		}
+		return table.Flush()
+	})
+}
+
+type inboxResumeCommand struct {
+	changingInbox
+	Topic     string `shown:"(required)" help:"Topic of the halted partition."`
+	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
+}
+
+// Help is the longer text of --help.
+func (*inboxResumeCommand) Help() string {
+	return `A partition halts where going on would lose an event or break an order. Mend the cause first: relay doctor and relay inbox consumers
+say what it is. The event at which it halted runs again, with its counted runs at zero.`
+}
+
+func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
+	if c.Topic == "" || c.Partition < 0 {
+		return service.Usage("--topic and --partition say what is to go on; relay inbox consumers lists what has halted")
+	}
+	if err := c.needed(); err != nil {
+		return err
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
+			return err
+		}
+		return c.say(p)(map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it halted.", c.Topic, c.Partition)
+	})
+}
+
+type inboxAuditCommand struct {
+	lookingInbox
+	Limit int `default:"100" help:"Most that are listed, the newest first."`
+}
+
+func (c *inboxAuditCommand) run(ctx context.Context, p *program) error {
+	if c.Limit <= 0 {
+		return service.Usage("--limit: want a number above zero")
+	}
+	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+		list, err := o.Audit(ctx, c.Limit)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return writeJSON(p.stdout, orEmpty(list))
+		}
+		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
+		fmt.Fprintln(table, "AT\tOPERATOR\tACTION\tCONSUMER\tTOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL")
+		for _, a := range list {
+			id := "-"
+			if a.MessageID != nil {
+				id = a.MessageID.String()
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Consumer, "-"),
+				cmp.Or(a.Topic, "-"), shown(a.Key), id, shown(a.Reason), a.Detail)
+		}
+		return table.Flush()
+	})
+}
