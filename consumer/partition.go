@@ -39,7 +39,9 @@ type partition struct {
 
 // run reads until work ends or the partition halts. Handlers run under handle, which may outlive work.
 func (p *partition) run(work, handle context.Context) {
-	if h, ok := p.c.handler.(interface{ Assigned(topic string, partition int32) }); ok {
+	if h, ok := p.c.handler.(interface {
+		Assigned(topic string, partition int32)
+	}); ok {
 		h.Assigned(p.Topic, p.ID)
 	}
 	work, stop := context.WithCancel(work)

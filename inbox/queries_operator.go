@@ -43,7 +43,7 @@ const sqlReleaseKey = `-- inbox: release a key
 update {schema}inbox_parked_key set state = 'releasing', since = clock_timestamp()
 where consumer_name = $1::text and key_hash = $2::bytea and state = 'parked'`
 
-const sqlResetReleases = `-- inbox: let a key's releases count anew
+const sqlResetReleases = `-- inbox: count the releases of a key anew
 update {schema}inbox_parked set release_attempts = 0
 where consumer_name = $1::text and key_hash = $2::bytea and release_attempts > 0`
 
@@ -72,7 +72,7 @@ insert into {schema}inbox_message_any (consumer_name, message_id, status, error_
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
 on conflict do nothing`
 
-const sqlLeaveAll = `-- inbox: leave the list, all of these
+const sqlLeaveAll = `-- inbox: leave the lists
 delete from {schema}inbox_parked where id = any($1::bigint[])`
 
 // The record as it was goes along where it is changed or thrown away.
