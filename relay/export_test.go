@@ -1,28 +1,50 @@
 package relay
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Queries are prepared by a test against the migrated schema.
-var Queries = map[string]string{
-	"begin": sqlBegin, "commit": sqlCommit, "settings": sqlSettings, "lock": sqlLock, "reserve": sqlReserve, "meta": sqlMeta,
-	"raiseIncarnation": sqlRaiseIncarnation, "open": sqlOpen, "take": sqlTake, "settle": sqlSettle, "probe": sqlProbe,
-	"join": sqlJoin, "prune": sqlPrune, "members": sqlMembers, "renew": sqlRenew, "takeOver": sqlTakeOver,
-	"release": sqlRelease, "leave": sqlLeave, "pin": sqlPin, "statusLanes": sqlStatusLanes, "statusTopics": sqlStatusTopics,
-	"numbering": sqlNumbering, "pinned": sqlPinned, "sampleEvents": sqlSampleEvents, "sampleHeld": sqlSampleHeld, "sampleParked": sqlSampleParked, "sampleScheduled": sqlSampleScheduled,
-	"sampleTopics": sqlSampleTopics, "sampleHorizon": sqlSampleHorizon, "highest": sqlHighest, "holders": sqlHolders, "smallest": sqlSmallest, "below": sqlBelow,
-	"impatient": sqlImpatient, "lockLanes": sqlLockLanes, "knownIDs": sqlKnownIDs, "lastID": sqlLastID, "lockEvents": sqlLockEvents,
-	"forward": sqlForward, "fence": sqlFence, "newIncarnation": sqlNewIncarnation, "epoch": sqlEpoch, "waiting": sqlWaiting,
-	"archiveDays": sqlArchiveDays, "archiveLock": sqlArchiveLock, "cleanArchive": sqlCleanArchive, "replayPlan": sqlReplayPlan,
-	"replayHead": sqlReplayHead, "replay": sqlReplay, "replayRoom": sqlReplayRoom,
-	"listTopics": sqlListTopics, "pause": sqlPause, "resume": sqlResume, "uncertain": sqlUncertain, "accept": sqlAccept,
-	"untry": sqlUntry, "paused": sqlPaused, "settleArchived": sqlSettleArchived, "settleAckedArchived": sqlSettleAckedArchived,
-	"scheduled": sqlScheduled, "cancel": sqlCancel,
-	"due": sqlDue, "moveDue": sqlMoveDue, "statusScheduled": sqlStatusScheduled,
+// Queries reads every statement of the room from its source, by the constant's name without sql and with a small letter:
+// none can be left out of the test that prepares them. Those about one day of the archive are no statements yet.
+func Queries(t testing.TB) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("queries*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no queries: %v", err)
+	}
+	all := map[string]string{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 || !strings.HasPrefix(spec.Names[0].Name, "sql") {
+				return true
+			}
+			if literal, ok := spec.Values[0].(*ast.BasicLit); ok {
+				sql, err := strconv.Unquote(literal.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if short := strings.TrimPrefix(spec.Names[0].Name, "sql"); !strings.Contains(sql, "{day}") {
+					all[strings.ToLower(short[:1])+short[1:]] = sql
+				}
+			}
+			return true
+		})
+	}
+	return all
 }
 
 // OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a
@@ -41,7 +63,14 @@ func OrderByTransaction(r *Relay) {
 }
 
 // Expanded is a query for the connection's own search_path.
-func Expanded(query string) string { return pgschema.Expand(Queries[query], "") }
+func Expanded(t testing.TB, query string) string {
+	t.Helper()
+	sql := Queries(t)[query]
+	if sql == "" {
+		t.Fatalf("no query %s", query)
+	}
+	return pgschema.Expand(sql, "")
+}
 
 // LowestFloor is the lowest of the floors of a relay's lanes.
 func LowestFloor(r *Relay) int64 {

@@ -165,7 +165,7 @@ func (f *floors) pages(query string, args ...any) int {
 		f.must(err)
 	}
 	var text []byte
-	f.must(tx.QueryRow(f.t.Context(), `explain (analyze, buffers, format json) `+relay.Expanded(query), args...).Scan(&text))
+	f.must(tx.QueryRow(f.t.Context(), `explain (analyze, buffers, format json) `+relay.Expanded(f.t, query), args...).Scan(&text))
 	f.must(json.Unmarshal(text, &plan))
 	return plan[0].Plan.Hit + plan[0].Plan.Read
 }

@@ -163,5 +163,5 @@ func inOrder(t *testing.T, log []event.Event, want int) (duplicates int) {
 
 func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
-	pgtest.PrepareAll(t, outboxDB(t), relay.Queries)
+	pgtest.PrepareAll(t, outboxDB(t), relay.Queries(t))
 }

@@ -70,6 +70,32 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestP4PauseCostsTheOthersNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and looks of
+// the others do not visit them.
+func TestP4PauseCostsTheOthersNothing(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents = 20_000 })
+	f.must(operator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))
+	fillTopic(t, f.db, "slow", 0, 1000)
+	for range 40 { // a claim that holds everything publishes nothing
+		_, err := f.Step(t.Context())
+		f.must(err)
+		if pgtest.One[int](t, f.db, `select count(*) from outbox_held`) == 20_000 {
+			break
+		}
+	}
+	f.rise()
+	lanes, floors, ids := f.Floors()
+	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20, floors, ids, make([]bool, len(lanes)))
+	groups := f.pages("lookHeld", lanes, f.Fences(lanes), owner)
+	look := f.pages("probe", lanes, "3 s", floors, ids, lanes)
+	if claim > 500 || groups > 500 || look > 200 || f.to.count() > 0 {
+		t.Errorf("beside 20,000 held events a claim reads %d and %d pages, a look %d; %d were published", claim, groups, look, f.to.count())
+	}
+	t.Logf("a claim reads %d and %d pages, a look %d", claim, groups, look)
+}
+
 // TestP4PauseOfATopicThatIsRefused: nothing is tried until it is resumed.
 func TestP4PauseOfATopicThatIsRefused(t *testing.T) {
 	t.Parallel()
