@@ -244,19 +244,19 @@ func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 		}
 		return answer{}
 	})
-	appendTo(t, db, "payments", 400, 20, 0)
-	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) { c.ClaimEvents = 64 })))
+	appendTo(t, db, "payments", 2000, 20, 0)
+	stop := running(t, newRelay(t, db, b, config(quick, func(c *relay.Config) { c.ClaimEvents = 32 })))
 	drained(t, db)
 	b.set(refusing("0"))
 	drainedOf(t, db)
 	for k := range 20 {
-		want := 20
+		want := 100
 		if k == 3 {
 			want = 0
 		}
 		counting(t, b, fmt.Sprint("k", k), want)
 	}
-	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked`); n != 20 {
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked`); n != 100 {
 		t.Errorf("%d parked", n)
 	}
 	b.set(nil)
@@ -267,7 +267,7 @@ func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	everyKey(t, b, 20, 20)
+	everyKey(t, b, 20, 100)
 }
 
 // TestP4ReleaseToAPartitionThatDoesNotAnswer: released events are held like others, and keep their place before what was

@@ -1,0 +1,74 @@
+package relay_test
+
+import (
+	"testing"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestP3_7UnknownBesideTheOutbox: the outcome of a commit is lost, of claims and settles that hold, drain, park and
+// release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and no key
+// is marked for nothing.
+func TestP3_7UnknownBesideTheOutbox(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]pgtest.Action{
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
+	} {
+		for _, step := range []string{"take marked", "drain", "list", "settle entries"} {
+			t.Run(step+" "+name, func(t *testing.T) {
+				t.Parallel()
+				unknownBeside(t, step, action)
+			})
+		}
+	}
+}
+
+func unknownBeside(t *testing.T, step string, action pgtest.Action) {
+	db, b := outboxDB(t), newBroker(2)
+	o := operator(t, db)
+	away, refusals := 5, 2
+	b.set(func(e *event.Event, partition int32) answer {
+		switch {
+		case partition == 1 && away > 0:
+			away--
+			return answer{err: errAway, written: away%2 == 0}
+		case e.Key == "k3" && string(e.Payload) == "5" && refusals > 0:
+			refusals--
+			return tooLarge
+		}
+		return answer{}
+	})
+	appendTo(t, db, "payments", 400, 20, 0)
+	proxy := pgtest.NewProxy(t, db.URL)
+	trap := proxy.On(commitAfter(step), 0, action)
+	r, err := relay.New(poolAt(t, proxy.URL()), b, config(quick, func(c *relay.Config) { c.Pumps = 1 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	release := func() {
+		_, _ = o.ReleaseKey(t.Context(), "", "payments", "k3", "try again") // when it is parked
+	}
+	pgtest.Await(t, "the fault", func() (bool, error) {
+		release()
+		select {
+		case <-trap.Fired():
+			return true, nil
+		default:
+			return false, nil
+		}
+	})
+	appendTo(t, db, "payments", 400, 20, 20)
+	trap.Release()
+	pgtest.Await(t, "everything to be published", func() (bool, error) {
+		release()
+		return pgtest.One[bool](t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
+			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`), nil
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 20, 40)
+}
