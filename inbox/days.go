@@ -118,6 +118,9 @@ func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (
 	if err != nil {
 		return nil, err
 	}
+	if _, err := tx.Exec(ctx, pgschema.Expand(sqlAsOwner, k.prefix)); err != nil {
+		return nil, fmt.Errorf("inbox: making days: %w", err)
+	}
 	for _, n := range list(d) {
 		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
 		for _, sql := range []string{sqlMakeDay, sqlAttachDay} {

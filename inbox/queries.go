@@ -65,6 +65,13 @@ const sqlLockDays = `-- inbox: lock the days
 select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
 
+// A day belongs to the owner of the others, whoever makes it: the next one to make or drop days may be another member of
+// that role.
+const sqlAsOwner = `-- inbox: act as the owner
+select set_config('role', pg_get_userbyid(p.relowner), true) from pg_class p
+where p.oid = '{schema}inbox_message'::regclass and pg_get_userbyid(p.relowner) <> current_user
+	and pg_has_role(p.relowner, 'member') and has_schema_privilege(p.relowner, p.relnamespace, 'create')`
+
 // LIKE and ATTACH, for PARTITION OF waits behind every open insert and makes all others wait behind itself. Rows live for
 // weeks and are never updated: vacuum for freezing is all it needs.
 const sqlMakeDay = `-- inbox: make a day

@@ -47,10 +47,25 @@ func openHardened(t *testing.T) *hardened {
 		h.Exec(t, sql)
 	}
 	names := []string{"append", "relay", "inbox", "inbox_maintainer"}
+	h.removed(t, names...)
+	for range 2 { // again changes nothing
+		h.grant(t)
+	}
+	for _, name := range names {
+		for _, user := range []string{h.user(name), h.user(name) + "2"} {
+			h.Exec(t, fmt.Sprintf("create role %s login in role %s_%s", user, h.prefix, name))
+		}
+	}
+	return h
+}
+
+// removed drops roles and their users at the end of the test.
+func (h *hardened) removed(t *testing.T, names ...string) {
+	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		conn, err := pgx.Connect(ctx, db.AdminURL)
+		conn, err := pgx.Connect(ctx, h.AdminURL)
 		if err != nil {
 			t.Error(err)
 			return
@@ -65,16 +80,6 @@ func openHardened(t *testing.T) *hardened {
 			}
 		}
 	})
-	for range 2 { // again changes nothing
-		h.grant(t)
-	}
-	for _, name := range names {
-		for _, user := range []string{h.user(name), h.user(name) + "2"} {
-			h.Exec(t, fmt.Sprintf("create role %s login in role %s_%s", user, h.prefix, name))
-		}
-	}
-	h.Exec(t, fmt.Sprintf("alter role %s set role to '%s_inbox_maintainer'", h.user("inbox_maintainer"), h.prefix))
-	return h
 }
 
 func (h *hardened) grant(t *testing.T) {
@@ -117,6 +122,45 @@ func refused(t *testing.T, pool *pgxpool.Pool, statements ...string) {
 		if _, err := pool.Exec(t.Context(), sql); !pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			t.Errorf("%s: %v, want it refused", sql, err)
 		}
+	}
+}
+
+// TestRolesByOwner: the owner of the tables may run the SQL without being a superuser, and goes on migrating after it.
+func TestRolesByOwner(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t)
+	h := &hardened{db, fmt.Sprintf("o%d", time.Now().UnixNano())}
+	h.removed(t, "append", "relay", "inbox", "inbox_maintainer", "owner")
+	owner := h.user("owner")
+	h.Exec(t, "create role "+owner+" login createrole")
+	h.Exec(t, "do $$ begin execute format('grant create on database %I to "+owner+"', current_database()); end $$")
+	env := environment{"RELAY_DATABASE_URL": h.url(t, owner), "RELAY_SCHEMA": "app", "RELAY_ROLE_PREFIX": h.prefix}
+	if code, _, stderr := command(t, env, "migrate"); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	_, roles, _ := command(t, env, "migrate", "--roles", "--print")
+	pool, err := pgxpool.New(t.Context(), h.url(t, owner))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for range 2 {
+		if _, err := pool.Exec(t.Context(), roles); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Exec(t, fmt.Sprintf("create role %s login in role %s_inbox_maintainer", h.user("inbox_maintainer"), h.prefix))
+	if code, _, stderr := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox_maintainer"))), "inbox", "maintain"); code != codeOK {
+		t.Errorf("maintain: exit code %d: %s", code, stderr)
+	}
+	if n := pgtest.One[int](t, db, `select count(distinct relowner) from pg_class where relname like 'inbox\_message%' and relname not like '%any%' and relkind in ('r', 'p')`); n != 1 {
+		t.Errorf("%d owners", n)
+	}
+	if _, err := pool.Exec(t.Context(), "alter table app.inbox_message add column later int"); err != nil {
+		t.Errorf("the next migration: %v", err)
+	}
+	if code, _, stderr := command(t, env, "inbox", "maintain"); code != codeOK {
+		t.Errorf("maintain by the owner: exit code %d: %s", code, stderr)
 	}
 }
 
