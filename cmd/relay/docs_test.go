@@ -1,0 +1,51 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/service"
+)
+
+// quotedCommand is a command as documents show it: in backticks, or in a line of its own in a block.
+var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay ([a-z][^|<>#\n]*)")
+
+var quotedText = regexp.MustCompile(`"[^"]*"`)
+
+// TestDocumentsNameCommands: what the documents tell people to run at 3 a.m. exists, with its flags.
+func TestDocumentsNameCommands(t *testing.T) {
+	t.Parallel()
+	var files []string
+	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/runbooks/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	n := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range quotedCommand.FindAllStringSubmatch(string(text), -1) {
+			n++
+			args := strings.Fields(quotedText.ReplaceAllString(m[1]+m[2], "text"))
+			var c cli
+			line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
+			_, err := line.Parse(&c, args, io.Discard, io.Discard)
+			// A document may leave out what everybody has to give, and may speak of a group of commands.
+			if err != nil && !strings.Contains(err.Error(), "missing flags") && !strings.HasPrefix(err.Error(), "expected one of") {
+				t.Errorf("%s: relay %s: %v", file, strings.Join(args, " "), err)
+			}
+		}
+	}
+	if n < 40 {
+		t.Errorf("found %d commands in %d documents", n, len(files))
+	}
+}
