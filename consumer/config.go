@@ -65,6 +65,9 @@ type Config struct {
 	// time that the supervisor grants. Default: 20 s; negative: they are cancelled at once.
 	DrainTimeout time.Duration
 
+	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on. Default: 5 s.
+	ResumeEvery time.Duration
+
 	// FetchBytes is what one fetch of one partition asks for, before decompression. Kafka answers with at least one whole batch.
 	// Default: 1 MiB.
 	FetchBytes int
@@ -111,6 +114,7 @@ func (cfg Config) withDefaults(h inbox.Handler) (Config, error) {
 	orDefault(&cfg.BatchWait, 5*time.Millisecond)
 	orDefault(&cfg.CommitEvery, 200*time.Millisecond)
 	orDefault(&cfg.DrainTimeout, 20*time.Second)
+	orDefault(&cfg.ResumeEvery, 5*time.Second)
 	orDefault(&cfg.FetchBytes, 1<<20)
 	orDefault(&cfg.FetchWait, 500*time.Millisecond)
 	orDefault(&cfg.BufferBytes, 64<<20)
@@ -144,6 +148,7 @@ func (cfg Config) check() error {
 		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
 		{cfg.Lost == LostContinue || cfg.Lost == LostHalt, "Lost", cfg.Lost, "LostContinue or LostHalt"},
 		{cfg.Batch > 0, "Batch", cfg.Batch, "at least 1"},
+		{cfg.ResumeEvery > 0, "ResumeEvery", cfg.ResumeEvery, "more than zero"},
 		{cfg.FetchBytes >= minFetchBytes && cfg.FetchBytes <= 512<<20, "FetchBytes", cfg.FetchBytes, "between 16 KiB and 512 MiB"},
 		{cfg.FetchWait >= time.Millisecond && cfg.FetchWait <= time.Minute, "FetchWait", cfg.FetchWait, "between 1 ms and 1 minute"},
 		{cfg.BufferBytes >= cfg.FetchBytes, "BufferBytes", cfg.BufferBytes, "at least FetchBytes"},

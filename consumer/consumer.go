@@ -79,7 +79,11 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	c.client = newClient(&c.cfg, c.brokers, c.topics)
 	defer c.client.close()
-	for c.awaitTopics(ctx) {
+	for checked := false; c.awaitTopics(ctx); {
+		if !checked {
+			c.checkRetention(ctx)
+			checked = true
+		}
 		c.session(ctx)
 	}
 	return nil

@@ -19,6 +19,8 @@ type Observer struct {
 	Committed func(p Partition, offset int64)
 	// Halted is called when a partition stops until somebody acts.
 	Halted func(Halt)
+	// Resumed is called when an operator let a halted partition go on.
+	Resumed func(p Partition)
 	// Lost is called when records are gone that were never read.
 	Lost func(LostRange)
 	// Outage is called when Kafka cannot be used (up false, with the first error) and when it can be used again.

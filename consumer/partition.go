@@ -64,19 +64,27 @@ func (p *partition) run(work, handle context.Context) {
 			}
 			return
 		}
-		if !p.decide(handle, batch) {
-			return
+		for bytes := batch.bytes; ; batch.bytes = bytes {
+			rest, done := p.decide(handle, batch)
+			if done {
+				break
+			}
+			if !p.resumed(work, rest) {
+				return
+			}
+			batch = rest
 		}
 		p.held.Add(-batch.bytes)
 		p.budget.release(batch.bytes)
 	}
 }
 
-// decide hands a batch over and notes what was decided; false: the partition goes no further.
-func (p *partition) decide(ctx context.Context, batch chunk) bool {
+// decide hands a batch over and notes what was decided. Not done: the partition goes no further than the rest that it returns,
+// unless somebody resumes it; there is none when nobody can.
+func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done bool) {
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
-		return true
+		return chunk{}, true
 	}
 	began := time.Now()
 	outcomes, err := p.handle(ctx, batch.events)
@@ -91,9 +99,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) bool {
 	}
 	switch {
 	case n == len(batch.events) && err == nil:
-		return true
+		return chunk{}, true
 	case ctx.Err() != nil:
-		return false // the generation or the process ends; whoever has the partition next goes on here
+		return chunk{}, false // the generation or the process ends; whoever has the partition next goes on here
 	case err == nil:
 		err = errors.New("the handler returned no error and left the event undecided")
 	}
@@ -101,9 +109,39 @@ func (p *partition) decide(ctx context.Context, batch chunk) bool {
 	var halt *inbox.HaltError
 	if errors.As(err, &halt) && halt.Event.ID != uuid.Nil {
 		at = halt.Event
+		rest = chunk{events: batch.events[n:], next: batch.next}
 	}
 	p.halt(p.position(), at.ID, err)
-	return false
+	return rest, false
+}
+
+// resumed waits until an operator lets the halted partition go on at the rest; false: work ended, or the handler knows nothing
+// of resuming.
+func (p *partition) resumed(work context.Context, rest chunk) bool {
+	h, ok := p.c.handler.(interface {
+		Resumed(ctx context.Context, topic string, partition int32) (bool, error)
+	})
+	if !ok || len(rest.events) == 0 {
+		return false
+	}
+	for {
+		sleep(work, p.c.cfg.ResumeEvery)
+		if work.Err() != nil {
+			return false
+		}
+		// An error is an outage of the handler's database, which says so itself.
+		if ok, err := h.Resumed(work, p.Topic, p.ID); ok && err == nil {
+			break
+		}
+	}
+	p.mu.Lock()
+	p.halted = nil
+	p.mu.Unlock()
+	p.c.cfg.Logger.Info("partition resumed", "topic", p.Topic, "partition", p.ID, "offset", p.position())
+	if p.c.cfg.Observer.Resumed != nil {
+		p.c.cfg.Observer.Resumed(p.Partition)
+	}
+	return true
 }
 
 // decidedHead counts the outcomes before the first Undecided; a missing one is undecided.
@@ -218,7 +256,7 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error) {
 	p.mu.Unlock()
 	attrs := []any{
 		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
-		"do", "mend the cause and restart this worker: the partition starts again at this offset, nothing is lost, what follows waits",
+		"do", "mend the cause and let an operator resume the partition, or restart this worker: it goes on at this offset, nothing is lost, what follows waits",
 	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {

@@ -33,7 +33,8 @@ type Config struct {
 	// topic's retention in Kafka plus the longest outage that you want to catch up from: an event that is older when it
 	// arrives is not applied, because nobody can tell any more whether it was. Below 7 days it needs AllowShortWindow.
 	Window time.Duration
-	// AllowShortWindow accepts a Window below 7 days (at least one day).
+	// AllowShortWindow accepts a Window below 7 days (at least one day), and one shorter than the topics' retention, of which
+	// a consumer warns.
 	AllowShortWindow bool
 	// DaysAhead is how many days of partitions are made ahead of time, 1 to 60; default 7. It is also how far in the
 	// future the time inside an id may lie, for clocks differ.

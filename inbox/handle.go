@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Assigned and Resumed on it.
+// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Window, Assigned and Resumed on it.
 type handler struct {
 	*Inbox
 	run    runner
@@ -32,6 +32,14 @@ type handler struct {
 func (h *handler) Assigned(topic string, partition int32) {
 	h.guards.forget(partitionName{topic, partition})
 	h.consumes(topic, h)
+}
+
+// Window is how long ids are remembered, for a consumer to compare with what its topics keep; zero: a shorter one is meant so.
+func (h *handler) Window() time.Duration {
+	if h.cfg.AllowShortWindow {
+		return 0
+	}
+	return h.cfg.Window
 }
 
 // Handle implements [Handler].

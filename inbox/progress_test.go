@@ -34,7 +34,9 @@ func (w *world) unfinished(from, to, attempts int) {
 
 // assigned tells a handler of an assignment, as a consumer does.
 func assigned(h inbox.Handler) {
-	h.(interface{ Assigned(topic string, partition int32) }).Assigned("payments", 3)
+	h.(interface {
+		Assigned(topic string, partition int32)
+	}).Assigned("payments", 3)
 }
 
 // TestP9_5_RangeIsWrittenFirst: before the first batch after an assignment, and until one held something new: what a killed

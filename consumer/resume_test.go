@@ -1,0 +1,100 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+// resumable is a handler that an operator can resume, and that remembers for 14 days.
+type resumable struct {
+	*handler
+	go_      atomic.Bool
+	assigned atomic.Int64
+}
+
+func (r *resumable) Assigned(string, int32) { r.assigned.Add(1) }
+
+func (r *resumable) Resumed(context.Context, string, int32) (bool, error) { return r.go_.Load(), nil }
+
+func (r *resumable) Window() time.Duration { return 14 * 24 * time.Hour }
+
+// A halted partition goes on where it stopped when an operator says so, without a restart.
+func TestAHaltedPartitionIsResumed(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	kafkatest.Produce(t, topic, records(20, 0, 1)...)
+	h := &resumable{handler: newHandler()}
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		out := applied(len(events))
+		for i, e := range events {
+			if e.Position.Partition == 0 && e.Position.Offset == 7 && !h.go_.Load() {
+				return out[:i], &inbox.HaltError{Event: event.Event{ID: e.ID, Position: e.Position}, Err: errors.New("broken")}
+			}
+		}
+		return out, nil
+	}
+	halted, resumed := make(chan consumer.Halt, 10), make(chan consumer.Partition, 10)
+	cfg := config(topic)
+	cfg.ResumeEvery = time.Millisecond
+	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	cfg.Observer.Resumed = func(p consumer.Partition) { resumed <- p }
+	m := start(t, h, topic, cfg)
+	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 7 || x.EventID == uuid.Nil {
+		t.Errorf("%+v", x)
+	}
+	h.await(t, 27)
+	h.go_.Store(true)
+	if p := recv(t, "the resumption", resumed); p.ID != 0 {
+		t.Errorf("%+v", p)
+	}
+	seen := h.await(t, 40)
+	offsetsOf(t, seen[0], 0, 20)
+	offsetsOf(t, seen[1], 0, 20)
+	if n := len(m.Status().Halted()); n != 0 {
+		t.Errorf("status tells of %d halts", n)
+	}
+	if n := h.assigned.Load(); n != 2 {
+		t.Errorf("told of %d assignments", n)
+	}
+}
+
+// TestP9_7_WindowAgainstRetention: a topic that keeps records for longer than ids are remembered is said, with the setting.
+func TestP9_7_WindowAgainstRetention(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	for name, c := range map[string]struct {
+		config map[string]string
+		said   int
+	}{
+		"default":  {nil, 0},
+		"longer":   {map[string]string{"retention.ms": "2592000000"}, 1},
+		"for ever": {map[string]string{"retention.ms": "-1"}, 1},
+		"compact":  {map[string]string{"cleanup.policy": "compact"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 1, c.config)
+			h, said := &resumable{handler: newHandler()}, &logs{}
+			cfg := config(topic)
+			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+			m := start(t, h, topic, cfg)
+			kafkatest.Produce(t, topic, records(1, 0)...)
+			h.await(t, 1)
+			m.stop(t)
+			if n := said.count("raise inbox.Config.Window"); n != c.said || said.count("DescribeConfigs") != 0 {
+				t.Errorf("said %d times, want %d:\n%s", n, c.said, said.b.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,82 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// checkRetention compares how long the topics keep records with how long the handler remembers ids, and says what does not
+// fit. It refuses nothing: a topic's retention is changed by other people at any time, and ids older than the window are
+// quarantined, so nothing is applied twice in silence.
+func (c *Consumer) checkRetention(ctx context.Context) {
+	h, ok := c.handler.(interface{ Window() time.Duration })
+	if !ok || h.Window() <= 0 {
+		return
+	}
+	keeps, err := c.retentions(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.cfg.Logger.Info("the topics' retention cannot be compared with the inbox's window: grant DescribeConfigs on them to have it checked", "error", err)
+		}
+		return
+	}
+	for topic, r := range keeps {
+		if r < 0 || r >= h.Window() {
+			c.cfg.Logger.Error("a topic keeps records for longer than the inbox remembers ids: events older than the window are quarantined when they are read again",
+				"topic", topic, "retention", retentionText(r), "window", h.Window(),
+				"do", "raise inbox.Config.Window above retention.ms plus the longest outage, or lower retention.ms; inbox.Config.AllowShortWindow if it is meant so")
+		}
+	}
+}
+
+func retentionText(d time.Duration) string {
+	if d < 0 {
+		return "for ever"
+	}
+	return d.String()
+}
+
+// retentions is how long each topic keeps its records by time; negative: for ever.
+func (c *Consumer) retentions(ctx context.Context) (map[string]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
+	defer cancel()
+	req := &kafka.DescribeConfigsRequest{}
+	for _, topic := range c.topics {
+		req.Resources = append(req.Resources, kafka.DescribeConfigRequestResource{
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ConfigNames: []string{"retention.ms", "cleanup.policy"},
+		})
+	}
+	res, err := c.client.kafka().DescribeConfigs(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	keeps := map[string]time.Duration{}
+	for _, r := range res.Resources {
+		if r.Error != nil {
+			return nil, fmt.Errorf("topic %s: %w", r.ResourceName, r.Error)
+		}
+		for _, e := range r.ConfigEntries {
+			switch e.ConfigName {
+			case "retention.ms":
+				ms, err := strconv.ParseInt(e.ConfigValue, 10, 64)
+				if err != nil {
+					return nil, fmt.Errorf("topic %s: retention.ms is %q", r.ResourceName, e.ConfigValue)
+				}
+				const most = int64(1<<63-1) / int64(time.Millisecond)
+				if _, compacted := keeps[r.ResourceName]; !compacted {
+					keeps[r.ResourceName] = time.Duration(min(ms, most)) * time.Millisecond
+				}
+			case "cleanup.policy":
+				if !strings.Contains(e.ConfigValue, "delete") {
+					keeps[r.ResourceName] = -1 // compaction only: the last record of a key stays
+				}
+			}
+		}
+	}
+	return keeps, nil
+}
