@@ -44,6 +44,7 @@ type Config struct {
 	// When no process has that role, run `relay inbox maintain` from cron.
 	MaintenanceDB *pgxpool.Pool
 	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their day.
+	// Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay inbox maintain`.
 	MaintainEvery time.Duration
 
 	// OnFailure is what becomes of an event that finally fails, and of one that is too old or too far ahead to be decided;
@@ -181,8 +182,8 @@ type settings struct {
 }
 
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
-	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.MaintainEvery < 0 || c.CrashAttempts < 0 {
-		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts, Backoff and MaintainEvery must not be negative: leave them zero for their defaults")
+	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.CrashAttempts < 0 {
+		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts and Backoff must not be negative: leave them zero for their defaults")
 	}
 	if c.OnFailure < ParkKey || c.OnFailure > Halt {
 		return settings{}, fmt.Errorf("inbox: OnFailure %d: want ParkKey, ParkEvent or Halt", c.OnFailure)

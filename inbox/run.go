@@ -31,6 +31,10 @@ func (in *Inbox) Run(ctx context.Context) error {
 	if in.cfg.ReleaseEvery > 0 {
 		group.Go(func() { in.repeat(ctx, "releasing", in.cfg.ReleaseEvery, in.release) })
 	}
+	if in.cfg.MaintainEvery < 0 {
+		<-ctx.Done()
+		return nil
+	}
 	in.repeat(ctx, "maintenance", in.cfg.MaintainEvery, in.Maintain)
 	return nil
 }

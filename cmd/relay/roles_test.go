@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -309,7 +310,8 @@ func TestRoleInbox(t *testing.T) {
 	pool := h.pool(t, "inbox")
 	h.Exec(t, "create table effect (id uuid)")
 	h.Exec(t, fmt.Sprintf("grant insert on effect to %s_inbox", h.prefix))
-	in, err := inbox.New(pool, "worker", inbox.Config{})
+	var said output
+	in, err := inbox.New(pool, "worker", inbox.Config{MaintainEvery: -1, ReleaseEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,6 +355,23 @@ func TestRoleInbox(t *testing.T) {
 		if code, _, stderr := command(t, desk, append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
 			t.Errorf("inbox %s: exit code %d: %s", args, code, stderr)
 		}
+	}
+	// The whole of Run: what is released is applied, and nothing asks for a right that the role lacks.
+	behind.ID, poison.ID = event.NewID(), event.NewID()
+	behind.Key, poison.Key = "q", "q"
+	if _, err := do.Handle(t.Context(), []event.Event{poison, behind}); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran, before := make(chan error, 1), len(said.String())
+	go func() { ran <- in.Run(ctx) }()
+	if code, _, stderr := command(t, desk, "inbox", "parked", "skip-head", "--topic", "payments", "--key", "q"); code != codeOK {
+		t.Error(stderr)
+	}
+	pgtest.AwaitSQL(t, h.DB, `select exists (select from effect where id = $1)`, behind.ID)
+	cancel()
+	if err := <-ran; err != nil || strings.Contains(said.String()[before:], "permission denied") {
+		t.Errorf("%v: %s", err, said.String()[before:])
 	}
 	// A day that is over goes, although somebody else made it; the next migration still finds its way.
 	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on conflict do nothing")

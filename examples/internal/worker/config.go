@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -68,6 +69,7 @@ type Flags struct {
 	IDHeader string `name:"id-header" default:"ce_id" help:"Header that carries an event's id; Debezium's outbox router writes id."`
 	Listen   string `default:"${listen}" help:"Address of health and metrics, off for none."`
 	Migrate  bool   `default:"true" negatable:"" help:"Make the tables at start, under an advisory lock."`
+	Maintain bool   `default:"true" negatable:"" help:"Make and drop the inbox's days; --no-maintain for a role that may not, where relay inbox maintain does it."`
 }
 
 // Database are the flags of every example's database.
@@ -87,7 +89,12 @@ func (f Flags) Worker() (Config, error) {
 	if err != nil {
 		return Config{}, &service.UsageError{Err: err}
 	}
+	maintain := time.Duration(0)
+	if !f.Maintain {
+		maintain = -1
+	}
 	return Config{
+		Inbox:       inbox.Config{MaintainEvery: maintain},
 		DatabaseURL: url, Password: f.DatabasePassword, Schema: f.Schema, Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group,
 		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
 		Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
