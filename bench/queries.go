@@ -21,6 +21,11 @@ select count(*) from outbox_event`
 const queryPinSnapshot = `-- bench: pin snapshot
 select count(*) from outbox_event`
 
+// What the work reads, by table: unlike times it does not depend on what else the machine does.
+const queryBuffers = `-- bench: buffers
+select relname, heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)
+from pg_statio_user_tables where relname like 'outbox%' or relname = 'relay_member'`
+
 const queryDead = `-- bench: dead
 select n_dead_tup from pg_stat_user_tables where relname = 'outbox_event'`
 

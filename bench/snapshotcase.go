@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,6 +40,7 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
+	pages := &pageCounts{}
 	appended := make(chan error, 1)
 	go func() { appended <- s.appendSteadily(ctx, topic) }()
 	slice := func() (figure, error) {
@@ -52,7 +55,11 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 		if n == 0 {
 			return figure{}, errors.New("no claim in a whole slice")
 		}
-		rep.say("  %d claims, median %v, worst %v", n, median, worst)
+		read, err := pages.since(ctx, s)
+		if err != nil {
+			return figure{}, err
+		}
+		rep.say("  %d claims, median %v, worst %v; pages read per claim: %s", n, median, worst, read.per(n))
 		return figure{Case: "snapshot", Name: "claim", Events: n, Rate: 1 / median.Seconds(), Seconds: worst.Seconds()}, nil
 	}
 	first, err := slice()
@@ -141,6 +148,33 @@ func ignoreCanceled(err error) error {
 		return nil
 	}
 	return err
+}
+
+// pageCounts are the pages that were read of each table, since the last look.
+type pageCounts struct {
+	last, now map[string]int64
+}
+
+func (p *pageCounts) since(ctx context.Context, s *stack) (*pageCounts, error) {
+	rows, err := s.db.Query(ctx, queryBuffers)
+	if err != nil {
+		return nil, err
+	}
+	p.last, p.now = p.now, map[string]int64{}
+	var table string
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&table, &n}, func() error { p.now[table] = n; return nil })
+	return p, err
+}
+
+func (p *pageCounts) per(claims int) string {
+	var out []string
+	for _, table := range slices.Sorted(maps.Keys(p.now)) {
+		if n := (p.now[table] - p.last[table]) / int64(claims); n > 0 {
+			out = append(out, fmt.Sprintf("%s %d", table, n))
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // claimTimes collects how long claims took.

@@ -112,7 +112,9 @@ with ids as materialized (
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
-	// Deletes exactly its own entries and their rows; where an entry is gone, nothing.
+	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. The ids are joined one by one: of
+	// `id = any (ids)` the planner makes a filter over the whole lane, dead rows included, once vacuum has told it that the
+	// table is empty.
 	sqlSettle = `-- relay: settle
 with own as (
 	delete from {schema}outbox_claim c
@@ -120,10 +122,13 @@ with own as (
 	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
 	returning c.lane, c.ids
 ), gone as (
-	delete from {schema}outbox_event e using own where e.lane = own.lane and e.id = any (own.ids)
+	delete from {schema}outbox_event e using own cross join lateral unnest(own.ids) u (id)
+	where e.lane = own.lane and e.id = u.id
 )
 select lane from own`
 
+	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that the
+	// table is empty.
 	sqlProbe = `-- relay: probe
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -133,7 +138,8 @@ with ids as materialized (
 select array(select f.lane from (
 		select u.lane, case when u.floor <= (select last_value from ids) then u.floor else 0 end as floor
 		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
-		where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor)),
+		where exists (select from (
+			select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor order by e.id limit 1) one)),
 	exists (select from {schema}outbox_lane where owner is null or lease_until <= clock_timestamp()),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval),
 	array(select r.lane from unnest($5::smallint[]) r (lane)
