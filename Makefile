@@ -18,7 +18,7 @@ help: ## print this
 
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(PKG)
-	cd deploy && go test ./...
+	cd deploy && go test -count=1 ./...
 
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
