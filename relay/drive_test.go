@@ -73,3 +73,9 @@ func (d *Driver) Relay() *Relay { return d.r }
 
 // Rescan is one look below the floors.
 func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe) }
+
+// Reconnect replaces the connection that claims go over, as if another statement had found the old one dead.
+func (d *Driver) Reconnect(ctx context.Context) error {
+	d.s.close()
+	return d.s.open(ctx)
+}

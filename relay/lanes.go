@@ -19,6 +19,7 @@ type laneState struct {
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 
+	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	due     bool // may have scheduled events whose time has come
 	ready   bool // may have events
@@ -42,6 +43,7 @@ type grant struct {
 	floor     int64
 	ids       string // the numbering that floor is in
 	fresh     bool
+	reads     int // of laneTable.reads
 	due       bool
 	parked    bool
 	releasing bool
@@ -53,6 +55,7 @@ type grant struct {
 type laneTable struct {
 	mu    sync.Mutex
 	owned map[int16]*laneState
+	reads int    // how often the journal had to be read again, for every lane
 	ids   string // the numbering of event ids that the floors are in; "": there are none
 }
 
@@ -81,6 +84,15 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	return taken, lost
 }
 
+// distrust forgets what is only true of a server that has not been away: a crash takes back settles that were not on the
+// disk. Their entries are open again, and their rows stand below the floors. So every lane's next claim reads the journal.
+func (t *laneTable) distrust() {
+	t.mu.Lock()
+	t.reads++
+	t.mu.Unlock()
+	t.resetFloors("")
+}
+
 // pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
 func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 	t.mu.Lock()
@@ -94,7 +106,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.busy = true
 		l.turn++
 		out = append(out, grant{
-			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh, due: l.due,
+			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
 			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn,
 		})
 	}

@@ -85,3 +85,39 @@ func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 	server.Start(t)
 	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
 }
+
+// TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back. They
+// are published again under the numbers that they had, although no claim of theirs has failed.
+func TestP3LostSettle(t *testing.T) {
+	t.Parallel()
+	db, server := asyncServer(t)
+	f := driven(t, db)
+	var done int
+	for round := range 3 { // a lane's first claim comes with a second one, whose commit brings its settle to the disk
+		fillFrom(t, db, 10*round, 10)
+		n, err := f.Step(t.Context())
+		f.must(err)
+		done += n
+	}
+	if left := pgtest.One[int](t, db, `select count(*) from outbox_event`); left != 0 || done != 600 {
+		t.Fatalf("%d events are left, %d are published", left, done)
+	}
+	crash(t, db, server)
+	back := pgtest.One[int](t, db, `select count(*) from outbox_event`)
+	if back == 0 {
+		t.Skip("the server had written the settles by itself before it was killed")
+	}
+	f.must(f.Reconnect(t.Context()))
+	fillFrom(t, db, 30, 1)
+	for range 3 {
+		_, err := f.Step(t.Context())
+		f.must(err)
+	}
+	numbered(t, f.to.events())
+	if dup := inOrder(t, f.to.events(), 620); dup != back {
+		t.Errorf("%d events were published again, %d are back", dup, back)
+	}
+	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_event) + (select count(*) from outbox_claim)`); n != 0 {
+		t.Errorf("%d events or entries are left", n)
+	}
+}

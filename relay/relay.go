@@ -199,7 +199,7 @@ func (r *Relay) Stalled() time.Duration {
 }
 
 func (r *Relay) session(name string) *session {
-	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease, reopened: func() { r.lanes.resetFloors("") }}
+	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease, reopened: func() { r.lanes.distrust() }}
 }
 
 func (r *Relay) kickPumps() {

@@ -74,7 +74,9 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		case result.left[l.lane]:
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready, s.doubt = true, true, s.doubt || result.late })
 		case l.first == 0:
-			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready = false, r.more(s, l.behind > 0 || l.work != takeNew) })
+			r.giveBack([]grant{l.grant}, func(s *laneState) {
+				s.fresh, s.read, s.ready = false, l.reads, r.more(s, l.behind > 0 || l.work != takeNew)
+			})
 		default:
 			set.lanes = append(set.lanes, l)
 		}
@@ -93,7 +95,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.doubt = true })
 		default:
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
-				s.fresh, s.parked = false, s.parked || set.parks[l.lane]
+				s.fresh, s.read, s.parked = false, l.reads, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
 				s.ready = r.more(s, l.full)
 			})
