@@ -92,7 +92,7 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// TLS encrypts them. Default: no encryption.
 	TLS *tls.Config
-	// SASL authenticates them. Default: no authentication.
+	// SASL authenticates them. Its Start is called for each, and may read a password that changes. Default: no authentication.
 	SASL sasl.Mechanism
 
 	// Logger gets what people must know; payloads, keys and headers never appear. Default: slog.Default().

@@ -14,6 +14,9 @@ import (
 
 // Diagnosis is what an inbox shows to who examines it, as `relay doctor` does. It has facts only.
 type Diagnosis struct {
+	// MissingRights are those that a worker needs and the connection's role lacks, as "table inbox_parked: insert". When
+	// there are any, nothing else is filled in.
+	MissingRights []string
 	// DaysAhead is how many days after today have a partition, without a gap; -1: today has none.
 	DaysAhead int
 	// Missing are days inside the longest window, today included, that have none: ids of those days wait.
@@ -34,25 +37,52 @@ type ConsumerDiagnosis struct {
 	Halted      []string // partitions that wait for a person, as "topic/3: code"
 }
 
+// rights are what a worker needs that leaves maintenance to others.
+func rights() (tables, wants []string) {
+	for table, list := range map[string][]string{
+		"inbox_message": {"select", "insert", "delete"}, "inbox_message_any": {"select", "insert", "delete"},
+		"inbox_consumer": {"select", "insert", "update"}, "inbox_days": {"select"},
+		"inbox_parked_key": {"select", "insert", "update", "delete"}, "inbox_parked": {"select", "insert", "update", "delete"},
+		"inbox_progress": {"select", "insert", "update", "delete"},
+	} {
+		for _, want := range list {
+			tables, wants = append(tables, table), append(wants, want)
+		}
+	}
+	return tables, wants
+}
+
 // Diagnose examines the inbox of a schema. It changes nothing. An empty schema is the connection's search_path.
 func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: %w", err)
 	}
+	var d Diagnosis
+	tables, wants := rights()
+	rows, err := db.Query(ctx, pgschema.Expand(sqlMissingRights, prefix), tables, wants)
+	if err == nil {
+		d.MissingRights, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
+	}
+	if len(d.MissingRights) > 0 {
+		return d, nil
+	}
 	k := keeper{db: db, prefix: prefix}
 	have, err := k.read(ctx, db)
 	if err != nil {
 		return Diagnosis{}, err
 	}
-	d := Diagnosis{DaysAhead: -1, Pending: have.pending}
+	d.DaysAhead, d.Pending = -1, have.pending
 	for slices.Contains(have.attached, dayPrefix+dayName(have.today+dayNumber(d.DaysAhead+1))) {
 		d.DaysAhead++
 	}
 	for _, n := range k.missing(have) { // a keeper without days ahead misses none after today
 		d.Missing = append(d.Missing, dayName(n))
 	}
-	rows, err := db.Query(ctx, pgschema.Expand(sqlDiagnose, prefix))
+	rows, err = db.Query(ctx, pgschema.Expand(sqlDiagnose, prefix))
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 func TestDiagnose(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")
-	pgtest.PrepareAll(t, db, map[string]string{"diagnose": sqlDiagnose})
+	pgtest.PrepareAll(t, db, map[string]string{"diagnose": sqlDiagnose, "missingRights": sqlMissingRights})
 	diagnose := func() Diagnosis {
 		t.Helper()
 		d, err := Diagnose(t.Context(), db.Pool, db.Schema)
@@ -20,7 +20,7 @@ func TestDiagnose(t *testing.T) {
 		}
 		return d
 	}
-	if d := diagnose(); d.DaysAhead != -1 || len(d.Missing) != 1 || len(d.Consumers) > 0 {
+	if d := diagnose(); d.DaysAhead != -1 || len(d.MissingRights) > 0 || len(d.Missing) != 1 || len(d.Consumers) > 0 {
 		t.Errorf("fresh: %+v", d)
 	}
 	in, err := New(db.Pool, "ledger", Config{Schema: db.Schema})

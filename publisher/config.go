@@ -46,7 +46,7 @@ type Config struct {
 
 	// TLS encrypts connections. Nil: plaintext.
 	TLS *tls.Config
-	// SASL authenticates connections. Nil: none.
+	// SASL authenticates connections. Its Start is called for each, and may read a password that changes. Nil: none.
 	SASL sasl.Mechanism
 	// Dial makes network connections. Nil: a dialer with a 3 s time-out and TCP keepalive every 15 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -113,10 +112,10 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	if inboxed {
 		d, err := inbox.Diagnose(ctx, s.DB, s.Schema)
 		switch {
-		case pgerr.Is(err, pgerr.InsufficientPrivilege):
-			foreign += 2
 		case err != nil:
 			f.failed("inbox", err)
+		case slices.Contains(d.MissingRights, "table inbox_message: insert") && slices.Contains(d.MissingRights, "table inbox_parked: insert"):
+			foreign += 2
 		default:
 			f.inbox(d)
 			window = shortest(d)

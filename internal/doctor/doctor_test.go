@@ -225,6 +225,7 @@ func TestJudgements(t *testing.T) {
 		"hash":                 {func(f *findings) { f.lanes(relay.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
 		"dead rows":            {func(f *findings) { f.vacuum(relay.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
 		"grants":               {func(f *findings) { f.outbox(relay.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
+		"inbox grants":         {func(f *findings) { f.inbox(inbox.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}}) }, "inbox grants", Fail, "inbox_parked: insert"},
 		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
 		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
 		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},

@@ -118,6 +118,12 @@ func (f *findings) vacuum(v relay.VacuumDiagnosis) {
 }
 
 func (f *findings) inbox(d inbox.Diagnosis) {
+	if len(d.MissingRights) > 0 {
+		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A worker that connects as this role does not work.",
+			"relay migrate --roles --print, and grant effectonce_inbox to the user")
+		return
+	}
+	f.ok("inbox grants", "all that a worker needs, beside maintenance")
 	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set inbox.Config.MaintenanceDB"
 	switch {
 	case len(d.Consumers) == 0:

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 )
@@ -268,5 +270,33 @@ func TestPlainText(t *testing.T) {
 		if got := service.PlainText(cfg.ConnConfig); got != want {
 			t.Errorf("%s: %q, want %q", url, got, want)
 		}
+	}
+}
+
+// TestCertificatesAreFollowed: a CA file that is replaced counts from the next connection on.
+func TestCertificatesAreFollowed(t *testing.T) {
+	t.Parallel()
+	path := kafkatest.NewAuthority(t).File(t)
+	cfg, err := service.Database{URL: secret.Of("postgres://u@h/d?sslmode=verify-full&sslrootcert=" + path)}.PoolConfig("--db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := func() *x509.CertPool {
+		t.Helper()
+		conn := cfg.ConnConfig.Copy()
+		if err := cfg.BeforeConnect(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		return conn.TLSConfig.RootCAs
+	}
+	first := roots()
+	if !first.Equal(roots()) {
+		t.Error("the same file, other certificates")
+	}
+	if err := os.WriteFile(path, kafkatest.NewAuthority(t).PEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if first.Equal(roots()) {
+		t.Error("the old certificates")
 	}
 }
