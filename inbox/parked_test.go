@@ -149,4 +149,46 @@ func TestP9_6_Bound(t *testing.T) {
 	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and halted_code = 'list_full'"); n != 1 {
 		t.Errorf("%d halts written down", n)
 	}
+	// A shorter list lets it go on by itself.
+	list, err := w.operator().Parked(t.Context(), inbox.ParkedFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.operator().DiscardEvent(t.Context(), list[1].ID, "wrong"); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "outcomes", handle(t, h, e[3:]), []inbox.Outcome{inbox.Parked, inbox.Applied})
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null"); n != 0 {
+		t.Errorf("%d halts are still written down", n)
+	}
+}
+
+// TestP9_6_ProcessTx: in the caller's own transaction, too, an event goes behind its parked key, and one that is open is decided.
+func TestP9_6_ProcessTx(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "b")
+	in := w.inbox(inbox.Config{})
+	handle(t, in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e[:1])
+	for _, want := range [][]inbox.Outcome{{inbox.Duplicate, inbox.Parked, inbox.Applied}, repeat(inbox.Duplicate, 3)} {
+		err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
+			for i := range e {
+				if got, err := in.ProcessTx(t.Context(), tx, e[i], write); err != nil || got != want[i] {
+					t.Errorf("event %d is %v, want %v: %v", i, got, want[i], err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "parked", w.parked(), []string{"failed x " + e[0].ID.String(), "behind  " + e[1].ID.String()})
+	same(t, "effects", w.effects(), []uuid.UUID{e[2].ID})
+	if days, _ := w.rows(); days != 1 {
+		t.Errorf("%d ids recorded", days)
+	}
 }

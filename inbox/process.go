@@ -5,14 +5,16 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped. The outcome holds
-// when the caller commits. It is deduplication only: it retries nothing, counts no attempts and cannot halt a partition.
+// ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its key is
+// parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it retries nothing,
+// counts no attempts, and neither parks what fails nor halts a partition.
 //
 // Record and effect stand behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
 // committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to be
@@ -44,6 +46,12 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	}
 	if !isNew {
 		return Duplicate, nil
+	}
+	if outcome, err := in.asideTx(ctx, savepoint, &e); outcome != Undecided || err != nil {
+		if outcome == Parked {
+			return Parked, savepoint.Commit(ctx)
+		}
+		return outcome, errors.Join(err, savepoint.Rollback(ctx))
 	}
 	g := &guardTx{conn: savepoint.Conn(), inner: savepoint}
 	switch err = guarded(g, func() error { return do(ctx, g, e) }); {
@@ -95,4 +103,47 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew 
 		return false, nil, savepoint.Rollback(ctx)
 	}
 	return true, savepoint, nil
+}
+
+// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that. Undecided: neither.
+func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcome, error) {
+	failed := func(err error) (Outcome, error) {
+		return Undecided, fmt.Errorf("inbox: looking for what is parked: %w", err)
+	}
+	var open bool
+	if err := tx.QueryRow(ctx, in.sql.open, in.consumer).Scan(&open); err != nil || !open {
+		if err != nil {
+			return failed(err)
+		}
+		return Undecided, nil
+	}
+	id := uuidArray([]uuid.UUID{e.ID})
+	tag, err := tx.Exec(ctx, in.sql.openIDs, in.consumer, id)
+	if err != nil {
+		return failed(err)
+	}
+	if tag.RowsAffected() > 0 {
+		return Duplicate, nil
+	}
+	hash := keyHash(e.Tenant, e.Topic, e.Key)
+	if hash == nil {
+		return Undecided, nil
+	}
+	if tag, err = tx.Exec(ctx, in.sql.marks, in.consumer, [][]byte{hash}); err != nil {
+		return failed(err)
+	}
+	if tag.RowsAffected() == 0 {
+		return Undecided, nil
+	}
+	var list rows
+	list.add(e, hash, kindBehind, "", "", 0)
+	if _, err = tx.Exec(ctx, in.sql.park, list.args(in.consumer)...); err != nil {
+		return failed(err)
+	}
+	for _, sql := range []string{in.sql.forgetDay, in.sql.forgetAny} {
+		if _, err = tx.Exec(ctx, sql, in.consumer, id); err != nil {
+			return failed(err)
+		}
+	}
+	return Parked, nil
 }

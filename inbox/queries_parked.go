@@ -144,3 +144,8 @@ from (select m.key_hash, (select count(*) from {schema}inbox_parked p where p.co
 	from {schema}inbox_parked_key m where m.consumer_name = $1::text) c
 where k.consumer_name = $1::text and k.key_hash = c.key_hash and k.at_bound <> (c.n >= $2::bigint)
 returning k.at_bound`
+
+const sqlUnhalt = `-- inbox: resume what halted at a bound
+update {schema}inbox_progress set halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
+where consumer_name = $1::text and halted_code = $2::text
+	and ($3::boolean or not exists (select from {schema}inbox_parked_key where consumer_name = $1::text and at_bound))`

@@ -25,7 +25,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"count": sqlCount, "uncount": sqlUncount, "halted": sqlHalted, "resumed": sqlResumed, "releasing": sqlReleasing,
 		"lockMark": sqlLockMark, "lockAlone": sqlLockAlone, "head": sqlHead, "countRelease": sqlCountRelease,
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
-		"failedAgain": sqlFailedAgain, "bound": sqlBound,
+		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
 		"sampleParked": sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}
