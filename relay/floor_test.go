@@ -118,7 +118,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	f.db.Exec(t, `delete from outbox_claim`)
 	sample := func(floors []int64) int { return f.pages("sampleEvents", relay.SampleLimit, lanes, floors, ids, "3 s") }
 	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim, "sample": sample} {
-		if flat, full := pages(found), pages(zero); flat > 400 || full < 2000 || (name == "look" && flat > 100) {
+		if flat, full := pages(found), pages(zero); flat > 1000 || full < 10*flat || (name == "look" && flat > 100) {
 			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
 		} else {
 			t.Logf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
