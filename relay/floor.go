@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -145,19 +146,29 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 	return nil
 }
 
-// rescan looks below the floors, where nothing can be. What is there all the same is published, for the lane begins at
+// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a settle
+// back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where nothing can be. What is there all the same is published, for the lane begins at
 // zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session) error {
 	lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 })
-	if len(lanes) == 0 {
+	idle := r.lanes.list((*laneState).quiet)
+	if len(lanes)+len(idle) == 0 {
 		return nil
 	}
-	var found []int16
+	var open, found []int16
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.unsettled, idle).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) { open = append(open, lane) })
+		})
 		b.Queue(r.q.below, lanes, floors).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { found = append(found, lane) })
 		})
 	}))
+	if err == nil && len(open) > 0 {
+		r.lanes.reread(open)
+		r.kickPumps()
+	}
+	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
 	if err != nil || len(found) == 0 {
 		return err
 	}

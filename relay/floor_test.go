@@ -413,3 +413,29 @@ func TestP6FloorThatWaitsForNobodyHidesEvents(t *testing.T) {
 		t.Errorf("%d events after the look from zero, which found lanes %v", n, found)
 	}
 }
+
+// TestP6RescanFindsAnEntryThatIsOpenAgain: a pooler hides that the server has crashed and taken a settle back.
+func TestP6RescanFindsAnEntryThatIsOpenAgain(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t), func(c *relay.Config) {
+		c.Observer.BelowFloor = func(lane int16) { t.Errorf("lane %d is said to have a row below its floor", lane) }
+	})
+	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
+	f.drain()
+	f.rise()
+	f.at(1, "it is published")
+	e := f.to.events()[0]
+	f.db.Exec(t, `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value values (1, $1, 'payments', 'k', 'T', '0')`, e.ID)
+	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane, e.Position.Seq)
+	_, err := f.Look(t.Context()) // finds nothing: its lanes are idle
+	f.must(err)
+	f.must(f.Rescan(t.Context()))
+	f.drain()
+	again := f.to.events()[1:]
+	if len(again) != 1 || again[0].ID != e.ID || again[0].Position.Seq != e.Position.Seq {
+		t.Errorf("published again: %+v", again)
+	}
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_claim`); n != 0 {
+		t.Error("the entry is still open")
+	}
+}

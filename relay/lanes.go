@@ -93,6 +93,17 @@ func (t *laneTable) distrust() {
 	t.resetFloors("")
 }
 
+// reread makes the next claim of lanes read the journal, and everything from zero.
+func (t *laneTable) reread(lanes []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, lane := range lanes {
+		if l := t.owned[lane]; l != nil {
+			l.read, l.floor, l.ready = -1, 0, true
+		}
+	}
+}
+
 // pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
 func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 	t.mu.Lock()

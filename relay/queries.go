@@ -211,7 +211,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 type queries struct {
 	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, highest, holders, smallest, below,
-	untry, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
+	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try string
 	sample sampleQueries
 }
@@ -231,7 +231,7 @@ func newQueries(schema string) (*queries, error) {
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleBehind: q(sqlSettleBehind), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
 		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
-		untry: q(sqlUntry), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
+		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 		sample: newSampleQueries(prefix),
 	}, nil

@@ -24,6 +24,9 @@ select f.lane, coalesce((select e.id from {schema}outbox_event e
 	where e.lane = f.lane and e.id > f.floor and e.id <= $3 order by e.id limit 1), 0)
 from unnest($1::smallint[], $2::bigint[]) f (lane, floor)`
 
+	sqlUnsettled = `-- relay: unsettled
+select distinct lane from {schema}outbox_claim where lane = any ($1::smallint[])`
+
 	sqlBelow = `-- relay: below
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
 where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id <= f.floor)`
