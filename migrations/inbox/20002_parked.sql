@@ -82,3 +82,6 @@ create table inbox_audit (
 	record_value   bytea,
 	record_headers jsonb
 );
+
+-- A binary that knows less does not respect what the tables of this release say: marks, pauses, halts.
+comment on table inbox_message is 'effectonce: binaries from 20002 on';

@@ -7,3 +7,6 @@ create table outbox_paused_topic (
 	paused_by text not null check (paused_by <> ''),
 	reason    text not null check (reason <> '')
 );
+
+-- A binary that knows less does not respect what the tables of this release say: marks, pauses, halts.
+comment on table outbox_event is 'effectonce: binaries from 10005 on';
