@@ -13,7 +13,8 @@
 //
 // A line `A: statement` runs in session A; indented lines continue it, and `{schema}` in it is left out. Lines with `->`
 // are what came of it: rows with their columns between bars, an error with its SQLSTATE, or `blocks` when it waits for a
-// lock of another session of the story. `B resumes` waits for the end of what blocked. Everything else is prose.
+// lock of another session of the story. `B resumes` waits for the end of what blocked; `B loses` does so where only the
+// database can end it, in a deadlock. Everything else is prose.
 package story
 
 import (
@@ -39,7 +40,7 @@ const (
 
 var (
 	statementLine = regexp.MustCompile(`^([A-Z]): (.+)$`)
-	resumeLine    = regexp.MustCompile(`^([A-Z]) resumes$`)
+	resumeLine    = regexp.MustCompile(`^([A-Z]) (resumes|loses)$`)
 )
 
 // Run plays the story in file against db and compares what happened with what it says, line by line. With update it
@@ -103,7 +104,7 @@ func (p *player) play(lines []string) []string {
 			}
 			output = p.run(m[1], sql)
 		} else if m := resumeLine.FindStringSubmatch(l); m != nil {
-			output = p.resume(m[1])
+			output = p.resume(m[1], m[2] == "loses")
 		} else {
 			continue
 		}
@@ -139,11 +140,16 @@ func (p *player) run(name, sql string) []string {
 	return p.await(s)
 }
 
-func (p *player) resume(name string) []string {
+func (p *player) resume(name string, deadlocked bool) []string {
 	p.t.Helper()
 	s := p.sessions[name]
 	if s == nil || s.running == nil {
 		p.t.Fatalf("session %s blocks on nothing that could resume", name)
+	}
+	if deadlocked {
+		output := <-s.running
+		s.running = nil
+		return output
 	}
 	return p.await(s)
 }
