@@ -92,7 +92,8 @@ with ids as materialized (
 		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next)
+	where not exists (select from (
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
@@ -112,18 +113,25 @@ with ids as materialized (
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
-	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. The ids are joined one by one: of
-	// `id = any (ids)` the planner makes a filter over the whole lane, dead rows included, once vacuum has told it that the
-	// table is empty.
+	// Deletes exactly its own entries and their rows; where an entry is gone, nothing.
+	//
+	// Why so roundabout: a vacuum that can remove nothing, because of somebody's snapshot, tells the planner that the table
+	// is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of the index,
+	// and an array of ctids leaves no other plan. The rows are the lane's, which is locked: nobody moves them.
 	sqlSettle = `-- relay: settle
-with own as (
-	delete from {schema}outbox_claim c
-	using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
-	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
-	returning c.lane, c.ids
+with own as materialized (
+	select f.lane, c.entry, c.ids
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	cross join lateral (
+		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
+	cross join lateral (
+		select c.ctid as entry, c.ids from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+), entries as (
+	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), gone as (
-	delete from {schema}outbox_event e using own cross join lateral unnest(own.ids) u (id)
-	where e.lane = own.lane and e.id = u.id
+	delete from {schema}outbox_event e where e.ctid = any (array(
+		select r.ctid from own cross join lateral unnest(own.ids) u (id) cross join lateral (
+			select e.ctid from {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r))
 )
 select lane from own`
 

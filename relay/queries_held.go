@@ -38,7 +38,9 @@ with ids as materialized (
 		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[]) f (lane, fence, next, floor, fresh)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and (f.fresh or c.first_seq >= f.next))
+	where not exists (select from (
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= case when f.fresh then 0 else f.next end
+		order by c.first_seq limit 1) one)
 ), picked as materialized (
 	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
 		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key, '\', '\\')::bytea)) as marked
@@ -111,7 +113,8 @@ with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	where not exists (select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next)
+	where not exists (select from (
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
@@ -149,7 +152,9 @@ with own as materialized (
 ), v as materialized (
 	select v.lane, v.id from unnest($5::smallint[], $6::bigint[]) v (lane, id) where v.lane in (select lane from own)
 ), taken as (
-	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	delete from {schema}outbox_event e where e.ctid = any (array(
+		select r.ctid from v cross join lateral (
+			select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) r))
 ), drained as (
 	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
 ), released as (
