@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,15 +65,17 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestProvoked: each check finds what it is for.
+// TestProvoked: each check finds what it is for. Those that share nothing share a database: to make one takes longest.
 func TestProvoked(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	type provoked struct {
 		sql      []string
 		check    string
 		severity Severity
 		part     string
-	}{
+	}
+	alone := []string{"misplaced", "sequence cycle", "no relay", "pending migration", "no days", "halted"}
+	cases := map[string]provoked{
 		"sequence cache":  {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
 		"sequence cycle":  {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
 		"sequence behind": {[]string{`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`, `select setval('outbox_event_id_seq', 1)`}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
@@ -96,16 +100,28 @@ func TestProvoked(t *testing.T) {
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
 			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
 		}, "consumer c", Fail, "halted: t/3: x"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
-			for _, sql := range c.sql {
+	}
+	examine := func(t *testing.T, cases map[string]provoked) {
+		t.Parallel()
+		db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+		for _, name := range slices.Sorted(maps.Keys(cases)) {
+			for _, sql := range cases[name].sql {
 				db.Exec(t, sql)
 			}
-			expect(t, Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), c.check, c.severity, c.part)
-		})
+		}
+		list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema})
+		for name, c := range cases {
+			if severity, text := worst(list, c.check); severity != c.severity || !strings.Contains(text, c.part) {
+				t.Errorf("%s: %s %s, want %s with %q", name, severity, text, c.severity, c.part)
+			}
+		}
 	}
+	for _, name := range alone {
+		one := map[string]provoked{name: cases[name]}
+		delete(cases, name)
+		t.Run(name, func(t *testing.T) { examine(t, one) })
+	}
+	t.Run("the others", func(t *testing.T) { examine(t, cases) })
 }
 
 // TestSessions: what holds dead rows back on this server.
