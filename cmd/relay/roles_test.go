@@ -303,6 +303,36 @@ func TestRoleRelay(t *testing.T) {
 	}
 }
 
+// TestRoleRelayOperates: what people do with the outbox needs no more than what relays need, and archiving does not either.
+func TestRoleRelayOperates(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	topic := kafkatest.Topic(t, 3)
+	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", h.url(t, h.user("relay")), "RELAY_ARCHIVE_DAYS", "30", "USER", "kim")
+	fill(t, h.DB, topic, 50)
+	running := inProcess(t, env)
+	pgtest.AwaitSQL(t, h.DB, `select count(*) = 50 from outbox_archive`)
+	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (timestamptz '2126-01-02', $1, 'T')`, topic)
+	for _, args := range [][]string{
+		{"topics", "pause", "--topic", topic, "--reason=r"}, {"topics", "resume", "--topic", topic, "--reason=r"}, {"topics", "list"},
+		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"}, {"scheduled", "list"}, {"scheduled", "cancel", "--seq=1", "--reason=r"},
+		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"}, {"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
+		{"fence", "--reason=r"},
+	} {
+		if code, _, stderr := command(t, env, args...); code != codeOK {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+	pgtest.AwaitSQL(t, h.DB, `select count(*) = 100 from outbox_archive`)
+	if code, _, stderr := command(t, env, "archive", "maintain"); code != codeUsage || !strings.Contains(stderr, "as the owner of the tables") {
+		t.Errorf("archive maintain: exit code %d: %s", code, stderr)
+	}
+	running.signal()
+	if code := running.end(); code != codeOK || !strings.Contains(running.output(), "relay archive maintain") {
+		t.Errorf("exit code %d: %s", code, running.output())
+	}
+}
+
 func TestRoleInbox(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
