@@ -1,0 +1,62 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// TestAWorkerRunsOnTheNextSchema: the inbox's tables are expanded while a worker is at work, as a next release would do
+// it; then the same worker is started again, as after a rollback, with and without migrating. What it books stays right.
+func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 2)
+	cfg, f := config(t, db, topic), &fixture{DB: db}
+	booked := 0
+	book := func(what string) {
+		t.Helper()
+		var events []event.Event
+		for range 60 {
+			e := created(t, some(1))
+			e.Topic = topic
+			events = append(events, e)
+		}
+		publish(t, append(events, events[:10]...)...)
+		booked += 60
+		pgtest.Await(t, what, func() (bool, error) {
+			return pgtest.One[int](t, f.DB, "select count(*) from ledger_entry") == 2*booked, nil
+		})
+	}
+	stop := run(t, cfg)
+	pgtest.AwaitSQL(t, db, "select to_regclass('ledger_entry') is not null")
+	book("a worker on its own schema")
+	list, err := migrations.Applied(t.Context(), db.Pool, migrations.Options{Schema: db.Schema, Sets: []migrations.Set{migrations.Inbox}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := list[len(list)-1].Version + 1
+	for n, sql := range []string{
+		"alter table inbox_message add column invented text not null default 'x'; alter table inbox_message_any add column invented int",
+		"alter table inbox_consumer add column invented int; alter table inbox_days add column invented int default 1; alter table inbox_parked add column invented int; alter table inbox_progress add column invented int",
+		"create table inbox_invented (i int); create index inbox_message_invented on inbox_message (invented)",
+	} {
+		db.Exec(t, fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
+			insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, next+int64(n)))
+	}
+	book("it goes on while the schema is newer")
+	// A day that is made now has the new columns, and is made by a program that does not know them.
+	db.Exec(t, "do $$ declare d text; begin select max(c.relname) into d from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'inbox_message'::regclass; execute 'drop table ' || d; end $$")
+	stop()
+	cfg.SkipMigrate = true
+	stop = run(t, cfg)
+	book("it starts again on the newer schema")
+	stop()
+	cfg.SkipMigrate = false
+	run(t, cfg)
+	book("and may be told to migrate")
+	f.check(t, booked)
+}
