@@ -132,6 +132,18 @@ func TestSecureKafka(t *testing.T) {
 		drained(t, db)
 		h.await(t, 100)
 	})
+	t.Run("doctor", func(t *testing.T) {
+		t.Parallel()
+		env := settings(outboxDB(t), kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", "scram-sha-512",
+			"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
+		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers answer") {
+			t.Error(text)
+		}
+		code, text, stderr := command(t, env.with("RELAY_KAFKA_PASSWORD", canary), "doctor")
+		if code != codeUnwell || !strings.Contains(text, "fail  kafka ") || strings.Contains(text+stderr, canary) {
+			t.Errorf("exit code %d: %s%s", code, text, stderr)
+		}
+	})
 	t.Run("another authority", func(t *testing.T) {
 		t.Parallel()
 		db := outboxDB(t)
