@@ -41,10 +41,13 @@ func (r *Rejection) Rejected() bool { return true }
 // Scope is ScopeRecord or ScopeTopic.
 func (r *Rejection) Scope() string { return r.scope }
 
-// RefusalCode is the broker's error code as operators search for it, such as "MESSAGE_SIZE_TOO_LARGE".
+// RefusalCode is the broker's error by Kafka's own name, as operators search for it, such as "MESSAGE_TOO_LARGE".
 func (r *Rejection) RefusalCode() string {
-	if r.Code == 0 {
+	switch r.Code {
+	case 0:
 		return "REFUSED"
+	case kafka.MessageSizeTooLarge: // kafka-go has another name for it
+		return "MESSAGE_TOO_LARGE"
 	}
 	return strings.ToUpper(strings.ReplaceAll(r.Code.Title(), " ", "_"))
 }

@@ -121,7 +121,7 @@ func TestP4RefusedByTheRealBroker(t *testing.T) {
 	appendTo(t, db, topic, keys*each, keys, each)
 	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
 	drainedOf(t, db)
-	list, err := o.Parked(t.Context(), relay.ParkedFilter{Code: "MESSAGE_SIZE_TOO_LARGE"})
+	list, err := o.Parked(t.Context(), relay.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
 	if err != nil || len(list) != 1 || list[0].MaybePublished || list[0].Key != "k3" {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
