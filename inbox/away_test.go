@@ -41,8 +41,8 @@ func newInbox(t testing.TB, db *pgxpool.Pool, consumer string, cfg inbox.Config)
 	return in
 }
 
-// TestCommitUnknown: the connection is lost around COMMIT, in every way; the effect is there once.
-func TestCommitUnknown(t *testing.T) {
+// TestP9_3_CommitUnknown: the connection is lost around COMMIT, in every way; the effect is there once.
+func TestP9_3_CommitUnknown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		action pgtest.Action
@@ -93,7 +93,7 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-func TestDatabaseAwayAndBack(t *testing.T) {
+func TestP9_3_DatabaseAwayAndBack(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, "inbox")

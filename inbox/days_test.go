@@ -70,7 +70,7 @@ func of(id uuid.UUID) []event.Event {
 	return e
 }
 
-func TestDaysAreMadeOnce(t *testing.T) {
+func TestP9_7_DaysAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var wg sync.WaitGroup
@@ -100,7 +100,7 @@ func TestDaysAreMadeOnce(t *testing.T) {
 	}
 }
 
-func TestMissingDayIsMade(t *testing.T) {
+func TestP9_1_MissingDayIsMade(t *testing.T) {
 	t.Parallel()
 	w, r := newWorld(t), &retries{}
 	h := w.halting(inbox.Config{Observer: r.observer()}).Each(write)
@@ -122,7 +122,7 @@ func TestMissingDayIsMade(t *testing.T) {
 	}
 }
 
-func TestDroppedDayNeverForgets(t *testing.T) {
+func TestP9_1_DroppedDayNeverForgets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -161,7 +161,7 @@ func TestDroppedDayNeverForgets(t *testing.T) {
 	same(t, "effects", w.effects(), ids(append(old, kept...)))
 }
 
-func TestDroppedWhileTheHandlerRuns(t *testing.T) {
+func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -178,7 +178,7 @@ func TestDroppedWhileTheHandlerRuns(t *testing.T) {
 	}
 }
 
-func TestLongestWindowRules(t *testing.T) {
+func TestP9_7_LongestWindowRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{Window: 3 * oneDay, AllowShortWindow: true, DaysAhead: 1, OnFailure: inbox.Halt})
@@ -195,7 +195,7 @@ func TestLongestWindowRules(t *testing.T) {
 	}
 }
 
-func TestHistoryBeforeTheFloor(t *testing.T) {
+func TestP9_1_HistoryBeforeTheFloor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
@@ -215,7 +215,7 @@ func TestHistoryBeforeTheFloor(t *testing.T) {
 	}
 }
 
-func TestUndecidableIDs(t *testing.T) {
+func TestP9_1_UndecidableIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.halting(inbox.Config{}).Each(write)
@@ -254,7 +254,7 @@ func (w *world) blockedDetach(ctx context.Context, in *inbox.Inbox) (release fun
 	}, maintained
 }
 
-func TestDroppingBlocksNobody(t *testing.T) {
+func TestP9_7_DroppingBlocksNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -273,7 +273,7 @@ func TestDroppingBlocksNobody(t *testing.T) {
 	}
 }
 
-func TestInterruptedDetachIsFinished(t *testing.T) {
+func TestP9_7_InterruptedDetachIsFinished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -357,7 +357,7 @@ func TestMaintenanceTogether(t *testing.T) {
 	same(t, "effects", w.effects(), applied)
 }
 
-func TestCleanAny(t *testing.T) {
+func TestP9_7_CleanAny(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.long()
@@ -386,7 +386,7 @@ func TestCleanAny(t *testing.T) {
 	}
 }
 
-func TestNotTheOwner(t *testing.T) {
+func TestP9_7_NotTheOwner(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	role := w.Schema + "_app"

@@ -65,7 +65,7 @@ func (r *retries) count(reason string) (n int) {
 	return n
 }
 
-func TestFailingEventHaltsBehindItsPrefix(t *testing.T) {
+func TestP9_4_FailingEventHaltsBehindItsPrefix(t *testing.T) {
 	t.Parallel()
 	for _, at := range []int{0, 1, 6, 11, 12} {
 		for name, handler := range map[string]func(*inbox.Inbox, uuid.UUID, *int) inbox.Handler{
@@ -121,7 +121,7 @@ func TestFailingEventHaltsBehindItsPrefix(t *testing.T) {
 	}
 }
 
-func TestFailureThatPassesKeepsTheOrder(t *testing.T) {
+func TestP9_4_FailureThatPassesKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(9)
@@ -137,7 +137,7 @@ func TestFailureThatPassesKeepsTheOrder(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-func TestClasses(t *testing.T) {
+func TestP9_5_Classes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err  error
@@ -172,9 +172,9 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestOthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline, is not
+// TestP9_5_OthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline, is not
 // taken for a database that is away, which would be waited for without an end.
-func TestOthersOutages(t *testing.T) {
+func TestP9_5_OthersOutages(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(context.Context, pgx.Tx) error{
 		"network": func(context.Context, pgx.Tx) error { return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED} },
@@ -209,7 +209,7 @@ func TestOthersOutages(t *testing.T) {
 	}
 }
 
-func TestConnectionLostInAnEffect(t *testing.T) {
+func TestP9_3_ConnectionLostInAnEffect(t *testing.T) {
 	t.Parallel()
 	w, r, events := newWorld(t), &retries{}, some(5)
 	first := true
@@ -228,8 +228,8 @@ func TestConnectionLostInAnEffect(t *testing.T) {
 	}
 }
 
-// TestManyTwins: the same events in several processes, in different batches and orders, from both tables.
-func TestManyTwins(t *testing.T) {
+// TestP9_2_ManyTwins: the same events in several processes, in different batches and orders, from both tables.
+func TestP9_2_ManyTwins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(300)
@@ -266,7 +266,7 @@ func TestManyTwins(t *testing.T) {
 	}
 }
 
-func TestRetryableSpendsNoAttempt(t *testing.T) {
+func TestP9_5_RetryableSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events, runs := some(3), 0
@@ -490,7 +490,7 @@ func TestDeferredConstraintIsSplit(t *testing.T) {
 	same(t, "outcomes", out, append(repeat(inbox.Applied, 5), repeat(inbox.Undecided, 3)...))
 }
 
-func TestDeadlocksSpendNoAttempt(t *testing.T) {
+func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 	t.Parallel()
 	w, r := newWorld(t), &retries{}
 	w.Exec(t, "create table account (n int primary key)")

@@ -140,7 +140,7 @@ func repeat(o inbox.Outcome, n int) []inbox.Outcome {
 	return list
 }
 
-func TestEachAndBatchApplyOnce(t *testing.T) {
+func TestP9_2_EachAndBatchApplyOnce(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox) inbox.Handler{
 		"each":  func(in *inbox.Inbox) inbox.Handler { return in.Each(write) },
@@ -166,7 +166,7 @@ func TestEachAndBatchApplyOnce(t *testing.T) {
 	}
 }
 
-func TestIDTwiceInABatch(t *testing.T) {
+func TestP9_2_IDTwiceInABatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(3)
@@ -176,7 +176,7 @@ func TestIDTwiceInABatch(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events[:3]))
 }
 
-func TestTwinsAtTheSameTime(t *testing.T) {
+func TestP9_2_TwinsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	events := some(50)

@@ -58,7 +58,7 @@ func TestDayOfAnID(t *testing.T) {
 	}
 }
 
-func TestPlace(t *testing.T) {
+func TestP9_1_Place(t *testing.T) {
 	t.Parallel()
 	at := func(d dayNumber) uuid.UUID {
 		id := uuid.MustParse(dayBound(d))

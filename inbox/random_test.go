@@ -1,0 +1,117 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_6_Random: several members work on one log at the same time, as zombies do, each in order; effects fail for good, and
+// now and then only once; two releasers run what an impatient operator lets go again and again. In the end every event is
+// applied once, and each key's in the order of the log (I1, I4).
+func TestP9_6_Random(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	w := newWorld(t)
+	var keys []string
+	for range 240 {
+		keys = append(keys, fmt.Sprint(random.IntN(8)))
+	}
+	log := keyed(keys...)
+	var mu sync.Mutex
+	bad := map[uuid.UUID]int{} // how often it fails before it works
+	for _, e := range log {
+		if random.IntN(8) == 0 {
+			bad[e.ID] = 1 + random.IntN(3)
+		}
+	}
+	effect := func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if bad[e.ID] > 0 {
+			bad[e.ID]--
+			return inbox.Terminal("x", errBad)
+		}
+		return write(ctx, tx, e)
+	}
+	cfg := func() inbox.Config { return quick(inbox.Config{LockTimeout: 100 * time.Millisecond}) }
+	for range 2 {
+		in := w.inbox(cfg())
+		in.Each(effect)
+		runs(t, in)
+	}
+	var decided int
+	var wg sync.WaitGroup
+	for m := range 3 {
+		mine := rand.New(rand.NewPCG(seed, uint64(10+m)))
+		h := w.inbox(cfg()).Each(effect)
+		wg.Go(func() {
+			for range 3 { // assigned three times
+				mu.Lock()
+				at := max(0, decided-mine.IntN(60)) // what is decided was not all committed as an offset
+				mu.Unlock()
+				assigned(h)
+				for at < len(log) {
+					n := min(1+mine.IntN(25), len(log)-at)
+					handle(t, h, log[at:at+n])
+					at += n
+					mu.Lock()
+					decided = max(decided, at)
+					mu.Unlock()
+					if mine.IntN(12) == 0 {
+						break
+					}
+				}
+			}
+			for at := 0; at < len(log); at += 40 {
+				handle(t, h, log[at:at+40])
+			}
+		})
+	}
+	o := w.operator()
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	pgtest.Await(t, "all to be applied", func() (bool, error) {
+		blocked, err := o.BlockedKeys(t.Context(), inbox.BlockedFilter{})
+		for _, k := range blocked {
+			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil && !errors.Is(rerr, inbox.ErrNotParked) {
+				err = rerr
+			}
+		}
+		select {
+		case <-done:
+			return len(blocked) == 0, err
+		default:
+			return false, err
+		}
+	})
+	got := map[string][]uuid.UUID{}
+	key := map[uuid.UUID]string{}
+	want := map[string][]uuid.UUID{}
+	for _, e := range log {
+		key[e.ID] = e.Key
+		want[e.Key] = append(want[e.Key], e.ID)
+	}
+	for _, id := range w.effects() {
+		got[key[id]] = append(got[key[id]], id)
+	}
+	for k := range want {
+		same(t, "key "+k, got[k], want[k])
+	}
+	if days, _ := w.rows(); days != len(log) {
+		t.Errorf("%d ids recorded, want %d", days, len(log))
+	}
+}
