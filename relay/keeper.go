@@ -22,14 +22,15 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	var members []uuid.UUID
 	lease := interval(r.cfg.Lease)
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.join, r.owner, r.cfg.Name)
+		b.Queue(r.q.present, r.owner)
+		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+		b.Queue(r.q.join, r.owner, r.cfg.Name, lease)
 		b.Queue(r.q.prune, lease)
 		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
 			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}}, func() error { members = append(members, id); return nil })
 			return err
 		})
-		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 	}))
 	if err != nil {
 		r.beatFailed(err)

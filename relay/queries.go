@@ -148,15 +148,16 @@ select array(select f.lane from (
 		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
 		where exists (select from (
 			select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor order by e.id limit 1) one)),
-	exists (select from {schema}outbox_lane where owner is null or lease_until <= clock_timestamp()),
+	exists (select from {schema}outbox_lane l where l.owner is null or (l.lease_until <= clock_timestamp()
+		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp()))),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval),
 	array(select r.lane from unnest($5::smallint[]) r (lane)
 		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
 			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
 	sqlJoin = `-- relay: join
-insert into {schema}relay_member (owner, name, seen) values ($1, $2, clock_timestamp())
-on conflict (owner) do update set seen = excluded.seen`
+insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval)
+on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until`
 
 	sqlPrune = `-- relay: prune
 delete from {schema}relay_member where owner in (
@@ -165,22 +166,43 @@ delete from {schema}relay_member where owner in (
 	sqlMembers = `-- relay: members
 select owner from {schema}relay_member where seen > clock_timestamp() - $1::interval or owner = $2 order by owner`
 
-	// Own lanes: renewed, or taken back with a higher fence when the lease had run out, when it lies further off than any
-	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3).
-	sqlRenew = `-- relay: renew
-with own as (
-	select lane, lease_until <= clock_timestamp() or lease_until > clock_timestamp() + $2::interval or lane = any ($3::smallint[]) as again
-	from {schema}outbox_lane where owner = $1 order by lane for update
-)
-update {schema}outbox_lane l set lease_until = clock_timestamp() + $2::interval, fence = l.fence + own.again::int
-from own where own.lane = l.lane
-returning l.lane, l.fence`
+	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to take
+	// its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements stays true.
+	sqlPresent = `-- relay: present
+select lease_until > clock_timestamp() from {schema}relay_member where owner = $1 for update`
 
+	// Own lanes: kept, or taken back with a higher fence when the lease had run out, when it lies further off than any
+	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3). The own row still has
+	// the lease of the heartbeat before.
+	sqlRenew = `-- relay: renew
+with own as materialized (
+	select l.lane, l.fence, l.lane = any ($3::smallint[])
+		or ((l.lease_until <= clock_timestamp() or l.lease_until > clock_timestamp() + $2::interval)
+			and not exists (select from {schema}relay_member m where m.owner = l.owner
+				and m.lease_until > clock_timestamp() and m.lease_until <= clock_timestamp() + $2::interval)) as again
+	from {schema}outbox_lane l where l.owner = $1
+), locked as (
+	select l.lane from {schema}outbox_lane l
+	where l.owner = $1 and l.lane in (select own.lane from own where own.again) order by l.lane for update
+), raised as (
+	update {schema}outbox_lane l set lease_until = clock_timestamp() + $2::interval, fence = l.fence + 1
+	from locked where locked.lane = l.lane
+	returning l.lane, l.fence
+)
+select lane, fence from own where not again union all select lane, fence from raised`
+
+	// Free lanes: of nobody, or of a relay whose lease has run out or that has left. The lease in the lane itself is that of
+	// its taking, until the first heartbeat.
 	sqlTakeOver = `-- relay: take over
-with free as (
-	select lane from {schema}outbox_lane
-	where owner is null or lease_until <= clock_timestamp() or lease_until > clock_timestamp() + $2::interval
-	order by lane limit $3 for update skip locked
+with dead as materialized (
+	select m.owner from {schema}relay_member m
+	where m.owner <> $1 and (m.lease_until <= clock_timestamp() or m.lease_until > clock_timestamp() + $2::interval)
+	order by m.owner for update skip locked
+), free as (
+	select l.lane from {schema}outbox_lane l
+	where l.owner is null or ((l.lease_until <= clock_timestamp() or l.lease_until > clock_timestamp() + $2::interval)
+		and (l.owner in (select dead.owner from dead) or not exists (select from {schema}relay_member m where m.owner = l.owner)))
+	order by l.lane limit $3 for update skip locked
 )
 update {schema}outbox_lane l set owner = $1, fence = l.fence + 1, lease_until = clock_timestamp() + $2::interval
 from free where free.lane = l.lane
@@ -201,7 +223,8 @@ with mine as (
 select partitions from mine union all select partitions from {schema}outbox_topic where topic = $1 limit 1`
 
 	sqlStatusLanes = `-- relay: status lanes
-select l.lane, l.owner, coalesce(m.name, ''), l.fence, case when l.lease_until > clock_timestamp() then extract(epoch from l.lease_until - clock_timestamp()) else 0 end::float8,
+select l.lane, l.owner, coalesce(m.name, ''), l.fence,
+	case when greatest(l.lease_until, m.lease_until) > clock_timestamp() then extract(epoch from greatest(l.lease_until, m.lease_until) - clock_timestamp()) else 0 end::float8,
 	coalesce((select sum(cardinality(c.ids)) from {schema}outbox_claim c where c.lane = l.lane), 0)::bigint,
 	coalesce((select extract(epoch from clock_timestamp() - e.created_at)
 		from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1), 0)::float8,
@@ -217,7 +240,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 
 // queries are the statements with their schema, expanded once.
 type queries struct {
-	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, prune, members, renew, takeOver, release, leave,
+	lock, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, highest, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try string
@@ -232,7 +255,7 @@ func newQueries(schema string) (*queries, error) {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return &queries{
 		lock: q(sqlLock), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
-		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), prune: q(sqlPrune), members: q(sqlMembers),
+		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),

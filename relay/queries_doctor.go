@@ -29,7 +29,8 @@ where e.lane <> (hashtextextended(e.hashed collate "C", 0) & 31)`
 
 	// What is overdue for longer than a heartbeat or two has nobody who takes it.
 	sqlLeases = `-- relay: leases
-select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null and l.lease_until <= clock_timestamp()),
+select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null and l.lease_until <= clock_timestamp()
+		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute'),
 	count(*) filter (where exists (select from {schema}outbox_event e where e.lane = l.lane)),
 	coalesce((select extract(epoch from max(clock_timestamp() - o.created_at)) from {schema}outbox_lane w

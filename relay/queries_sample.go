@@ -9,7 +9,8 @@ with ids as materialized (
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
 		and $4::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), lanes as materialized (
-	select l.lane, coalesce(f.floor, 0) as floor, l.owner is not null and l.lease_until > clock_timestamp() as owned
+	select l.lane, coalesce(f.floor, 0) as floor, l.owner is not null and (l.lease_until > clock_timestamp()
+			or exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())) as owned
 	from {schema}outbox_lane l
 	left join unnest($2::smallint[], $3::bigint[]) f (lane, floor) on f.lane = l.lane and f.floor <= (select last_value from ids)
 )

@@ -34,12 +34,13 @@ create table outbox_event (
 	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000
 );
 
--- Who may send a lane. Locked by every claim and settle; written only at renewal, take-over and reservation of numbers.
+-- Who may send a lane. Locked by every claim and settle; written only at take-over and reservation of numbers, so that it
+-- stays small under a snapshot that keeps vacuum away. The lease of a lane is its owner's, or the one of its taking.
 create table outbox_lane (
 	lane         smallint primary key check (lane between 0 and 31),
 	owner        uuid, -- null: free
 	fence        bigint not null default 0,
-	lease_until  timestamptz not null default '-infinity',
+	lease_until  timestamptz not null default '-infinity', -- from its taking: afterwards the owner's counts
 	reserved_seq bigint not null default 0
 ) with (fillfactor = 50);
 insert into outbox_lane (lane) select generate_series(0, 31);
@@ -65,9 +66,10 @@ create table outbox_topic (
 
 -- The relays that are alive, for a fair share of the lanes.
 create table relay_member (
-	owner uuid primary key,
-	name  text not null default '', -- host and process, for people
-	seen  timestamptz not null
+	owner       uuid primary key,
+	name        text not null default '', -- host and process, for people
+	seen        timestamptz not null,
+	lease_until timestamptz not null default '-infinity' -- of all its lanes
 ) with (fillfactor = 50);
 
 -- Whose numbers these are. The incarnation rises when numbers can have gone back: another system, another timeline, a restore.

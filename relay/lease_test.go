@@ -1,0 +1,95 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// lanesOf is how many lanes a driven relay believes to own, and the sum of their fences.
+func lanesOf(d *relay.Driver) (n int, fences int64) {
+	lanes, _, _ := d.Floors()
+	for _, f := range d.Fences(lanes) {
+		fences += f
+	}
+	return len(lanes), fences
+}
+
+// TestP5Lease: a relay's lease is one row. Heartbeats leave the lanes alone, and a take-over and a heartbeat exclude each
+// other.
+func TestP5Lease(t *testing.T) {
+	t.Parallel()
+	lapse := `update relay_member set lease_until = now() - interval '1 s'`
+	old := `update outbox_lane set lease_until = now() - interval '1 s'` // as when they were taken long ago
+	another := func(t *testing.T, f *floors) *relay.Driver {
+		t.Helper()
+		d, err := relay.Drive(t.Context(), newRelay(t, f.db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
+		f.must(err)
+		t.Cleanup(d.Close)
+		return d
+	}
+	t.Run("a heartbeat writes no lane", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		f.db.Exec(t, old)
+		const versions = `select string_agg(ctid::text, ' ' order by lane) from outbox_lane`
+		before := pgtest.One[string](t, f.db, versions)
+		n, fences := lanesOf(f.Driver)
+		f.must(f.Beat(t.Context()))
+		if after := pgtest.One[string](t, f.db, versions); after != before {
+			t.Errorf("lanes were written: %s, then %s", before, after)
+		}
+		if m, again := lanesOf(f.Driver); m != n || m != relay.Lanes || again != fences {
+			t.Errorf("%d lanes with fences of %d in sum, then %d with %d", n, fences, m, again)
+		}
+	})
+	t.Run("nobody takes the lanes of a live relay", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		f.db.Exec(t, old)
+		other := another(t, f)
+		f.must(other.Beat(t.Context()))
+		if n, _ := lanesOf(other); n != 0 {
+			t.Errorf("another relay took %d lanes", n)
+		}
+	})
+	t.Run("a heartbeat under way keeps a lease that has run out", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		f.db.Exec(t, old)
+		f.db.Exec(t, lapse)
+		beating := f.begin(f.db, `select from relay_member for update`)
+		other := another(t, f)
+		if n, _ := lanesOf(other); n != 0 {
+			t.Errorf("another relay took %d lanes beside the heartbeat of their owner", n)
+		}
+		f.exec(beating, "rollback")
+		f.must(other.Beat(t.Context()))
+		if n, _ := lanesOf(other); n != relay.Lanes/2 {
+			t.Errorf("another relay took %d lanes of one whose lease has run out, want its half", n)
+		}
+		f.must(f.Beat(t.Context()))
+		if n, _ := lanesOf(f.Driver); n != relay.Lanes/2 {
+			t.Errorf("the first relay believes to own %d lanes, want the half that is left", n)
+		}
+	})
+	for name, sql := range map[string]string{
+		"its own lease had run out":                lapse,
+		"its row is gone":                          `delete from relay_member`,
+		"its lease is further off than any can be": `update relay_member set lease_until = now() + interval '3 hours'`,
+	} {
+		t.Run("a fence rises when "+name, func(t *testing.T) {
+			t.Parallel()
+			f := driven(t, outboxDB(t))
+			f.db.Exec(t, old)
+			f.db.Exec(t, sql)
+			_, before := lanesOf(f.Driver)
+			f.must(f.Beat(t.Context()))
+			if n, after := lanesOf(f.Driver); n != relay.Lanes || after != before+relay.Lanes {
+				t.Errorf("%d lanes, and fences of %d in sum where they were %d: each must rise by one", n, after, before)
+			}
+		})
+	}
+}
