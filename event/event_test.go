@@ -53,8 +53,8 @@ func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 	}
 }
 
-// TestP9_8MaybeIsOnTheWire: what was released after an unknown outcome says so, and nothing else does.
-func TestP9_8MaybeIsOnTheWire(t *testing.T) {
+// TestP9_8_MaybeIsOnTheWire: what was released after an unknown outcome says so, and nothing else does.
+func TestP9_8_MaybeIsOnTheWire(t *testing.T) {
 	e := full()
 	e.Position.Maybe = true
 	headers := event.AppendHeaders(nil, &e)

@@ -26,10 +26,10 @@ const (
 	perProducer       = 120
 )
 
-// TestConflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their locks,
+// TestP2_Conflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their locks,
 // beside a long write transaction in the same database, one in another, and one that holds an event back. Two relays
 // publish to Kafka. Every key's first occurrences are in version order, nothing is lost, nothing waits for the long ones.
-func TestConflict(t *testing.T) {
+func TestP2_Conflict(t *testing.T) {
 	t.Parallel()
 	w := newConflict(t)
 	w.produce(t, 1) // a backlog, so that claims see many transactions at once
@@ -54,8 +54,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// TestConflictFindsTransactionOrder shows that the test above can fail: with claims ordered by (xid, id) it does.
-func TestConflictFindsTransactionOrder(t *testing.T) {
+// TestP2_ConflictFindsTransactionOrder shows that the test above can fail: with claims ordered by (xid, id) it does.
+func TestP2_ConflictFindsTransactionOrder(t *testing.T) {
 	t.Parallel()
 	w := newConflict(t)
 	w.produce(t, 1)

@@ -69,7 +69,7 @@ func poolAt(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-func TestUnknownCommits(t *testing.T) {
+func TestP3_7_UnknownCommits(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
@@ -107,7 +107,7 @@ func TestUnknownCommits(t *testing.T) {
 	}
 }
 
-func TestRelaysShareLanesAndHandThemOver(t *testing.T) {
+func TestP5_RelaysShareLanesAndHandThemOver(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	shares := func() (n int) {
@@ -137,9 +137,9 @@ func TestRelaysShareLanesAndHandThemOver(t *testing.T) {
 	}
 }
 
-// TestZombie: a relay loses its connection while Kafka has its request, another takes over and sends the open entry again
+// TestP3_6_Zombie: a relay loses its connection while Kafka has its request, another takes over and sends the open entry again
 // under the same numbers; the first wakes up and may not settle.
-func TestZombie(t *testing.T) {
+func TestP3_6_Zombie(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	proxy := pgtest.NewProxy(t, db.URL)
@@ -183,7 +183,7 @@ func TestZombie(t *testing.T) {
 	}
 }
 
-func TestDiscardedEventsLeaveAGap(t *testing.T) {
+func TestP3_2_DiscardedEventsLeaveAGap(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 4) g`)
@@ -208,7 +208,7 @@ func TestDiscardedEventsLeaveAGap(t *testing.T) {
 	}
 }
 
-func TestAnEntryWhoseEventsAreAllGoneIsSettled(t *testing.T) {
+func TestP3_5_AnEntryWhoseEventsAreAllGoneIsSettled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_claim values (3, 7, '{1,2}', '{7,8}')`)
@@ -247,9 +247,9 @@ func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 	}
 }
 
-// TestFailedBarrierPublishesNothing: the claim's commit waits for a synchronous standby that does not exist, and
+// TestP3_3_FailedBarrierPublishesNothing: the claim's commit waits for a synchronous standby that does not exist, and
 // somebody cancels the wait. The commit is visible then, and may be lost: it must not be published.
-func TestFailedBarrierPublishesNothing(t *testing.T) {
+func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, migrations.Outbox)

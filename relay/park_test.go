@@ -300,9 +300,9 @@ func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP9_8MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event says
+// TestP9_8_MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event says
 // that it may be a repetition; what only stood behind it does not.
-func TestP9_8MaybePublishedIsSaid(t *testing.T) {
+func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	o := operator(t, db)
@@ -380,9 +380,9 @@ func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP3_2DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and deletes
+// TestP3_2_DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and deletes
 // nothing, the mark goes, and the answer says that the event may still appear.
-func TestP3_2DiscardedWhileJournalled(t *testing.T) {
+func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	o := operator(t, db)

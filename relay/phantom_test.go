@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestPhantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is published
+// TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is published
 // must have survived: the claim's own commit put it on the disk first.
-func TestPhantom(t *testing.T) {
+func TestP3_3_Phantom(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
 	to := &memory{}
@@ -33,9 +33,9 @@ func TestPhantom(t *testing.T) {
 	}
 }
 
-// TestWithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything durable sees
+// TestP3_3_WithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything durable sees
 // the row, and the crash takes it back.
-func TestWithoutBarrierThereArePhantoms(t *testing.T) {
+func TestP3_3_WithoutBarrierThereArePhantoms(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
 	asyncPay(t, db)

@@ -89,7 +89,7 @@ func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 	}
 }
 
-func TestUnknownOutcomesAreSentAgainInOrder(t *testing.T) {
+func TestP4_UnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	to.verdict = func(call int, e event.Event) error {
@@ -114,7 +114,7 @@ func TestUnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 	}
 }
 
-func TestClaimsAreBoundedByBytes(t *testing.T) {
+func TestP3_2_ClaimsAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	largest := 0

@@ -10,10 +10,10 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_7UnknownBesideTheOutbox: the outcome of a commit is lost, of claims and settles that hold, drain, park and
+// TestP3_7_UnknownBesideTheOutbox: the outcome of a commit is lost, of claims and settles that hold, drain, park and
 // release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and no key
 // is marked for nothing.
-func TestP3_7UnknownBesideTheOutbox(t *testing.T) {
+func TestP3_7_UnknownBesideTheOutbox(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
