@@ -16,6 +16,8 @@
 //  6. Never write the columns lane, id or created_at, never update or delete rows, and never reset the identity's sequence:
 //     order per key hangs on ids drawn at insert.
 //  7. Keep the transaction short. Nothing waits for it but its own events, and the vacuum.
+//  8. An event with NotBefore waits in a table of its own. It has no place in its key's order until it is due: what the key
+//     has had by then comes first.
 //
 // # Plain SQL
 //

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +30,16 @@ func ExampleAppend() {
 		})
 	}
 	_ = withdraw
+}
+
+// A reminder that is published in three days, unless it is cancelled. It takes its place in its key's order then.
+func ExampleAppend_notBefore() {
+	remind := func(ctx context.Context, tx pgx.Tx, invoice string) error {
+		return outbox.Append(ctx, tx, event.Event{
+			Topic: "reminders", Key: invoice, Type: "PaymentDue", NotBefore: time.Now().Add(3 * 24 * time.Hour),
+		})
+	}
+	_ = remind
 }
 
 // An event that no consumer could ever get is refused before anything is sent. The transaction goes on.
