@@ -24,8 +24,13 @@ func TestLinks(t *testing.T) {
 	tracer := New(noop.NewTracerProvider(), nil)
 	const one, two = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
 	headers := []map[string]string{
-		nil, {"x": "y"}, {"traceparent": "forged"}, {"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01"},
-		{"traceparent": one, "tracestate": "vendor=1"}, {"traceparent": two}, {"traceparent": one},
+		nil,
+		{"x": "y"},
+		{"traceparent": "forged"},
+		{"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01"},
+		{"traceparent": one, "tracestate": "vendor=1"},
+		{"traceparent": two},
+		{"traceparent": one},
 	}
 	links := tracer.Links(len(headers), func(i int) map[string]string { return headers[i] }, func(i int) string { return fmt.Sprint(i) })
 	if len(links) != 2 || links[0].SpanContext.SpanID().String() != "00f067aa0ba902b7" || links[1].SpanContext.IsSampled() ||
