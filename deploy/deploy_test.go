@@ -112,6 +112,10 @@ func rules(t *testing.T) []rulefmt.Rule {
 
 func TestAlerts(t *testing.T) {
 	metrics := documented(t)
+	played, err := os.ReadFile("prometheus/alerts_test.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := map[string]bool{}
 	for _, r := range rules(t) {
 		check(t, r.Alert, r.Expr, metrics)
@@ -119,6 +123,9 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s: want a name of its own that begins with Effectonce", r.Alert)
 		}
 		seen[r.Alert] = true
+		if !regexp.MustCompile(r.Alert + `\b`).Match(played) {
+			t.Errorf("%s: no series in alerts_test.yml make it fire", r.Alert)
+		}
 		if s := r.Labels["severity"]; s != "page" && s != "warning" {
 			t.Errorf("%s: severity %q", r.Alert, s)
 		}
