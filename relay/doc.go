@@ -7,7 +7,8 @@
 //  2. Make a [Publisher] (package publisher, for Kafka) and a [Relay] with [New], and call [Relay.Run] until shutdown. Run as
 //     many relays as you like, in the application or as the relay binary: they share the lanes.
 //  3. Connect to the primary. A replica shows transactions in another order, and cannot be written.
-//  4. Watch [Relay.Stalled] and [Relay.Status]: a refused event stops its lane, loudly, until somebody acts.
+//  4. Watch [Relay.Stalled] and [Relay.Status]. An event that the broker refuses for certain is parked, with its key, until
+//     somebody acts: an [Operator] releases, mends or discards it. What cannot be sent now, or whose topic is paused, is held.
 //  5. Deduplicate on the other side (package inbox): after a fault an event may be published again, under the same id and
 //     the same sequence number.
 //
@@ -20,4 +21,7 @@
 // Order comes from "what is still in the table, by id, one owner per lane". An event whose cause was visible to its
 // transaction has a higher id, and every snapshot that shows it shows its cause. There is no cursor that a late commit could
 // slip behind, and no waiting for the oldest transaction of the cluster.
+//
+// Looks for events begin at a floor, an id below which a lane has nothing left: rows that are dead and not vacuumed yet cost
+// nothing. Events with event.Event.NotBefore wait beside the outbox until the owner of their lane moves them into it.
 package relay
