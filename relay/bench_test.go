@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,4 +49,71 @@ func BenchmarkDrain(b *testing.B) {
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(events)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// deadPartition acks everything but one partition of eight.
+type deadPartition struct {
+	b    *broker
+	dead atomic.Int32 // -1: none
+}
+
+func (d *deadPartition) Route(context.Context, string) (func(e *event.Event) int32, error) {
+	return d.b.partition, nil
+}
+
+func (d *deadPartition) Publish(_ context.Context, events []event.Event) []error {
+	verdicts := make([]error, len(events))
+	dead := d.dead.Load()
+	for i := range events {
+		if d.b.partition(&events[i]) == dead {
+			verdicts[i] = errAway
+		}
+	}
+	return verdicts
+}
+
+// BenchmarkDeadPartition drains 100,000 events to eight partitions, of which none or one is away and known to be: what the
+// others get a second. The difference is what holding costs them.
+func BenchmarkDeadPartition(b *testing.B) {
+	for name, dead := range map[string]int32{"none": -1, "one": 3} {
+		b.Run(name, func(b *testing.B) {
+			const events = 100_000
+			db := pgtest.NewDatabase(b, migrations.Outbox)
+			to := &deadPartition{b: newBroker(8)}
+			to.dead.Store(dead)
+			moved := make(chan int, 10_000)
+			count := func(n int) { moved <- n }
+			cfg := relay.Config{Logger: quiet(), HoldAfter: time.Millisecond, Observer: relay.Observer{
+				Settled: func(n int, _ time.Duration) { count(n) }, Held: func(_ string, _ int32, n int) { count(n) },
+			}}
+			r, err := relay.New(db.Pool, to, cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(b.Context())
+			done := make(chan error, 1)
+			go func() { done <- r.Run(ctx) }()
+			add := func(n int) {
+				db.Exec(b, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
+					convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, $1) g`, n)
+			}
+			drain := func(n int) {
+				for ; n > 0; n -= <-moved {
+				}
+			}
+			add(1000)
+			drain(1000)
+			for b.Loop() {
+				b.StopTimer()
+				add(events)
+				b.StartTimer()
+				drain(events)
+			}
+			b.ReportMetric(events*7/8*float64(b.N)/b.Elapsed().Seconds(), "others/s")
+			cancel()
+			if err := <-done; err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
 }
