@@ -142,14 +142,14 @@ func (b *batch) step(ctx context.Context) error {
 
 // reach moves limit to where the guard lets the next transaction end, and says whether it is a counted run.
 func (b *batch) reach() (counted bool) {
-	g, offset := b.guard, b.events[b.pos].Position.Offset
-	switch {
-	case g.counted(offset):
+	from, to := b.guard.unfinished()
+	switch offset := b.events[b.pos].Position.Offset; {
+	case from <= offset && offset < to:
 		b.limit = b.pos + 1
 		return true
-	case offset < g.from:
+	case offset < from:
 		for i := b.pos + 1; i < b.limit; i++ {
-			if b.events[i].Position.Offset >= g.from {
+			if b.events[i].Position.Offset >= from {
 				b.limit = i
 			}
 		}
@@ -161,7 +161,7 @@ func (b *batch) reach() (counted bool) {
 // run, so that nothing but this run, or what it does to the process, is ever held against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.events[b.pos].Position.Offset
-	if b.guard.armed && !counted && !b.written && offset >= b.guard.to {
+	if !counted && !b.written && b.guard.writes(offset) {
 		last := b.events[len(b.events)-1].Position.Offset
 		if f := b.in.writeRange(ctx, b.name, offset, last+1); f != nil {
 			return f
@@ -204,9 +204,7 @@ func (b *batch) passing() *passing {
 func (b *batch) done(out []Outcome, took time.Duration) {
 	b.in.outage.up()
 	copy(b.out[b.pos:], out)
-	if first := b.events[b.pos].Position.Offset; !b.guard.counted(first) {
-		b.guard.decided(out, first)
-	}
+	b.guard.decided(out, b.events[b.pos].Position.Offset)
 	b.pos, b.careful, b.retries, b.database = b.limit, false, 0, nil
 	if b.pos > b.suspect {
 		b.suspect, b.doomed = -1, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -23,15 +24,45 @@ type partitionName struct {
 	id    int32
 }
 
-// guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it.
+// guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it, but for tests that
+// deliver the same events twice at the same time.
 //
 // The offset range is written before a batch as long as the guard is armed: from the assignment until a batch held something
 // new. Repetitions prove nothing, for what killed the process may stand right behind them.
 type guard struct {
+	mu     sync.Mutex
 	loaded bool
 	armed  bool
 	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing was.
 	from, to int64
+}
+
+// unfinished is the range that an earlier process left.
+func (g *guard) unfinished() (from, to int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.from, g.to
+}
+
+// writes reports whether the range of a batch that begins at offset, and is not counted, must be written first.
+func (g *guard) writes(offset int64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.armed && offset >= g.to
+}
+
+// decided takes over what came of the events from offset on.
+func (g *guard) decided(outcomes []Outcome, offset int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.from <= offset && offset < g.to || !slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }) {
+		return // counted, or nothing new
+	}
+	g.armed = false
+	if offset < g.from {
+		// What the row calls decided was not: the topic was made again, or its log is another one. So is the range.
+		g.from, g.to, g.armed = 0, 0, true
+	}
 }
 
 // guards are the guards of a handler.
@@ -58,25 +89,10 @@ func (g *guards) forget(p partitionName) {
 	delete(g.of, p)
 }
 
-// counted reports whether the event at offset is run by itself and counted.
-func (g *guard) counted(offset int64) bool { return g.from <= offset && offset < g.to }
-
-// decided takes over what came of events that were not counted.
-func (g *guard) decided(outcomes []Outcome, first int64) {
-	for _, o := range outcomes {
-		if o != Duplicate {
-			g.armed = false
-			if first < g.from {
-				// What the row calls decided was not: the topic was made again, or its log is another one. So is the range.
-				g.from, g.to, g.armed = 0, 0, true
-			}
-			return
-		}
-	}
-}
-
 // load reads how far an earlier process had come.
 func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.loaded {
 		return nil
 	}
@@ -100,7 +116,7 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 	return nil
 }
 
-// write puts down the range of the batch that comes, in a transaction of its own.
+// writeRange puts down the range of the batch that comes, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, from, to int64) *failure {
 	if _, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))

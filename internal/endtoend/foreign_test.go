@@ -29,8 +29,13 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
 	want := []kafkatest.Record{
 		{Key: []byte{0xff, 0, 'k'}, Value: []byte{0, 0xfe}, Headers: []kafkatest.Header{
-			{Key: "h", Value: []byte{0}}, {Key: "\xff\x00", Value: []byte("x")}, {Key: "h", Value: []byte("twice")}, {Key: "none", Value: nil},
-			{Key: "empty", Value: []byte{}}, {Key: "ce_tenant", Value: []byte{0xff}}, {Key: "ce_type", Value: []byte("T\x00")},
+			{Key: "h", Value: []byte{0}},
+			{Key: "\xff\x00", Value: []byte("x")},
+			{Key: "h", Value: []byte("twice")},
+			{Key: "none", Value: nil},
+			{Key: "empty", Value: []byte{}},
+			{Key: "ce_tenant", Value: []byte{0xff}},
+			{Key: "ce_type", Value: []byte("T\x00")},
 		}},
 		{Key: nil, Value: nil},
 		{Key: []byte{}, Value: []byte{}},

@@ -63,6 +63,7 @@ const poisonAttempts = 2
 // TestP9_5_PoisonThatKills: an event kills its process with SIGKILL every time. It is parked after its counted runs, its key
 // waits behind it, and its neighbours, in its partition and the other one, are applied once.
 func TestP9_5_PoisonThatKills(t *testing.T) {
+	t.Parallel()
 	kafkatest.RequireReal(t)
 	s := &scene{db: pgtest.NewDatabase(t, migrations.Inbox), topic: kafkatest.Topic(t, 2)}
 	s.db.Exec(t, `create table applied (id uuid primary key)`)
@@ -80,35 +81,7 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 		records = append(records, r)
 	}
 	kafkatest.Produce(t, s.topic, records...)
-	deaths := 0
-	for {
-		p := s.start(t, "poisoned", "", 0)
-		parked := make(chan bool, 1)
-		go func() {
-			// Whatever comes first: the process dies, or what it can apply is applied.
-			for {
-				select {
-				case <-p.Done():
-					parked <- false
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-				var n int
-				if err := s.db.Pool.QueryRow(context.Background(), `select (select count(*) from applied) + (select count(*) from inbox_parked)`).Scan(&n); err == nil && n == 400 {
-					parked <- true
-					return
-				}
-			}
-		}()
-		if <-parked {
-			p.Stop(syscall.SIGTERM, time.Minute)
-			break
-		}
-		died(t, p)
-		if deaths++; deaths > poisonAttempts+3 {
-			t.Fatalf("%d deaths", deaths)
-		}
-	}
+	deaths := s.untilItLives(t, `select (select count(*) from applied) + (select count(*) from inbox_parked) = 400`)
 	// One death before the run was counted; the batch before it may cost another.
 	if deaths < poisonAttempts+1 || deaths > poisonAttempts+2 {
 		t.Errorf("%d deaths, want %d", deaths, poisonAttempts+1)
@@ -125,5 +98,47 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, s.db, `select count(*) from inbox_parked_key`); n != 1 {
 		t.Errorf("%d keys are parked: an innocent one is", n)
+	}
+
+	// Released before anybody mended it, it kills again: counted as well, and parked again.
+	o, err := inbox.NewOperator(s.db.Pool, "", "poisoned", "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", "too early"); err != nil || n != 7 {
+		t.Fatalf("%d events released: %v", n, err)
+	}
+	if deaths := s.untilItLives(t, `select state = 'parked' and code = 'killed' from inbox_parked_key`); deaths != poisonAttempts {
+		t.Errorf("%d deaths of a release, want %d", deaths, poisonAttempts)
+	}
+	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
+		t.Errorf("%d neighbours applied, want 393 as before", n)
+	}
+}
+
+// untilItLives starts workers, one after the other's death, until the condition holds, and counts the deaths.
+func (s *scene) untilItLives(t *testing.T, condition string) (deaths int) {
+	t.Helper()
+	for {
+		p := s.start(t, "poisoned", "", 0)
+		dead, holds := false, false
+		pgtest.Await(t, "death or "+condition, func() (bool, error) {
+			select {
+			case <-p.Done():
+				dead = true
+				return true, nil
+			default:
+			}
+			err := s.db.Pool.QueryRow(t.Context(), condition).Scan(&holds)
+			return holds, err
+		})
+		if !dead {
+			p.Stop(syscall.SIGTERM, time.Minute)
+			return deaths
+		}
+		died(t, p)
+		if deaths++; deaths > poisonAttempts+3 {
+			t.Fatalf("%d deaths", deaths)
+		}
 	}
 }
