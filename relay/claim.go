@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sort"
 
@@ -187,7 +188,7 @@ func (k *claiming) workFor(l *laneClaim) work {
 	works = append(works, takeNew)
 	w := works[l.turn%len(works)]
 	if w == drain {
-		most, bytes := max(k.perLane/len(groups), 1), max(k.bytes/len(groups), 1)
+		most, bytes := max(k.perLane/len(groups), 1), min(max(k.bytes/len(groups), 1), math.MaxInt32)
 		for _, g := range groups {
 			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
 			k.drains.partitions = append(k.drains.partitions, g.partition)
