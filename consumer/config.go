@@ -36,6 +36,17 @@ const (
 	LostHalt
 )
 
+// Behind says what to do when the group has committed more than the handler's database knows of.
+type Behind int
+
+const (
+	// BehindRepeat reads again from where the database is. What it knows by id is a duplicate, and the rest is applied, and
+	// said: the database was restored from a backup, or somebody moved the group's offset.
+	BehindRepeat Behind = iota
+	// BehindIgnore goes on at the group's offset. For a group whose offset was moved forward on purpose, to leave events out.
+	BehindIgnore
+)
+
 // Config has the settings of a [Consumer]. The zero value of each is a safe default; negative durations switch a thing off where
 // that is said.
 type Config struct {
@@ -50,6 +61,8 @@ type Config struct {
 	Start Start
 	// Lost is what to do when retention ate unread records. Default: LostContinue.
 	Lost Lost
+	// Behind is what to do when the group's offset is ahead of the handler's database. Default: BehindRepeat.
+	Behind Behind
 	// ReadUncommitted delivers records of open and aborted transactions, too. Default: committed ones only.
 	ReadUncommitted bool
 
@@ -147,6 +160,7 @@ func (cfg Config) check() error {
 	}{
 		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
 		{cfg.Lost == LostContinue || cfg.Lost == LostHalt, "Lost", cfg.Lost, "LostContinue or LostHalt"},
+		{cfg.Behind == BehindRepeat || cfg.Behind == BehindIgnore, "Behind", cfg.Behind, "BehindRepeat or BehindIgnore"},
 		{cfg.Batch > 0, "Batch", cfg.Batch, "at least 1"},
 		{cfg.ResumeEvery > 0, "ResumeEvery", cfg.ResumeEvery, "more than zero"},
 		{cfg.FetchBytes >= minFetchBytes && cfg.FetchBytes <= 512<<20, "FetchBytes", cfg.FetchBytes, "between 16 KiB and 512 MiB"},

@@ -97,8 +97,9 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 // resolve finds where to begin, and commits the place when the group had none: a restart must not choose again.
 func (p *partition) resolve(ctx context.Context) (int64, bool) {
 	if p.start >= 0 {
-		p.setPosition(p.start)
-		return p.start, true
+		at, ok := p.behind(ctx, p.start)
+		p.setPosition(at)
+		return at, ok
 	}
 	first, end, ok := p.bounds(ctx)
 	if !ok {

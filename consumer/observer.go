@@ -21,6 +21,9 @@ type Observer struct {
 	Halted func(Halt)
 	// Resumed is called when an operator let a halted partition go on.
 	Resumed func(p Partition)
+	// Forgotten is called when events were applied that the group had committed already: the handler's database was restored
+	// from a backup, or somebody moved the group's offset forward.
+	Forgotten func(Forgotten)
 	// Lost is called when records are gone that were never read.
 	Lost func(LostRange)
 	// Outage is called when Kafka cannot be used (up false, with the first error) and when it can be used again.
@@ -44,6 +47,14 @@ type Halt struct {
 	Err error `json:"-"`
 	// Since is when it stopped.
 	Since time.Time `json:"since"`
+}
+
+// Forgotten is a range of offsets that the group had committed and of which the handler's database did not know everything.
+// To is exclusive.
+type Forgotten struct {
+	Partition
+	From, To int64
+	Applied  int // events of it that were not there
 }
 
 // LostRange is a range of offsets that Kafka removed before it was read. To is exclusive.

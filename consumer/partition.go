@@ -31,6 +31,9 @@ type partition struct {
 
 	rest chunk // fetched, not yet handed over
 
+	// again is what the group has committed and this generation reads again, because the handler's database is behind.
+	again Forgotten
+
 	mu     sync.Mutex
 	next   int64 // the first offset that is not decided; -1: not known yet
 	high   int64 // the end of the log, as of the last fetch
@@ -89,6 +92,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	began := time.Now()
 	outcomes, err := p.handle(ctx, batch.events)
 	n := decidedHead(outcomes, len(batch.events))
+	p.remembered(batch.events, outcomes[:n])
 	if p.c.cfg.Observer.Handled != nil {
 		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
 	}

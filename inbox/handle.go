@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Window, Assigned and Resumed on it.
+// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Window, Assigned, Progress and Resumed on it.
 type handler struct {
 	*Inbox
 	run    runner
@@ -185,10 +185,13 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		b.counted = true
 	}
 	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out}
-	if b.written || counted {
+	if b.written || counted || b.guard.passIsDue() {
 		w.pass = b.passing()
 	}
 	f := b.in.decide(ctx, w)
+	if f == nil && w.pass != nil {
+		b.guard.hasPassed()
+	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
 		b.counted = false
 	}

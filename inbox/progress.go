@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,6 +36,7 @@ type guard struct {
 	armed  bool
 	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing was.
 	from, to int64
+	passed   time.Time // when the progress was last moved
 }
 
 // unfinished is the range that an earlier process left.
@@ -63,6 +65,22 @@ func (g *guard) decided(outcomes []Outcome, offset int64) {
 		// What the row calls decided was not: the topic was made again, or its log is another one. So is the range.
 		g.from, g.to, g.armed = 0, 0, true
 	}
+}
+
+// progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be a
+// new version each, which a pinned snapshot keeps.
+const progressEvery = 10 * time.Second
+
+func (g *guard) passIsDue() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Since(g.passed) >= progressEvery
+}
+
+func (g *guard) hasPassed() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.passed = time.Now()
 }
 
 // guards are the guards of a handler.
@@ -114,6 +132,22 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 	}
 	g.loaded = true
 	return nil
+}
+
+// Progress is the offset up to which everything of a partition is decided for certain, by the database that the effects are
+// in; it may be some seconds behind. A group whose committed offset is ahead of it by more has been told of effects that this
+// database does not have: it was restored. known is false while the inbox has decided nothing of the partition.
+func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
+	var to int64
+	var attempts int32
+	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, topic, partition).Scan(&next, &to, &attempts)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("inbox: reading the progress of %s-%d: %w", topic, partition, err)
+	}
+	return next, true, nil
 }
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.

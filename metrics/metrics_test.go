@@ -273,6 +273,10 @@ func TestWorkerFigures(t *testing.T) {
 	if got := figure(t, registry, "effectonce_consumer_lost_records_total", ""); got != 4 {
 		t.Errorf("%v records lost, want 4", got)
 	}
+	m.Consumer().Forgotten(consumer.Forgotten{From: 5, To: 9, Applied: 3})
+	if got := figure(t, registry, "effectonce_consumer_forgotten_events_total", ""); got != 3 {
+		t.Errorf("%v events forgotten, want 3", got)
+	}
 }
 
 func TestBoth(t *testing.T) {

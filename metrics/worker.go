@@ -29,9 +29,9 @@ type inboxFigures struct {
 }
 
 type consumerFigures struct {
-	generations, outages, lost, resumed prometheus.Counter
-	handle                              prometheus.Histogram
-	from                                *status
+	generations, outages, lost, forgotten, resumed prometheus.Counter
+	handle                                         prometheus.Histogram
+	from                                           *status
 }
 
 // NewWorker registers the figures of a worker; consumerName is the inbox's, and the label "consumer" of each figure. It
@@ -80,6 +80,7 @@ func (f *consumerFigures) register(s *set) {
 	f.generations = s.counter("generations_total", "Times that the group assigned partitions to this process.")
 	f.outages = s.counter("outages_total", "Outages of Kafka that began.")
 	f.lost = s.counter("lost_records_total", "Records that Kafka removed before they were read.")
+	f.forgotten = s.counter("forgotten_events_total", "Events that were applied although the group had committed them: the database was restored.")
 	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that went on.")
 	f.handle = s.histogram("handle_seconds", "Time of the handler for one batch, retries and waits included.")
 	f.from = newStatus(s)
@@ -121,8 +122,9 @@ func (m *Worker) Consumer() consumer.Observer {
 		Handled: func(_ consumer.Partition, _ int, _ []inbox.Outcome, took time.Duration) {
 			f.handle.Observe(took.Seconds())
 		},
-		Resumed: func(consumer.Partition) { f.resumed.Inc() },
-		Lost:    func(l consumer.LostRange) { f.lost.Add(float64(l.To - l.From)) },
+		Resumed:   func(consumer.Partition) { f.resumed.Inc() },
+		Forgotten: func(g consumer.Forgotten) { f.forgotten.Add(float64(g.Applied)) },
+		Lost:      func(l consumer.LostRange) { f.lost.Add(float64(l.To - l.From)) },
 		Outage: func(up bool, _ error) {
 			if !up {
 				f.outages.Inc()

@@ -1,0 +1,83 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+)
+
+// progressing is a handler that keeps its own account of what it has decided, in the database of its effects.
+type progressing interface {
+	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
+}
+
+// behind is where to begin when the group has committed an offset: there, or where the handler's database is when that is
+// earlier. A database that was restored from a backup has forgotten effects whose offsets the group has committed; reading
+// them again costs duplicates, and not reading them would lose them. Usually the account is some seconds behind, which is
+// read again too. False: ctx ended.
+func (p *partition) behind(ctx context.Context, committed int64) (at int64, ok bool) {
+	h, ok := p.c.handler.(progressing)
+	if !ok || p.c.cfg.Behind == BehindIgnore {
+		return committed, true
+	}
+	wait := newBackOff()
+	for ctx.Err() == nil {
+		next, known, err := h.Progress(ctx, p.Topic, p.ID)
+		if err != nil {
+			p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
+			sleep(ctx, wait.NextBackOff())
+			continue
+		}
+		if !known || next >= committed {
+			return committed, true
+		}
+		first, _, ok := p.bounds(ctx)
+		if !ok {
+			return committed, false
+		}
+		if at = max(next, first); at >= committed {
+			return committed, true
+		}
+		if next < first {
+			p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no longer in the topic: "+
+				"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition", p.ID, "from", next, "to", first)
+		}
+		p.again = Forgotten{Partition: p.Partition, From: at, To: committed}
+		p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
+		return at, true
+	}
+	return committed, false
+}
+
+// remembered counts what was applied of the range that is read again, and says at its end when anything was: whoever restored
+// a database wants to know what has come back, and whoever did not must know that something is wrong.
+func (p *partition) remembered(events []event.Event, outcomes []inbox.Outcome) {
+	if p.again.To == 0 {
+		return
+	}
+	end := false
+	for i, o := range outcomes {
+		if events[i].Position.Offset >= p.again.To {
+			end = true
+			break
+		}
+		if o != inbox.Duplicate {
+			p.again.Applied++
+		}
+		end = events[i].Position.Offset == p.again.To-1
+	}
+	if !end {
+		return
+	}
+	done := p.again
+	p.again = Forgotten{}
+	if done.Applied == 0 {
+		return
+	}
+	p.c.cfg.Logger.Error("events were applied that the group had committed already: the database was restored from a backup, or the group's offset was moved forward by hand; "+
+		"nothing is doubled, see docs/restore.md", "topic", p.Topic, "partition", p.ID, "from", done.From, "to", done.To, "applied", done.Applied)
+	if p.c.cfg.Observer.Forgotten != nil {
+		p.c.cfg.Observer.Forgotten(done)
+	}
+}
