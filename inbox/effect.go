@@ -12,7 +12,7 @@ import (
 
 // Effect is what an event does. It runs inside the transaction that records the event's id, so that both are kept or
 // neither is; it must do everything through tx, and it may run again, see the package comment. Its error decides what
-// happens next: [Skip], [Terminal], [Retryable], or any other, which is retried and then given up.
+// happens next: [Skip], [Terminal], [Retryable], or any other, which is retried and then given up, as Config.OnFailure says.
 //
 // tx refuses Commit and Rollback; calling one fails the event. tx.Begin makes a savepoint, which may be committed and
 // rolled back as usual.
@@ -41,7 +41,7 @@ const (
 )
 
 // Terminal marks err as final: running the effect again cannot help. code says why in a machine's words, such as
-// "unknown_account"; it is what metrics and, later, the list of parked events show. A nil err stays nil.
+// "unknown_account"; it is what metrics and the list of parked events show. A nil err stays nil.
 func Terminal(code string, err error) error {
 	if err == nil {
 		return nil
@@ -76,7 +76,7 @@ func TerminalCode(err error) (string, bool) {
 
 // Types runs the effect of an event's type. The entry "*" is for types that are not in the map; func(...) error { return
 // inbox.Skip } there ignores them. Without it an unknown type is [Terminal] with [CodeUnknownType]: the event is neither
-// lost nor retried for ever, and halts its partition until a version that knows the type is deployed. m is not copied.
+// lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not copied.
 func Types(m map[string]Effect) Effect {
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		do := m[e.Type]

@@ -12,8 +12,8 @@ import (
 // Handle takes the next events of one partition in log order and returns an Outcome for each. It returns when every
 // event is decided, or with an error when it cannot go on; then the outcomes before the first Undecided are durable and
 // their offsets may be committed, and nothing from the first Undecided on may be. It retries what is worth retrying by
-// itself, for as long as ctx lives. An error that is a [*HaltError] says that an event keeps failing: the partition stops
-// there until somebody acts. Handlers of different partitions run at the same time.
+// itself, for as long as ctx lives. An error that is a [*HaltError] says that the partition stops at an event until
+// somebody acts. Handlers of different partitions run at the same time.
 type Handler interface {
 	Handle(ctx context.Context, events []event.Event) ([]Outcome, error)
 }

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -131,7 +130,7 @@ func optional(s *string) []byte {
 	if s == nil {
 		return nil
 	}
-	return slices.Concat([]byte{}, []byte(*s))
+	return append([]byte{}, *s...) // never nil
 }
 
 // someBytes are the bytes of a filter whose empty value means any.

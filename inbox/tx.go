@@ -91,7 +91,7 @@ func (g *guardTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	return g.conn.QueryRow(ctx, sql, args...)
 }
 
-// Conn is the connection below. Ending the transaction through it is found out afterwards and halts the partition.
+// Conn is the connection below. Ending the transaction through it is found out afterwards and fails the event.
 func (g *guardTx) Conn() *pgx.Conn {
 	g.touched = true
 	return g.conn
