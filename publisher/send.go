@@ -21,10 +21,12 @@ const (
 	repeatAfter = 50 * time.Millisecond
 )
 
-// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not sent.
+// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not sent,
+// unless maybe: then a request before the last may have written any of them.
 type outcome struct {
 	acked, tried int
 	err          error
+	maybe        bool
 }
 
 // sendGroup sends the events of one partition and writes their verdicts (nil is there already).
@@ -40,6 +42,9 @@ func (k *Kafka) sendGroup(ctx context.Context, g group, events []event.Event, ve
 	later := out.err // told to stop: true for all of them
 	if out.tried > 0 {
 		later = behind(out.err)
+		if out.maybe {
+			later = fmt.Errorf("publisher: topic %s partition %d: outcome unknown: an answer was lost before %v", g.to.topic.name, g.to.id, out.err)
+		}
 	}
 	for _, i := range rest[out.tried:] {
 		verdicts[i] = later
@@ -56,7 +61,7 @@ func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outc
 	defer k.pool.Put(b)
 
 	t := g.to.topic
-	acked, most := 0, len(g.order)
+	acked, most, maybe := 0, len(g.order), false
 	for acked < len(g.order) {
 		if err := k.halted(ctx); err != nil {
 			return outcome{acked: acked, err: stopped(err)}
@@ -67,9 +72,10 @@ func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outc
 		}
 		n := b.fill(events, g.order[acked:], limit, most)
 		if err := b.seal(time.Now()); err != nil {
-			return outcome{acked, n, err}
+			return outcome{acked, n, err, maybe}
 		}
-		first, err := k.produce(ctx, g.to, b)
+		first, lost, err := k.produce(ctx, g.to, b)
+		maybe = maybe || lost
 		if err == nil {
 			acked, most = acked+n, len(g.order)
 			continue
@@ -83,36 +89,41 @@ func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outc
 				most = max(first, 1)
 			}
 		case c == tooLarge, c == badRecord:
-			return outcome{acked, n, rejection(ScopeRecord, t.name, g.to.id, err)}
+			r := rejection(ScopeRecord, t.name, g.to.id, err)
+			r.maybe = maybe
+			return outcome{acked, n, r, maybe}
 		case c == topicRefuse:
-			return outcome{acked, n, rejection(ScopeTopic, t.name, g.to.id, err)}
+			r := rejection(ScopeTopic, t.name, g.to.id, err)
+			r.maybe = maybe
+			return outcome{acked, n, r, maybe}
 		default:
-			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name, g.to.id, err)}
+			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name, g.to.id, err), maybe}
 		}
 	}
 	return outcome{acked: acked}
 }
 
 // produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records that
-// the broker named as refused, or -1.
-func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int, err error) {
+// the broker named as refused, or -1. lost: the answer to an earlier request for it was lost, so the batch may be in the log
+// whatever err says.
+func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int, lost bool, err error) {
 	var waits backoff.BackOff
 	for {
 		first, err = k.attempt(ctx, to, b)
 		if err == nil {
-			return first, nil
+			return first, lost, nil
 		}
 		if k.cfg.Observer.Failed != nil {
 			k.cfg.Observer.Failed(to.topic.name, to.id, b.count, err)
 		}
 		c := classify(err)
 		if c == tooLarge || c == badRecord || c == topicRefuse {
-			return first, err
+			return first, lost, err
 		}
 		to.topic.doubt()
 		if c != misrouted && c != noTopic {
 			// The transport asks for metadata by itself soon; to start it over would disturb the other partitions.
-			return first, err
+			return first, lost, err
 		}
 		k.wire.refresh()
 		if waits == nil {
@@ -120,8 +131,9 @@ func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int
 				backoff.WithInitialInterval(repeatAfter), backoff.WithMultiplier(3)), repeats)
 		}
 		if !k.pause(ctx, waits.NextBackOff()) {
-			return first, err
+			return first, lost, err
 		}
+		lost = lost || answerLost(err)
 	}
 }
 

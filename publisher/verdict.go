@@ -26,17 +26,22 @@ var ErrNotSent = errors.New("not sent")
 // ErrClosed is matched by verdicts of a Kafka that was closed.
 var ErrClosed = errors.New("publisher: closed")
 
-// Rejection is a certain refusal: the event was not written, and will not be until something changes.
+// Rejection is a certain refusal: the event will not be written until something changes. Nor was it, but see MaybeWritten.
 type Rejection struct {
 	Topic     string
 	Partition int         // -1 when the topic as a whole refuses
 	Code      kafka.Error // the broker's error code
 	Err       error       // the broker's error with its own words
 	scope     string
+	maybe     bool
 }
 
 // Rejected is true: a refusal is certain.
 func (r *Rejection) Rejected() bool { return true }
+
+// MaybeWritten reports whether the answer to an earlier request of the same call was lost: the event was refused when it was
+// sent again, and the first one may have written it.
+func (r *Rejection) MaybeWritten() bool { return r.maybe }
 
 // Scope is ScopeRecord or ScopeTopic.
 func (r *Rejection) Scope() string { return r.scope }
@@ -130,6 +135,16 @@ func classify(err error) class {
 		return misrouted
 	}
 	return unknown
+}
+
+// answerLost reports whether a request that failed so may have been written: no broker has answered, and it was not the
+// transport that found nobody to send it to.
+func answerLost(err error) bool {
+	var code kafka.Error
+	if errors.As(err, &code) {
+		return classifyCode(code) == unknown || code == kafka.KafkaStorageError
+	}
+	return !errors.Is(err, protocol.ErrNoTopic) && !errors.Is(err, protocol.ErrNoPartition) && !errors.Is(err, protocol.ErrNoLeader)
 }
 
 func classifyCode(code kafka.Error) class {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/effectonce/effectonce/event"
@@ -156,6 +157,34 @@ func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 		var r *Rejection
 		if got := strings.Join(wrote, " "); got != "a b c d e" || !errors.As(verdicts[5], &r) || !errors.Is(verdicts[6], ErrNotSent) {
 			t.Errorf("%s: wrote %q, verdicts %v", name, got, verdicts)
+		}
+	}
+}
+
+// TestP4_ARefusalAfterALostAnswerSaysSo: the first request may have been written, the repeated one is refused. Neither the
+// refused event nor what stood behind it in that request is certain not to be in the log.
+func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"lost": true, "no leader": false} {
+		requests := 0
+		f := &fake{partitions: 1, err: protocol.ErrNoLeader}
+		if lost {
+			f.err = io.EOF
+		}
+		f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+			if requests++; requests == 1 {
+				return nil
+			}
+			if slices.Contains(r.values(), "bad") {
+				return code(kafka.InvalidRecord)
+			}
+			return &produce.ResponsePartition{}
+		}
+		verdicts := faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "a"), some("t", "k", "bad"), some("t", "k", "b")})
+		var r *Rejection
+		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten() != lost || r.RefusalCode() != "INVALID_RECORD" ||
+			verdicts[2] == nil || errors.Is(verdicts[2], ErrNotSent) == lost {
+			t.Errorf("%s: %v", name, verdicts)
 		}
 	}
 }

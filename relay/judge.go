@@ -35,6 +35,7 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 			continue
 		}
 		if topics[e.Topic] {
+			it.sent = it.sent || maybeWritten(verdicts[k])
 			it.fate, it.partition = held, it.group(wholeTopic)
 			continue
 		}
@@ -66,6 +67,7 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 
 // park is the fate of an event that was refused for certain.
 func (d *delivery) park(it *item, err error) {
+	it.sent = it.sent || maybeWritten(err)
 	code, reason := reasonOf(err)
 	it.fate, it.refusal = parked, &refusal{code, reason}
 }

@@ -15,7 +15,8 @@ import (
 // succeed until somebody changes something. Its method Scope() string, if it has one, says what is refused: "record" (the
 // event; the default) or "topic" (whatever goes there); its method RefusalCode() string gives operators a name to search
 // by. Any other error means that the outcome is unknown: it may have been written, and it will be sent again; a method
-// NotSent() bool that returns true says that this call, at least, did not send it.
+// NotSent() bool that returns true says that this call, at least, did not send it. A refusal whose method MaybeWritten() bool
+// returns true came after an attempt of the same call whose outcome is unknown.
 //
 // Events come in the order in which they must be written. A publisher must not send an event of a partition after
 // one of the same partition, of this or an earlier call, that is neither acked nor known never to be written late in its
@@ -58,6 +59,12 @@ func rejected(err error) (scope string, ok bool) {
 func notSent(err error) bool {
 	var n interface{ NotSent() bool }
 	return errors.As(err, &n) && n.NotSent()
+}
+
+// maybeWritten reports whether a refusal came after an attempt whose outcome is unknown.
+func maybeWritten(err error) bool {
+	var m interface{ MaybeWritten() bool }
+	return errors.As(err, &m) && m.MaybeWritten()
 }
 
 // longestReason bounds what is stored of a refusal.
