@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -19,12 +18,8 @@ type handler struct {
 	run    runner
 	guards guards
 
-	// waiting is the released event that answers Retryable, and since when.
-	waiting struct {
-		sync.Mutex
-		id    int64
-		since time.Time
-	}
+	// waiting are the releases that answer Retryable.
+	waiting releaseWaits
 }
 
 // Assigned is called by a consumer before the first Handle of a partition that it was given: the next batch is the first one

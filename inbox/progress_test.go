@@ -176,6 +176,24 @@ func TestP9_5_CountIsTakenBack(t *testing.T) {
 	}), e), repeat(inbox.Applied, 1))
 }
 
+// TestP9_5_ADatabaseThatIsAwayIsNotCounted: nor is a connection that is lost in a counted run.
+func TestP9_5_ADatabaseThatIsAwayIsNotCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.unfinished(0, 1, 0)
+	e, losses := some(1), 5
+	same(t, "outcome", handle(t, w.inbox(inbox.Config{CrashAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if p := w.progress(); p != [3]int64{0, 1, 1} {
+			t.Errorf("during the run %v", p)
+		}
+		if losses--; losses > 0 {
+			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+			return err
+		}
+		return write(ctx, tx, e)
+	}), e), repeat(inbox.Applied, 1))
+}
+
 // TestP9_5_ACountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it counts.
 func TestP9_5_ACountedRunIsAlone(t *testing.T) {
 	t.Parallel()

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -57,8 +59,8 @@ func (in *Inbox) release(ctx context.Context) error {
 	}
 	for _, r := range list {
 		h := in.releaser(r.topic)
-		if h == nil {
-			continue // the effect of that topic is in another process, or not there yet
+		if h == nil || !h.waiting.due(&r) {
+			continue // its effect is in another process, or not there yet; or it waits for something else
 		}
 		for {
 			more, err := h.releaseOne(ctx, r)
@@ -109,25 +111,62 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 		return false, f.err
 	}
 	if f != nil {
-		if _, ok := errors.AsType[*retryableError](f.err); ok && (in.cfg.MaxRetryFor < 0 || h.waited(head.id) < in.cfg.MaxRetryFor) {
-			in.uncountRelease(ctx, head.id)
-			return false, f.err
+		if _, ok := errors.AsType[*retryableError](f.err); ok {
+			if waited := h.waiting.later(&r, in.cfg.Backoff); in.cfg.MaxRetryFor < 0 || waited < in.cfg.MaxRetryFor {
+				in.uncountRelease(ctx, head.id)
+				return false, f.err
+			}
 		}
+		h.waiting.forget(&r)
 		h.tellReleased(e, Parked, f.err)
 		return false, in.failAgain(ctx, r, head, f.err, 1)
 	}
+	h.waiting.forget(&r)
 	h.tellReleased(e, outcome, nil)
 	return r.hash != nil, nil
 }
 
-// waited is for how long this process has tried to release an event that answers Retryable.
-func (h *handler) waited(id int64) time.Duration {
-	h.waiting.Lock()
-	defer h.waiting.Unlock()
-	if h.waiting.id != id {
-		h.waiting.id, h.waiting.since = id, time.Now()
+// releaseWaits paces releases whose effect answers Retryable.
+type releaseWaits struct {
+	mu sync.Mutex
+	of map[string]*releaseWait
+}
+
+type releaseWait struct {
+	since, until time.Time
+	pace         backoff.BackOff
+}
+
+func (r *released) name() string { return fmt.Sprintf("%x %d", r.hash, r.id) }
+
+// due reports whether a release may be tried now.
+func (w *releaseWaits) due(r *released) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wait := w.of[r.name()]
+	return wait == nil || !time.Now().Before(wait.until)
+}
+
+// later puts a release off, and says for how long it has been so.
+func (w *releaseWaits) later(r *released, first time.Duration) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of == nil {
+		w.of = map[string]*releaseWait{}
 	}
-	return time.Since(h.waiting.since)
+	wait := w.of[r.name()]
+	if wait == nil {
+		wait = &releaseWait{since: time.Now(), pace: pauses(first, 2*time.Minute, 2.3)}
+		w.of[r.name()] = wait
+	}
+	wait.until = time.Now().Add(wait.pace.NextBackOff())
+	return time.Since(wait.since)
+}
+
+func (w *releaseWaits) forget(r *released) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, r.name())
 }
 
 // countRelease locks, finds the head and counts its run, in a transaction of its own. Under the lock, and on a second look,

@@ -325,3 +325,38 @@ func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 	}
 	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[0].ID})
 }
+
+// TestP9_6_ReleaseRetryable: a release that answers Retryable waits and goes on by itself, until MaxRetryFor.
+func TestP9_6_ReleaseRetryable(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		most time.Duration
+		code string
+	}{"waits": {0, ""}, "gives up": {1, "unavailable"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			e := keyed("a", "a")
+			var runsOfIt atomic.Int64
+			in := w.inbox(quick(inbox.Config{CrashAttempts: 2, MaxRetryFor: c.most}))
+			h := in.Each(func(ctx context.Context, tx pgx.Tx, x event.Event) error {
+				switch n := runsOfIt.Add(1); {
+				case n == 1:
+					return inbox.Terminal("x", errBad)
+				case n < 6: // more often than CrashAttempts
+					return inbox.Retryable(errBad)
+				}
+				return write(ctx, tx, x)
+			})
+			same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 2))
+			w.releaseKey("a", 2)
+			runs(t, in)
+			if c.code != "" {
+				pgtest.AwaitSQL(t, w.DB, "select state = 'parked' and code = $1 from inbox_parked_key", c.code)
+				return
+			}
+			pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+			same(t, "effects", w.effects(), ids(e))
+		})
+	}
+}
