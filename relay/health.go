@@ -25,7 +25,8 @@ type health struct {
 	pausing   atomic.Bool  // something is paused
 	acked     atomic.Int64 // when anything was last acked, in nanoseconds since born; 0: never
 	born      time.Time
-	changed   chan struct{} // a place was closed
+	changed   chan struct{} // a place was closed: for who tries them
+	closing   chan struct{} // closed, and made anew, when a place is closed: for attempts that may be waiting for it
 
 	mu      sync.Mutex
 	failing map[place]time.Time // since when
@@ -42,7 +43,7 @@ type closure struct {
 
 func newHealth(holdAfter time.Duration) *health {
 	return &health{
-		holdAfter: holdAfter, born: time.Now(), changed: make(chan struct{}, 1),
+		holdAfter: holdAfter, born: time.Now(), changed: make(chan struct{}, 1), closing: make(chan struct{}),
 		failing: map[place]time.Time{}, closed: map[place]*closure{},
 	}
 }
@@ -101,11 +102,20 @@ func (h *health) shut(p place) bool {
 	c.next = c.since.Add(c.pause.NextBackOff())
 	h.closed[p] = c
 	h.settle()
+	close(h.closing)
+	h.closing = make(chan struct{})
 	select {
 	case h.changed <- struct{}{}:
 	default:
 	}
 	return true
+}
+
+// closings ends when a place is closed.
+func (h *health) closings() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.closing
 }
 
 // open ends a closure. It returns how long it lasted; false: there was none.

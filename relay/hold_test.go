@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -85,6 +86,68 @@ func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
 	if closed.Load() != 1 || reopened.Load() != 1 || drainedEvents.Load() != int64(waiting) {
 		t.Errorf("closed %d times, reopened %d, drained %d of %d", closed.Load(), reopened.Load(), drainedEvents.Load(), waiting)
 	}
+}
+
+// stuck is a broker whose dead partition takes one request at a time and does not answer it until it is told to.
+type stuck struct {
+	*broker
+	dead    int32
+	turn    chan struct{} // one may wait for the partition's answer, and nobody after it
+	waiting chan struct{}
+	answer  chan struct{}
+}
+
+func (s *stuck) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := make([]error, len(events))
+	var rest []event.Event
+	var at []int
+	verdict := error(nil)
+	for i := range events {
+		if s.partition(&events[i]) != s.dead {
+			rest, at = append(rest, events[i]), append(at, i)
+			continue
+		}
+		if verdict == nil {
+			verdict = s.wait(ctx)
+		}
+		verdicts[i] = verdict
+	}
+	for i, err := range s.broker.Publish(ctx, rest) {
+		verdicts[at[i]] = err
+	}
+	return verdicts
+}
+
+func (s *stuck) wait(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		<-s.answer
+		return errAway
+	default:
+	}
+	s.waiting <- struct{}{}
+	<-ctx.Done()
+	return errNotSent
+}
+
+// TestP4HoldFreesWhoWaits: two pumps send to a partition that takes one request at a time. When the first has found it dead,
+// the second does not wait for its own turn to find out.
+func TestP4HoldFreesWhoWaits(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	s := &stuck{broker: newBroker(2), dead: 1, turn: make(chan struct{}, 1), waiting: make(chan struct{}, 100), answer: make(chan struct{})}
+	appendTo(t, db, "payments", 2000, 200, 0)
+	stop := running(t, newRelay(t, db, s, config(func(c *relay.Config) { c.HoldAfter = time.Nanosecond; c.Lease = time.Minute })))
+	<-s.waiting
+	close(s.answer)
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n == 0 || n+len(s.events()) < 2000 {
+		t.Errorf("%d held, %d published", n, len(s.events()))
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	watermark(t, s.events())
 }
 
 // TestP4KeepsTheClaimWhenNothingAnswers: an outage of all of Kafka moves nothing.

@@ -30,7 +30,7 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 	d.sortOut(ctx)
 	attempts := 0
 	for len(d.todo) > 0 {
-		held, release := r.whileHeld(ctx, grants)
+		held, release := r.whileHeld(ctx, grants, r.health.closings())
 		if held.Err() != nil {
 			release()
 			result.late = ctx.Err() == nil
@@ -89,9 +89,12 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 // errLeaseOver ends an attempt whose lanes may be another relay's by now.
 var errLeaseOver = errors.New("relay: the lease ran out")
 
+// errClosing ends an attempt because a place was closed by another pump: it may be the one that this attempt waits for.
+var errClosing = errors.New("relay: a partition or topic is held from now on")
+
 // whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
-// renew the lease meanwhile move the end: a slow broker does not cost a lane.
-func (r *Relay) whileHeld(ctx context.Context, grants []grant) (held context.Context, release func()) {
+// renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not nil.
+func (r *Relay) whileHeld(ctx context.Context, grants []grant, closing <-chan struct{}) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
 	until, ok := r.lanes.deadline(grants)
 	if !ok || !time.Now().Before(until) {
@@ -105,6 +108,9 @@ func (r *Relay) whileHeld(ctx context.Context, grants []grant) (held context.Con
 		for {
 			select {
 			case <-held.Done():
+				return
+			case <-closing:
+				cancel(errClosing)
 				return
 			case <-timer.C:
 			}

@@ -57,7 +57,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 	for _, g := range found {
 		grants = append(grants, g)
 	}
-	held, release := r.whileHeld(ctx, grants)
+	held, release := r.whileHeld(ctx, grants, nil)
 	defer release()
 	if held.Err() != nil {
 		return nil
