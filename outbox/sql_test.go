@@ -172,3 +172,35 @@ func TestRefusedByGrantsSaysWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+// TestP1UnreadableRowsAreRefused: one row that a relay cannot read would stop its lanes for ever, so the tables refuse what
+// any language may try to write.
+func TestP1UnreadableRowsAreRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Outbox)
+	for table, due := range map[string]string{"outbox_event": "", "outbox_scheduled": ", due"} {
+		for _, c := range []struct{ column, value string }{
+			{"headers", `'{"a":["x"]}'`},
+			{"headers", `'{"a":[]}'`},
+			{"headers", `'{"a":{"b":"x"}}'`},
+			{"headers", `'{"a":null}'`},
+			{"headers", `'["x"]'`},
+			{"headers", `'{"ce_id":"x"}'`},
+			{"event_time", `'infinity'`},
+			{"event_time", `'-infinity'`},
+			{"event_time", `'4000-01-01 BC'`},
+			{"event_time", `'10000-01-02'`},
+			{"created_at", `'infinity'`},
+		} {
+			now := ""
+			if due != "" {
+				now = ", now()"
+			}
+			_, err := db.Pool.Exec(t.Context(), "insert into "+table+" (topic, type, "+c.column+due+") values ('t', 'T', "+c.value+now+")")
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) || refused.Code != "23514" {
+				t.Errorf("%s takes %s %s: %v", table, c.column, c.value, err)
+			}
+		}
+	}
+}
