@@ -28,7 +28,7 @@ import (
 const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
-// with no database behind it.
+// with no database behind it, "hold" drains beside a partition that may be dead.
 type job struct {
 	Kind        string
 	URL         string
@@ -39,6 +39,7 @@ type job struct {
 	ClaimEvents int
 	Compression string
 	Profile     string
+	Dead        bool // hold: one partition does not answer
 }
 
 // answer is what a child measured. Claim, publish and settle are sums over the pumps.
@@ -49,6 +50,7 @@ type answer struct {
 	Claims                 int
 	Claim, Publish, Settle float64 // seconds
 	SentBytes              int64   // of record batches, as they travelled
+	Others                 int     // hold: events of the other partitions
 }
 
 // child runs a job in a process of its own.
@@ -77,8 +79,11 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	work := drain
-	if j.Kind == "publish" {
+	switch j.Kind {
+	case "publish":
 		work = publishAll
+	case "hold":
+		work = holdChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)

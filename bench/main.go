@@ -3,7 +3,7 @@
 // machine to machine and from run to run; the ratios are what it is for.
 //
 //	go run .                    every case, five repeats
-//	go run . -only relay        one case: relay, inbox, memory or snapshot
+//	go run . -only relay        one case: relay, inbox, memory, hold or snapshot
 //	go run . -tune              look for ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
 package main
@@ -58,7 +58,7 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.only, "only", "", "one case: relay, inbox, memory or snapshot")
+	f.StringVar(&o.only, "only", "", "one case: relay, inbox, memory, hold or snapshot")
 	f.IntVar(&o.repeats, "repeats", 5, "how often the alternatives of a case take turns, after a warm-up turn")
 	f.IntVar(&o.events, "events", 300_000, "events of 512 bytes in a drain")
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
@@ -90,7 +90,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-const caseNames = "relay, inbox, memory, snapshot"
+const caseNames = "relay, inbox, memory, hold, snapshot"
 
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args)
@@ -120,6 +120,7 @@ func run(ctx context.Context, args []string) error {
 		{"relay", o.only == "" || o.only == "relay", relayCase},
 		{"inbox", o.only == "" || o.only == "inbox", inboxCase},
 		{"memory", o.memory || o.only == "memory", memoryCase},
+		{"hold", o.only == "" || o.only == "hold", holdCase},
 		{"snapshot", o.only == "snapshot", snapshotCase},
 	} {
 		if !c.on {

@@ -8,6 +8,13 @@ order by name`
 const queryEmptyOutbox = `-- bench: empty outbox
 truncate outbox_event, outbox_claim`
 
+const queryEmptyHeld = `-- bench: empty held
+truncate outbox_held, outbox_claim`
+
+// Beside the last few dead events, which a claim keeps while nothing else is acked.
+const queryAnyLeft = `-- bench: any left
+select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane and e.id = any (c.ids)))`
+
 const queryVacuumOutbox = `-- bench: vacuum outbox
 vacuum analyze outbox_event`
 

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+const (
+	nameAlive = "others, all alive"
+	nameDead  = "others, one partition dead"
+)
+
+// holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is theirs
+// alone, from the moment on that the relay holds the dead one (the first seconds, HoldAfter, every lane waits for it).
+func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
+	payload := payloads(distinct)
+	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside the one that may be dead", o.events, payloadSize, partitions))
+	for turn := range o.repeats + 1 {
+		for _, name := range []string{nameAlive, nameDead} {
+			topic, drop, err := s.topic(ctx, 0)
+			if err != nil {
+				return err
+			}
+			err = s.exec(ctx, queryEmptyHeld)
+			if err == nil {
+				err = s.fill(ctx, topic, o.events, payload)
+			}
+			var a answer
+			if err == nil {
+				a, err = child(ctx, job{Kind: "hold", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: name == nameDead})
+			}
+			drop()
+			if err != nil {
+				return err
+			}
+			rep.add(figure{Case: "hold", Name: name, Turn: turn, Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / a.Seconds})
+		}
+	}
+	rep.ratio("hold", nameDead, nameAlive, 0.9)
+	return s.exec(ctx, queryEmptyHeld)
+}
+
+// half is a publisher one of whose partitions may be dead.
+type half struct {
+	*publisher.Kafka
+	dead   bool
+	others atomic.Int64 // acked, beside the first partition
+}
+
+// deadOne is the partition that may be dead.
+const deadOne = 0
+
+func (h *half) Publish(ctx context.Context, events []event.Event) []error {
+	route, err := h.Route(ctx, events[0].Topic)
+	if err != nil {
+		return h.Kafka.Publish(ctx, events)
+	}
+	alive, at := make([]event.Event, 0, len(events)), make([]int, 0, len(events))
+	verdicts := make([]error, len(events))
+	others := 0
+	for i := range events {
+		first := route(&events[i]) == deadOne
+		if first && h.dead {
+			verdicts[i] = errors.New("no answer")
+			continue
+		}
+		if !first {
+			others++
+		}
+		alive, at = append(alive, events[i]), append(at, i)
+	}
+	for i, err := range h.Kafka.Publish(ctx, alive) {
+		if verdicts[at[i]] = err; err != nil {
+			others = 0 // a broker in trouble is no part of this case
+		}
+	}
+	h.others.Add(int64(others))
+	return verdicts
+}
+
+// holdChild drains until nothing is left in the outbox: everything is published or held.
+func holdChild(ctx context.Context, j job) (a answer, err error) {
+	kafka, err := newPublisher(j, nil)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = kafka.Close() }()
+	pool, err := pgxpool.New(ctx, j.URL)
+	if err != nil {
+		return a, err
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	to := &half{Kafka: kafka, dead: j.Dead}
+	type moment struct {
+		at     time.Time
+		others int64
+	}
+	var began atomic.Pointer[moment]
+	began.Store(&moment{at: time.Now()})
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1, Observer: relay.Observer{
+		Closed: func(string, int32, error) { began.Store(&moment{time.Now(), to.others.Load()}) },
+	}})
+	if err != nil {
+		return a, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	for left := true; left; {
+		select {
+		case err := <-ended:
+			return a, errors.Join(errors.New("the relay ended"), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if err := pool.QueryRow(ctx, queryAnyLeft).Scan(&left); err != nil {
+			return a, err
+		}
+	}
+	from := began.Load()
+	a.Seconds, a.Others = since(from.at), int(to.others.Load()-from.others)
+	cancel()
+	if err := <-ended; err != nil && !errors.Is(err, relay.ErrNotDrained) {
+		return a, err
+	}
+	return a, nil
+}
