@@ -59,7 +59,7 @@ type claiming struct {
 	drains   drains
 	all      laneSet // every lane
 	reserve  laneSet // lanes that need numbers
-	plain    laneSet // lanes with nothing beside the outbox
+	plain    laneSet // lanes with no marks
 	marked   laneSet // lanes that may have marks, or of which nothing is known
 	lists    laneSet
 	draining laneSet
@@ -161,7 +161,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.draining.add(l)
 		case l.work == takeList:
 			k.lists.add(l)
-		case known:
+		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
 		default:
 			k.marked.add(l)

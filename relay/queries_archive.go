@@ -28,17 +28,22 @@ drop table if exists {schema}outbox_archive_{day}`
 delete from {schema}outbox_archive_default d
 where d.ctid = any (array(select o.ctid from {schema}outbox_archive_default o where o.published_at < $1 limit $2))`
 
-	// As settle, into the archive. Rows are found one by one, for the number that each has.
+	// As settle, into the archive, each row with the number that it has.
 	sqlSettleArchived = `-- relay: settle archived
-with own as (
-	delete from {schema}outbox_claim c
-	using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
-	where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
-	returning c.lane, c.ids, c.seqs
+with own as materialized (
+	select f.lane, c.entry, c.ids, c.seqs
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	cross join lateral (
+		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
+	cross join lateral (
+		select c.ctid as entry, c.ids, c.seqs from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+), entries as (
+	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
+), found as materialized (
+	select r.ctid as row, u.seq from own cross join lateral unnest(own.ids, own.seqs) u (id, seq) cross join lateral (
+		select e.ctid from {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r
 ), gone as (
-	delete from {schema}outbox_event e
-	using (select o.lane, u.id, u.seq from own o cross join lateral unnest(o.ids, o.seqs) u (id, seq)) k
-	where e.lane = k.lane and e.id = k.id
+	delete from {schema}outbox_event e using found k where e.ctid = k.row
 	returning e.*, k.seq
 ), kept as (
 	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers,

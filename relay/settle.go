@@ -17,8 +17,9 @@ import (
 type settling struct {
 	epoch string
 	lanes []laneClaim
-	plain laneKeys // lanes of which everything is acked and stands in the outbox: one statement does it all
-	mixed laneKeys
+	plain laneKeys // lanes of which everything stands in the outbox: what is not acked moves, and the rest of the entry is deleted
+	moved laneKeys // those of them of which something moves
+	mixed laneKeys // lanes with events that stand beside the outbox: each is named
 	count outcome
 	added map[int16][]place // groups that lanes have after it
 	parks map[int16]bool    // lanes that have something parked after it
@@ -56,6 +57,10 @@ type laneKeys struct {
 
 func (k *laneKeys) add(l *laneClaim) {
 	k.lanes, k.fences, k.firsts = append(k.lanes, l.lane), append(k.fences, l.fence), append(k.firsts, l.first)
+}
+
+func concat(a, b *laneKeys) laneKeys {
+	return laneKeys{slices.Concat(a.lanes, b.lanes), slices.Concat(a.fences, b.fences), slices.Concat(a.firsts, b.firsts)}
 }
 
 // outcome counts events by what a settle did with them.
@@ -117,39 +122,45 @@ func (r *Relay) more(l *laneState, rows bool) bool {
 // gather sorts the events of complete lanes by their fates.
 func (set *settling) gather(c *claim) {
 	at := make(map[int16]*laneClaim, len(set.lanes))
-	mixed := make(map[int16]bool, len(set.lanes))
+	mixed, moves := make(map[int16]bool, len(set.lanes)), make(map[int16]bool, len(set.lanes))
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		at[l.lane] = l
 		mixed[l.lane] = l.work != takeNew
 	}
 	for i := range c.items {
-		it := &c.items[i]
-		if it.from != fromOutbox || it.fate != acked {
-			mixed[c.events[i].Position.Lane] = true
-		}
+		it, lane := &c.items[i], c.events[i].Position.Lane
+		mixed[lane] = mixed[lane] || it.from != fromOutbox
+		moves[lane] = moves[lane] || it.fate != acked
 	}
 	for i := range set.lanes {
-		if l := &set.lanes[i]; mixed[l.lane] {
+		switch l := &set.lanes[i]; {
+		case mixed[l.lane]:
 			set.mixed.add(l)
-		} else {
+		default:
 			set.plain.add(l)
-			set.count.acked += l.count
+			if moves[l.lane] {
+				set.moved.add(l)
+			} else {
+				set.count.acked += l.count
+			}
 		}
 	}
 	for i := range c.items {
-		if l := at[c.events[i].Position.Lane]; l != nil && mixed[l.lane] {
-			set.gatherOne(c, i, l)
+		if l := at[c.events[i].Position.Lane]; l != nil && (mixed[l.lane] || moves[l.lane]) {
+			set.gatherOne(c, i, l, mixed[l.lane])
 		}
 	}
 }
 
-func (set *settling) gatherOne(c *claim, i int, l *laneClaim) {
+func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 	e, it := &c.events[i], &c.items[i]
 	switch it.fate {
 	case acked:
-		set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
-		set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
+		if named {
+			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
+			set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
+		}
 		set.count.acked++
 		switch it.from {
 		case fromHeld:
@@ -208,26 +219,27 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	settled = make(map[int16]bool, len(set.lanes))
 	read := func(rows pgx.Rows) error { return eachLane(rows, func(lane int16) { settled[lane] = true }) }
-	both := laneKeys{lanes: slices.Concat(set.plain.lanes, set.mixed.lanes), fences: slices.Concat(set.plain.fences, set.mixed.fences)}
+	all, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, both.lanes, both.fences, r.owner)
+		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
+		// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
+		if len(set.acked.lanes) > 0 {
+			r.queueAcked(b, set, &set.mixed)
+		}
+		if p := &set.park; len(p.lanes) > 0 {
+			b.Queue(r.q.settlePark, open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
+		}
+		if p := &set.park; len(p.key) > 0 {
+			b.Queue(r.q.settleBehind, open.lanes, open.fences, r.owner, open.firsts, p.tenant, p.topic, p.key)
+		}
+		if h := &set.hold; len(h.lanes) > 0 {
+			b.Queue(r.q.settleHold, open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
+		}
+		// What is left of an entry in the outbox now is acked.
 		if k := &set.plain; len(k.lanes) > 0 {
 			r.queueSettled(b, set, k).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
-			// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
-			if len(set.acked.lanes) > 0 {
-				r.queueAcked(b, set, k)
-			}
-			if p := &set.park; len(p.lanes) > 0 {
-				b.Queue(r.q.settlePark, k.lanes, k.fences, r.owner, k.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
-			}
-			if p := &set.park; len(p.key) > 0 {
-				b.Queue(r.q.settleBehind, k.lanes, k.fences, r.owner, k.firsts, p.tenant, p.topic, p.key)
-			}
-			if h := &set.hold; len(h.lanes) > 0 {
-				b.Queue(r.q.settleHold, k.lanes, k.fences, r.owner, k.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
-			}
 			b.Queue(r.q.settleEntries, k.lanes, k.fences, r.owner, k.firsts).Query(read)
 		}
 	}))
