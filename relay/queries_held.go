@@ -12,19 +12,19 @@ select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
-	// The topics and partitions that a lane holds events of, each found by one step in the index.
+	// The topics and partitions that the lanes hold events of. Each group of the table is one step in the index.
 	sqlLookHeld = `-- relay: look held
 with recursive g as (
-	select n.* from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
-	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	cross join lateral (
-		select h.lane, h.topic, h.partition from {schema}outbox_held h where h.lane = l.lane order by h.topic, h.partition limit 1) n
+	select n.* from (
+		select h.topic, h.partition, h.lane from {schema}outbox_held h order by h.topic, h.partition, h.lane limit 1) n
 	union all
 	select n.* from g cross join lateral (
-		select h.lane, h.topic, h.partition from {schema}outbox_held h
-		where h.lane = g.lane and (h.topic, h.partition) > (g.topic, g.partition) order by h.topic, h.partition limit 1) n
+		select h.topic, h.partition, h.lane from {schema}outbox_held h
+		where (h.topic, h.partition, h.lane) > (g.topic, g.partition, g.lane) order by h.topic, h.partition, h.lane limit 1) n
 )
-select lane, topic, partition from g`
+select g.lane, g.topic, g.partition
+from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
 	// (PROTOCOL P4).
