@@ -57,10 +57,11 @@ type claiming struct {
 	paused   []string
 	moved    map[int16]int64 // scheduled events that came due
 	drains   drains
-	all      laneSet // every lane
-	reserve  laneSet // lanes that need numbers
-	plain    laneSet // lanes with no marks
-	marked   laneSet // lanes that may have marks, or of which nothing is known
+	all      laneSet  // every lane
+	settled  laneKeys // entries that must be gone
+	reserve  laneSet  // lanes that need numbers
+	plain    laneSet  // lanes with no marks
+	marked   laneSet  // lanes that may have marks, or of which nothing is known
 	lists    laneSet
 	draining laneSet
 	open     laneSet // lanes that may have an open entry
@@ -94,12 +95,21 @@ type drains struct {
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
 func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {
+	// A connection that is opened now may be one to a server that has crashed since the lanes were picked.
+	if err := s.open(ctx); err != nil {
+		return nil, nil, pgerr.CommitUnknown(err), err
+	}
+	r.lanes.renew(grants)
 	began, ids := r.clock(), ""
 	k := r.claiming(s, grants)
 	for _, g := range grants {
 		ids = g.ids
 	}
 	if err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { k.queue(b, ids) })); err != nil {
+		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlTakenBack: over another connection, every lane reads its journal
+			r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
+			return r.claim(ctx, s, grants)
+		}
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
 	r.pauses(k.paused)
@@ -155,6 +165,8 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		}
 		if g.fresh {
 			k.open.add(l)
+		} else if g.settled != 0 {
+			k.settled.add(&laneClaim{grant: g, first: g.settled})
 		}
 		switch l.work = k.workFor(l); {
 		case l.work == drain:
@@ -226,6 +238,9 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	b.Queue(q.lock, k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
+	if s := &k.settled; len(s.lanes) > 0 {
+		b.Queue(q.takenBack, s.lanes, s.fences, me, s.firsts)
+	}
 	if len(k.reserve.lanes) > 0 {
 		b.Queue(q.reserve, k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}

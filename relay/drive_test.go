@@ -79,3 +79,6 @@ func (d *Driver) Reconnect(ctx context.Context) error {
 	d.s.close()
 	return d.s.open(ctx)
 }
+
+// Disconnect ends the connection that claims go over: the next claim opens one.
+func (d *Driver) Disconnect() { d.s.close() }

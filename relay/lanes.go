@@ -18,6 +18,7 @@ type laneState struct {
 	// back starts a new one, or numbers could go back (PROTOCOL P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
+	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
 	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
@@ -41,6 +42,7 @@ type grant struct {
 	fence     int64
 	next, end int64
 	floor     int64
+	settled   int64
 	ids       string // the numbering that floor is in
 	fresh     bool
 	reads     int // of laneTable.reads
@@ -117,11 +119,25 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.busy = true
 		l.turn++
 		out = append(out, grant{
-			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
+			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
 			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn,
 		})
 	}
 	return out
+}
+
+// renew brings grants up to what is known now of whether the journal must be read again.
+func (t *laneTable) renew(grants []grant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range grants {
+		g := &grants[i]
+		if l := t.owned[g.lane]; l == nil || l.fence != g.fence {
+			g.fresh, g.floor = true, 0
+		} else {
+			g.fresh, g.floor, g.ids, g.reads = l.fresh || l.read != t.reads, l.floor, t.ids, t.reads
+		}
+	}
 }
 
 // update changes a lane if it is still the one of the fence.

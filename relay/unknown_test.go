@@ -77,3 +77,43 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	}
 	everyKey(t, b, 20, 40)
 }
+
+// TestP3_2_ASettleThatACrashTookBack: settles do not wait for the disk. When the server has crashed, the last entry of a lane
+// may be open again, and its events above the floor; they are sent again under their numbers, whoever hides the crash.
+func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
+	t.Parallel()
+	for name, hide := range map[string]func(f *floors){
+		"behind a pooler":                         func(*floors) {},
+		"while the pump had no connection":        func(f *floors) { f.Disconnect() },
+		"and the lane has marks":                  nil,
+		"while other connections were made again": func(f *floors) { f.must(f.Reconnect(t.Context())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := driven(t, outboxDB(t))
+			const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value select $1, $2, 'payments', 'k', 'T', '0'`
+			f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
+			if hide == nil {
+				f.db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, reason, code)
+					select lane, '', 'payments', 'other', 'r', 'C' from outbox_event`)
+			}
+			f.drain()
+			e := f.to.events()[0]
+			f.db.Exec(t, row, 1, e.ID)
+			f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane, e.Position.Seq)
+			f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '1')`)
+			if hide != nil {
+				hide(f)
+			}
+			f.drain()
+			log := f.to.events()
+			numbered(t, log)
+			if len(log) != 3 || log[1].ID != e.ID || log[1].Position.Seq != e.Position.Seq || log[2].Position.Seq <= e.Position.Seq {
+				t.Errorf("published: %+v", log)
+			}
+			if n := pgtest.One[int](t, f.db, `select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
+				t.Errorf("%d rows are left", n)
+			}
+		})
+	}
+}

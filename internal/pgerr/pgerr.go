@@ -25,6 +25,7 @@ const (
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	DuplicateTable        = "42P07"
+	DivisionByZero        = "22012"
 	InsufficientPrivilege = "42501"
 	ObjectNotInState      = "55000"
 	ReadOnlyTransaction   = "25006"
