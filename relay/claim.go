@@ -32,6 +32,7 @@ type claim struct {
 	lanes  []laneClaim
 	events []event.Event // lane by lane, each in sequence order
 	items  []item        // of the events
+	paused []string      // topics, as of its transaction
 }
 
 // work is what a claim does for a lane: one thing at a time, in turn while there are several.
@@ -118,6 +119,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		r.durable(began)
 	}
 	c = k.c
+	c.paused = k.paused
 	c.sort()
 	c.number(k.at)
 	kept := c.lanes[:0]

@@ -84,6 +84,12 @@ func (d *delivery) place(ctx context.Context, e *event.Event) place {
 // sortOut holds, before anything is sent, what cannot go now: for a closed place, or behind what is held already.
 func (d *delivery) sortOut(ctx context.Context) {
 	closed := d.r.health.snapshot()
+	for _, topic := range d.c.paused { // somebody who read earlier may have spoken later
+		if closed == nil {
+			closed = map[place]bool{}
+		}
+		closed[place{topic, wholeTopic}] = true
+	}
 	lanes := make(map[int16]*laneClaim, len(d.c.lanes))
 	some := len(closed) > 0
 	for i := range d.c.lanes {

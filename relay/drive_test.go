@@ -82,3 +82,6 @@ func (d *Driver) Reconnect(ctx context.Context) error {
 
 // Disconnect ends the connection that claims go over: the next claim opens one.
 func (d *Driver) Disconnect() { d.s.close() }
+
+// Unpause is the late news of somebody who read what is paused before a topic was.
+func Unpause(r *Relay) { r.pauses(nil) }

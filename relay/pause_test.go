@@ -190,3 +190,20 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 		t.Errorf("a replay has made new ids: %d", n)
 	}
 }
+
+// TestP4PauseIsTheClaims: pumps and prober read what is paused each in its own time. Whoever read it before the pause and
+// says so after a claim that follows it does not make that claim send.
+func TestP4PauseIsTheClaims(t *testing.T) {
+	t.Parallel()
+	var f *floors
+	f = driven(t, outboxDB(t), func(c *relay.Config) {
+		c.Observer.Claimed = func(int, int, time.Duration) { relay.Unpause(f.Relay()) }
+	})
+	f.must(operator(t, f.db).PauseTopic(t.Context(), "payments", "a drill"))
+	f.db.Exec(t, insertOne)
+	n, err := f.Step(t.Context())
+	f.must(err)
+	if held := pgtest.One[int](t, f.db, `select count(*) from outbox_held where topic = 'payments' and partition = -1 and not sent`); n != 0 || held != 1 {
+		t.Errorf("%d events of a paused topic were sent, %d are held", n, held)
+	}
+}
