@@ -2,12 +2,14 @@ package relay_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -173,6 +175,46 @@ func TestReplayInBatchesAtARate(t *testing.T) {
 	}
 	if n := pgtest.One[int](t, db, `select count(distinct message_id) from outbox_event`); n != 1200 {
 		t.Errorf("%d events", n)
+	}
+}
+
+// TestReplayDoesNotMeetItself: what it publishes is archived again, and is not chosen again, neither by a replay whose end lies
+// in the future nor by one that goes on.
+func TestReplayDoesNotMeetItself(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	for i := range 8 {
+		archivedAt(t, db, time.Now().Add(-time.Hour), "k", fmt.Sprint(i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	to.verdict = func(call int, _ event.Event) error {
+		if call == 3 {
+			cancel()
+		}
+		return nil
+	}
+	// Each batch is one event, and all that it publishes is in the archive before the next.
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 3 })))
+	choice := relay.Replay{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments", Rate: 4}
+	o := operator(t, db)
+	first, err := o.Replay(ctx, choice, "r")
+	if err == nil || first.Events < 3 || first.Events > 7 || first.To.After(time.Now().Add(30*time.Second)) {
+		t.Fatalf("first %+v, %v", first, err)
+	}
+	drained(t, db)
+	choice.After, choice.To, choice.Rate = first.Last, first.To, 0
+	second, err := o.Replay(t.Context(), choice, "r")
+	if err != nil || first.Events+second.Events != 8 || second.To != first.To {
+		t.Errorf("first %+v, second %+v, %v", first, second, err)
+	}
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 8)
+	if to.count() != 8 {
+		t.Errorf("%d events published", to.count())
 	}
 }
 

@@ -107,19 +107,22 @@ with chosen as materialized (
 )
 select count(*), coalesce(max(pos), 0) from chosen`
 
+	sqlReplayEnd = `-- relay: replay end
+select least($1::timestamptz, clock_timestamp())`
+
 	sqlReplayRoom = `-- relay: replay room
 select count(*) < $1 from (select from {schema}outbox_event limit $1) e`
 )
 
 // archiveQueries are the statements of the archive with their schema.
 type archiveQueries struct {
-	prefix, days, lock, clean, plan, head, replay, room string
+	prefix, days, lock, clean, plan, head, replay, end, room string
 }
 
 func newArchiveQueries(prefix string) archiveQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return archiveQueries{
 		prefix: prefix, days: q(sqlArchiveDays), lock: q(sqlArchiveLock), clean: q(sqlCleanArchive),
-		plan: q(sqlReplayPlan), head: q(sqlReplayHead), replay: q(sqlReplay), room: q(sqlReplayRoom),
+		plan: q(sqlReplayPlan), head: q(sqlReplayHead), replay: q(sqlReplay), end: q(sqlReplayEnd), room: q(sqlReplayRoom),
 	}
 }

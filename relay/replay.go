@@ -21,14 +21,15 @@ const (
 
 // Replay chooses archived events to publish once more.
 type Replay struct {
-	// From and To bound when the events were published, To excluded. From is required. A zero To is now: what the replay
-	// itself publishes, which is archived again, must not be chosen again.
+	// From and To bound when the events were published, To excluded. From is required. A To that is zero or in the future is
+	// now, by the database's clock: what the replay itself publishes, which is archived again, must not be chosen again.
 	From, To time.Time
 	Topic    string  // required
 	Key      *string // nil: any
 	Tenant   *string // nil: any
 	Type     string  // empty: any
-	// After is where an earlier replay of the same choice has stopped (Replayed.Last). 0: from the beginning.
+	// After is where an earlier replay of the same choice has stopped (Replayed.Last). 0: from the beginning. To go on, give
+	// its Replayed.To as well: what it has published again was published after that.
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
@@ -74,6 +75,8 @@ type ReplayEvent struct {
 type Replayed struct {
 	Events int64 `json:"events"`
 	Last   int64 `json:"last"` // place in the archive of the last one; Replay.After goes on behind it
+	// To is where the choice ended: Replay.To, or when the replay began.
+	To time.Time `json:"to"`
 }
 
 // PlanReplay counts what a Replay would publish and shows its first events. It changes nothing and may take long: the
@@ -112,19 +115,20 @@ func (c Replay) args(now time.Time) []any {
 // without deduplication sees them twice.
 //
 // It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that ended
-// early, Last tells where to go on (Replay.After); the error of an unknown commit may have repeated at most one batch. The
+// early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have repeated at most one batch. The
 // audit has one row at the beginning and one at the end.
 func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done Replayed, err error) {
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
 	}
-	if choice.To.IsZero() {
-		choice.To = time.Now()
+	done.Last = choice.After
+	if choice.To, err = o.replayEnd(ctx, choice.To); err != nil {
+		return done, fmt.Errorf("relay: replay: finding its end: %w", err)
 	}
+	done.To = choice.To
 	if err := o.replayAudit(ctx, "replay", choice, done, reason, nil); err != nil {
 		return done, err
 	}
-	done.Last = choice.After
 	err = o.replay(ctx, choice, &done)
 	// The audit's own context: a replay that is cut short is exactly what should stand there.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -136,6 +140,25 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 		return done, fmt.Errorf("relay: replay: after %d events, the last at %d: %w", done.Events, done.Last, err)
 	}
 	return done, nil
+}
+
+// replayEnd is to, or now if that comes first. Under the locks of all lanes: what a settle under way has archived before now
+// would be seen, or not, by chance.
+func (o *Operator) replayEnd(ctx context.Context, to time.Time) (end time.Time, err error) {
+	var until *time.Time
+	if !to.IsZero() {
+		until = &to
+	}
+	err = pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, o.fence.lockLanes); err != nil {
+			return fmt.Errorf("locking the lanes: %w", err)
+		}
+		return tx.QueryRow(ctx, o.archive.end, until).Scan(&end)
+	})
+	return end, err
 }
 
 func (o *Operator) replay(ctx context.Context, choice Replay, done *Replayed) error {

@@ -51,7 +51,7 @@ type replayCommand struct {
 	Key     *string       `shown:"all" help:"Only this key."`
 	Tenant  *string       `shown:"all" help:"Only this tenant."`
 	Type    string        `shown:"all" help:"Only this type."`
-	After   int64         `default:"0" help:"Go on behind this place, which a replay that ended early has told."`
+	After   int64         `default:"0" help:"Go on behind this place, which a replay that ended early has told, together with its --to."`
 	Rate    int           `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
 	DryRun  bool          `help:"Count them, show the first ten, and change nothing."`
 	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
@@ -98,8 +98,11 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 		return writePlan(p.stdout, plan)
 	}
 	done, err := o.Replay(ctx, choice, c.Reason)
-	if err != nil {
-		return outboxError(fmt.Errorf("%w (go on with --after %d)", err, done.Last))
+	switch {
+	case err != nil && done.To.IsZero(): // it has not begun
+		return outboxError(err)
+	case err != nil:
+		return outboxError(fmt.Errorf("%w (go on with --after %d --to %s)", err, done.Last, done.To.UTC().Format(time.RFC3339Nano)))
 	}
 	if c.JSON {
 		return writeJSON(p.stdout, done)
