@@ -63,28 +63,35 @@ func (h *health) ack(where func() map[place]bool) {
 	h.settle()
 }
 
-// fail notes an attempt, begun at a time, that left events of a place without an ack. It reports true when the place has
-// failed for long enough while others answer: from now on it is closed.
+// fail notes an attempt, begun at a time, that left events of places without an ack. It returns those that have failed for
+// long enough while others answer: from now on they are closed.
 //
 // Others answer when something was acked since the place began to fail: it was not this one. Where nothing else was
 // tried meanwhile, they count as answering if they ever did and none of them is in trouble too: a cluster that is away
 // shows itself by the second place, and then the claim is kept.
-func (h *health) fail(p place, began time.Time) (closed bool) {
+func (h *health) fail(places map[place]error, began time.Time) (closed []place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since, ok := h.failing[p]
-	if !ok {
-		since = began
-		h.failing[p] = since
+	for p := range places { // all of them, before any is judged by how the others do
+		if _, ok := h.failing[p]; !ok {
+			h.failing[p] = began
+		}
 	}
 	h.settle()
 	acked := time.Duration(h.acked.Load())
-	othersAnswer := acked > since.Sub(h.born) || (acked > 0 && len(h.failing) == 1 && len(h.closed) == 0)
-	if h.holdAfter < 0 || time.Since(since) < h.holdAfter || !othersAnswer {
-		return false
+	alone := acked > 0 && len(h.failing) == 1 && len(h.closed) == 0
+	for p := range places {
+		since := h.failing[p]
+		othersAnswer := acked > since.Sub(h.born) || alone
+		if h.holdAfter < 0 || time.Since(since) < h.holdAfter || !othersAnswer {
+			continue
+		}
+		delete(h.failing, p)
+		if h.shut(p) {
+			closed = append(closed, p)
+		}
 	}
-	delete(h.failing, p)
-	return h.shut(p)
+	return closed
 }
 
 // refuse closes a topic. It reports whether it was open.

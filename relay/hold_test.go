@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -177,6 +178,36 @@ func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
 }
 
 // TestP4NeverHoldsWhenToldSo: HoldAfter below zero.
+// TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed for
+// long enough, and none of them may be judged before the others are known to fail, too.
+func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) {
+		c.Lease, c.HoldAfter = time.Hour, 1
+		c.Observer.Closed = func(topic string, partition int32, _ error) { t.Errorf("%s/%d is held", topic, partition) }
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	fill(t, db, 100, 20)
+	if n, err := d.Step(t.Context()); n != 100 || err != nil {
+		t.Fatal(n, err)
+	}
+	calls := 0
+	b.set(func(*event.Event, int32) answer {
+		if calls++; calls > 4 { // the first attempt tries each partition once
+			return answer{}
+		}
+		return answer{err: errors.New("does not answer")}
+	})
+	fill(t, db, 100, 20)
+	if n, err := d.Step(t.Context()); n != 100 || err != nil {
+		t.Errorf("%d events were published, %v", n, err)
+	}
+}
+
 func TestP4NeverHoldsWhenToldSo(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)

@@ -55,10 +55,8 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 		}
 	}
 	if counts {
-		for at, err := range failing {
-			if d.r.health.fail(at, began) {
-				d.r.closed(at, err)
-			}
+		for _, at := range d.r.health.fail(failing, began) {
+			d.r.closed(at, failing[at])
 		}
 	}
 	d.holdClosed(ctx)
