@@ -64,7 +64,7 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 	if strings.TrimSpace(reason) == "" {
 		return fmt.Errorf("relay: %s: give a reason: it goes into the audit", action)
 	}
-	err := pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+	err := o.begin(ctx, func(tx pgx.Tx) error {
 		a, err := change(tx)
 		if err != nil {
 			return err
@@ -76,6 +76,20 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		return fmt.Errorf("relay: %s: %w", action, err)
 	}
 	return nil
+}
+
+// operatorPause is how long a person's process may be silent within a transaction. It has lanes locked, and the relays wait:
+// a laptop that falls asleep must not keep them.
+const operatorPause = "10s"
+
+// begin runs a transaction that does not outlive a process that falls silent.
+func (o *Operator) begin(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, o.q.attentive, operatorPause); err != nil {
+			return err
+		}
+		return do(tx)
+	})
 }
 
 // Edit is what EditParked changes; nil fields stay as they are.

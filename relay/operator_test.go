@@ -134,3 +134,19 @@ func TestOperatorSaysWhatIsMissing(t *testing.T) {
 		t.Error("a bad schema was accepted")
 	}
 }
+
+// TestOperatorThatFallsSilentKeepsNoLane: a person's process may stop in the middle of a change, which has a lane locked.
+func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	parkedRow(t, db, 7, "k", true, false)
+	db.Exec(t, `create function seen() returns trigger language plpgsql as $$ begin
+		new.detail = jsonb_build_object('pause', current_setting('idle_in_transaction_session_timeout')); return new; end $$`)
+	db.Exec(t, `create trigger seen before insert on outbox_audit for each row execute function seen()`)
+	if err := operator(t, db).ReleaseEvent(t.Context(), 7, "r"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pgtest.One[string](t, db, `select detail->>'pause' from outbox_audit`); got != "10s" {
+		t.Errorf("the transaction may be idle for %s", got)
+	}
+}

@@ -28,6 +28,9 @@ order by k.since, k.key_hash limit $6`
 select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at)
 from {schema}outbox_held group by topic, partition order by topic, partition`
 
+	sqlAttentive = `-- relay: attentive
+select set_config('idle_in_transaction_session_timeout', $1, true)`
+
 	sqlLockParked = `-- relay: lock parked
 select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked where id = $1 limit 1) for update`
 
@@ -78,7 +81,7 @@ from {schema}outbox_audit order by id desc limit $1`
 // operatorQueries are the statements of an Operator with their schema.
 type operatorQueries struct {
 	parked, blockedKeys, heldCounts, lockParked, lockKey, edit, releaseKey, releaseEvent, discardEvent, discardKey,
-	unmarkEmpty, audit, auditLog string
+	unmarkEmpty, audit, auditLog, attentive string
 }
 
 func newOperatorQueries(schema string) (*operatorQueries, error) {
@@ -91,6 +94,6 @@ func newOperatorQueries(schema string) (*operatorQueries, error) {
 		parked: q(sqlParked), blockedKeys: q(sqlBlockedKeys), heldCounts: q(sqlHeldCounts), lockParked: q(sqlLockParked),
 		lockKey: q(sqlLockKey), edit: q(sqlEditParked), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
 		discardEvent: q(sqlDiscardEvent), discardKey: q(sqlDiscardKey), unmarkEmpty: q(sqlUnmarkEmpty),
-		audit: q(sqlAudit), auditLog: q(sqlAuditLog),
+		audit: q(sqlAudit), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
 	}, nil
 }

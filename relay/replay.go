@@ -149,7 +149,7 @@ func (o *Operator) replayEnd(ctx context.Context, to time.Time) (end time.Time, 
 	if !to.IsZero() {
 		until = &to
 	}
-	err = pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+	err = o.begin(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
 			return err
 		}
