@@ -85,3 +85,8 @@ func (d *Driver) Disconnect() { d.s.close() }
 
 // Unpause is the late news of somebody who read what is paused before a topic was.
 func Unpause(r *Relay) { r.pauses(nil) }
+
+// Try is one try of a closed topic.
+func (d *Driver) Try(ctx context.Context, topic string) error {
+	return d.r.tryClosed(ctx, d.probe, []place{{topic, wholeTopic}})
+}

@@ -399,3 +399,32 @@ func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
 	}
 	watermark(t, b.events())
 }
+
+// TestP4TryWaitsForWhatIsOlder: a settle has moved the first of a topic's held events to its partition, which does not answer,
+// and the relay's memory does not know it yet. A try of the topic must not send what comes after it.
+func TestP4TryWaitsForWhatIsOlder(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(4)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	b.set(func(*event.Event, int32) answer { return forbidden })
+	fill(t, db, 2, 1)
+	if _, err := d.Step(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `update outbox_held set partition = 1 where seq = (select min(seq) from outbox_held)`)
+	b.set(nil)
+	if err := d.Try(t.Context(), "payments"); err != nil {
+		t.Fatal(err)
+	}
+	if log := b.events(); len(log) != 0 {
+		t.Errorf("number %d was sent before the one that is held for its partition", log[0].Position.Seq)
+	}
+	db.Exec(t, `update outbox_held set partition = -1`)
+	if err := d.Try(t.Context(), "payments"); err != nil || len(b.events()) != 1 || b.events()[0].Position.Seq != 1 {
+		t.Errorf("then it sent %+v, %v", b.events(), err)
+	}
+}

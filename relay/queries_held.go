@@ -258,11 +258,13 @@ where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane
 returning c.lane`
 
 	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is, and
-	// given with what was noted before.
+	// given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle may have
+	// put it there that this relay's memory does not tell of yet.
 	sqlTry = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
-join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0 or not exists (
+	select from {schema}outbox_held o where o.topic = f.topic and o.partition >= 0 and o.lane = f.lane))
 cross join lateral (
 	select h.lane, h.id, h.sent from {schema}outbox_held h
 	where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 1) h
