@@ -191,6 +191,7 @@ func TestP1UnreadableRowsAreRefused(t *testing.T) {
 			{"event_time", `'4000-01-01 BC'`},
 			{"event_time", `'10000-01-02'`},
 			{"created_at", `'infinity'`},
+			{"created_at", `'10000-01-02'`}, // the move of a scheduled event would make it the event's time
 		} {
 			now := ""
 			if due != "" {

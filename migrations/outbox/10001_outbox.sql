@@ -25,8 +25,8 @@ create table outbox_event (
 	constraint outbox_event_type check (type <> ''),
 	constraint outbox_event_key check (octet_length(key) <= 8192),
 	-- What ce_time can say. A relay that could not read a row could not pass it either.
-	constraint outbox_event_time check (isfinite(created_at) and event_time >= timestamptz '0001-01-01 00:00:00+00'
-		and event_time < timestamptz '10000-01-01 00:00:00+00'),
+	constraint outbox_event_time check (least(created_at, event_time) >= timestamptz '0001-01-01 00:00:00+00'
+		and greatest(created_at, event_time) < timestamptz '10000-01-01 00:00:00+00'),
 	constraint outbox_event_headers check (headers is null or (jsonb_typeof(headers) = 'object'
 		and not headers @? 'strict $.* ? (@.type() != "string")'
 		and not headers @? 'strict $.keyvalue() ? (@.key starts with "ce_" || @.key == "content-type")'))

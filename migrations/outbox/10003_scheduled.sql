@@ -25,8 +25,8 @@ create table outbox_scheduled (
 	constraint outbox_scheduled_message_id check (message_id not in ('00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff')),
 	constraint outbox_scheduled_type check (type <> ''),
 	constraint outbox_scheduled_key check (octet_length(key) <= 8192),
-	constraint outbox_scheduled_time check (isfinite(created_at) and event_time >= timestamptz '0001-01-01 00:00:00+00'
-		and event_time < timestamptz '10000-01-01 00:00:00+00'),
+	constraint outbox_scheduled_time check (least(created_at, event_time) >= timestamptz '0001-01-01 00:00:00+00'
+		and greatest(created_at, event_time) < timestamptz '10000-01-01 00:00:00+00'),
 	constraint outbox_scheduled_headers check (headers is null or (jsonb_typeof(headers) = 'object'
 		and not headers @? 'strict $.* ? (@.type() != "string")'
 		and not headers @? 'strict $.keyvalue() ? (@.key starts with "ce_" || @.key == "content-type")'))
