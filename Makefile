@@ -23,6 +23,12 @@ test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
 
+guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
+	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
+	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
+	grep -h '"Action":"fail"' "$$results" || true; \
+	go run ./internal/guarantees docs/guarantees.md < "$$results"
+
 lint: ## formatting, go vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
@@ -50,4 +56,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short lint fuzz demo bench kafka clean
+.PHONY: help test test-short guarantees lint fuzz demo bench kafka clean

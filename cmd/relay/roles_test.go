@@ -314,9 +314,14 @@ func TestRoleRelayOperates(t *testing.T) {
 	pgtest.AwaitSQL(t, h.DB, `select count(*) = 50 from outbox_archive`)
 	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (timestamptz '2126-01-02', $1, 'T')`, topic)
 	for _, args := range [][]string{
-		{"topics", "pause", "--topic", topic, "--reason=r"}, {"topics", "resume", "--topic", topic, "--reason=r"}, {"topics", "list"},
-		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"}, {"scheduled", "list"}, {"scheduled", "cancel", "--seq=1", "--reason=r"},
-		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"}, {"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
+		{"topics", "pause", "--topic", topic, "--reason=r"},
+		{"topics", "resume", "--topic", topic, "--reason=r"},
+		{"topics", "list"},
+		{"topics", "accept", "--topic", topic, "--partitions=3", "--reason=r"},
+		{"scheduled", "list"},
+		{"scheduled", "cancel", "--seq=1", "--reason=r"},
+		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"},
+		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
 		{"fence", "--reason=r"},
 	} {
 		if code, _, stderr := command(t, env, args...); code != codeOK {
