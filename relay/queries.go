@@ -66,7 +66,7 @@ from pg_control_system() c
 where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 
 	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them was
-	// discarded, and its number stays a gap.
+	// discarded, and its number stays a gap. The limits are for the plan, as in settle.
 	sqlOpen = `-- relay: open
 select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
 	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
@@ -80,9 +80,9 @@ from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 join {schema}outbox_claim c on c.lane = l.lane
 cross join lateral unnest(c.ids, c.seqs) u (id, seq)
-left join {schema}outbox_event e on e.lane = c.lane and e.id = u.id
-left join {schema}outbox_held h on h.lane = c.lane and h.id = u.id
-left join {schema}outbox_parked p on p.lane = c.lane and p.id = u.id
+left join lateral (select * from {schema}outbox_event e where e.lane = c.lane and e.id = u.id limit 1) e on true
+left join lateral (select * from {schema}outbox_held h where h.lane = c.lane and h.id = u.id limit 1) h on true
+left join lateral (select * from {schema}outbox_parked p where p.lane = c.lane and p.id = u.id limit 1) p on true
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for

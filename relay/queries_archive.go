@@ -61,16 +61,21 @@ with own as materialized (
 	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
 ), v as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[]) v (lane, id, seq) where v.lane in (select lane from own)
+), found as materialized (
+	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	delete from {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, v.seq, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
 		e.event_time, e.created_at
 ), drained as (
-	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+	delete from {schema}outbox_held h using found v where h.ctid = v.held
 	returning h.lane, v.seq, h.id, h.message_id, h.source, h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload,
 		h.event_time, h.created_at
 ), released as (
-	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+	delete from {schema}outbox_parked p using found v where p.ctid = v.parked
 	returning p.lane, v.seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers, p.payload,
 		p.event_time, p.created_at
 ), gone as (

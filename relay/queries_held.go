@@ -156,13 +156,17 @@ with own as materialized (
 		select r.ctid from v cross join lateral (
 			select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) r))
 ), drained as (
-	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+	delete from {schema}outbox_held h where h.ctid = any (array(
+		select r.ctid from v cross join lateral (
+			select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) r))
 ), released as (
-	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+	delete from {schema}outbox_parked p where p.ctid = any (array(
+		select r.ctid from v cross join lateral (
+			select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) r))
 )
 select count(*) from v`
 
-	// Refused events and those of their keys. A mark stands only where a row was moved: an event that was discarded
+	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark stands only where a row was moved: an event that was discarded
 	// meanwhile parks nothing.
 	sqlSettlePark = `-- relay: settle park
 with own as materialized (
@@ -173,12 +177,17 @@ with own as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::boolean[], $8::boolean[], $9::integer[], $10::text[], $11::text[])
 		v (lane, id, alone, sent, attempts, reason, code)
 	where v.lane in (select lane from own)
+), found as materialized (
+	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	delete from {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, e.id, v.alone, v.sent as maybe, v.attempts, v.reason, v.code, e.message_id, e.source, e.tenant, e.topic, e.key,
 		e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), unheld as (
-	delete from {schema}outbox_held h using v where h.lane = v.lane and h.id = v.id
+	delete from {schema}outbox_held h using found v where h.ctid = v.held
 	returning h.lane, h.id, v.alone, v.sent or h.sent or h.maybe as maybe, v.attempts, v.reason, v.code, h.message_id, h.source,
 		h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload, h.event_time, h.created_at
 ), again as (
@@ -186,7 +195,7 @@ with own as materialized (
 		maybe_published = p.maybe_published or v.sent,
 		reason = case when v.attempts > 0 then v.reason else p.reason end,
 		code = case when v.attempts > 0 then v.code else p.code end
-	from v where p.lane = v.lane and p.id = v.id
+	from found v where p.ctid = v.parked
 	returning p.lane, p.tenant, p.topic, p.key, p.alone, v.attempts, v.reason, v.code
 ), moved as (
 	select * from taken union all select * from unheld
@@ -235,17 +244,22 @@ with own as materialized (
 ), v as materialized (
 	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[], $8::integer[], $9::boolean[]) v (lane, id, seq, partition, sent)
 	where v.lane in (select lane from own)
+), found as materialized (
+	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
 ), taken as (
-	delete from {schema}outbox_event e using v where e.lane = v.lane and e.id = v.id
+	delete from {schema}outbox_event e using found v where e.ctid = v.event
 	returning e.lane, e.id, e.topic, v.partition, v.seq, v.sent, false as maybe, e.message_id, e.source, e.tenant, e.key, e.type,
 		e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), listed as (
-	delete from {schema}outbox_parked p using v where p.lane = v.lane and p.id = v.id
+	delete from {schema}outbox_parked p using found v where p.ctid = v.parked
 	returning p.lane, p.id, p.topic, v.partition, v.seq, v.sent, p.maybe_published as maybe, p.message_id, p.source, p.tenant, p.key,
 		p.type, p.content_type, p.headers, p.payload, p.event_time, p.created_at
 ), stays as (
 	update {schema}outbox_held h set partition = v.partition, sent = h.sent or v.sent
-	from v where h.lane = v.lane and h.id = v.id and (h.partition <> v.partition or v.sent and not h.sent)
+	from found v where h.ctid = v.held and (h.partition <> v.partition or v.sent and not h.sent)
 )
 insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type,
 	headers, payload, event_time, created_at)
