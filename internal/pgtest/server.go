@@ -31,6 +31,7 @@ type Server struct {
 	port     int
 	settings []string
 	process  *child.Process // nil while stopped
+	paused   int            // the WAL writer's process id; 0: it runs
 }
 
 // NewServer starts a server with fsync on; it is removed at the end of the test.
@@ -84,11 +85,35 @@ func (s *Server) Close() {
 	s.remove()
 }
 
-func (s *Server) stop(sig os.Signal) {
-	if s.process != nil {
-		s.process.Stop(sig, time.Minute)
-		s.process = nil
+// PauseWALWriter keeps what was committed without waiting for the disk in memory: the background process that would write it
+// after a while stands still until the server is stopped or killed. Another commit that waits still writes it.
+func (s *Server) PauseWALWriter(t testing.TB) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatalf("pgtest: connect: %v", err)
 	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(&s.paused); err != nil {
+		t.Fatalf("pgtest: find the WAL writer: %v", err)
+	}
+	if err := syscall.Kill(s.paused, syscall.SIGSTOP); err != nil {
+		t.Fatalf("pgtest: pause the WAL writer: %v", err)
+	}
+}
+
+func (s *Server) stop(sig os.Signal) {
+	if s.process == nil {
+		return
+	}
+	if s.paused != 0 && sig != syscall.SIGKILL {
+		_ = syscall.Kill(s.paused, syscall.SIGCONT) // or it would not hear of the end
+	}
+	s.process.Stop(sig, time.Minute)
+	if s.paused != 0 && sig == syscall.SIGKILL {
+		_ = syscall.Kill(s.paused, syscall.SIGKILL) // let go on, it could write before it sees that it is alone
+	}
+	s.process, s.paused = nil, 0
 }
 
 func startServer(settings []string) (*Server, error) {
