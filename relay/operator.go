@@ -82,9 +82,10 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 // a laptop that falls asleep must not keep them.
 const operatorPause = "10s"
 
-// begin runs a transaction that does not outlive a process that falls silent.
+// begin runs a transaction that does not outlive a process that falls silent. Whatever the database's default is, it is READ
+// COMMITTED: what is read after a lane is locked must be what stands there then.
 func (o *Operator) begin(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, o.db, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.q.attentive, operatorPause); err != nil {
 			return err
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -148,5 +150,35 @@ func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	}
 	if got := pgtest.One[string](t, db, `select detail->>'pause' from outbox_audit`); got != "10s" {
 		t.Errorf("the transaction may be idle for %s", got)
+	}
+}
+
+// TestP4DiscardSeesWhatCameBehind: an event goes behind a parked one while the discard of that waits for the lane's lock. The
+// key stays parked, whatever isolation the database gives by default: without its mark the event would be forgotten.
+func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	parkedRow(t, f.db, 1, "k", false, false)
+	cfg := f.db.Pool.Config()
+	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	cfg.ConnConfig.RuntimeParams["application_name"] = "a discard that waits"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	f.must(err)
+	t.Cleanup(pool.Close)
+	o, err := relay.NewOperator(pool, "", "anna")
+	f.must(err)
+	claim := f.begin(f.db, `select from outbox_lane for update`)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := o.DiscardEvent(t.Context(), 1, "r")
+		ended <- err
+	}()
+	pgtest.AwaitSQL(t, f.db, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'a discard that waits')`)
+	f.exec(claim, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+		select lane, 2, false, false, 0, gen_random_uuid(), source, tenant, topic, key, type, content_type, created_at from outbox_parked`)
+	f.exec(claim, `commit`)
+	f.must(<-ended)
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_parked p join outbox_parked_key k using (key_hash) where id = 2`); n != 1 {
+		t.Error("an event is parked without its key's mark")
 	}
 }
