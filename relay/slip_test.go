@@ -1,0 +1,48 @@
+package relay_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/publisher"
+)
+
+// TestP4TopicSlip: somebody's slip in the access lists shuts a topic for a while; it has 100,000 keys. No key is parked, another
+// topic goes on meanwhile, and everything is published, once, in order, by itself. EFFECTONCE_TEST_SLIP=1m lets it last longer
+// than it takes to hold them all.
+func TestP4TopicSlip(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100,000 keys on a real broker")
+	}
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic, other := kafkatest.Topic(t, 8), kafkatest.Topic(t, 3)
+	db := outboxDB(t)
+	const keys = 100_000
+	allow := kafkatest.Deny(t, kafkatest.Brokers(t), topic)
+	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
+	appendTo(t, db, topic, keys, keys, 0)
+	appendTo(t, db, other, 500, 50, 0)
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != keys {
+		t.Errorf("%d events are held, want %d", n, keys)
+	}
+	published(t, kafkatest.Brokers(t), other, 50, 10)
+	if slip, err := time.ParseDuration(os.Getenv("EFFECTONCE_TEST_SLIP")); err == nil {
+		<-time.After(slip)
+	}
+	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_parked) + (select count(*) from outbox_parked_key)`); n != 0 {
+		t.Errorf("%d events or keys are parked", n)
+	}
+	allow()
+	began := time.Now()
+	empty(t, db)
+	t.Logf("published %v after the slip was over", time.Since(began).Round(10*time.Millisecond))
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	published(t, kafkatest.Brokers(t), topic, keys, 1)
+}
