@@ -62,7 +62,7 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		return fmt.Errorf("inbox: %s: give a reason: it goes into the audit", action)
 	}
 	err := pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.sql(sqlDropLock), "10s"); err != nil {
+		if _, err := tx.Exec(ctx, o.sql(sqlAttentive), "10s"); err != nil {
 			return err
 		}
 		return change(tx)

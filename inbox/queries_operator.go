@@ -2,6 +2,10 @@ package inbox
 
 // SQL of what operators do. An empty consumer is any.
 
+// A process that falls silent between two round trips must not keep a worker waiting for its locks.
+const sqlAttentive = `-- inbox: attentive
+select set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', $1::text, true)`
+
 const sqlParked = `-- inbox: parked
 select p.id, p.consumer_name, p.message_id::text, p.tenant, p.topic, coalesce(p.record_key, ''), p.type, p.kind, p.key_hash is null,
 	coalesce(k.state, p.state) = 'releasing', p.record_partition, p.record_offset, p.record_millis, p.attempts, p.reason, p.code,

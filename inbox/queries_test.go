@@ -18,7 +18,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"parked": sqlParked, "blockedKeys": sqlBlockedKeys, "lockListed": sqlLockListed, "releaseKey": sqlReleaseKey,
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,
 		"edit": sqlEdit, "discardDay": sqlDiscardDay, "discardAny": sqlDiscardAny, "leaveAll": sqlLeaveAll,
-		"auditRecords": sqlAuditRecords, "audit": sqlAudit, "auditLog": sqlAuditLog, "resume": sqlResume,
+		"auditRecords": sqlAuditRecords, "audit": sqlAudit, "auditLog": sqlAuditLog, "resume": sqlResume, "attentive": sqlAttentive,
 		"consumerList": sqlConsumerList, "progressList": sqlProgressList,
 		"open": sqlOpen, "openIDs": sqlOpenIDs, "marks": sqlMarks, "mark": sqlMark, "park": sqlPark, "quarantine": sqlQuarantine,
 		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "pass": sqlPass,

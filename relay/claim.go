@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// eventOverhead is what an event costs in memory beside its payload, for the byte bound of a claim.
+// eventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
 const eventOverhead = 512
 
 // laneClaim is one lane's part of a claim: one journal entry.

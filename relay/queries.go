@@ -109,13 +109,14 @@ with ids as materialized (
 	from mine m cross join lateral (
 		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
 			coalesce(e.event_time, e.created_at) as at,
-			sum(coalesce(octet_length(e.payload), 0) + $7) over (order by e.id rows unbounded preceding) as bytes
+			coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7 as size,
+			sum(coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7) over (order by e.id rows unbounded preceding) as bytes
 		from {schema}outbox_event e
 		where e.lane = m.lane and e.id > m.floor
 		order by e.id
 		limit $5
 	) p
-	where p.bytes <= $6 or p.bytes = coalesce(octet_length(p.payload), 0) + $7
+	where p.bytes <= $6 or p.bytes = p.size
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))

@@ -47,13 +47,14 @@ with ids as materialized (
 	from mine m cross join lateral (
 		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
 			coalesce(e.event_time, e.created_at) as at,
-			sum(coalesce(octet_length(e.payload), 0) + $7) over (order by e.id rows unbounded preceding) as bytes
+			coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7 as size,
+			sum(coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7) over (order by e.id rows unbounded preceding) as bytes
 		from {schema}outbox_event e
 		where e.lane = m.lane and e.id > m.floor
 		order by e.id
 		limit $5
 	) p
-	where p.bytes <= $6 or p.bytes = coalesce(octet_length(p.payload), 0) + $7
+	where p.bytes <= $6 or p.bytes = p.size
 ), behind as (
 	delete from {schema}outbox_event e using picked p where p.marked and e.lane = p.lane and e.id = p.id
 	returning e.*
@@ -84,13 +85,14 @@ with mine as materialized (
 	cross join lateral (
 		select h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.type,
 			h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
-			sum(coalesce(octet_length(h.payload), 0) + $9) over (order by h.seq rows unbounded preceding) as sum
+			coalesce(octet_length(h.payload), 0) + case when pg_column_size(h.headers) > 1000 then octet_length(h.headers::text) else 0 end + $9 as size,
+			sum(coalesce(octet_length(h.payload), 0) + case when pg_column_size(h.headers) > 1000 then octet_length(h.headers::text) else 0 end + $9) over (order by h.seq rows unbounded preceding) as sum
 		from {schema}outbox_held h
 		where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
 		order by h.seq
 		limit g.most
 	) p
-	where p.sum <= g.bytes or p.sum = coalesce(octet_length(p.payload), 0) + $9
+	where p.sum <= g.bytes or p.sum = p.size
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked group by lane
@@ -120,15 +122,15 @@ with mine as materialized (
 	from mine m cross join lateral (
 		select r.*, sum(r.size) over (order by r.id rows unbounded preceding) as bytes
 		from (
-			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + $7 as size
+			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + case when pg_column_size(w.headers) > 1000 then octet_length(w.headers::text) else 0 end + $7 as size
 			from (select k.key_hash from {schema}outbox_parked_key k
 				where k.lane = m.lane and k.state = 'releasing' order by k.since limit $5) k
 			cross join lateral (
-				select p.lane, p.id, p.payload from {schema}outbox_parked p
+				select p.lane, p.id, p.payload, p.headers from {schema}outbox_parked p
 				where p.key_hash = k.key_hash and not p.alone order by p.id limit $5) w
 			union all
 			select * from (
-				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + $7
+				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + case when pg_column_size(p.headers) > 1000 then octet_length(p.headers::text) else 0 end + $7
 				from {schema}outbox_parked p where p.lane = m.lane and p.releasing order by p.id limit $5) a
 		) r
 		order by r.id

@@ -116,17 +116,25 @@ func TestP4_UnknownOutcomesAreSentAgainInOrder(t *testing.T) {
 
 func TestP3_2_ClaimsAreBoundedByBytes(t *testing.T) {
 	t.Parallel()
-	db, to := outboxDB(t), &memory{}
-	largest := 0
-	claimed := func(n, _ int, _ time.Duration) { largest = max(largest, n) }
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(repeat('x', 400000), 'UTF8') from generate_series(1, 20)`)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ClaimBytes = 1 << 20; c.Pumps = 1; c.Observer.Claimed = claimed })))
-	drained(t, db)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	if largest < 1 || largest > 2 {
-		t.Errorf("a claim of 1 MiB had %d events of 400 kB", largest)
+	for what, columns := range map[string]string{
+		"payload": `null, convert_to(repeat('x', 400000), 'UTF8')`,
+		"headers": `jsonb_build_object('h', repeat('x', 400000)), null`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			largest := 0
+			claimed := func(n, _ int, _ time.Duration) { largest = max(largest, n) }
+			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) select 'payments', 'k', 'T', `+columns+` from generate_series(1, 20)`)
+			stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ClaimBytes = 1 << 20; c.Pumps = 1; c.Observer.Claimed = claimed })))
+			drained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			if largest < 1 || largest > 2 {
+				t.Errorf("a claim of 1 MiB had %d events of 400 kB", largest)
+			}
+		})
 	}
 }
 
