@@ -28,7 +28,8 @@ import (
 const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
-// with no database behind it, "hold" drains beside a partition that may be dead.
+// with no database behind it, "hold" drains beside a partition that may be dead, and "steady" keeps up
+// with a producer there.
 type job struct {
 	Kind        string
 	URL         string
@@ -84,6 +85,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = publishAll
 	case "hold":
 		work = holdChild
+	case "steady":
+		work = steadyChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)

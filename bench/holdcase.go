@@ -7,16 +7,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
 
 const (
-	nameAlive = "others, all alive"
-	nameDead  = "others, one partition dead"
+	nameAlive       = "others, all alive"
+	nameDead        = "others, one partition dead"
+	nameSteadyAlive = "others at a steady rate, all alive"
+	nameSteadyDead  = "others at a steady rate, one partition dead"
+)
+
+// steadyRate is how many events a second are appended in the steady half of the hold case, far below what the machine can
+// drain; it is measured for steadyFor after steadyIn, when the dead partition is held.
+const (
+	steadyRate = 20_000
+	steadyIn   = 8 * time.Second
+	steadyFor  = 10 * time.Second
 )
 
 // holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is theirs
@@ -45,7 +57,26 @@ func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 			rep.add(figure{Case: "hold", Name: name, Turn: turn, Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / a.Seconds})
 		}
 	}
+	for turn := range o.repeats + 1 {
+		for _, name := range []string{nameSteadyAlive, nameSteadyDead} {
+			topic, drop, err := s.topic(ctx, 0)
+			if err != nil {
+				return err
+			}
+			err = s.exec(ctx, queryEmptyHeld, queryEmptyOutbox)
+			var a answer
+			if err == nil {
+				a, err = child(ctx, job{Kind: "steady", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: name == nameSteadyDead})
+			}
+			drop()
+			if err != nil {
+				return err
+			}
+			rep.add(figure{Case: "hold", Name: name, Turn: turn, Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / a.Seconds})
+		}
+	}
 	rep.ratio("hold", nameDead, nameAlive, 0.9)
+	rep.ratio("hold", nameSteadyDead, nameSteadyAlive, 0.9)
 	return s.exec(ctx, queryEmptyHeld)
 }
 
@@ -133,4 +164,71 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	return a, nil
+}
+
+// steadyChild relays what is appended meanwhile.
+func steadyChild(ctx context.Context, j job) (a answer, err error) {
+	kafka, err := newPublisher(j, nil)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = kafka.Close() }()
+	pool, err := pgxpool.New(ctx, j.URL)
+	if err != nil {
+		return a, err
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	to := &half{Kafka: kafka, dead: j.Dead}
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1})
+	if err != nil {
+		return a, err
+	}
+	ended, appended := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	go func() { appended <- appendAt(ctx, pool, j.Topic) }()
+	wait := func(d time.Duration) error {
+		select {
+		case err := <-ended:
+			return errors.Join(errors.New("the relay ended"), err)
+		case err := <-appended:
+			return errors.Join(errors.New("the producer ended"), err)
+		case <-time.After(d):
+			return nil
+		}
+	}
+	if err := wait(steadyIn); err != nil {
+		return a, err
+	}
+	began, before := time.Now(), to.others.Load()
+	if err := wait(steadyFor); err != nil {
+		return a, err
+	}
+	a.Seconds, a.Others = since(began), int(to.others.Load()-before)
+	cancel()
+	if err := <-ended; err != nil && !errors.Is(err, relay.ErrNotDrained) {
+		return a, err
+	}
+	return a, ignoreCanceled(<-appended)
+}
+
+// appendAt appends a twentieth of steadyRate every 50 ms.
+func appendAt(ctx context.Context, db *pgxpool.Pool, topic string) error {
+	payload := payloads(1000)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			return outbox.Append(ctx, tx, events(topic, steadyRate/20, payload)...)
+		})
+		if err != nil {
+			return err
+		}
+	}
 }
