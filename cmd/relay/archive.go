@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -27,19 +29,14 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 	if c.ArchiveDays < 1 || c.ArchiveDays > 3660 {
 		return service.Usage("--archive-days is %d: want 1 to 3660", c.ArchiveDays)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	pool, err := c.pool(ctx)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	done, err := relay.MaintainArchive(ctx, pool, c.Schema, c.ArchiveDays)
-	if err != nil {
-		return outboxError(err)
-	}
-	p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped), "rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
-	return nil
+	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		done, err := relay.MaintainArchive(ctx, pool, c.Schema, c.ArchiveDays)
+		if err != nil {
+			return outboxError(err)
+		}
+		p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped), "rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
+		return nil
+	})
 }
 
 type replayCommand struct {
@@ -77,20 +74,17 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, c.Operator)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error { return c.replay(ctx, p, o) })
+}
+
+func (c *replayCommand) replay(ctx context.Context, p *program, o *relay.Operator) error {
 	choice := relay.Replay{
 		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
 	}
 	if c.DryRun {
 		plan, err := o.PlanReplay(ctx, choice)
 		if err != nil {
-			return outboxError(err)
+			return err
 		}
 		if c.JSON {
 			return writeJSON(p.stdout, plan)
@@ -100,9 +94,9 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 	done, err := o.Replay(ctx, choice, c.Reason)
 	switch {
 	case err != nil && done.To.IsZero(): // it has not begun
-		return outboxError(err)
+		return err
 	case err != nil:
-		return outboxError(fmt.Errorf("%w (go on with --after %d --to %s)", err, done.Last, done.To.UTC().Format(time.RFC3339Nano)))
+		return fmt.Errorf("%w (go on with --after %d --to %s)", err, done.Last, done.To.UTC().Format(time.RFC3339Nano))
 	}
 	if c.JSON {
 		return writeJSON(p.stdout, done)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
@@ -25,18 +25,9 @@ func (c *auditCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "AT\tOPERATOR\tACTION\tTOPIC\tMESSAGE ID\tREASON\tDETAIL")
-		for _, a := range list {
-			id := "-"
-			if a.MessageID != nil {
-				id = a.MessageID.String()
-			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Topic, "-"), id, shown(a.Reason), a.Detail)
-		}
-		return table.Flush()
+		const head = "AT\tOPERATOR\tACTION\tTOPIC\tMESSAGE ID\tREASON\tDETAIL"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a relay.Audited) {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Topic, "-"), idOrNone(a.MessageID), shown(a.Reason), a.Detail)
+		})
 	})
 }

@@ -53,6 +53,18 @@ func (d database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
+// opened gives do a pool, and so much time with it.
+func (d database) opened(ctx context.Context, timeout time.Duration, do func(ctx context.Context, pool *pgxpool.Pool) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	pool, err := d.pool(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return do(ctx, pool)
+}
+
 // untilAnswered repeats do while Postgres is away, and says so once. Every other error, and the end of ctx, ends it.
 func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Context) error) error {
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),

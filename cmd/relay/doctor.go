@@ -46,17 +46,17 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 	if c.LongTransaction <= 0 {
 		return service.Usage("--long-transaction: want a value above zero")
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	pool, err := c.pool(ctx)
+	var list []doctor.Finding
+	err := c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		subject.DB = pool
+		list = doctor.Examine(ctx, subject)
+		if subject.Kafka != nil {
+			list = append(list, restored(ctx, pool, c.Schema, subject.Kafka)...)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	defer pool.Close()
-	subject.DB = pool
-	list := doctor.Examine(ctx, subject)
-	if subject.Kafka != nil {
-		list = append(list, restored(ctx, pool, c.Schema, subject.Kafka)...)
 	}
 	if c.JSON {
 		err = writeJSON(p.stdout, struct {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/effectonce/effectonce/relay"
 )
 
 type fenceCommand struct {
@@ -24,16 +26,13 @@ func (c *fenceCommand) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, c.Operator)
+	var f relay.Fenced
+	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) (err error) {
+		f, err = o.Fence(ctx, c.Reason)
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	defer pool.Close()
-	f, err := o.Fence(ctx, c.Reason)
-	if err != nil {
-		return outboxError(err)
 	}
 	if c.JSON {
 		return writeJSON(p.stdout, f)

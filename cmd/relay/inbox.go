@@ -2,8 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/service"
@@ -25,20 +26,12 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 	if c.DaysAhead < 1 || c.DaysAhead > 60 {
 		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	pool, err := c.pool(ctx)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log})
-	if wrongSchema(err) {
-		return fmt.Errorf("the inbox's tables are missing: run `relay migrate --sets inbox`, or set --schema: %w", err)
-	}
-	if err != nil {
-		return explained(err)
-	}
-	p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped), "rows_cleaned", info.Cleaned)
-	return nil
+	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log})
+		if err != nil {
+			return inboxError(err)
+		}
+		p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped), "rows_cleaned", info.Cleaned)
+		return nil
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay"
@@ -30,26 +32,19 @@ type ofConsumer struct {
 	Consumer string `shown:"(any)" help:"Consumer name of the inbox. What is done by key or partition needs it."`
 }
 
-// inboxOperator opens the inbox of a schema for a person.
-func (d database) inboxOperator(ctx context.Context, p *program, consumer, name string, do func(ctx context.Context, o *inbox.Operator) error) error {
+// inboxOperator opens the inbox of a schema for a person, and gives do so much time with it.
+func (d database) inboxOperator(ctx context.Context, p *program, timeout time.Duration, consumer, name string, do func(ctx context.Context, o *inbox.Operator) error) error {
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
 	}
-	pool, err := d.pool(ctx)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	o, err := inbox.NewOperator(pool, d.Schema, consumer, name)
-	if err != nil {
-		return &service.UsageError{Err: err}
-	}
-	err = do(ctx, o)
-	if wrongSchema(err) {
-		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set --schema: %w", err)
-	}
-	return explained(err)
+	return d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o, err := inbox.NewOperator(pool, d.Schema, consumer, name)
+		if err != nil {
+			return &service.UsageError{Err: err}
+		}
+		return inboxError(do(ctx, o))
+	})
 }
 
 // lookingInbox is a command that only reads.
@@ -61,9 +56,7 @@ type lookingInbox struct {
 }
 
 func (c lookingInbox) look(ctx context.Context, p *program, do func(ctx context.Context, o *inbox.Operator) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	return c.inboxOperator(ctx, p, c.Consumer, "nobody", do)
+	return c.inboxOperator(ctx, p, c.Timeout, c.Consumer, "nobody", do)
 }
 
 type inboxListCommand struct {
@@ -89,16 +82,11 @@ func (c *inboxListCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "ID\tCONSUMER\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON")
-		for _, e := range list {
+		const head = "ID\tCONSUMER\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e inbox.ParkedEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.Consumer, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
 				shown(e.Type), inboxState(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
-		}
-		return table.Flush()
+		})
 	})
 }
 
@@ -134,26 +122,18 @@ func (c *inboxKeysCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "CONSUMER\tTENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON")
-		for _, k := range list {
-			state, head := "parked", "-"
+		const head = "CONSUMER\tTENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k inbox.BlockedKey) {
+			state := "parked"
 			switch {
 			case k.Releasing:
 				state = "releasing"
 			case k.AtBound:
 				state = "full" // its partition halts
 			}
-			if k.Head != nil {
-				head = k.Head.String()
-			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", k.Consumer, shown(k.Tenant), k.Topic, shown(k.Key), state,
-				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), head, cmp.Or(k.Code, "-"), reasonOf(k.Reason))
-		}
-		return table.Flush()
+				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head), cmp.Or(k.Code, "-"), reasonOf(k.Reason))
+		})
 	})
 }
 
@@ -239,9 +219,7 @@ func (c changingInbox) change(ctx context.Context, p *program, do func(ctx conte
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	return c.inboxOperator(ctx, p, c.Consumer, c.Operator, do)
+	return c.inboxOperator(ctx, p, c.Timeout, c.Consumer, c.Operator, do)
 }
 
 // needed: a key or partition is one of a consumer.

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
@@ -17,7 +17,7 @@ type inboxConsumersCommand struct {
 
 // Help is the longer text of --help.
 func (*inboxConsumersCommand) Help() string {
-	return `Offsets are those that the inbox writes down: at an assignment and at a halt. The group's own are in Kafka.`
+	return `Offsets are those that the inbox writes down: at an assignment, at a halt, and every ten seconds. The group's own are in Kafka.`
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
@@ -26,12 +26,8 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "CONSUMER\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON")
-		for _, s := range list {
+		const head = "CONSUMER\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, s inbox.ConsumerState) {
 			begin := fmt.Sprintf("%s\t%d days\t%s\t%s", s.Consumer, int(s.Window.Hours()/24), s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
 			if len(s.Partitions) == 0 {
 				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\n", begin)
@@ -43,8 +39,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 				}
 				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%d\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, t.To, t.Attempts, halted, cmp.Or(t.Code, "-"), reasonOf(t.Reason))
 			}
-		}
-		return table.Flush()
+		})
 	})
 }
 
@@ -89,19 +84,10 @@ func (c *inboxAuditCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "AT\tOPERATOR\tACTION\tCONSUMER\tTOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL")
-		for _, a := range list {
-			id := "-"
-			if a.MessageID != nil {
-				id = a.MessageID.String()
-			}
+		const head = "AT\tOPERATOR\tACTION\tCONSUMER\tTOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a inbox.Audited) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Consumer, "-"),
-				cmp.Or(a.Topic, "-"), shown(a.Key), id, shown(a.Reason), a.Detail)
-		}
-		return table.Flush()
+				cmp.Or(a.Topic, "-"), shown(a.Key), idOrNone(a.MessageID), shown(a.Reason), a.Detail)
+		})
 	})
 }

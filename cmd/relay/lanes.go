@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/relay"
@@ -24,23 +24,12 @@ them; PARKED ones wait for a person (relay parked).`
 }
 
 func (c *lanesCommand) run(ctx context.Context, p *program) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	pool, err := c.pool(ctx)
+	st, err := c.status(ctx, c.Timeout)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	st, err := relay.ReadStatus(ctx, pool, c.Schema)
-	if err != nil {
-		return outboxError(err)
-	}
-	if c.JSON {
-		return writeJSON(p.stdout, st.Lanes)
-	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "LANE\tRELAY\tOWNER\tFENCE\tLEASE\tCLAIMED\tOLDEST\tHELD\tPARKED")
-	for _, l := range st.Lanes {
+	const head = "LANE\tRELAY\tOWNER\tFENCE\tLEASE\tCLAIMED\tOLDEST\tHELD\tPARKED"
+	return writeList(p.stdout, c.JSON, st.Lanes, head, func(table io.Writer, l relay.LaneStatus) {
 		owner, lease := "(free)", "-"
 		if l.Owner != nil {
 			owner, lease = l.Owner.String(), "overdue"
@@ -49,6 +38,5 @@ func (c *lanesCommand) run(ctx context.Context, p *program) error {
 			lease = age(l.Lease, true)
 		}
 		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\n", l.Lane, cmp.Or(l.Name, "-"), owner, l.Fence, lease, l.Claimed, age(l.Oldest, l.Waiting), l.Held, l.Parked)
-	}
-	return table.Flush()
+	})
 }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os/user"
+	"text/tabwriter"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/service"
@@ -42,22 +45,19 @@ func operatorName(p *program, name string) (string, error) {
 	return name, nil
 }
 
-// operator opens the database as an Operator. The caller closes the pool.
-func (d database) operator(ctx context.Context, p *program, name string) (*relay.Operator, *pgxpool.Pool, error) {
+// operate opens the outbox for a person, and gives do so much time with it.
+func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *relay.Operator) error) error {
 	name, err := operatorName(p, name)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	pool, err := d.pool(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	o, err := relay.NewOperator(pool, d.Schema, name)
-	if err != nil {
-		pool.Close()
-		return nil, nil, &service.UsageError{Err: err}
-	}
-	return o, pool, nil
+	return d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o, err := relay.NewOperator(pool, d.Schema, name)
+		if err != nil {
+			return &service.UsageError{Err: err}
+		}
+		return outboxError(do(ctx, o))
+	})
 }
 
 // outboxError adds what to do about an outbox that is not there.
@@ -66,6 +66,43 @@ func outboxError(err error) error {
 		return fmt.Errorf("the outbox's tables are missing or old: run `relay migrate`, or set --schema: %w", err)
 	}
 	return explained(err)
+}
+
+// inboxError does the same about an inbox.
+func inboxError(err error) error {
+	if wrongSchema(err) {
+		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set --schema: %w", err)
+	}
+	return explained(err)
+}
+
+// writeList prints a list as JSON, or as a table with a line for each.
+func writeList[T any](w io.Writer, asJSON bool, list []T, head string, line func(table io.Writer, v T)) error {
+	if asJSON {
+		return writeJSON(w, orEmpty(list))
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, head)
+	for _, v := range list {
+		line(table, v)
+	}
+	return table.Flush()
+}
+
+// orEmpty makes [] of nothing, which JSON would write as null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// idOrNone is an id that may not be there.
+func idOrNone(id *uuid.UUID) string {
+	if id == nil {
+		return "-"
+	}
+	return id.String()
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,14 +36,7 @@ type looking struct {
 
 // look opens an Operator that leaves no trace.
 func (c looking) look(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, "nobody")
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return outboxError(do(ctx, o))
+	return c.operate(ctx, p, c.Timeout, "nobody", do)
 }
 
 // ofKey names a key. A tenant that is not given is the empty one.
@@ -109,16 +101,11 @@ func (c *parkedListCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "ID\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON")
-		for _, e := range list {
+		const head = "ID\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.ParkedEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key), e.Type,
 				stateOf(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
-		}
-		return table.Flush()
+		})
 	})
 }
 
@@ -142,14 +129,6 @@ func shown(s string) string {
 	return s
 }
 
-// orEmpty makes [] of nothing, which JSON would write as null.
-func orEmpty[T any](list []T) []T {
-	if list == nil {
-		return []T{}
-	}
-	return list
-}
-
 type parkedKeysCommand struct {
 	looking
 	choice
@@ -164,23 +143,15 @@ func (c *parkedKeysCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			return writeJSON(p.stdout, orEmpty(list))
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON")
-		for _, k := range list {
-			state, head := "parked", "-"
+		const head = "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k relay.BlockedKey) {
+			state := "parked"
 			if k.Releasing {
 				state = "releasing"
 			}
-			if k.Head != nil {
-				head = k.Head.String()
-			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", shown(k.Tenant), k.Topic, shown(k.Key), state,
-				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), head, cmp.Or(k.Code, "-"), reasonOf(k.Reason))
-		}
-		return table.Flush()
+				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head), cmp.Or(k.Code, "-"), reasonOf(k.Reason))
+		})
 	})
 }
 
@@ -278,14 +249,7 @@ func (c changing) change(ctx context.Context, p *program, do func(ctx context.Co
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, c.Operator)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return outboxError(do(ctx, o))
+	return c.operate(ctx, p, c.Timeout, c.Operator, do)
 }
 
 type parkedEditCommand struct {

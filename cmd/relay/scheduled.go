@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
@@ -34,22 +34,10 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		if c.JSON {
-			if list == nil {
-				list = []relay.ScheduledEvent{}
-			}
-			return writeJSON(p.stdout, list)
-		}
-		table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-		fmt.Fprintln(table, "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID")
-		for _, e := range list {
-			id := "-"
-			if e.MessageID != nil {
-				id = e.MessageID.String()
-			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic, cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, id)
-		}
-		return table.Flush()
+		const head = "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.ScheduledEvent) {
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic, cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, idOrNone(e.MessageID))
+		})
 	})
 }
 
@@ -67,16 +55,11 @@ func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, c.Operator)
-	if err != nil {
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error {
+		err := o.CancelScheduled(ctx, c.Seq, c.Reason)
+		if err == nil {
+			fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)
+		}
 		return err
-	}
-	defer pool.Close()
-	if err := o.CancelScheduled(ctx, c.Seq, c.Reason); err != nil {
-		return outboxError(err)
-	}
-	fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)
-	return nil
+	})
 }

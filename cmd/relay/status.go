@@ -3,13 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay"
 )
@@ -21,26 +22,23 @@ type statusCommand struct {
 }
 
 func (c *statusCommand) run(ctx context.Context, p *program) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	pool, err := c.pool(ctx)
+	st, err := c.status(ctx, c.Timeout)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	st, err := relay.ReadStatus(ctx, pool, c.Schema)
-	if wrongSchema(err) {
-		return fmt.Errorf("the outbox's tables are missing: run `relay migrate`, or set --schema: %w", err)
-	}
-	if err != nil {
-		return explained(err)
-	}
 	if c.JSON {
-		encoder := json.NewEncoder(p.stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(st)
+		return writeJSON(p.stdout, st)
 	}
 	return writeStatus(p.stdout, st)
+}
+
+// status reads the state of the outbox.
+func (d database) status(ctx context.Context, timeout time.Duration) (st relay.Status, err error) {
+	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
+		st, err = relay.ReadStatus(ctx, pool, d.Schema)
+		return outboxError(err)
+	})
+	return st, err
 }
 
 // share is what one owner has.

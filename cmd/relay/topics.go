@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
@@ -27,33 +27,20 @@ type topicsListCommand struct {
 }
 
 func (c *topicsListCommand) run(ctx context.Context, p *program) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, "nobody") // reading leaves no trace
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	list, err := o.Topics(ctx)
-	if err != nil {
-		return outboxError(err)
-	}
-	if c.JSON {
-		if list == nil {
-			list = []relay.Topic{}
+	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *relay.Operator) error { // reading leaves no trace
+		list, err := o.Topics(ctx)
+		if err != nil {
+			return err
 		}
-		return writeJSON(p.stdout, list)
-	}
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "TOPIC\tPARTITIONS\tHELD\tPAUSED\tBY\tREASON")
-	for _, t := range list {
-		paused := "-"
-		if t.PausedAt != nil {
-			paused = t.PausedAt.UTC().Format(time.RFC3339)
-		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Topic, t.Partitions, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
-	}
-	return table.Flush()
+		const head = "TOPIC\tPARTITIONS\tHELD\tPAUSED\tBY\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, t relay.Topic) {
+			paused := "-"
+			if t.PausedAt != nil {
+				paused = t.PausedAt.UTC().Format(time.RFC3339)
+			}
+			fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Topic, t.Partitions, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
+		})
+	})
 }
 
 // ofTopic is a change of one topic.
@@ -71,14 +58,7 @@ func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Con
 	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
-	o, pool, err := c.operator(ctx, p, c.Operator)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return outboxError(do(ctx, o))
+	return c.operate(ctx, p, c.Timeout, c.Operator, do)
 }
 
 type topicsAcceptCommand struct {
