@@ -7,11 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -36,48 +34,40 @@ const (
 func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside the one that may be dead", o.events, payloadSize, partitions))
-	for turn := range o.repeats + 1 {
-		for _, name := range []string{nameAlive, nameDead} {
-			topic, drop, err := s.topic(ctx, 0)
-			if err != nil {
-				return err
+	for _, half := range []struct {
+		kind, alive, dead string
+		events            int
+	}{{"hold", nameAlive, nameDead, o.events}, {"steady", nameSteadyAlive, nameSteadyDead, 0}} {
+		for turn := range o.repeats + 1 {
+			for _, name := range []string{half.alive, half.dead} {
+				f, err := s.holdOnce(ctx, o, half.kind, name == half.dead, half.events, payload)
+				if err != nil {
+					return err
+				}
+				f.Name, f.Turn = name, turn
+				rep.add(f)
 			}
-			err = s.exec(ctx, queryEmptyHeld)
-			if err == nil {
-				err = s.fill(ctx, topic, o.events, payload)
-			}
-			var a answer
-			if err == nil {
-				a, err = child(ctx, job{Kind: "hold", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: name == nameDead})
-			}
-			drop()
-			if err != nil {
-				return err
-			}
-			rep.add(figure{Case: "hold", Name: name, Turn: turn, Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / a.Seconds})
 		}
+		rep.ratio("hold", half.dead, half.alive, 0.9)
 	}
-	for turn := range o.repeats + 1 {
-		for _, name := range []string{nameSteadyAlive, nameSteadyDead} {
-			topic, drop, err := s.topic(ctx, 0)
-			if err != nil {
-				return err
-			}
-			err = s.exec(ctx, queryEmptyHeld, queryEmptyOutbox)
-			var a answer
-			if err == nil {
-				a, err = child(ctx, job{Kind: "steady", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: name == nameSteadyDead})
-			}
-			drop()
-			if err != nil {
-				return err
-			}
-			rep.add(figure{Case: "hold", Name: name, Turn: turn, Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / a.Seconds})
-		}
-	}
-	rep.ratio("hold", nameDead, nameAlive, 0.9)
-	rep.ratio("hold", nameSteadyDead, nameSteadyAlive, 0.9)
 	return s.exec(ctx, queryEmptyHeld)
+}
+
+// holdOnce measures once, with so many events waiting at the start.
+func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool, waiting int, payload [][]byte) (figure, error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return figure{}, err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyHeld); err != nil {
+		return figure{}, err
+	}
+	if err := s.fill(ctx, topic, waiting, payload); err != nil {
+		return figure{}, err
+	}
+	a, err := child(ctx, job{Kind: kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: dead})
+	return figure{Case: "hold", Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / max(a.Seconds, 1e-9)}, err
 }
 
 // half is a publisher one of whose partitions may be dead.
@@ -187,7 +177,7 @@ func steadyChild(ctx context.Context, j job) (a answer, err error) {
 	}
 	ended, appended := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	go func() { appended <- appendAt(ctx, pool, j.Topic) }()
+	go func() { appended <- appendEvery(ctx, pool, 50*time.Millisecond, j.Topic, steadyRate/20) }()
 	wait := func(d time.Duration) error {
 		select {
 		case err := <-ended:
@@ -211,24 +201,4 @@ func steadyChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	return a, ignoreCanceled(<-appended)
-}
-
-// appendAt appends a twentieth of steadyRate every 50 ms.
-func appendAt(ctx context.Context, db *pgxpool.Pool, topic string) error {
-	payload := payloads(1000)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			return outbox.Append(ctx, tx, events(topic, steadyRate/20, payload)...)
-		})
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -42,7 +42,7 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	pages := &pageCounts{}
 	appended := make(chan error, 1)
-	go func() { appended <- s.appendSteadily(ctx, topic) }()
+	go func() { appended <- appendEvery(ctx, s.db, 10*time.Millisecond, topic, snapshotRate/100) }()
 	slice := func() (figure, error) {
 		select {
 		case err := <-relayed:
@@ -123,10 +123,10 @@ func (s *stack) relayBeside(ctx context.Context, topic string, times *claimTimes
 	return ended, nil
 }
 
-// appendSteadily appends a hundredth of snapshotRate every 10 ms.
-func (s *stack) appendSteadily(ctx context.Context, topic string) error {
-	payload := payloads(100)
-	tick := time.NewTicker(10 * time.Millisecond)
+// appendEvery appends n events at every tick, until ctx ends.
+func appendEvery(ctx context.Context, db *pgxpool.Pool, every time.Duration, topic string, n int) error {
+	payload := payloads(1000)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -134,8 +134,8 @@ func (s *stack) appendSteadily(ctx context.Context, topic string) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			return outbox.Append(ctx, tx, events(topic, snapshotRate/100, payload)...)
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			return outbox.Append(ctx, tx, events(topic, n, payload)...)
 		})
 		if err != nil {
 			return err
