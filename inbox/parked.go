@@ -207,11 +207,13 @@ type ConsumerState struct {
 	Partitions []PartitionState `json:"partitions"`
 }
 
-// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment and at a halt.
+// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and every
+// ten seconds while it works.
 type PartitionState struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
-	// From and To are the offsets that were under way at the last assignment; From has reached To when all was decided.
+	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the last
+	// assignment; From has reached it when all of that was decided.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 	// Attempts are the counted runs of the event at From that ended with their process.

@@ -114,19 +114,15 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 	if g.loaded {
 		return nil
 	}
-	var attempts int32
-	err := in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&g.from, &g.to, &attempts)
+	from, to, attempts, _, err := in.readProgress(ctx, p)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		g.from, g.to = 0, 0
 	case pgerr.Is(err, pgerr.UndefinedTable):
 		return &failure{kind: fatal, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
 	case err != nil:
-		return in.classify(ctx, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err))
+		return in.classify(ctx, err)
 	}
-	if g.from >= g.to {
-		g.from, g.to = 0, 0
-	} else {
+	if g.from, g.to = 0, 0; from < to {
+		g.from, g.to = from, to
 		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
 			"topic", p.topic, "partition", p.id, "from", g.from, "to", g.to, "attempts", attempts)
 	}
@@ -138,16 +134,20 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 // in; it may be some seconds behind. A group whose committed offset is ahead of it by more has been told of effects that this
 // database does not have: it was restored. known is false while the inbox has decided nothing of the partition.
 func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
-	var to int64
-	var attempts int32
-	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, topic, partition).Scan(&next, &to, &attempts)
+	next, _, _, known, err = in.readProgress(ctx, partitionName{topic, partition})
+	return next, known, err
+}
+
+// readProgress reads the row of a partition; not known: there is none.
+func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool, err error) {
+	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, false, nil
+		return 0, 0, 0, false, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("inbox: reading the progress of %s-%d: %w", topic, partition, err)
+		return 0, 0, 0, false, fmt.Errorf("inbox: reading the progress of %s-%d: %w", p.topic, p.id, err)
 	}
-	return next, true, nil
+	return from, to, attempts, true, nil
 }
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.
