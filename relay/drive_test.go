@@ -38,6 +38,36 @@ func (d *Driver) Step(ctx context.Context) (int, error) {
 	return d.r.step(ctx, d.s, d.r.lanes.pick(0, 1, time.Now()))
 }
 
+// StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are ready
+// when the pump has given them back.
+func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err error) {
+	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
+	grants := d.r.lanes.pick(0, 1, time.Now())
+	do()
+	_, err = d.r.step(ctx, d.s, grants)
+	return d.r.lanes.list(func(l *laneState) bool { return l.ready }), err
+}
+
+// Woken is what the prober does before it looks, when Wake was called.
+func (d *Driver) Woken() { d.r.lanes.wake() }
+
+// Expire puts the local deadline of every lane into the past, as a heartbeat that is late does.
+func (d *Driver) Expire() {
+	for _, l := range d.r.lanes.owned {
+		l.deadline = time.Now().Add(-time.Second)
+	}
+}
+
+// Kicked reports whether the pumps were told that there is work, and takes the kick.
+func (d *Driver) Kicked() bool {
+	select {
+	case <-d.r.kicks[0]:
+		return true
+	default:
+		return false
+	}
+}
+
 // Lift makes one step toward higher floors.
 func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe, &d.floor) }
 

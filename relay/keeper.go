@@ -37,6 +37,8 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		return err
 	}
 	r.durable(began)
+	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and waits.
+	defer r.kickPumps()
 	r.adopt(owned, before)
 	return r.balance(ctx, s, members, owned, before)
 }
@@ -110,7 +112,6 @@ func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
 	}
 	if len(taken) > 0 {
 		r.log.Debug("lanes taken", "lanes", taken)
-		r.kickPumps()
 	}
 }
 

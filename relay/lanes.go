@@ -24,6 +24,7 @@ type laneState struct {
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	due     bool // may have scheduled events whose time has come
 	ready   bool // may have events
+	woken   bool // events may have come since a pump took it: ready again when the pump gives it back
 	busy    bool // a pump works on it
 	doubt   bool // the outcome of a transaction is unknown: the fence must be raised before the next claim (P3.7)
 	leaving bool // to be released as soon as it is not busy
@@ -116,7 +117,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
-		l.busy = true
+		l.busy, l.woken = true, false
 		l.turn++
 		out = append(out, grant{
 			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
@@ -235,6 +236,16 @@ func (t *laneTable) awaken(lanes []int16) {
 		if l := t.owned[lane]; l != nil {
 			l.ready = true
 		}
+	}
+}
+
+// wake makes lanes ready that a probe will not ask about because a pump has them: what the pump's claim read may be older
+// than the events that somebody told of.
+func (t *laneTable) wake() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		l.woken = l.busy
 	}
 }
 

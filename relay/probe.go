@@ -22,6 +22,7 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.woken:
+			r.lanes.wake()
 		case <-timer.C:
 		}
 		if err := r.lift(ctx, s, &floor); err != nil {

@@ -77,6 +77,7 @@ func (r *Relay) giveBack(grants []grant, change func(l *laneState)) {
 		r.lanes.update(g.lane, g.fence, func(l *laneState) {
 			l.busy = false
 			change(l)
+			l.ready = l.ready || l.woken
 			nudge = nudge || l.doubt || l.leaving
 		})
 	}

@@ -25,3 +25,43 @@ func TestP7Wake(t *testing.T) {
 		t.Errorf("%d events published", n)
 	}
 }
+
+// TestP7WakeDuringAClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are given
+// back, is not left to the next probe when somebody told of it.
+func TestP7WakeDuringAClaim(t *testing.T) {
+	t.Parallel()
+	d := driver(t)
+	ready, err := d.StepAfter(t.Context(), func() {})
+	if err != nil || len(ready) > 0 {
+		t.Fatalf("lanes %v are ready after a claim that found nothing: %v", ready, err)
+	}
+	ready, err = d.StepAfter(t.Context(), d.Woken)
+	if err != nil || len(ready) != relay.Lanes {
+		t.Fatalf("%d lanes are looked at again after a wake: %v", len(ready), err)
+	}
+}
+
+// TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is taken up by the next heartbeat, though
+// nobody else took it meanwhile.
+func TestP5DeadlinePassed(t *testing.T) {
+	t.Parallel()
+	d := driver(t)
+	d.Kicked()
+	d.Expire()
+	if err := d.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !d.Kicked() {
+		t.Error("no pump was told")
+	}
+}
+
+func driver(t *testing.T) *relay.Driver {
+	t.Helper()
+	d, err := relay.Drive(t.Context(), newRelay(t, outboxDB(t), &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
