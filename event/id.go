@@ -73,10 +73,20 @@ var ForeignNamespace = uuid.MustParse("6f7c1c62-27b5-5f0a-9a0e-3b7f5d0c8e11")
 
 // ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id).
 func ForeignID(source, id string) uuid.UUID {
-	if u, err := uuid.Parse(id); err == nil && u != uuid.Nil && u != uuid.Max {
+	if u, ok := parseUUID(id); ok && u != uuid.Nil && u != uuid.Max {
 		return u
 	}
 	return uuid.NewSHA1(ForeignNamespace, []byte("id\x00"+source+"\x00"+id))
+}
+
+// parseUUID is uuid.Parse without its one ambiguity: of 38 characters that looks at the middle 36 only, so that
+// "1<uuid>1" and "1<uuid>2" were one id, and the second event a duplicate of the first.
+func parseUUID(id string) (uuid.UUID, bool) {
+	if len(id) == 38 && (id[0] != '{' || id[37] != '}') {
+		return uuid.Nil, false
+	}
+	u, err := uuid.Parse(id)
+	return u, err == nil
 }
 
 // RecordID is the id of a record that carries none: the UUIDv5 of its place in the log and its timestamp.
