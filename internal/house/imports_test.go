@@ -38,12 +38,17 @@ var allowed = map[string][]string{
 	"internal":          {},
 	"internal/devstack": {"*"},
 	"internal/doctor":   {"*"},
+	"internal/failover": {"*"},
+	"internal/history":  {"*"},
 	"internal/pgtest":   {"migrations"},
 	"internal/story":    {"migrations"},
 }
 
 // onlyForTests may be imported by test files and by notBuiltIn, and by nothing that users build in.
-var onlyForTests = []string{"internal/pgtest", "internal/kafkatest", "internal/story", "internal/child", "internal/devstack", "internal/explore"}
+var onlyForTests = []string{
+	"internal/pgtest", "internal/kafkatest", "internal/story", "internal/child", "internal/devstack", "internal/explore",
+	"internal/history", "internal/failover",
+}
 
 // notBuiltIn are packages that nobody's program contains.
 var notBuiltIn = []string{"internal", "examples/demo"}
