@@ -53,6 +53,15 @@ const (
 	KindAudit      Kind = "audit"
 )
 
+// What stands in Verb of a note.
+const (
+	VerbBelowFloor = "below-floor" // a relay found a row where none can be: a bug, see relay.Observer
+	VerbRetried    = "retried"     // an inbox rolled back and runs again: Detail is the reason
+	VerbDropped    = "dropped"     // an inbox dropped a day: Detail
+	VerbForgotten  = "forgotten"   // a consumer met events below its offset that its inbox did not know
+	VerbLost       = "lost"        // a consumer met offsets whose records are gone
+)
+
 // Outcome is what came of an operation, as far as its process knows.
 type Outcome string
 

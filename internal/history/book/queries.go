@@ -1,0 +1,44 @@
+package book
+
+// SQLTables makes the tables. Roles that play producers need INSERT on history_business and INSERT, SELECT, UPDATE on
+// history_aggregate; workers INSERT on history_effect and INSERT, SELECT on history_ledger. The columns ord are in the order in which
+// rows were written under a lock that serialises their writers: a key's effects are.
+const SQLTables = `-- book: tables
+create table history_aggregate (
+	tenant text not null, key text not null, version bigint not null,
+	primary key (tenant, key)
+) with (fillfactor = 50);
+create table history_business (
+	ord bigint generated always as identity (cache 1),
+	message_id uuid not null, tenant text not null, topic text not null, key text not null, version bigint not null, business text not null,
+	scheduled boolean not null, poison text not null, skipped boolean not null, digest bigint not null
+);
+create table history_effect (
+	ord bigint generated always as identity (cache 1),
+	consumer text not null, message_id uuid not null, tenant text not null, topic text not null, key text not null,
+	version bigint not null, business text not null, record_partition integer not null, record_offset bigint not null,
+	pid integer not null default pg_backend_pid(), at timestamptz not null default clock_timestamp()
+);
+create table history_ledger (
+	consumer text not null, business text not null, message_id uuid not null,
+	primary key (consumer, business)
+)`
+
+// SQLDraw draws a version of an aggregate ($1 tenant, $2 key) under its row lock.
+const SQLDraw = `-- book: draw
+insert into history_aggregate as a (tenant, key, version) values ($1, $2, 1)
+on conflict (tenant, key) do update set version = a.version + 1 returning version`
+
+// SQLRecord writes one business row; its arguments are RecordArgs.
+const SQLRecord = `-- book: record
+insert into history_business (message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest)
+values ($1::text::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+
+// SQLApply is the effect of one event.
+const SQLApply = `-- book: apply
+with first as (
+	insert into history_ledger (consumer, business, message_id) values ($1, $7, $2::text::uuid)
+	on conflict do nothing returning consumer
+)
+insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition, record_offset)
+select $1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9 from first`
