@@ -102,9 +102,34 @@ func Relay(w *history.Writer) relay.Observer {
 	}
 }
 
-// Handler writes down the events of one consumer that a worker hands over, and what became of each.
+// Handler writes down the events of one consumer that a worker hands over, and what became of each. The result has what a
+// consumer looks for in an inbox's handler if to has it: without, nothing would be released, counted after a crash or resumed.
 func Handler(w *history.Writer, consumer string, to inbox.Handler) inbox.Handler {
-	return handler{w, consumer, to}
+	h := handler{w, consumer, to}
+	if in, ok := to.(inboxed); ok {
+		return whole{in, h}
+	}
+	return h
+}
+
+// inboxed is all that a consumer asks of the handler of an inbox.
+type inboxed interface {
+	inbox.Handler
+	Consumer() string
+	Prepare(ctx context.Context) error
+	Assigned(topic string, partition int32)
+	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
+	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
+	Window() time.Duration
+}
+
+type whole struct {
+	inboxed
+	tap handler
+}
+
+func (h whole) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+	return h.tap.Handle(ctx, events)
 }
 
 type handler struct {
