@@ -45,7 +45,7 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	name := partitionName{events[0].Topic, events[0].Position.Partition}
 	h.consumes(name.topic, h)
 	b := &batch{
-		in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)), limit: len(events), suspect: -1,
+		walk: startWalk(len(events)), in: h.Inbox, run: h.run, events: events, out: make([]Outcome, len(events)),
 		name: name, guard: h.guards.get(name),
 	}
 	for b.pos < len(events) {
@@ -56,34 +56,26 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	return b.out, nil
 }
 
-// batch is one call of Handle. Everything before pos is decided, nothing from pos on is: an event behind a failing one
-// waits, for it may have the same key.
+// batch is one call of Handle, with what its walk has to do with the world.
 type batch struct {
+	walk
 	in     *Inbox
 	run    runner
 	events []event.Event
 	out    []Outcome
 
-	name    partitionName
-	guard   *guard
-	written bool // the range of this call is in inbox_progress
-	counted bool // a count of ours stands for the event at pos
-
-	pos, limit int // the next transaction handles [pos, limit)
-	bad        int // somewhere in [pos, bad) an event failed; 0: none known
-	skip       map[uuid.UUID]bool
-	careful    bool // effects behind savepoints, until this transaction is through
+	name  partitionName
+	guard *guard
+	skip  map[uuid.UUID]bool
 
 	// database paces what is nobody's fault; nil while nothing fails.
 	database backoff.BackOff
 	retries  int
 
-	// suspect is the event that failed by itself, and what is known of its failing.
-	suspect     int
-	runs, tries int // how often it ran; how often with an error of no class
-	waitingFrom time.Time
+	// Of the suspect.
+	waitingFrom time.Time // it answers Retryable since
 	pace        backoff.BackOff
-	doomed      error // it is final, and only what stands before it is still to be decided
+	doom        error // why it is given up
 }
 
 // step runs one transaction and decides what comes next. An error ends Handle.
@@ -99,15 +91,15 @@ func (b *batch) step(ctx context.Context) error {
 	}
 	switch {
 	case f != nil:
-	case b.doomed != nil && b.pos == b.suspect:
+	case b.givesUp():
 		if b.in.cfg.OnFailure == Halt {
-			return b.halt(ctx, b.doomed)
+			return b.halt(ctx, b.doom)
 		}
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
-		f = b.in.park(ctx, &b.events[b.pos], b.doomed, b.runs, b.passing(), out)
+		f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.passing(), out)
 	default:
-		counted := b.reach()
+		counted := b.reach(b.guard.unfinished(), b.offset)
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}
@@ -135,28 +127,13 @@ func (b *batch) step(ctx context.Context) error {
 	return b.again(ctx, f)
 }
 
-// reach moves limit to where the guard lets the next transaction end, and says whether it is a counted run.
-func (b *batch) reach() (counted bool) {
-	from, to := b.guard.unfinished()
-	switch offset := b.events[b.pos].Position.Offset; {
-	case from <= offset && offset < to:
-		b.limit = b.pos + 1
-		return true
-	case offset < from:
-		for i := b.pos + 1; i < b.limit; i++ {
-			if b.events[i].Position.Offset >= from {
-				b.limit = i
-			}
-		}
-	}
-	return false
-}
+func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 
 // attempt runs one transaction of effects: beside others, or counted and alone. The count stands exactly while the effect may
 // run, so that nothing but this run, or what it does to the process, is ever held against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
-	offset := b.events[b.pos].Position.Offset
-	if !counted && !b.written && b.guard.writes(offset) {
+	offset := b.offset(b.pos)
+	if !counted && !b.written && b.guard.unfinished().writes(offset) {
 		last := b.events[len(b.events)-1].Position.Offset
 		if f := b.in.writeRange(ctx, b.name, offset, last+1); f != nil {
 			return f
@@ -174,7 +151,8 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 			return f
 		}
 		if spent {
-			b.suspect, b.runs, b.doomed = b.pos, b.in.cfg.CrashAttempts, errKilled
+			b.spent(b.in.cfg.CrashAttempts)
+			b.doom = errKilled
 			return &failure{kind: stale} // the next step gives it up
 		}
 		b.counted = true
@@ -198,20 +176,13 @@ func (b *batch) passing() *passing {
 	return &passing{b.name, b.events[b.limit-1].Position.Offset + 1}
 }
 
-// done takes over the outcomes of a committed transaction and says how far the next one goes.
+// done takes over the outcomes of a committed transaction.
 func (b *batch) done(out []Outcome, took time.Duration) {
 	b.in.outage.up()
 	copy(b.out[b.pos:], out)
-	b.guard.decided(out, b.events[b.pos].Position.Offset)
-	b.pos, b.careful, b.retries, b.database = b.limit, false, 0, nil
-	if b.pos > b.suspect {
-		b.suspect, b.doomed = -1, nil
-	}
-	b.limit = len(b.events)
-	if b.bad > b.pos {
-		// The bad one is in the other part: half of that, or itself alone.
-		b.limit = b.pos + (b.bad-b.pos+1)/2
-	}
+	b.guard.decided(out, b.offset(b.pos))
+	b.retries, b.database = 0, nil
+	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
 		info := HandledInfo{Topic: b.events[0].Topic, Partition: b.events[0].Position.Partition, Took: took}
 		for _, o := range out {
@@ -249,8 +220,7 @@ func (b *batch) skipped(f *failure) error {
 
 // refused: the inbox itself cannot decide an event. What stands before it is decided first.
 func (b *batch) refused(ctx context.Context, f *failure) error {
-	if f.index > b.pos {
-		b.limit = f.index
+	if b.upTo(f.index) {
 		return nil
 	}
 	// The plan was made from what an earlier transaction read: ask again before stopping a partition.
@@ -258,7 +228,7 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
 	if _, f := b.in.plan(b.events[b.pos : b.pos+1]); f != nil {
-		b.suspect, b.runs = b.pos, 0
+		b.stops()
 		return b.halt(ctx, f.err)
 	}
 	return nil
@@ -266,67 +236,53 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 
 // bounded: the list that an event would go to is full. What stands before it is decided first.
 func (b *batch) bounded(ctx context.Context, f *failure) error {
-	if f.index > b.pos {
-		b.limit = f.index
+	if b.upTo(f.index) {
 		return nil
 	}
-	b.suspect, b.runs = b.pos, 0
+	b.stops()
 	return b.halt(ctx, f.err)
 }
 
 // failed: an effect failed, of the event at f.index or of one of those that ran.
 func (b *batch) failed(ctx context.Context, f *failure) error {
-	if b.limit == b.pos+1 {
-		f.index = b.pos
-	}
-	if f.index < b.pos {
-		// Nobody knows which. Halve until it stands alone; each half that is through stays through.
-		b.bad = b.limit
-		b.limit = b.pos + (b.limit-b.pos)/2
+	cfg := &b.in.cfg
+	c, reason := classOf(f.err)
+	waitedOut := cfg.MaxRetryFor >= 0 && !b.waitingFrom.IsZero() && time.Since(b.waitingFrom) >= cfg.MaxRetryFor
+	turn := b.walk.failed(f.index, c, cfg.MaxAttempts, waitedOut)
+	if turn == turnSplit {
 		b.retried("split", 1, 0, f.err)
 		return nil
 	}
-	if f.index != b.suspect {
-		b.suspect, b.runs, b.tries, b.waitingFrom = f.index, 0, 0, time.Time{}
-		b.pace = pauses(b.in.cfg.Backoff, 2*time.Minute, 2.3)
+	b.doom = f.err
+	if b.runs == 1 || b.pace == nil {
+		b.waitingFrom = time.Time{}
+		b.pace = pauses(cfg.Backoff, 2*time.Minute, 2.3)
 	}
-	b.runs++
-	final, reason := b.spent(f.err)
-	if f.index > b.pos {
-		// The events before it go first, in a transaction of their own.
-		b.limit, b.bad = f.index, f.index+1
-		if final {
-			b.doomed = f.err
-		}
+	if c == classRetryable && b.waitingFrom.IsZero() {
+		b.waitingFrom = time.Now()
+	}
+	switch turn {
+	case turnAhead:
 		b.retried("split", 1, 0, f.err)
 		return nil
-	}
-	if final {
-		b.doomed = f.err // the next step gives it up
+	case turnOver:
 		return nil
 	}
-	b.limit, b.bad = b.pos+1, b.pos+1
 	wait := b.pace.NextBackOff()
 	b.logFailure(f.err, reason, wait)
 	b.retried(reason, b.runs, wait, f.err)
 	return sleep(ctx, wait)
 }
 
-// spent counts a failed run of the suspect and says whether it was the last.
-func (b *batch) spent(err error) (final bool, reason string) {
-	cfg := &b.in.cfg
+// classOf is what the error of an effect says of itself, and how metrics call it.
+func classOf(err error) (c class, reason string) {
 	if _, ok := errors.AsType[*terminalError](err); ok {
-		return true, "terminal"
+		return classTerminal, "terminal"
 	}
 	if _, ok := errors.AsType[*retryableError](err); ok {
-		if b.waitingFrom.IsZero() {
-			b.waitingFrom = time.Now()
-			return false, "retryable"
-		}
-		return cfg.MaxRetryFor >= 0 && time.Since(b.waitingFrom) >= cfg.MaxRetryFor, "retryable"
+		return classRetryable, "retryable"
 	}
-	b.tries++
-	return b.tries >= cfg.MaxAttempts, "failed"
+	return classNone, "failed"
 }
 
 // again waits and leaves everything as it is: no attempt was spent.

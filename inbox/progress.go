@@ -27,44 +27,25 @@ type partitionName struct {
 
 // guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it, but for tests that
 // deliver the same events twice at the same time.
-//
-// The offset range is written before a batch as long as the guard is armed: from the assignment until a batch held something
-// new. Repetitions prove nothing, for what killed the process may stand right behind them.
 type guard struct {
 	mu     sync.Mutex
 	loaded bool
-	armed  bool
-	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing was.
-	from, to int64
-	passed   time.Time // when the progress was last moved
+	span   span
+	passed time.Time // when the progress was last moved
 }
 
-// unfinished is the range that an earlier process left.
-func (g *guard) unfinished() (from, to int64) {
+// unfinished holds the range that an earlier process left.
+func (g *guard) unfinished() span {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.from, g.to
-}
-
-// writes reports whether the range of a batch that begins at offset, and is not counted, must be written first.
-func (g *guard) writes(offset int64) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.armed && offset >= g.to
+	return g.span
 }
 
 // decided takes over what came of the events from offset on.
 func (g *guard) decided(outcomes []Outcome, offset int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.from <= offset && offset < g.to || !slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }) {
-		return // counted, or nothing new
-	}
-	g.armed = false
-	if offset < g.from {
-		// What the row calls decided was not: the topic was made again, or its log is another one. So is the range.
-		g.from, g.to, g.armed = 0, 0, true
-	}
+	g.span.decided(offset, slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
 }
 
 // progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be a
@@ -96,7 +77,7 @@ func (g *guards) get(p partitionName) *guard {
 		g.of = map[partitionName]*guard{}
 	}
 	if g.of[p] == nil {
-		g.of[p] = &guard{armed: true}
+		g.of[p] = &guard{span: span{armed: true}}
 	}
 	return g.of[p]
 }
@@ -121,10 +102,10 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 	case err != nil:
 		return in.classify(ctx, err)
 	}
-	if g.from, g.to = 0, 0; from < to {
-		g.from, g.to = from, to
+	if g.span.from, g.span.to = 0, 0; from < to {
+		g.span.from, g.span.to = from, to
 		in.log.Warn("inbox: an earlier process ended within this range: its events run one at a time, counted",
-			"topic", p.topic, "partition", p.id, "from", g.from, "to", g.to, "attempts", attempts)
+			"topic", p.topic, "partition", p.id, "from", from, "to", to, "attempts", attempts)
 	}
 	g.loaded = true
 	return nil
