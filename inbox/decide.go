@@ -43,6 +43,11 @@ type failure struct {
 	err   error
 }
 
+// maybe: what failed so may have happened all the same, where it is a statement outside of a transaction or a COMMIT.
+func (f *failure) maybe() bool {
+	return f.kind == canceled || f.kind == away || f.kind == commitUnknown
+}
+
 // runner runs an effect for the events with the given indexes and returns which of them it skipped. careful asks it to
 // put every event behind a savepoint.
 type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure)
@@ -188,17 +193,20 @@ type planID struct {
 
 // plan puts each id into its table by the state that the last transaction read.
 func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
-	s := in.state.Load()
+	return in.state.Load().plan(events, in.cfg.windowDays, in.cfg.DaysAhead, in.cfg.OnFailure == Halt)
+}
+
+func (s *state) plan(events []event.Event, windowDays dayNumber, ahead int, halt bool) (*planned, *failure) {
 	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
 			return nil, &failure{kind: refused, index: i, err: errors.New("it has no id: events must come from event.Decode, or carry one")}
 		}
-		where := s.place(e.ID, in.cfg.windowDays, in.cfg.DaysAhead)
+		where := s.place(e.ID, windowDays, ahead)
 		if where == tooOld || where == tooFuture {
-			if in.cfg.OnFailure == Halt {
-				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, in.cfg.windowDays)}
+			if halt {
+				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, windowDays)}
 			}
 			p.refused++
 		}
@@ -211,6 +219,26 @@ func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
 		return cmp.Compare(a.index, b.index)
 	})
 	return p, nil
+}
+
+// holds: by what a transaction read for itself, every id is where the plan put it.
+func (p *planned) holds(s *state, windowDays dayNumber, ahead int) bool {
+	for i := range p.ids {
+		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
+			return false
+		}
+	}
+	return true
+}
+
+// new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the new one.
+func (p *planned) new(id uuid.UUID) bool {
+	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int { return bytes.Compare(a.id[:], b[:]) })
+	if found {
+		p.ids[i].isNew = true
+		p.inserted++
+	}
+	return found
 }
 
 // array is the text of the uuid[] of a table's ids, each once, or "" for none.
@@ -267,10 +295,8 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open b
 		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
 	}
 	// The state may have changed since the plan: only the one read in this transaction counts.
-	for i := range p.ids {
-		if now := s.place(p.ids[i].id, in.cfg.windowDays, in.cfg.DaysAhead); now != p.ids[i].place {
-			return false, &failure{kind: stale, err: errors.New("inbox: the days moved on")}
-		}
+	if !p.holds(s, in.cfg.windowDays, in.cfg.DaysAhead) {
+		return false, &failure{kind: stale, err: errors.New("inbox: the days moved on")}
 	}
 	return open, nil
 }
@@ -299,7 +325,7 @@ func readInsert(res pgx.BatchResults, p *planned, days, others bool) (*state, er
 	return &s, nil
 }
 
-// mark notes which ids were inserted. Of an id that stands twice, the first in log order is the new one.
+// mark notes which ids were inserted.
 func (p *planned) mark(rows pgx.Rows) error {
 	defer rows.Close()
 	var id pgtype.UUID
@@ -307,12 +333,9 @@ func (p *planned) mark(rows pgx.Rows) error {
 		if err := rows.Scan(&id); err != nil {
 			return err
 		}
-		i, found := slices.BinarySearchFunc(p.ids, id.Bytes, func(a planID, b [16]byte) int { return bytes.Compare(a.id[:], b[:]) })
-		if !found {
+		if !p.new(id.Bytes) {
 			return fmt.Errorf("the database returned id %s, which was not sent", uuid.UUID(id.Bytes))
 		}
-		p.ids[i].isNew = true
-		p.inserted++
 	}
 	return rows.Err()
 }

@@ -20,6 +20,8 @@ type handler struct {
 
 	// waiting are the releases that answer Retryable.
 	waiting releaseWaits
+	// stands is the parked row whose count of ours stands, or may; 0: none. One goroutine releases.
+	stands int64
 }
 
 // Assigned is called by a consumer before the first Handle of a partition that it was given: the next batch is the first one
@@ -148,6 +150,8 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	if counted && !b.counted {
 		spent, f := b.in.count(ctx, b.name, offset)
 		if f != nil {
+			// A lost answer does not say whether it counts, and such answers must not add up to evidence.
+			b.counted = f.maybe() && !b.in.uncount(ctx, b.name, offset)
 			return f
 		}
 		if spent {

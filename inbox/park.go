@@ -65,30 +65,66 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 	if err != nil {
 		return nil, in.classify(ctx, err)
 	}
+	to, full := p.aside(hashes, marks, open, in.cfg.ParkedPerKey > 0)
+	if full >= 0 {
+		return nil, &failure{kind: bounded, index: full, err: Terminal(CodeListFull, fmt.Errorf(
+			"%d events or more wait behind its key: release or discard them, or raise Config.ParkedPerKey", in.cfg.ParkedPerKey))}
+	}
 	var behind, quarantine rows
 	forget := map[place][]uuid.UUID{}
-	for _, i := range inLogOrder(p.ids) {
-		id := p.ids[i]
+	for _, to := range to {
+		id := &p.ids[to.at]
 		n := int(id.index)
-		mark, marked := marks[string(hashes[n])]
-		switch {
-		case id.place == tooOld || id.place == tooFuture:
+		switch to.verdict {
+		case asideQuarantine:
 			a.quarantined = append(a.quarantined, n)
 			quarantine.add(&events[n], nil, kindQuarantined, quarantineCode(id.place), refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
-		case !id.isNew:
-		case open[id.id]:
+		case asideOpen:
 			a.outcomes[n] = Duplicate
 			forget[id.place] = append(forget[id.place], id.id)
-		case marked && mark && in.cfg.ParkedPerKey > 0:
-			return nil, &failure{kind: bounded, index: n, err: Terminal(CodeListFull, fmt.Errorf(
-				"%d events or more wait behind its key: release or discard them, or raise Config.ParkedPerKey", in.cfg.ParkedPerKey))}
-		case marked:
+		case asideBehind:
 			a.outcomes[n] = Parked
 			forget[id.place] = append(forget[id.place], id.id)
 			behind.add(&events[n], hashes[n], kindBehind, "", "", 0)
 		}
 	}
 	return a, in.writeAside(ctx, conn, a, events, &behind, &quarantine, forget)
+}
+
+// asideVerdict is why an event does not run.
+type asideVerdict uint8
+
+const (
+	asideQuarantine asideVerdict = iota // too old or too far ahead: listed alone, unless it is decided or listed
+	asideOpen                           // it is listed already, and so decided: its new row goes again
+	asideBehind                         // its key is marked: it goes behind that, and its new row goes again
+)
+
+// asideAt is the verdict on one of the planned ids.
+type asideAt struct {
+	at      int // in planned.ids
+	verdict asideVerdict
+}
+
+// aside decides, in log order, what of a transaction's events must not run, from the marks of the keys of its new events
+// (true: the list is full) and the ids that are open. full is the index of the first event whose list takes no more, or -1.
+func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt, full int) {
+	for _, i := range inLogOrder(p.ids) {
+		id := &p.ids[i]
+		listFull, marked := marks[string(hashes[id.index])]
+		switch {
+		case id.place == tooOld || id.place == tooFuture:
+			list = append(list, asideAt{i, asideQuarantine})
+		case !id.isNew:
+		case open[id.id]:
+			list = append(list, asideAt{i, asideOpen})
+		case marked && listFull && bound:
+			return nil, int(id.index)
+		case marked:
+			list = append(list, asideAt{i, asideBehind})
+		}
+	}
+	return list, -1
 }
 
 func quarantineCode(p place) string {

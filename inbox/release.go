@@ -88,35 +88,33 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 		return false, err
 	}
 	defer leave()
-	head, f := in.countRelease(ctx, r)
+	head, f := in.countRelease(ctx, r, h.stands)
 	if f != nil {
+		if head != nil && f.maybe() {
+			h.takeBack(ctx, head) // a lost answer does not say whether it counts
+		}
 		return false, f.err
 	}
 	if head == nil {
 		return false, nil
 	}
+	h.stands = 0
 	e, err := head.event()
 	if err != nil {
 		return false, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
 	}
-	if head.attempts >= in.cfg.CrashAttempts {
+	if head.attempts >= in.cfg.CrashAttempts { // before this count
 		h.tellReleased(e, Parked, errKilled)
 		return false, in.failAgain(ctx, r, head, errKilled, 0)
 	}
 	t := &releasing{in: in, run: h.run, what: r, head: head, event: e}
 	outcome, f := t.settle(ctx)
-	if f != nil && f.kind != failed {
+	switch end := releaseEnd(f, func() bool { return h.waitedOut(&r) }); end {
+	case releaseLater:
 		// It was outlived: the count goes back.
-		in.uncountRelease(ctx, head.id)
+		h.takeBack(ctx, head)
 		return false, f.err
-	}
-	if f != nil {
-		if _, ok := errors.AsType[*retryableError](f.err); ok {
-			if waited := h.waiting.later(&r, in.cfg.Backoff); in.cfg.MaxRetryFor < 0 || waited < in.cfg.MaxRetryFor {
-				in.uncountRelease(ctx, head.id)
-				return false, f.err
-			}
-		}
+	case releaseFailed:
 		h.waiting.forget(&r)
 		h.tellReleased(e, Parked, f.err)
 		return false, in.failAgain(ctx, r, head, f.err, 1)
@@ -124,6 +122,35 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	h.waiting.forget(&r)
 	h.tellReleased(e, outcome, nil)
 	return r.hash != nil, nil
+}
+
+// releaseTurn is what follows the run of a released event.
+type releaseTurn uint8
+
+const (
+	releaseDone   releaseTurn = iota // it is decided
+	releaseLater                     // nothing is said of it: another look runs it again
+	releaseFailed                    // it is parked again
+)
+
+// releaseEnd decides that. waitedOut is asked when the effect answered Retryable.
+func releaseEnd(f *failure, waitedOut func() bool) releaseTurn {
+	switch {
+	case f == nil:
+		return releaseDone
+	case f.kind != failed:
+		return releaseLater
+	}
+	if c, _ := classOf(f.err); c == classRetryable && !waitedOut() {
+		return releaseLater
+	}
+	return releaseFailed
+}
+
+// waitedOut puts a release off that answered Retryable, and says whether it has done so for too long.
+func (h *handler) waitedOut(r *released) bool {
+	waited := h.waiting.later(r, h.cfg.Backoff)
+	return h.cfg.MaxRetryFor >= 0 && waited >= h.cfg.MaxRetryFor
 }
 
 // releaseWaits paces releases whose effect answers Retryable.
@@ -169,18 +196,23 @@ func (w *releaseWaits) forget(r *released) {
 	delete(w.of, r.name())
 }
 
-// countRelease locks, finds the head and counts its run, in a transaction of its own. Under the lock, and on a second look,
-// an empty list means that the mark may go: nil is returned when nothing is left to do.
-func (in *Inbox) countRelease(ctx context.Context, r released) (head *record, f *failure) {
+// countRelease locks, finds the head and counts its run, in a transaction of its own, unless a count of ours stands for it
+// already. Under the lock, and on a second look, an empty list means that the mark may go: nil is returned when nothing is
+// left to do. With a failure, head is what would have been counted.
+func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (head *record, f *failure) {
 	err := in.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if head, err = in.lockHead(ctx, tx, r); err != nil || head == nil {
 			return err
+		}
+		if head.id == stands {
+			head.attempts-- // ours is among them
+			return nil
 		}
 		_, err = tx.Exec(ctx, in.releaseSQL.count, in.consumer, head.id)
 		return err
 	})
 	if err != nil {
-		return nil, in.classify(ctx, fmt.Errorf("inbox: counting a release: %w", err))
+		return head, in.classify(ctx, fmt.Errorf("inbox: counting a release: %w", err))
 	}
 	return head, nil
 }
@@ -223,10 +255,15 @@ func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-func (in *Inbox) uncountRelease(ctx context.Context, id int64) {
+// takeBack takes the count of a run back that this process outlived. When that cannot be told the database, the next run does
+// without a count of its own.
+func (h *handler) takeBack(ctx context.Context, head *record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
-	_, _ = in.db.Exec(ctx, in.releaseSQL.uncount, in.consumer, id) // a count too many is what CrashAttempts has room for
+	h.stands = 0
+	if _, err := h.db.Exec(ctx, h.releaseSQL.uncount, h.consumer, head.id); err != nil {
+		h.stands = head.id
+	}
 }
 
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.
