@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // offsets are next offsets by topic and partition, as kafka-go wants them.
@@ -82,7 +84,8 @@ func (c *committer) flush() error {
 	if len(batch) == 0 {
 		return nil
 	}
-	err := c.send(batch)
+	failpoint.Hit(failpoint.ConsumerOffsetCommit)
+	err := failpoint.After(failpoint.ConsumerOffsetCommitted, c.send(batch))
 	if err != nil {
 		c.giveBack(batch)
 		if isFenced(err) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // fetch reads the partition into p.chunks until ctx ends (nil) or it can never go on (the reason).
@@ -79,6 +81,7 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		if c.next == offset {
 			continue
 		}
+		failpoint.Hit(failpoint.ConsumerFetched)
 		p.held.Add(c.bytes)
 		p.budget.add(c.bytes)
 		select {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one handles.
@@ -90,7 +91,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, true
 	}
 	began := time.Now()
+	failpoint.Hit(failpoint.ConsumerHandle)
 	outcomes, err := p.handle(ctx, batch.events)
+	failpoint.Hit(failpoint.ConsumerHandled)
 	n := decidedHead(outcomes, len(batch.events))
 	p.remembered(batch.events, outcomes[:n])
 	if p.c.cfg.Observer.Handled != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by itself, after
@@ -119,6 +121,7 @@ func (g *generation) assign() {
 		}
 	}
 	c.setGeneration(g)
+	failpoint.Hit(failpoint.ConsumerAssigned)
 	c.cfg.Logger.Info("partitions assigned", "generation", g.gen.ID, "partitions", fmt.Sprint(names))
 	if c.cfg.Observer.Assigned != nil {
 		c.cfg.Observer.Assigned(g.gen.ID, names)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -123,14 +124,17 @@ func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (
 	}
 	for _, n := range list(d) {
 		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
-		for _, sql := range []string{sqlMakeDay, sqlAttachDay} {
-			if _, err := tx.Exec(ctx, text.Replace(sql)); err != nil {
-				return nil, fmt.Errorf("inbox: making day %s: %w", dayName(n), err)
-			}
+		_, err := tx.Exec(ctx, text.Replace(sqlMakeDay))
+		if err = failpoint.After(failpoint.InboxDayMade, err); err == nil {
+			_, err = tx.Exec(ctx, text.Replace(sqlAttachDay))
+			err = failpoint.After(failpoint.InboxDayAttached, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("inbox: making day %s: %w", dayName(n), err)
 		}
 		made = append(made, dayName(n))
 	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := failpoint.After(failpoint.InboxDaysMade, tx.Commit(ctx)); err != nil {
 		return nil, fmt.Errorf("inbox: making days: %w", err)
 	}
 	if len(made) > 0 {
@@ -141,15 +145,16 @@ func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (
 
 // raise moves dropped_before up to the longest window, and commits that before anything is dropped.
 func (k *keeper) raise(ctx context.Context) error {
-	return pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.prefix), k.lockTimeout); err != nil {
 			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
 		}
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)
 		}
-		return nil
+		return failpoint.Err(failpoint.InboxRaise)
 	})
+	return failpoint.After(failpoint.InboxRaised, err)
 }
 
 // dropDays detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
@@ -196,7 +201,9 @@ func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
 func (k *keeper) detach(ctx context.Context, sql, prefix, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
 	defer cancel()
+	failpoint.Hit(failpoint.InboxDetach)
 	_, err := k.db.Exec(ctx, dayText(sql, prefix, table))
+	err = failpoint.After(failpoint.InboxDetached, err)
 	if gone(err) {
 		return nil // another process was quicker
 	}
@@ -210,7 +217,8 @@ func (k *keeper) drop(ctx context.Context, prefix, table string) error {
 	var b pgx.Batch // one implicit transaction, for the lock time-out
 	b.Queue(sqlDropLock, k.lockTimeout)
 	b.Queue(dayText(sqlDropDay, prefix, table))
-	if err := k.db.SendBatch(ctx, &b).Close(); err != nil && !gone(err) {
+	err := failpoint.After(failpoint.InboxDayDropped, k.db.SendBatch(ctx, &b).Close())
+	if err != nil && !gone(err) {
 		return fmt.Errorf("inbox: dropping %s: %w", table, err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -98,7 +99,9 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
+		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := w.run(ctx, &guardTx{conn: conn.Conn()}, w.events, fresh, w.careful)
+		failpoint.Hit(failpoint.InboxEffected)
 		if f != nil {
 			return f
 		}
@@ -134,7 +137,8 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 // owner writes, who must not wait for an effect of ours.
 func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
 	if pass != nil {
-		if _, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next); err != nil {
+		_, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next)
+		if err = failpoint.After(failpoint.InboxPassed, err); err != nil {
 			return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
 		}
 	}
@@ -144,10 +148,12 @@ func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passin
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	ctx, stop := outlive(ctx, graceCommit)
 	defer stop()
+	failpoint.Hit(failpoint.InboxCommit)
 	tag, err := conn.Exec(ctx, sqlCommit)
 	if err == nil && tag.String() == "ROLLBACK" {
 		err = pgx.ErrTxCommitRollback
 	}
+	err = failpoint.After(failpoint.InboxCommitted, err)
 	switch {
 	case err == nil:
 		return nil
@@ -283,6 +289,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open b
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
+	err = failpoint.After(failpoint.InboxInserted, err)
 	if s != nil {
 		in.state.Store(s)
 	}

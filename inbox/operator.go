@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -65,8 +66,9 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if _, err := tx.Exec(ctx, o.sql(sqlAttentive), "10s"); err != nil {
 			return err
 		}
-		return change(tx)
+		return failpoint.After(failpoint.InboxOperate, change(tx))
 	})
+	err = failpoint.After(failpoint.InboxOperated, err)
 	if pgerr.Retry(err) {
 		err = fmt.Errorf("a worker is at it: try again: %w", err)
 	}

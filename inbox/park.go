@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // Codes of parked events, beside those of [Terminal].
@@ -201,7 +202,7 @@ func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, event
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
+	if err := failpoint.After(failpoint.InboxSetAside, conn.SendBatch(ctx, &b).Close()); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: setting %d events aside: %w", len(a.outcomes), err))
 	}
 	return nil
@@ -249,6 +250,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
+	failpoint.Hit(failpoint.InboxPark)
 	if _, f = in.insert(ctx, conn.Conn(), p); f != nil {
 		return f
 	}
@@ -269,6 +271,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	if f := in.passAndCommit(ctx, conn.Conn(), pass); f != nil {
 		return f
 	}
+	failpoint.Hit(failpoint.InboxParked)
 	if out[0] == Parked {
 		in.tellParked(bare(*e), cause, attempts)
 	}
@@ -303,11 +306,13 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 			}
 		}
 		list.add(e, hash, kindFailed, code, reason, attempts)
-		if _, err := conn.Exec(ctx, in.sql.park, list.args(in.consumer)...); err != nil {
+		_, err := conn.Exec(ctx, in.sql.park, list.args(in.consumer)...)
+		if err = failpoint.After(failpoint.InboxParkListed, err); err != nil {
 			return failed(err)
 		}
 	}
-	if _, err := conn.Exec(ctx, forget, in.consumer, id); err != nil {
+	_, err = conn.Exec(ctx, forget, in.consumer, id)
+	if err = failpoint.After(failpoint.InboxParkForgotten, err); err != nil {
 		return failed(err)
 	}
 	return outcome, nil
@@ -320,6 +325,7 @@ func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash 
 		return in.classify(ctx, fmt.Errorf("inbox: marking a key: %w", err))
 	}
 	tag, err := conn.Exec(ctx, in.sql.marks, in.consumer, [][]byte{hash})
+	err = failpoint.After(failpoint.InboxParkMarked, err)
 	switch {
 	case err != nil:
 		return in.classify(ctx, fmt.Errorf("inbox: holding the mark of a key: %w", err))
@@ -343,6 +349,7 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
 	_, err := in.db.Exec(ctx, in.sql.halted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255), storable(cause.Error(), 2000))
+	failpoint.Hit(failpoint.InboxHalted)
 	if err != nil {
 		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -133,7 +134,9 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to in
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, from, to int64) *failure {
-	if _, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to); err != nil {
+	failpoint.Hit(failpoint.InboxRange)
+	_, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to)
+	if err = failpoint.After(failpoint.InboxRangeWritten, err); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
 	}
 	return nil
@@ -142,7 +145,9 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, from, to int64
 // count commits that the event at offset is about to run. Spent: it was counted too often already.
 func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
+	failpoint.Hit(failpoint.InboxCount)
 	err := in.db.QueryRow(ctx, in.sql.count, in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
+	err = failpoint.After(failpoint.InboxCounted, err)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil // somebody deleted the row: nothing is known
 	}
@@ -156,6 +161,7 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
+	failpoint.Hit(failpoint.InboxUncount)
 	_, err := in.db.Exec(ctx, in.sql.uncount, in.consumer, p.topic, p.id, offset)
-	return err == nil
+	return failpoint.After(failpoint.InboxUncounted, err) == nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -211,7 +212,7 @@ func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (he
 		_, err = tx.Exec(ctx, in.releaseSQL.count, in.consumer, head.id)
 		return err
 	})
-	if err != nil {
+	if err = failpoint.After(failpoint.InboxReleaseCounted, err); err != nil {
 		return head, in.classify(ctx, fmt.Errorf("inbox: counting a release: %w", err))
 	}
 	return head, nil
@@ -240,7 +241,7 @@ func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, 
 	}
 	if r.hash != nil {
 		_, err = tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
-		return nil, err
+		return nil, failpoint.After(failpoint.InboxUnmarked, err)
 	}
 	return nil, nil
 }
@@ -269,7 +270,7 @@ func (h *handler) takeBack(ctx context.Context, head *record) {
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.
 func (in *Inbox) failAgain(ctx context.Context, r released, head *record, cause error, runs int) error {
 	code, reason := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
-	return in.inTx(ctx, func(tx pgx.Tx) error {
+	err := in.inTx(ctx, func(tx pgx.Tx) error {
 		now, err := in.lockHead(ctx, tx, r)
 		if err != nil || now == nil || now.id != head.id {
 			return err // another process has it
@@ -278,8 +279,12 @@ func (in *Inbox) failAgain(ctx context.Context, r released, head *record, cause 
 			return err
 		}
 		_, err = tx.Exec(ctx, in.releaseSQL.parkAgain, in.consumer, r.hash, code, reason)
-		return err
+		return failpoint.After(failpoint.InboxFailAgain, err)
 	})
+	if err == nil {
+		failpoint.Hit(failpoint.InboxFailedAgain)
+	}
+	return err
 }
 
 func (h *handler) tellReleased(e event.Event, o Outcome, err error) {
@@ -349,6 +354,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 			outcome = Skipped
 		} else {
 			skipped, f := t.run(ctx, &guardTx{conn: conn.Conn(), inner: tx}, []event.Event{t.event}, []int{0}, careful)
+			failpoint.Hit(failpoint.InboxReleaseEffected)
 			if f != nil {
 				return Undecided, f
 			}
@@ -357,13 +363,18 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 			}
 		}
 	}
-	if _, err := tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.head.id); err != nil {
+	_, err = tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.head.id)
+	if err = failpoint.After(failpoint.InboxReleaseLeft, err); err != nil {
 		return Undecided, in.classify(ctx, fmt.Errorf("inbox: taking an event off its list: %w", err))
 	}
 	if ctx.Err() != nil {
 		return Undecided, &failure{kind: canceled, err: ctx.Err()}
 	}
-	return outcome, in.commit(ctx, conn.Conn())
+	if f := in.commit(ctx, conn.Conn()); f != nil {
+		return Undecided, f
+	}
+	failpoint.Hit(failpoint.InboxReleased)
+	return outcome, nil
 }
 
 // begin locks, makes sure that the head is still the same, and records its id.
@@ -376,6 +387,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failur
 		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}
 	now, err := in.lockHead(ctx, tx, t.what)
+	err = failpoint.After(failpoint.InboxReleaseLocked, err)
 	switch {
 	case err != nil:
 		return false, in.classify(ctx, fmt.Errorf("inbox: locking a released event: %w", err))
@@ -390,7 +402,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failur
 	if pgerr.Is(err, pgerr.CheckViolation) {
 		return false, &failure{kind: dayMissing, err: err}
 	}
-	if err != nil {
+	if err = failpoint.After(failpoint.InboxReleaseInserted, err); err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: recording a released id: %w", err))
 	}
 	return tag.RowsAffected() == 1, nil

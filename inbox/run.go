@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -68,6 +69,9 @@ func (in *Inbox) bound(ctx context.Context) error {
 		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
 	}
 	changed, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if len(changed) > 0 {
+		failpoint.Hit(failpoint.InboxListsMeasured)
+	}
 	if err != nil {
 		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
 	}
@@ -167,8 +171,13 @@ func (k *keeper) cleanOnce(ctx context.Context, consumer string, windowDays int3
 			return err
 		}
 		tag, err := tx.Exec(ctx, pgschema.Expand(sqlCleanAny, k.prefix), consumer, windowDays, cleanBatch)
-		n = tag.RowsAffected()
-		return err
+		if n = tag.RowsAffected(); n == 0 {
+			return err
+		}
+		return failpoint.After(failpoint.InboxClean, err)
 	})
+	if n > 0 {
+		failpoint.Hit(failpoint.InboxCleaned)
+	}
 	return n, err
 }

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
@@ -76,6 +77,9 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 	if err != nil {
 		return err
 	}
+	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
+		return fmt.Errorf("outbox: append: %w", err)
+	}
 	for _, b := range batches {
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
 			err = b.copy(ctx, tx)
@@ -85,7 +89,7 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 				return err
 			})
 		}
-		if err != nil {
+		if err = failpoint.After(failpoint.OutboxInserted, err); err != nil {
 			return err
 		}
 	}
@@ -107,11 +111,15 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 	if err != nil {
 		return err
 	}
+	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
+		return fmt.Errorf("outbox: append: %w", err)
+	}
 	for _, b := range batches {
-		if err := b.statements(func(query string, args []any) error {
+		err := b.statements(func(query string, args []any) error {
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
-		}); err != nil {
+		})
+		if err = failpoint.After(failpoint.OutboxInserted, err); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is the
@@ -141,10 +142,14 @@ func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int
 // would only make it unknown. The client's time-out bounds it.
 func (k *Kafka) attempt(ctx context.Context, to *partition, b *batch) (first int, err error) {
 	started := time.Now()
+	failpoint.Hit(failpoint.PublisherSend)
 	res, err := k.client.RawProduce(context.WithoutCancel(ctx), &kafka.RawProduceRequest{
 		Topic: to.topic.name, Partition: to.id, RequiredAcks: kafka.RequireAll,
 		RawRecords: protocol.RawRecordSet{Reader: bytes.NewReader(b.frame)},
 	})
+	if err == nil && res.Error == nil {
+		err = failpoint.Err(failpoint.PublisherAcked)
+	}
 	if err != nil {
 		b.lent = true
 		return -1, k.reason(ctx, to.topic.name, err)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // refreshEvery bounds how often forced refreshes of metadata may reconnect.
@@ -39,6 +41,7 @@ func newWire(cfg Config) *wire {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 	}
+	dial = failpoint.Produced(dial)
 	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
 			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL, ClientID: cfg.ClientID,

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -80,6 +81,9 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 			if err != nil {
 				return done, fmt.Errorf("making day %s: %w", name, err)
 			}
+			if made {
+				failpoint.Hit(failpoint.RelayArchiveMade)
+			}
 			done.note(made, &done.Made, name)
 		}
 	}
@@ -94,6 +98,9 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		if err != nil {
 			return done, fmt.Errorf("dropping day %s: %w", name, err)
 		}
+		if dropped {
+			failpoint.Hit(failpoint.RelayArchiveDrop)
+		}
 		done.note(dropped, &done.Dropped, name)
 	}
 	for range archivePasses {
@@ -101,7 +108,9 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		if err != nil {
 			return done, fmt.Errorf("cleaning the default partition: %w", err)
 		}
-		done.Cleaned += tag.RowsAffected()
+		if done.Cleaned += tag.RowsAffected(); done.Cleaned > 0 {
+			failpoint.Hit(failpoint.RelayArchiveClean)
+		}
 		if tag.RowsAffected() < archiveBatch {
 			break
 		}
@@ -130,7 +139,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 				return err
 			}
 		}
-		return nil
+		return failpoint.Err(failpoint.RelayArchive)
 	})
 	switch pgerr.Code(err) {
 	case pgerr.LockNotAvailable, // a lock was not free in time

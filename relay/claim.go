@@ -7,8 +7,10 @@ import (
 	"sort"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -106,12 +108,17 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	for _, g := range grants {
 		ids = g.ids
 	}
-	if err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { k.queue(b, ids) })); err != nil {
+	failpoint.Hit(failpoint.RelayClaim)
+	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { k.queue(b, ids) }))
+	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlTakenBack: over another connection, every lane reads its journal
 			r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
 			return r.claim(ctx, s, grants)
 		}
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
+	}
+	if len(k.lists.lanes) > 0 {
+		failpoint.Hit(failpoint.RelayReleaseClaimed)
 	}
 	r.pauses(k.paused)
 	r.movedDue(grants, k.perLane, k.moved)
@@ -238,7 +245,7 @@ func (r *Relay) answering(groups []place) []place {
 func (k *claiming) queue(b *pgx.Batch, ids string) {
 	q, me := k.r.q, k.r.owner
 	b.Queue(q.lock, k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
-		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
+		return failpoint.After(failpoint.RelayClaimLocked, eachLane(rows, func(lane int16) { k.locked[lane] = true }))
 	})
 	if s := &k.settled; len(s.lanes) > 0 {
 		b.Queue(q.takenBack, s.lanes, s.fences, me, s.firsts)
@@ -249,7 +256,12 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	b.Queue(q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.epoch, &k.same) })
 	b.Queue(q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane)
+		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane).Exec(func(tag pgconn.CommandTag) error {
+			if tag.RowsAffected() == 0 {
+				return nil
+			}
+			return failpoint.Err(failpoint.RelayUnmarked)
+		})
 	}
 	if s := &k.beside; len(s.lanes) > 0 {
 		b.Queue(q.look, s.lanes, s.fences, me).Query(k.readMarks)
@@ -277,7 +289,18 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 }
 
 func (k *claiming) read(how func(*rowReader, pgx.Rows, *claim, map[int16]*laneClaim) error) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error { return how(k.rows, rows, k.c, k.at) }
+	return func(rows pgx.Rows) error {
+		err := how(k.rows, rows, k.c, k.at)
+		return k.c.read(err)
+	}
+}
+
+// read reaches the point of a claim that has rows.
+func (c *claim) read(err error) error {
+	if len(c.events) > 0 {
+		err = failpoint.After(failpoint.RelayClaimRead, err)
+	}
+	return err
 }
 
 func (k *claiming) readReserved(rows pgx.Rows) error {
@@ -365,10 +388,12 @@ func (c *claim) number(at map[int16]*laneClaim) {
 // made on, so numbers may have gone back.
 func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
 	var same bool
+	failpoint.Hit(failpoint.RelayIncarnation)
 	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
 		b.Queue(r.q.raiseIncarnation)
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
+	err = failpoint.After(failpoint.RelayIncarnationRaised, err)
 	if err == nil {
 		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun", "epoch", epoch)
 	}

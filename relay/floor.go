@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
@@ -143,6 +145,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 		}
 		return min(f.decided, id-1), ok
 	})
+	failpoint.Hit(failpoint.RelayFloor)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // lanePlace is where order is kept: one lane's events for one place.
@@ -111,6 +112,7 @@ func (r *Relay) closeTopic(topic string, err error) {
 
 // closed says that a place is held from now on.
 func (r *Relay) closed(at place, err error) {
+	failpoint.Hit(failpoint.RelayClosed)
 	if at.partition == wholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on", "topic", at.topic, "err", err)
 	} else {
@@ -127,6 +129,7 @@ func (r *Relay) reopen(at place) {
 	if !was {
 		return
 	}
+	failpoint.Hit(failpoint.RelayReopened)
 	r.log.Info("held events can go again", "topic", at.topic, "partition", at.partition, "after", took.Round(time.Millisecond))
 	if r.cfg.Observer.Reopened != nil {
 		r.cfg.Observer.Reopened(at.topic, at.partition, took)

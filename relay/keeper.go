@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -21,6 +22,10 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	owned := make(map[int16]int64, Lanes)
 	var members []uuid.UUID
 	lease := interval(r.cfg.Lease)
+	failpoint.Hit(failpoint.RelayBeat)
+	if len(doubted) > 0 {
+		failpoint.Hit(failpoint.RelayFenceRaise)
+	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.present, r.owner)
 		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
@@ -32,9 +37,12 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			return err
 		})
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayBeaten, err); err != nil {
 		r.beatFailed(err)
 		return err
+	}
+	if len(doubted) > 0 {
+		failpoint.Hit(failpoint.RelayFenceRaised)
 	}
 	r.durable(began)
 	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and waits.
@@ -55,10 +63,11 @@ func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, ow
 		if want == 0 {
 			break
 		}
+		failpoint.Hit(failpoint.RelayTakeOver)
 		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 		}))
-		if err != nil {
+		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
 			r.beatFailed(err)
 			return err
 		}
@@ -75,12 +84,13 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 		return nil
 	}
 	var gone []int16
+	failpoint.Hit(failpoint.RelayGiveLanes)
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.release, r.owner, lanes).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
 		})
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayLanesGiven, err); err != nil {
 		r.beatFailed(err)
 		return err
 	}
@@ -197,6 +207,7 @@ func (r *Relay) unsettled() bool {
 func (r *Relay) resign(work context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
 	defer cancel()
+	failpoint.Hit(failpoint.RelayResign)
 	for _, lane := range r.lanes.list(func(l *laneState) bool { return l.doubt }) {
 		r.lanes.drop([]int16{lane}) // not ours to give: the lease runs out
 	}
@@ -204,7 +215,8 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	if err := r.release(ctx, s); err != nil {
 		return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
 	}
-	return s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
+	return failpoint.After(failpoint.RelayResigned, err)
 }
 
 // nudge asks for a heartbeat now.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -70,9 +71,9 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 			return err
 		}
 		_, err = tx.Exec(ctx, o.q.audit, o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
-		return err
+		return failpoint.After(failpoint.RelayOperate, err)
 	})
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayOperated, err); err != nil {
 		return fmt.Errorf("relay: %s: %w", action, err)
 	}
 	return nil

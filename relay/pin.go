@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // Pins returns a function that pins a topic's partition count in the outbox's database: the first count that is given
@@ -19,7 +21,9 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, topic stri
 	}
 	return func(ctx context.Context, topic string, partitions int) (pinned int, err error) {
 		for range 2 { // a row that another relay inserts at the same moment is only seen by the second look
-			if err = db.QueryRow(ctx, q.pin, topic, partitions).Scan(&pinned); !errors.Is(err, pgx.ErrNoRows) {
+			failpoint.Hit(failpoint.RelayPin)
+			err = failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, q.pin, topic, partitions).Scan(&pinned))
+			if !errors.Is(err, pgx.ErrNoRows) {
 				break
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // published is what became of a claim's events at the publisher.
@@ -64,6 +66,7 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 	began := time.Now()
 	d.routes = nil // a topic's partitions may be known by now
 	verdicts := r.to.Publish(ctx, d.events())
+	failpoint.Hit(failpoint.RelayPublished)
 	if len(verdicts) != len(d.todo) {
 		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
 		for _, i := range d.todo {

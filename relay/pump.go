@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It takes nothing
@@ -59,6 +61,9 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 	}
 	if discarded > 0 {
 		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps", "events", discarded)
+	}
+	if len(c.events) > 0 {
+		failpoint.Hit(failpoint.RelayBarrier)
 	}
 	sending, end := r.startPublish(ctx, c.events)
 	result := r.publish(sending, c)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 const (
@@ -178,7 +180,8 @@ func (o *Operator) replay(ctx context.Context, choice Replay, done *Replayed) er
 		}
 		var n, last int64
 		choice.After = done.Last
-		if err := o.db.QueryRow(ctx, o.archive.replay, append(choice.args(choice.To), batch)...).Scan(&n, &last); err != nil {
+		err := o.db.QueryRow(ctx, o.archive.replay, append(choice.args(choice.To), batch)...).Scan(&n, &last)
+		if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
 			return fmt.Errorf("appending: %w", err)
 		}
 		if n > 0 {

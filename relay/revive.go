@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
@@ -62,7 +64,9 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 	if held.Err() != nil {
 		return nil
 	}
+	failpoint.Hit(failpoint.RelayTry)
 	verdicts := r.to.Publish(held, c.events)
+	failpoint.Hit(failpoint.RelayTried)
 	var unsent untried
 	for i, err := range verdicts {
 		if i >= len(heads) {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for them:
@@ -36,7 +38,10 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most int, moved map[int16
 		var lane int16
 		var n int64
 		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
-		return err
+		if err != nil || len(moved) == 0 {
+			return err
+		}
+		return failpoint.Err(failpoint.RelayDueMoved)
 	})
 }
 
@@ -48,6 +53,9 @@ func (r *Relay) movedDue(grants []grant, most int, moved map[int16]int64) {
 			r.lanes.update(g.lane, g.fence, func(l *laneState) { l.due = moved[g.lane] >= int64(most) })
 			all += moved[g.lane]
 		}
+	}
+	if all > 0 {
+		failpoint.Hit(failpoint.RelayDueCommitted)
 	}
 	if all > 0 && r.cfg.Observer.Due != nil {
 		r.cfg.Observer.Due(int(all))

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -218,8 +219,11 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 // returns the lanes whose entries were there; in the others it changed nothing.
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	settled = make(map[int16]bool, len(set.lanes))
-	read := func(rows pgx.Rows) error { return eachLane(rows, func(lane int16) { settled[lane] = true }) }
+	read := func(rows pgx.Rows) error {
+		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
+	}
 	all, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
+	set.sending()
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
 		// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
@@ -243,7 +247,37 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			b.Queue(r.q.settleEntries, k.lanes, k.fences, r.owner, k.firsts).Query(read)
 		}
 	}))
+	if err = failpoint.After(failpoint.RelaySettled, err); err == nil {
+		set.sent()
+	}
 	return settled, err
+}
+
+// sending reaches the points before a settle, by what is in it.
+func (set *settling) sending() {
+	failpoint.Hit(failpoint.RelaySettle)
+	if len(set.hold.lanes) > 0 {
+		failpoint.Hit(failpoint.RelayHold)
+	}
+	if len(set.park.lanes) > 0 {
+		failpoint.Hit(failpoint.RelayPark)
+	}
+}
+
+// sent reaches the points after one.
+func (set *settling) sent() {
+	if len(set.hold.lanes) > 0 {
+		failpoint.Hit(failpoint.RelayHeld)
+	}
+	if len(set.park.lanes) > 0 {
+		failpoint.Hit(failpoint.RelayParked)
+	}
+	if set.count.drained > 0 {
+		failpoint.Hit(failpoint.RelayDrained)
+	}
+	if set.count.released > 0 {
+		failpoint.Hit(failpoint.RelayReleased)
+	}
 }
 
 // tell says what a settle did.
