@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
@@ -168,7 +168,8 @@ func (p *partition) handle(ctx context.Context, events []event.Event) (outcomes 
 			outcomes, err = nil, &panicError{value: r, stack: debug.Stack()}
 		}
 	}()
-	return p.c.handler.Handle(ctx, events)
+	outcomes, err = p.c.handler.Handle(ctx, events)
+	return outcomes, discreet.Error(err)
 }
 
 type panicError struct {
@@ -176,13 +177,8 @@ type panicError struct {
 	stack []byte
 }
 
-// Error tells what kind of panic it was. The text of a panic that is not the runtime's own may contain a payload: it is left out.
-func (e *panicError) Error() string {
-	if r, ok := e.value.(runtime.Error); ok {
-		return "the handler panicked: " + r.Error()
-	}
-	return fmt.Sprintf("the handler panicked with a %T (its stack is in the log)", e.value)
-}
+// Error tells what kind of panic it was.
+func (e *panicError) Error() string { return "the handler panicked" + discreet.Panic(e.value) }
 
 // gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for more. A batch
 // without events only moves the offset. False: work ended, or fetching did.

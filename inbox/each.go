@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -99,14 +100,15 @@ func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *fail
 	return whole
 }
 
-// guarded calls an effect, turns a panic into an error and looks at what became of the transaction.
+// guarded calls an effect, turns a panic into an error and looks at what became of the transaction. What libraries quote of
+// the event in their errors ends here: everything behind logs, stores and shows the text.
 func guarded(g *guardTx, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = g.check(&panicError{value: p, stack: debug.Stack()})
 		}
 	}()
-	return g.check(do())
+	return g.check(discreet.Error(do()))
 }
 
 // panicError is the panic of an effect. The stack goes to the log only.
@@ -115,7 +117,7 @@ type panicError struct {
 	stack []byte
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("the effect panicked: %v", e.value) }
+func (e *panicError) Error() string { return "the effect panicked" + discreet.Panic(e.value) }
 
 func (e *panicError) Unwrap() error {
 	err, _ := e.value.(error)

@@ -294,7 +294,7 @@ func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 		}
 		return write(ctx, tx, e)
 	}).Handle(t.Context(), events)
-	if h := halted(t, err, events[1].ID); h.Attempts != 2 || !strings.Contains(err.Error(), "boom") {
+	if h := halted(t, err, events[1].ID); h.Attempts != 2 || !strings.Contains(err.Error(), "the effect panicked with a string") || strings.Contains(log.String(), "boom") {
 		t.Errorf("attempts %d, error %v", h.Attempts, err)
 	}
 	if !strings.Contains(log.String(), "failing_test.go") {
