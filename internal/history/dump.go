@@ -1,0 +1,177 @@
+package history
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Dump is what is there at the end of a run. Package dump reads it.
+type Dump struct {
+	Now      time.Time // by the database's clock
+	Business []Event   // what was committed: the truth
+	Effects  []Effect  // in the order in which they were written
+	Ledger   []Booking
+
+	Rows     []Row // of the outbox's tables
+	Keys     []ParkedKey
+	Claims   []Claim
+	Lanes    []Lane
+	Discards []Discard
+	// Mended are events that an operator edited, or released without their key: their content, or their order, is a person's.
+	Mended []uuid.UUID
+
+	Records []Record // by topic, partition and offset
+	Ends    []End
+
+	Consumers   []Consumer
+	Inbox       []InboxRow
+	InboxParked []InboxParked
+	InboxKeys   []InboxKey
+	Halted      []Halted
+	Offsets     []Offset
+	// DroppedBefore is the first day (UTC) of which the inbox still remembers ids.
+	DroppedBefore time.Time
+}
+
+// Place is a table of the outbox.
+type Place string
+
+// The places of a Row.
+const (
+	PlaceOutbox    Place = "outbox_event"
+	PlaceScheduled Place = "outbox_scheduled"
+	PlaceHeld      Place = "outbox_held"
+	PlaceParked    Place = "outbox_parked"
+	PlaceArchive   Place = "outbox_archive"
+)
+
+// Row is an event in a table of the outbox.
+type Row struct {
+	Place  Place     `json:"place"`
+	Lane   int16     `json:"lane"`
+	Number int64     `json:"number"` // the outbox id
+	ID     uuid.UUID `json:"id"`
+	// Of parked ones.
+	Refused   bool   `json:"refused,omitempty"`   // it was refused itself; otherwise it waits behind one that was
+	Releasing bool   `json:"releasing,omitempty"` // alone, and on its way
+	Maybe     bool   `json:"maybe,omitempty"`     // an attempt may have written it
+	Code      string `json:"code,omitempty"`
+}
+
+// ParkedKey is a mark of the outbox, with the length of its list.
+type ParkedKey struct {
+	Tenant, Topic, Key string
+	Releasing          bool
+	Waiting            int64
+}
+
+// Claim is an open journal entry.
+type Claim struct {
+	Lane   int16
+	First  int64
+	Events int
+}
+
+// Lane is who owns a lane.
+type Lane struct {
+	Lane  int16
+	Owned bool
+	Fence int64
+	// Overdue: the lease of its owner has run out. A clean drain leaves a lane free.
+	Overdue bool
+}
+
+// Discard is a discard of the outbox's audit: of one event, or of a key's whole list.
+type Discard struct {
+	ID                 uuid.UUID // zero: of a key
+	Tenant, Topic, Key string
+	Events             int64
+	MayAppear          bool
+}
+
+// Record is a record in Kafka, with what its headers say. An ID that is no UUID, or missing, is zero.
+type Record struct {
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Offset    int64     `json:"offset"`
+	ID        uuid.UUID `json:"id"`
+	Tenant    string    `json:"tenant,omitempty"`
+	Key       string    `json:"key,omitempty"`
+	Epoch     string    `json:"epoch,omitempty"`
+	Lane      int16     `json:"lane"`
+	Seq       int64     `json:"seq"`
+	Maybe     bool      `json:"maybe,omitempty"`
+	Version   int64     `json:"version,omitempty"` // 0: it does not say
+	Digest    int64     `json:"digest,omitempty"`
+}
+
+// End is where a partition's log begins and ends.
+type End struct {
+	Topic      string
+	Partition  int32
+	First, End int64
+}
+
+// Consumer is a consumer name, and what it must have applied.
+type Consumer struct {
+	Name       string
+	Topics     []string
+	WindowDays int
+}
+
+// InboxRow is an id that a consumer has decided. Its status is "done" or "discarded".
+type InboxRow struct {
+	Consumer string
+	ID       uuid.UUID
+	Status   string
+	Any      bool // in inbox_message_any
+}
+
+// InboxParked is an event that waits in the inbox.
+type InboxParked struct {
+	Consumer  string
+	ID        uuid.UUID
+	Kind      string // failed, behind, quarantined
+	Code      string
+	Alone     bool
+	Releasing bool
+}
+
+// InboxKey is a mark of the inbox, with the length of its list.
+type InboxKey struct {
+	Consumer, Topic, Key string
+	Releasing            bool
+	Waiting              int64
+}
+
+// Halted is a partition that waits for a person.
+type Halted struct {
+	Consumer, Topic string
+	Partition       int32
+	Offset          int64
+	Reason          string
+}
+
+// Offset is what a consumer's group has committed: the offset of the next event to handle. -1: nothing.
+type Offset struct {
+	Consumer, Topic string
+	Partition       int32
+	Committed       int64
+}
+
+// Effect is one effect of an event.
+type Effect struct {
+	Consumer  string
+	ID        uuid.UUID
+	Version   int64
+	Business  string
+	Partition int32
+	Offset    int64
+}
+
+// Booking is a row of the ledger.
+type Booking struct {
+	Consumer, Business string
+	ID                 uuid.UUID
+}
