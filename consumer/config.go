@@ -114,6 +114,26 @@ type Config struct {
 	Observer Observer
 }
 
+// Format prints a Config without what SASL holds: kafka-go's own mechanisms have the password in a field.
+func (cfg Config) Format(f fmt.State, verb rune) {
+	type plain Config
+	if cfg.SASL != nil {
+		cfg.SASL = mechanismName(cfg.SASL.Name())
+	}
+	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), plain(cfg))
+}
+
+// mechanismName stands for a mechanism where a Config is printed.
+type mechanismName string
+
+// Name is the mechanism's.
+func (n mechanismName) Name() string { return string(n) }
+
+// Start is never called: nobody logs in with what is printed.
+func (n mechanismName) Start(context.Context) (sasl.StateMachine, []byte, error) {
+	return nil, nil, errors.New("a printed mechanism")
+}
+
 // withDefaults returns the config that holds, or an error that says what to change.
 func (cfg Config) withDefaults(h inbox.Handler) (Config, error) {
 	if named, ok := h.(interface{ Consumer() string }); ok && cfg.Group == "" {

@@ -113,6 +113,26 @@ func (cfg Config) withDefaults() (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
+// Format prints a Config without what SASL holds: kafka-go's own mechanisms have the password in a field.
+func (cfg Config) Format(f fmt.State, verb rune) {
+	type plain Config
+	if cfg.SASL != nil {
+		cfg.SASL = mechanismName(cfg.SASL.Name())
+	}
+	_, _ = fmt.Fprintf(f, fmt.FormatString(f, verb), plain(cfg))
+}
+
+// mechanismName stands for a mechanism where a Config is printed.
+type mechanismName string
+
+// Name is the mechanism's.
+func (n mechanismName) Name() string { return string(n) }
+
+// Start is never called: nobody logs in with what is printed.
+func (n mechanismName) Start(context.Context) (sasl.StateMachine, []byte, error) {
+	return nil, nil, errors.New("a printed mechanism")
+}
+
 // codecOf translates a name to kafka-go's number.
 func codecOf(name string) (kafka.Compression, error) {
 	switch name {

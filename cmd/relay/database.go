@@ -23,7 +23,7 @@ const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)
 
 // config reads the URL. It connects to nothing.
 func (d database) config() (*pgxpool.Config, error) {
-	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword}.PoolConfig(urlSetting)
+	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword, AllowPlain: d.Plaintext}.PoolConfig(urlSetting)
 	if err != nil {
 		return nil, err
 	}

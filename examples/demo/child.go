@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -83,7 +84,7 @@ func childMain(role string) int {
 
 func (p places) worker(group string, log *slog.Logger) worker.Config {
 	return worker.Config{
-		DatabaseURL: p.DatabaseURL, Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
+		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Brokers: p.Brokers, Topic: p.Topic, Group: group,
 		SkipMigrate: true, Logger: log,
 		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
 	}

@@ -153,7 +153,7 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 		s.complain(err)
 	})
 	for _, tables := range []worker.Tables{payments.Tables(), ledger.Tables(), email.Tables()} {
-		pool, err := worker.Open(ctx, s.places.DatabaseURL, secret.Value{}, s.places.Schema, tables, false, slog.New(slog.DiscardHandler))
+		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.places.DatabaseURL)}, s.places.Schema, tables, false, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return fmt.Errorf("making the tables: %w", err)
 		}
@@ -190,7 +190,7 @@ func (s *stack) openServers(ctx context.Context, mail func(mailbox.Mail, int) ma
 		"the mail lookup": func() error { return service.ServeOn(ctx, lookup, s.box.Handler()) },
 		"the payments API": func() error {
 			return payments.Run(ctx, payments.Config{
-				DatabaseURL: s.places.DatabaseURL, Schema: s.places.Schema, Listener: api,
+				DatabaseURL: secret.Of(s.places.DatabaseURL), Schema: s.places.Schema, Listener: api,
 				Topic: s.places.Topic, SkipMigrate: true, Logger: slog.New(slog.NewTextHandler(log, nil)),
 			})
 		},

@@ -8,7 +8,6 @@ import (
 
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/service"
 )
 
 type flags struct {
@@ -22,12 +21,8 @@ func main() {
 	var f flags
 	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.", "127.0.0.1:8080", "PAYMENTS",
 		func(ctx context.Context, log *slog.Logger) error {
-			url, err := f.DatabaseURL.Reveal()
-			if err != nil {
-				return service.Usage("--database-url: %w", err)
-			}
 			return payments.Run(ctx, payments.Config{
-				DatabaseURL: url, Password: f.DatabasePassword, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
+				DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
 				SkipMigrate: !f.Migrate, Logger: log,
 			})
 		}))

@@ -21,17 +21,32 @@ type Database struct {
 	URL secret.Value
 	// Password takes the place of the one in URL, when it is set.
 	Password secret.Value
+	// AllowPlain accepts an sslmode=disable to another machine. Default: it is refused.
+	AllowPlain bool
+}
+
+// parse is the function [PoolConfig] for this database, and refuses what speaks in the clear over a network without being told to.
+func (d Database) parse(name string) (*pgxpool.Config, error) {
+	databaseURL, err := d.URL.Reveal()
+	if err != nil {
+		return nil, Usage("%s: %w", name, err)
+	}
+	cfg, err := PoolConfig(name, databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	if host := disabled(cfg.ConnConfig); host != "" && !d.AllowPlain {
+		return nil, Usage("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the way answer in its place: "+
+			"set sslmode=verify-full and sslrootcert, or --database-plaintext where the network itself is private", name, host)
+	}
+	return cfg, nil
 }
 
 // PoolConfig is the function [PoolConfig], and follows what changes: user, password and certificates are read anew for each
 // connection, so that a rotated secret needs no restart. Another host, port or database is refused then, since half of
 // the connections would be to the one and half to the other.
 func (d Database) PoolConfig(name string) (*pgxpool.Config, error) {
-	databaseURL, err := d.URL.Reveal()
-	if err != nil {
-		return nil, Usage("%s: %w", name, err)
-	}
-	cfg, err := PoolConfig(name, databaseURL)
+	cfg, err := d.parse(name)
 	if err != nil {
 		return nil, err
 	}
@@ -43,11 +58,7 @@ func (d Database) PoolConfig(name string) (*pgxpool.Config, error) {
 }
 
 func (d Database) refresh(name string, conn *pgx.ConnConfig) error {
-	databaseURL, err := d.URL.Reveal()
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	pool, err := PoolConfig(name, databaseURL)
+	pool, err := d.parse(name)
 	if err != nil {
 		return err
 	}
@@ -79,15 +90,37 @@ func ConnConfig(ctx context.Context, pool *pgxpool.Pool) (*pgx.ConnConfig, error
 // PlainText names a host of another machine to which the configuration may connect without encryption, as sslmode's
 // default (prefer) does where the server, or somebody between, says that it has none. It is "" when there is no such host.
 func PlainText(cfg *pgx.ConnConfig) string {
-	ways := append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
-	for _, way := range ways {
-		ip := net.ParseIP(way.Host)
-		here := strings.HasPrefix(way.Host, "/") || strings.HasPrefix(way.Host, "@") || way.Host == "localhost" || ip != nil && ip.IsLoopback()
-		if way.TLSConfig == nil && !here {
+	for _, way := range ways(cfg) {
+		if way.TLSConfig == nil && !here(way.Host) {
 			return way.Host
 		}
 	}
 	return ""
+}
+
+// disabled names a host of another machine to which the configuration never speaks TLS; "" when there is none.
+func disabled(cfg *pgx.ConnConfig) string {
+	encrypts := map[string]bool{}
+	for _, way := range ways(cfg) {
+		encrypts[way.Host] = encrypts[way.Host] || way.TLSConfig != nil
+	}
+	for _, way := range ways(cfg) {
+		if !encrypts[way.Host] && !here(way.Host) {
+			return way.Host
+		}
+	}
+	return ""
+}
+
+// ways are all that pgx tries, in its order.
+func ways(cfg *pgx.ConnConfig) []*pgconn.FallbackConfig {
+	return append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
+}
+
+// here reports whether a host is this machine: a socket of the file system, or loopback.
+func here(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the string,

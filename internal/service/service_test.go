@@ -273,6 +273,44 @@ func TestPlainText(t *testing.T) {
 	}
 }
 
+// TestDisableIsRefused: sslmode=disable to another machine needs somebody who says so, also when it comes by a rotation.
+func TestDisableIsRefused(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"postgres://u:canary@db:1/d?sslmode=disable":                    "to db,",
+		"postgres://u:canary@10.0.0.1:1/d?sslmode=disable":              "to 10.0.0.1,",
+		"postgres://u:canary@localhost:1,other:1/d?sslmode=disable":     "to other,",
+		"postgres://u:canary@localhost:1,127.0.0.1:1/d?sslmode=disable": "",
+		"host=/run/postgresql user=u sslmode=disable":                   "",
+		"postgres://u:canary@db:1/d":                                    "", // prefer: run warns
+		"postgres://u:canary@db:1/d?sslmode=allow":                      "",
+		"postgres://u:canary@db:1/d?sslmode=require":                    "",
+		"postgres://u:canary@db:1/d?sslmode=verify-full":                "",
+	} {
+		_, err := service.Database{URL: secret.Of(url)}.PoolConfig("--db")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "sslmode=verify-full")) {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "canary") {
+			t.Errorf("the error repeats the password: %v", err)
+		}
+		if _, err := (service.Database{URL: secret.Of(url), AllowPlain: true}).PoolConfig("--db"); err != nil {
+			t.Errorf("%s, allowed: %v", url, err)
+		}
+	}
+	path := write(t, "postgres://u:canary@db:1/d")
+	cfg, err := service.Database{URL: secret.InFile(path)}.PoolConfig("--db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("postgres://u:canary@db:1/d?sslmode=disable"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil || !strings.Contains(err.Error(), "sslmode=disable") {
+		t.Errorf("a rotation to the clear: %v", err)
+	}
+}
+
 // TestCertificatesAreFollowed: a CA file that is replaced counts from the next connection on.
 func TestCertificatesAreFollowed(t *testing.T) {
 	t.Parallel()

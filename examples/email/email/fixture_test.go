@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -30,7 +31,7 @@ type fixture struct {
 func newFixture(t *testing.T, box mailbox.Config) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), box: newMailbox(t, box)}
-	pool, err := worker.Open(t.Context(), f.URL, secret.Value{}, f.Schema, Tables(), false, quiet)
+	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(f.URL)}, f.Schema, Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func config(t *testing.T, db *pgtest.DB, box *mailbox.Mailbox) Config {
 		t.Fatal(err)
 	}
 	return Config{
-		Config: worker.Config{DatabaseURL: db.URL, Schema: db.Schema, Logger: quiet}, Provider: smtp,
+		Config: worker.Config{DatabaseURL: secret.Of(db.URL), Schema: db.Schema, Logger: quiet}, Provider: smtp,
 		PollEvery: 10 * time.Millisecond, Backoff: time.Millisecond,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/examples/email/mailbox"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 func always(v mailbox.Verdict) func(mailbox.Mail, int) mailbox.Verdict {
@@ -215,7 +216,7 @@ func (f *fixture) crash(t *testing.T) {
 	proxy := pgtest.NewProxy(t, f.URL)
 	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, "-- email: record") }, 0, pgtest.CutBefore)
 	cfg := f.cfg
-	cfg.DatabaseURL = proxy.URL()
+	cfg.DatabaseURL = secret.Of(proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s, err := newSender(cfg)

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/examples/email/mailbox"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/publisher"
 )
 
@@ -49,7 +50,7 @@ func TestAWorkerThatFailedHalfWay(t *testing.T) {
 	cut, lost := on("inbox: commit", pgtest.CutBefore), on("inbox: commit", pgtest.DropReply)
 	record := on("email: record", pgtest.CutBefore)
 	cfg := config(t, db, box)
-	cfg.DatabaseURL, cfg.Brokers, cfg.Topic, cfg.Group = proxy.URL(), kafkatest.Brokers(t), topic, topic
+	cfg.DatabaseURL, cfg.Brokers, cfg.Topic, cfg.Group = secret.Of(proxy.URL()), kafkatest.Brokers(t), topic, topic
 	cfg.Lookup = box.Lookup
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

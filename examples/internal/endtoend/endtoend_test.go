@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -65,13 +66,13 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := worker.Open(t.Context(), shop.URL, secret.Value{}, shop.Schema, payments.Tables(), false, quiet)
+	tables, err := worker.Open(t.Context(), service.Database{URL: secret.Of(shop.URL)}, shop.Schema, payments.Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables.Close()
 	of := func(db *pgtest.DB) worker.Config {
-		return worker.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: brokers, Topic: topic, Group: db.Schema, Logger: quiet}
+		return worker.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic, Group: db.Schema, Logger: quiet}
 	}
 	var all runners
 	defer all.stop(t)
@@ -79,7 +80,7 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	all.start(t, r.Run)
 	all.start(t, func(ctx context.Context) error {
 		return payments.Run(ctx, payments.Config{
-			DatabaseURL: shop.AdminURL, Schema: shop.Schema, Listener: listener, Topic: topic,
+			DatabaseURL: secret.Of(shop.AdminURL), Schema: shop.Schema, Listener: listener, Topic: topic,
 			SkipMigrate: true, Wake: r.Wake, Logger: quiet,
 		})
 	})

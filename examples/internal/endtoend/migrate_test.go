@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 )
 
 // TestMigrateFalse: whoever was told to leave the tables to others makes none, and says what to run.
@@ -31,13 +32,13 @@ func TestMigrateFalse(t *testing.T) {
 	}
 	for name, run := range map[string]func(ctx context.Context, db *pgtest.DB) error{
 		"payments": func(ctx context.Context, db *pgtest.DB) error {
-			return payments.Run(ctx, payments.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Listen: "127.0.0.1:0", SkipMigrate: true, Logger: quiet})
+			return payments.Run(ctx, payments.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Listen: "127.0.0.1:0", SkipMigrate: true, Logger: quiet})
 		},
 		"ledger": func(ctx context.Context, db *pgtest.DB) error {
-			return ledger.Run(ctx, ledger.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet})
+			return ledger.Run(ctx, ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet})
 		},
 		"email": func(ctx context.Context, db *pgtest.DB) error {
-			base := worker.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet}
+			base := worker.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet}
 			return email.Run(ctx, email.Config{Config: base, Provider: smtp})
 		},
 	} {

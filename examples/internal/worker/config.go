@@ -20,9 +20,11 @@ import (
 // Config sets a worker. DatabaseURL and Brokers are required, all else has a default.
 type Config struct {
 	// DatabaseURL is where the worker's own tables and the inbox are: both are written in one transaction.
-	DatabaseURL string
-	// Password takes the place of the one in DatabaseURL, when it is set. In a file it is read anew for each connection.
+	DatabaseURL secret.Value
+	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a file.
 	Password secret.Value
+	// Plaintext accepts sslmode=disable to another machine. Default: refused.
+	Plaintext bool
 	// Schema holds those tables, and is made if need be. Empty: the connection's search_path.
 	Schema string
 	// Brokers are Kafka's addresses, host:port.
@@ -45,6 +47,10 @@ type Config struct {
 	Consumer consumer.Config
 	// Logger takes what a person should know. Default slog.Default(). Payloads and keys are never in it.
 	Logger *slog.Logger
+}
+
+func (c Config) database() service.Database {
+	return service.Database{URL: c.DatabaseURL, Password: c.Password, AllowPlain: c.Plaintext}
 }
 
 func (c Config) withDefaults(name string) Config {
@@ -76,15 +82,12 @@ type Flags struct {
 type Database struct {
 	DatabaseURL      secret.Value `required:"" placeholder:"URL" shown:"(required)" help:"Postgres of the example's own tables and of effectonce's beside them."`
 	DatabasePassword secret.Value `shown:"(of the URL)" help:"Password, in place of the URL's. From a file it is read anew for each connection."`
+	Plaintext        bool         `name:"database-plaintext" help:"Accept sslmode=disable to another machine: everything can be read and changed on the way."`
 	Schema           string       `shown:"(search_path)" help:"Schema of those tables; made if need be."`
 }
 
 // Worker is what the flags say. Its error is a service.UsageError.
 func (f Flags) Worker() (Config, error) {
-	url, err := f.DatabaseURL.Reveal()
-	if err != nil {
-		return Config{}, service.Usage("--database-url: %w", err)
-	}
 	conn, err := f.Config.New()
 	if err != nil {
 		return Config{}, &service.UsageError{Err: err}
@@ -95,7 +98,7 @@ func (f Flags) Worker() (Config, error) {
 	}
 	return Config{
 		Inbox:       inbox.Config{MaintainEvery: maintain},
-		DatabaseURL: url, Password: f.DatabasePassword, Schema: f.Schema, Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group,
+		DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema, Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group,
 		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
 		Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
 	}, nil

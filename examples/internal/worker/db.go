@@ -13,7 +13,6 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -37,14 +36,13 @@ select pg_advisory_xact_lock(hashtextextended('effectonce example ' || current_d
 select set_config('lock_timeout', '5s', true)`
 )
 
-// Open connects, and makes the tables, or checks that they are there when skipMigrate. A password that is set takes the
-// place of the URL's. A database that is away is waited for until ctx ends. The caller closes the pool.
-func Open(ctx context.Context, url string, password secret.Value, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
+// Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is waited for until ctx ends. The caller closes the pool.
+func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := service.Database{URL: secret.Of(url), Password: password}.PoolConfig("--database-url")
+	cfg, err := db.PoolConfig("--database-url")
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		// ServeOn closes it, too; this is for the ways that do not get there.
 		defer listener.Close()
 	}
-	db, err := Open(ctx, cfg.DatabaseURL, cfg.Password, cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
+	db, err := Open(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil

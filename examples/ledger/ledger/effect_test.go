@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 // fixture is a database with the ledger's tables, and its handler without a consumer.
@@ -25,7 +26,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	pool, err := worker.Open(t.Context(), db.URL, secret.Value{}, db.Schema, ledger.Tables(), false, quiet)
+	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(db.URL)}, db.Schema, ledger.Tables(), false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

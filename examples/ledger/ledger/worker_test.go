@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/publisher"
 )
 
@@ -57,7 +58,7 @@ func publish(t *testing.T, events ...event.Event) {
 }
 
 func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
-	return ledger.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: kafkatest.Brokers(t), Topic: topic, Group: topic, Logger: quiet}
+	return ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t), Topic: topic, Group: topic, Logger: quiet}
 }
 
 func TestAWorkerBooksOnceWhateverIsDeliveredTwice(t *testing.T) {
@@ -169,7 +170,7 @@ func TestAForeignEventIsBookedOnce(t *testing.T) {
 func TestWithoutTablesAWorkerSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	cfg := ledger.Config{DatabaseURL: db.AdminURL, Schema: db.Schema, Brokers: []string{"127.0.0.1:1"}, SkipMigrate: true, Logger: quiet}
+	cfg := ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"}, SkipMigrate: true, Logger: quiet}
 	if err := ledger.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "relay migrate") {
 		t.Errorf("error %v", err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/service"
 )
 
 // fixture is the API over a database of its own, and what it logs.
@@ -34,7 +35,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), log: &lockedBuffer{}}
-	pool, err := worker.Open(t.Context(), f.URL, secret.Value{}, f.Schema, payments.Tables(), false, slog.New(slog.DiscardHandler))
+	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(f.URL)}, f.Schema, payments.Tables(), false, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

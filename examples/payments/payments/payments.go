@@ -33,9 +33,11 @@ const Source = "payments"
 // Config sets the server. DatabaseURL and one of Listen and Listener are required.
 type Config struct {
 	// DatabaseURL is where payments and outbox are: both are written in one transaction.
-	DatabaseURL string
-	// Password takes the place of the one in DatabaseURL, when it is set. In a file it is read anew for each connection.
+	DatabaseURL secret.Value
+	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a file.
 	Password secret.Value
+	// Plaintext accepts sslmode=disable to another machine. Default: refused.
+	Plaintext bool
 	// Schema holds the tables, and is made if need be. Empty: the connection's search_path.
 	Schema string
 	// Listen is the address of the API.
@@ -73,7 +75,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	db, err := worker.Open(ctx, cfg.DatabaseURL, cfg.Password, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
+	db, err := worker.Open(ctx, service.Database{URL: cfg.DatabaseURL, Password: cfg.Password, AllowPlain: cfg.Plaintext}, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
