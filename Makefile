@@ -12,6 +12,7 @@ STACK := go run ./internal/teststack --
 PKG ?= ./...
 RUN ?= .
 FUZZTIME ?= 30s
+SOAK_BINARY ?= /tmp/effectonce-soak.test
 
 help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +38,12 @@ lint: ## formatting, go vet, staticcheck
 	cd deploy && go vet ./...
 	$(TOOL) staticcheck ./...
 
+DURATION ?= 40s
+soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3
+	go test -c -o $(SOAK_BINARY) ./internal/soak
+	cd internal/soak && EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
+		EFFECTONCE_SOAK_BROKERS=$(BROKERS) $(SOAK_BINARY) -test.run 'TestSoak$$' -test.v -test.timeout 0
+
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@{ grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . || true; } | while IFS=: read -r file _ name; do \
 		echo "$$name in $$(dirname "$$file")"; \
@@ -56,4 +63,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short guarantees lint fuzz demo bench kafka clean
+.PHONY: help test test-short guarantees lint soak fuzz demo bench kafka clean

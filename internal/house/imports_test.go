@@ -41,13 +41,14 @@ var allowed = map[string][]string{
 	"internal/failover": {"*"},
 	"internal/history":  {"*"},
 	"internal/pgtest":   {"migrations"},
+	"internal/players":  {"*"},
 	"internal/story":    {"migrations"},
 }
 
 // onlyForTests may be imported by test files and by notBuiltIn, and by nothing that users build in.
 var onlyForTests = []string{
 	"internal/pgtest", "internal/kafkatest", "internal/story", "internal/child", "internal/devstack", "internal/explore",
-	"internal/canary", "internal/history", "internal/failover",
+	"internal/canary", "internal/history", "internal/players", "internal/failover",
 }
 
 // notBuiltIn are packages that nobody's program contains.

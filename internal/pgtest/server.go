@@ -63,6 +63,31 @@ func (s *Server) Start(t testing.TB) {
 	})
 }
 
+// TryStart is one try to start a stopped server again, for callers that go on when it fails. A server that has ended by itself
+// counts as stopped.
+func (s *Server) TryStart() error {
+	if s.Ended() {
+		s.process, s.paused = nil, 0
+	}
+	return s.start()
+}
+
+// Ended tells whether the server is not running, because it was stopped or by itself, as for want of room on its disk.
+func (s *Server) Ended() bool {
+	if s.process == nil {
+		return true
+	}
+	select {
+	case <-s.process.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Dir is where the server keeps everything of its own; its data is in the folder data.
+func (s *Server) Dir() string { return s.dir }
+
 // StopFast stops in order: open transactions roll back, a checkpoint is written.
 func (s *Server) StopFast() { s.stop(syscall.SIGINT) }
 

@@ -1,0 +1,221 @@
+package players
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/history"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// operate is a person who looks at what is parked every half second, mends what can be mended and gives up what cannot.
+func operate(ctx context.Context, p *player) error {
+	out, err := relay.NewOperator(p.db, "", p.Name)
+	if err != nil {
+		return err
+	}
+	in, err := inbox.NewOperator(p.db, "", Consumer, p.Name)
+	if err != nil {
+		return err
+	}
+	o := &operator{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	for pause(ctx, 500*time.Millisecond) {
+		o.round(ctx)
+	}
+	return nil
+}
+
+type operator struct {
+	*player
+	out  *relay.Operator
+	in   *inbox.Operator
+	draw *rand.Rand
+}
+
+// round is one look at everything. What fails is looked at again in the next one.
+func (o *operator) round(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, transactionLimit)
+	defer cancel()
+	for _, step := range []func(context.Context) error{o.outboxKeys, o.outboxAlone, o.inboxKeys, o.inboxAlone, o.halted} {
+		if err := step(ctx); err != nil && ctx.Err() == nil {
+			o.log.Info("the operator tries again", "err", err)
+		}
+	}
+}
+
+// do notes an act before and after. Somebody else having been quicker is no failure.
+func (o *operator) do(e history.Entry, act func() error) error {
+	e.Kind = history.KindOperate
+	op := o.note(e)
+	err := act()
+	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
+	switch {
+	case err == nil:
+	case errors.Is(err, relay.ErrNotParked), errors.Is(err, relay.ErrReleasing), errors.Is(err, inbox.ErrNotParked), errors.Is(err, inbox.ErrReleasing), errors.Is(err, inbox.ErrNotHalted):
+		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
+	default:
+		done.Outcome, done.Err = history.Unknown, err.Error()
+	}
+	o.note(done)
+	return err
+}
+
+// outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is the
+// first of its list.
+func (o *operator) outboxKeys(ctx context.Context) error {
+	keys, err := o.out.BlockedKeys(ctx, relay.BlockedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.Releasing {
+			continue
+		}
+		if k.Code == "MESSAGE_TOO_LARGE" && k.Head != nil {
+			if err := o.discardOutbox(ctx, relay.ParkedFilter{MessageID: *k.Head}); err != nil {
+				return err
+			}
+			continue // the next round releases what stood behind it
+		}
+		e := history.Entry{Verb: "release", Detail: "outbox", Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
+		if err := o.do(e, func() error {
+			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *operator) discardOutbox(ctx context.Context, f relay.ParkedFilter) error {
+	events, err := o.out.Parked(ctx, f)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard more.
+		verb, act := "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
+			verb, act = "release", func() error {
+				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "the soak goes on")
+				return err
+			}
+		}
+		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}, act); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *operator) outboxAlone(ctx context.Context) error {
+	events, err := o.out.Parked(ctx, relay.ParkedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if !e.Alone || e.Releasing {
+			continue
+		}
+		verb, act := "release", func() error { return o.out.ReleaseEvent(ctx, e.ID, "the soak goes on") }
+		if e.Code == "MESSAGE_TOO_LARGE" {
+			verb, act = "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+		}
+		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}, act); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inboxKeys releases keys whose event failed. Poison is discarded, after a release or two in vain, for a person tries.
+func (o *operator) inboxKeys(ctx context.Context) error {
+	keys, err := o.in.BlockedKeys(ctx, inbox.BlockedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.Releasing {
+			continue
+		}
+		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
+			if err := o.discardInbox(ctx, inbox.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
+				return err
+			}
+		}
+		e := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
+		if err := o.do(e, func() error {
+			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *operator) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
+	events, err := o.in.Parked(ctx, f)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		entry := history.Entry{Verb: "discard", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}
+		if err := o.do(entry, func() error {
+			_, err := o.in.DiscardEvent(ctx, e.ID, "poison for good")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
+func (o *operator) inboxAlone(ctx context.Context) error {
+	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if !e.Alone || e.Releasing {
+			continue
+		}
+		if e.Code == "poison" || e.Code == inbox.CodeTooFarAhead {
+			if err := o.discardInbox(ctx, inbox.ParkedFilter{ID: e.ID}); err != nil {
+				return err
+			}
+			continue
+		}
+		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
+		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *operator) halted(ctx context.Context) error {
+	consumers, err := o.in.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		for _, part := range c.Partitions {
+			if part.HaltedAt == nil {
+				continue
+			}
+			e := history.Entry{Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+			if err := o.do(e, func() error { return o.in.Resume(ctx, part.Topic, part.Partition, "the soak goes on") }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// calmLimit is how long it may take until everything is well again after the last fault (I8). A relay waits at most its lease
+// (3 s), a probe's backoff (some seconds), and a topic's next check (5 s); a worker its session (3 s), a rebalance (4 s) and
+// an event's longest series of attempts (3 s), and the operator releases what that parks, more than once; what is sent late
+// by proxies arrives within 3 s. All of it may follow one another, with two cores for all processes.
+const calmLimit = 90 * time.Second
+
+// stopLimit is how long a player may take to end in order: a drain of 5 s, and what a busy machine adds.
+const stopLimit = 30 * time.Second
+
+// calm ends the producers and waits until nothing is left to do; then it ends everybody in order. It returns what is not
+// well, which the verdict then counts as well.
+func (x *scene) calm() (unwell []string) {
+	for _, p := range x.proxies.all {
+		p.Toxics.ResetToxics(context.Background())
+	}
+	for _, name := range x.cast.names("") {
+		x.cast.signal(name, syscall.SIGCONT)
+	}
+	began := time.Now()
+	for _, p := range producers {
+		x.cast.want(p, false)
+	}
+	for _, p := range producers {
+		if err := x.cast.gone(p, stopLimit); err != nil {
+			unwell = append(unwell, err.Error())
+		}
+	}
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	left, calmAt := []string{"nobody has looked"}, time.Duration(0)
+	for quiet := 0; quiet < 3; <-tick.C {
+		if left = x.left(); len(left) > 0 {
+			quiet = 0
+		} else if quiet++; quiet == 1 {
+			calmAt = time.Since(began)
+		}
+		if time.Since(began) > calmLimit {
+			break
+		}
+	}
+	if len(left) > 0 {
+		unwell = append(unwell, fmt.Sprintf("not well %v after the last fault: %s", calmLimit, strings.Join(left, "; ")))
+	} else {
+		x.t.Logf("everything was well again %v after the last fault", calmAt.Round(100*time.Millisecond))
+	}
+	// Workers first: their offsets, and then the lanes.
+	for _, name := range slices.Concat(workers, []string{spare, operator, maintainer}, relays) {
+		x.cast.want(name, false)
+	}
+	for _, name := range slices.Concat(workers, []string{spare, operator, maintainer}, relays) {
+		if err := x.cast.gone(name, stopLimit); err != nil {
+			unwell = append(unwell, err.Error())
+		}
+	}
+	return unwell
+}
+
+// questions are what must have no row when everything is well.
+var questions = map[string]string{
+	"events in the outbox":          "select 1 from outbox_event",
+	"scheduled events that are due": "select 1 from outbox_scheduled where due < now()",
+	"scheduled events":              "select 1 from outbox_scheduled where due < now() + interval '1 hour'",
+	"open claims":                   "select 1 from outbox_claim",
+	"held events":                   "select 1 from outbox_held",
+	"parked events":                 "select 1 from outbox_parked",
+	"parked keys":                   "select 1 from outbox_parked_key",
+	"events parked in the inbox":    "select 1 from inbox_parked",
+	"keys parked in the inbox":      "select 1 from inbox_parked_key",
+	"halted partitions":             "select 1 from inbox_progress where halted_at is not null",
+	"overdue leases": `select 1 from outbox_lane l where l.owner is not null and greatest(l.lease_until,
+		(select m.lease_until from relay_member m where m.owner = l.owner)) < clock_timestamp()`,
+	"lanes without an owner":       "select 1 from outbox_lane where owner is null",
+	"prepared transactions":        "select 1 from pg_prepared_xacts",
+	"sessions idle in transaction": "select 1 from pg_stat_activity where state like 'idle in transaction%' and xact_start < now() - interval '15 s'",
+}
+
+// left is what is still to be done.
+func (x *scene) left() (left []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	for what, q := range questions {
+		var n int
+		if err := x.admin.QueryRow(ctx, "select count(*) from ("+q+") q").Scan(&n); err != nil {
+			left = append(left, err.Error())
+		} else if n > 0 {
+			left = append(left, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	for topic := range topics {
+		if lag, err := x.lag(topic); err != nil {
+			left = append(left, err.Error())
+		} else if lag > 0 {
+			left = append(left, fmt.Sprintf("%d records of %s that the group has not committed", lag, topic))
+		}
+	}
+	slices.Sort(left)
+	return left
+}

@@ -1,0 +1,80 @@
+package soak
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The variables that steer a run.
+const (
+	envDuration = "EFFECTONCE_SOAK_DURATION" // how long faults are made; default short
+	envSeed     = "EFFECTONCE_SOAK_SEED"     // default: drawn
+	envFaults   = "EFFECTONCE_SOAK_FAULTS"   // kinds, comma-separated; default: all that can be made
+	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
+	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
+	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
+	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
+)
+
+// short is the run of `make test`.
+const short = 40 * time.Second
+
+type settings struct {
+	duration time.Duration
+	seed     uint64
+	faults   []string // empty: all
+	brokers  int
+	rate     int
+}
+
+func readSettings(t *testing.T) settings {
+	t.Helper()
+	s := settings{duration: short, seed: rand.Uint64() >> 32, rate: 1000}
+	var err error
+	if v := os.Getenv(envDuration); v != "" {
+		if s.duration, err = time.ParseDuration(v); err != nil || s.duration < 10*time.Second {
+			t.Fatalf("%s=%s: give a duration of at least 10s (%v)", envDuration, v, err)
+		}
+	}
+	if v := os.Getenv(envSeed); v != "" {
+		if s.seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatalf("%s=%s: give a number", envSeed, v)
+		}
+	}
+	if v := os.Getenv(envFaults); v != "" {
+		s.faults = strings.Split(v, ",")
+	}
+	s.brokers = 1
+	if s.duration >= 3*time.Minute {
+		s.brokers = 3
+	}
+	s.brokers = number(t, envBrokers, s.brokers)
+	s.rate = number(t, envRate, s.rate)
+	return s
+}
+
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	v := os.Getenv(name)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%s: give a number of at least 1", name, v)
+	}
+	return n
+}
+
+// rng is a generator for one purpose: what is drawn for one does not move what is drawn for another.
+func (s settings) rng(purpose string) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, purpose)
+	return rand.New(rand.NewPCG(s.seed, h.Sum64()))
+}
