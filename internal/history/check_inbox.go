@@ -140,8 +140,8 @@ func (r *run) dropped(id uuid.UUID) bool {
 	if id.Version() != 7 || id.Variant() != uuid.RFC4122 {
 		return false
 	}
-	ms := int64(id[0])<<40 | int64(id[1])<<32 | int64(id[2])<<24 | int64(id[3])<<16 | int64(id[4])<<8 | int64(id[5])
-	return time.UnixMilli(ms).UTC().Before(r.dump.DroppedBefore)
+	sec, nsec := id.Time().UnixTime()
+	return time.Unix(sec, nsec).UTC().Before(r.dump.DroppedBefore)
 }
 
 type booking struct{ consumer, business string }

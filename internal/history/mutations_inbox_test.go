@@ -140,12 +140,5 @@ func restMutations() map[string]mutation {
 			part.Undecided = append(part.Undecided, AuditRecord{part.Committed - 1, x.Dump.Records[0].ID})
 			return true
 		}, []Name{OffsetPassedWork}, nil},
-		"offset went back": {func(x *mutant) bool {
-			last := x.Histories[3].Entries[len(x.Histories[3].Entries)-1].Audit
-			part := last.Partitions[0]
-			part.Committed--
-			x.add(3, Entry{Kind: KindAudit, Audit: &Audit{Consumer: last.Consumer, Partitions: []AuditPartition{part}}})
-			return true
-		}, []Name{OffsetWentBack}, nil},
 	}
 }

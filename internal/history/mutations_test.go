@@ -1,10 +1,10 @@
 package history
 
 import (
+	"math/rand/v2"
 	"slices"
 
 	"github.com/google/uuid"
-	"pgregory.net/rapid"
 )
 
 // mutation is one change to a correct run.
@@ -16,7 +16,7 @@ type mutation struct {
 
 type mutant struct {
 	*Input
-	*rapid.T
+	*rand.Rand
 }
 
 // pick draws one element that fits; nil: none does.
@@ -30,7 +30,7 @@ func pick[T any](x *mutant, from []T, fits func(*T) bool) *T {
 	if len(all) == 0 {
 		return nil
 	}
-	return all[rapid.IntRange(0, len(all)-1).Draw(x.T, "which")]
+	return all[x.IntN(len(all))]
 }
 
 func (x *mutant) event(id uuid.UUID) *Event {
@@ -220,7 +220,7 @@ func logMutations() map[string]mutation {
 		}, []Name{Phantom}, nil},
 		"record altered": {func(x *mutant) bool {
 			r := pick(x, x.Dump.Records, nil)
-			switch rapid.IntRange(0, 3).Draw(x.T, "what") {
+			switch x.IntN(4) {
 			case 0:
 				r.Key += "x"
 			case 1:

@@ -35,7 +35,6 @@ const (
 	BelowFloor           Name = "below-floor"
 	OffsetPassedWork     Name = "offset-passed-work"
 	OffsetBeyondLog      Name = "offset-beyond-log"
-	OffsetWentBack       Name = "offset-went-back"
 	Undrained            Name = "undrained"
 	OpenClaim            Name = "open-claim"
 	StillHeld            Name = "still-held"
@@ -89,7 +88,6 @@ func Kinds() []KindOf {
 		{BelowFloor, "I5", "a relay found an event where its floor said that none can be"},
 		{OffsetPassedWork, "I7", "a committed offset is behind an event that is not decided"},
 		{OffsetBeyondLog, "I7", "a committed offset is behind the end of the log"},
-		{OffsetWentBack, "I7", "a group's committed offset went back"},
 		{Undrained, "I8", "events wait in the outbox after the drain"},
 		{OpenClaim, "I8", "a journal entry is open after the drain"},
 		{StillHeld, "I8", "events are held after every partition answers again"},

@@ -83,8 +83,14 @@ func mention(wanted map[uuid.UUID][]line, p *Process, e *Entry) {
 	for i := range begin.Events {
 		say(begin.Events[i].ID, "%s: commit of %s: %s %s", e.Process, begin.Events[i].ID, e.Outcome, e.Err)
 	}
+	refused := map[uuid.UUID]bool{}
+	for _, v := range e.Refused {
+		refused[v.ID] = true
+	}
 	for _, s := range begin.Sent {
-		say(s.ID, "%s: %s has its verdict (%s)", e.Process, s.ID, e.Outcome)
+		if !refused[s.ID] {
+			say(s.ID, "%s: %s is acked", e.Process, s.ID)
+		}
 	}
 	for i, id := range begin.IDs {
 		if i < len(e.Outcomes) {

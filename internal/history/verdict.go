@@ -62,6 +62,7 @@ type Counts struct {
 	Quarantined  int `json:"quarantined"`
 	InboxDropped int `json:"inbox_discarded"`
 	Audits       int `json:"audits"`         // records that audits looked up
+	OffsetsBack  int `json:"offsets_back"`   // audits that found a group's offset lower than the one before
 	Faults       int `json:"faults"`         // that were begun
 	Processes    int `json:"processes"`      // starts
 	Torn         int `json:"torn"`           // histories whose last line is torn
