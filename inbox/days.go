@@ -43,6 +43,7 @@ type days struct {
 	today, dropped              dayNumber
 	longest                     dayNumber // window of all consumers; 0: there is none
 	attached, pending, detached []string
+	released                    []dayNumber // of ids that an operator released
 }
 
 type querier interface {
@@ -51,7 +52,7 @@ type querier interface {
 
 func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 	var d days
-	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached)
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released)
 	if err != nil {
 		return days{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
@@ -63,6 +64,12 @@ func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 func (k *keeper) missing(d days) (list []dayNumber) {
 	for n := max(d.today-max(d.longest, k.window), d.dropped); n <= d.today+dayNumber(k.ahead); n++ {
 		if !slices.Contains(d.attached, dayPrefix+dayName(n)) {
+			list = append(list, n)
+		}
+	}
+	// A worker may lack the right to make the day of what it is to run, and waits for who has it.
+	for _, n := range d.released {
+		if n > d.today+dayNumber(k.ahead) && !slices.Contains(d.attached, dayPrefix+dayName(n)) {
 			list = append(list, n)
 		}
 	}
@@ -100,7 +107,7 @@ func (k *keeper) makeDay(ctx context.Context, n dayNumber) error {
 		return []dayNumber{n}
 	})
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: set Config.MaintenanceDB to the tables' owner: %w", dayName(n), err)
+		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner: %w", dayName(n), err)
 	}
 	return err
 }

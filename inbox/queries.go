@@ -46,6 +46,7 @@ returning floor - date '1970-01-01'`
 
 // What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
 // by an interrupted DETACH; loose ones were detached and not dropped.
+// The last column are the days of ids that an operator released although they are too far ahead.
 const sqlDays = `-- inbox: days
 select p.relnamespace::regnamespace::text || '.',
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
@@ -56,7 +57,9 @@ select p.relnamespace::regnamespace::text || '.',
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
 		where i.inhparent = p.oid and i.inhdetachpending order by 1),
 	array(select c.relname::text from pg_class c where c.relnamespace = p.relnamespace and c.relkind = 'r'
-		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1)
+		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1),
+	array(select distinct (('x' || left(replace(r.message_id::text, '-', ''), 12))::bit(48)::bigint / 86400000)::integer
+		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1 limit 100)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
 // Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number is

@@ -13,6 +13,8 @@ grant select, insert on inbox_audit to {role}_inbox;
 grant select on effectonce_migration to {role}_inbox_maintainer;
 grant select, update on inbox_days to {role}_inbox_maintainer;
 grant select on inbox_consumer, inbox_message to {role}_inbox_maintainer;
+-- It makes the days of what operators released, too.
+grant select (consumer_name, id, message_id, state) on inbox_parked to {role}_inbox_maintainer;
 grant select, delete on inbox_message_any to {role}_inbox_maintainer;
 do $$ declare t regclass; who name; begin
 	execute format('grant create on schema %I to {role}_inbox_maintainer', current_schema());

@@ -187,7 +187,7 @@ func (o *operator) inboxAlone(ctx context.Context) error {
 		if !e.Alone || e.Releasing {
 			continue
 		}
-		if e.Code == "poison" || e.Code == inbox.CodeTooFarAhead {
+		if e.Code == "poison" {
 			if err := o.discardInbox(ctx, inbox.ParkedFilter{ID: e.ID}); err != nil {
 				return err
 			}

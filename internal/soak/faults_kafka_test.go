@@ -159,7 +159,11 @@ func grow(s *scene, _ fault) (func() error, error) {
 	return func() error { return s.accept(next) }, nil
 }
 
-// accept pins the new count, as `relay topics accept` does, once nothing of the topic is unread or uncertain.
+// patience is how long the harness waits for an answer to what may have been written, before it accepts anyway: the relays
+// send nothing of the topic meanwhile, so that there may never be one.
+const patience = 3 * time.Second
+
+// accept pins the new count, as `relay topics accept` does, once nothing of the topic is unread.
 func (x *scene) accept(partitions int) error {
 	o, err := relay.NewOperator(x.admin, "", "harness")
 	if err != nil {
@@ -167,12 +171,13 @@ func (x *scene) accept(partitions int) error {
 	}
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(2 * healLimit); ; <-tick.C {
+	began := time.Now()
+	for deadline := began.Add(2 * healLimit); ; <-tick.C {
 		lag, err := x.lag(topicGrowing)
 		if err == nil && lag == 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 			op := x.note(history.Entry{Kind: history.KindOperate, Verb: "accept", Topic: topicGrowing, Count: partitions})
-			err = o.AcceptPartitions(ctx, topicGrowing, partitions, false, "the soak goes on")
+			err = o.AcceptPartitions(ctx, topicGrowing, partitions, time.Since(began) > patience, "the soak goes on")
 			cancel()
 			if err == nil {
 				x.note(history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK})
