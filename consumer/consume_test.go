@@ -55,6 +55,29 @@ func TestEveryRecordOnceInOrder(t *testing.T) {
 	}
 }
 
+// P9.2: first the transaction, then the offset. While a handler is at work, its events are not committed.
+func TestP9_2_TheOffsetComesLast(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(3, 0)...)
+	during := make(chan int64, 1)
+	h := newHandler()
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		during <- committed(t, kafkatest.Brokers(t), topic, topic, 1)[0]
+		return applied(len(events)), nil
+	}
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 3, time.Second, -1
+	m := start(t, h, topic, cfg)
+	if at := recv(t, "what is committed during a batch", during); at > 0 {
+		t.Errorf("the offset is committed up to %d before the handler has decided anything", at)
+	}
+	m.stop(t)
+	if at := committed(t, kafkatest.Brokers(t), topic, topic, 1)[0]; at != 3 {
+		t.Errorf("committed %d behind it, want 3", at)
+	}
+}
+
 // I7, and a halt is its partition's own.
 func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 	t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one handles.
@@ -89,6 +90,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
 		return chunk{}, true
+	}
+	if seeded.On(seeded.ConsumerOffsetFirst) {
+		p.decided(batch.next)
 	}
 	began := time.Now()
 	failpoint.Hit(failpoint.ConsumerHandle)

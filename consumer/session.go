@@ -10,6 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by itself, after
@@ -84,6 +85,10 @@ func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (draine
 	defer cancelHandle(nil)
 	g.stopWork, g.cancelHandle = stopWork, cancelHandle
 	g.commits = &committer{send: kg.CommitOffsets, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
+	if seeded.On(seeded.ConsumerUnfencedCommit) && c.gen != nil {
+		g.commits.dirty = c.gen.commits.dirty
+		_ = g.commits.flush()
+	}
 	g.assign()
 
 	finished := make(chan struct{})
@@ -97,7 +102,9 @@ func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (draine
 		}
 	})
 	<-finished
-	c.setGeneration(nil)
+	if !seeded.On(seeded.ConsumerUnfencedCommit) {
+		c.setGeneration(nil)
+	}
 	return ctx.Err() != nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 const dayPrefix = "inbox_message_"
@@ -156,7 +157,7 @@ func (k *keeper) raise(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.prefix), k.lockTimeout); err != nil {
 			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
 		}
-		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.prefix)); err != nil {
+		if _, err := tx.Exec(ctx, pgschema.Expand(seedRaise(sqlRaise), k.prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)
 		}
 		return failpoint.Err(failpoint.InboxRaise)
@@ -166,12 +167,21 @@ func (k *keeper) raise(ctx context.Context) error {
 
 // dropDays detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
 func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
-	if err := k.raise(ctx); err != nil {
-		return nil, err
+	late := seeded.On(seeded.InboxMarkAfterDrop)
+	if !late {
+		if err := k.raise(ctx); err != nil {
+			return nil, err
+		}
 	}
 	d, err := k.read(ctx, k.db)
 	if err != nil {
 		return nil, err
+	}
+	if late {
+		d.dropped = max(d.dropped, d.today-d.longest)
+	}
+	if seeded.On(seeded.InboxDayInsideWindow) {
+		d.dropped += d.longest / 2
 	}
 	for _, table := range d.pending {
 		// First, for Postgres allows one pending detach per table.
@@ -200,6 +210,9 @@ func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
 	}
 	if len(dropped) > 0 {
 		k.log.Info("inbox: days dropped", "days", dropped)
+	}
+	if late {
+		return dropped, k.raise(ctx)
 	}
 	return dropped, nil
 }

@@ -273,6 +273,20 @@ func TestP9_7_DroppingBlocksNobody(t *testing.T) {
 	}
 }
 
+// TestP9_7_TheMarkComesBeforeTheDrop: while a day is on its way out, dropped_before says so, for everybody.
+func TestP9_7_TheMarkComesBeforeTheDrop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	release, maintained := w.blockedDetach(t.Context(), w.long())
+	if n := pgtest.One[int](t, w.DB, "select (clock_timestamp() at time zone 'utc')::date - dropped_before from inbox_days"); n != 5 {
+		t.Errorf("a day is being dropped, and dropped_before stands %d days back, want 5", n)
+	}
+	release()
+	if err := <-maintained; err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestP9_7_InterruptedDetachIsFinished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // kind says what a failed transaction means for the next one.
@@ -99,8 +100,23 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
+		g := &guardTx{conn: conn.Conn()}
+		if seeded.On(seeded.InboxMarkBeforeEffect) {
+			_ = in.commit(ctx, conn.Conn())
+			_, _ = conn.Exec(ctx, sqlBegin)
+		}
+		if seeded.On(seeded.InboxEffectOutside) {
+			other, err := in.db.Acquire(ctx)
+			if err != nil {
+				return in.classify(ctx, err)
+			}
+			_, _ = other.Exec(ctx, sqlBegin)
+			defer other.Release()
+			defer func() { _, _ = other.Exec(ctx, sqlCommit) }()
+			g.conn = other.Conn()
+		}
 		failpoint.Hit(failpoint.InboxEffect)
-		skipped, f := w.run(ctx, &guardTx{conn: conn.Conn()}, w.events, fresh, w.careful)
+		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
 		failpoint.Hit(failpoint.InboxEffected)
 		if f != nil {
 			return f
@@ -157,6 +173,10 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	switch {
 	case err == nil:
 		return nil
+	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitDone):
+		return nil
+	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitFailed):
+		return &failure{kind: failed, index: -1, err: err}
 	case pgerr.CommitUnknown(err):
 		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
 	case pgerr.Retry(err):
@@ -251,6 +271,9 @@ func (p *planned) new(id uuid.UUID) bool {
 func (p *planned) array(where place) string {
 	b := make([]byte, 0, 2+37*len(p.ids))
 	for i := range p.ids {
+		if seeded.On(seeded.InboxUnsortedIDs) {
+			i = inLogOrder(p.ids)[i]
+		}
 		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
 			continue
 		}
@@ -355,7 +378,7 @@ func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside,
 		switch o, set := a.outcomes[n]; {
 		case set:
 			out[n] = o
-		case !p.ids[i].isNew:
+		case !p.ids[i].isNew && (i == 0 || p.ids[i].id != p.ids[i-1].id || !seeded.On(seeded.InboxTwinsNotFolded)):
 			out[n] = Duplicate
 		case skip[p.ids[i].id]:
 			out[n] = Skipped

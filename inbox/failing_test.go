@@ -266,6 +266,37 @@ func TestP9_2_ManyTwins(t *testing.T) {
 	}
 }
 
+// TestP9_2_IDsAreInsertedInOrder: of two events, a batch has the one with the higher id first, and somebody else holds the
+// lower one. The batch must wait without the higher one, which the other takes next.
+func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
+	t.Parallel()
+	w, r := newWorld(t), &retries{}
+	events := some(2)
+	low, high := events[0], events[1]
+	h := w.inbox(inbox.Config{Window: oneDay, AllowShortWindow: true, DaysAhead: 1, LockTimeout: -1, Observer: r.observer()}).Each(write)
+	handle(t, h, of(event.NewID())) // the days are there
+	other := w.Connect(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := other.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("the one who takes ids in order: %v", err)
+		}
+	}
+	insert := "insert into inbox_message (consumer_name, message_id) values ('ledger', '%s')"
+	exec("begin; set local deadlock_timeout = '10ms'; " + fmt.Sprintf(insert, low.ID))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { handle(t, h, []event.Event{high, low}) })
+	pgtest.AwaitSQL(t, w.DB, "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))", int32(other.PgConn().PID()))
+	exec(fmt.Sprintf(insert, high.ID))
+	exec("rollback")
+	wg.Wait()
+	same(t, "effects", w.effects()[1:], []uuid.UUID{high.ID, low.ID})
+	if n := r.count("conflict"); n != 0 {
+		t.Errorf("%d deadlocks", n)
+	}
+}
+
 func TestP9_5_RetryableSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

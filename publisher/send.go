@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is the
@@ -37,6 +38,10 @@ func (k *Kafka) sendGroup(ctx context.Context, g group, events []event.Event, ve
 		return
 	}
 	rest := g.order[out.acked:]
+	if seeded.On(seeded.PublisherSkipsAhead) && out.tried > 0 && out.tried < len(rest) {
+		k.sendGroup(ctx, group{to: g.to, order: rest[out.tried:]}, events, verdicts)
+		rest = rest[:out.tried]
+	}
 	for _, i := range rest[:out.tried] {
 		verdicts[i] = out.err
 	}
@@ -141,10 +146,13 @@ func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int
 // attempt makes one request. It outlives ctx on purpose: a request that was sent has an outcome, and dropping the answer
 // would only make it unknown. The client's time-out bounds it.
 func (k *Kafka) attempt(ctx context.Context, to *partition, b *batch) (first int, err error) {
-	started := time.Now()
+	started, acks := time.Now(), kafka.RequireAll
+	if seeded.On(seeded.PublisherAcksNone) {
+		acks = kafka.RequireNone
+	}
 	failpoint.Hit(failpoint.PublisherSend)
 	res, err := k.client.RawProduce(context.WithoutCancel(ctx), &kafka.RawProduceRequest{
-		Topic: to.topic.name, Partition: to.id, RequiredAcks: kafka.RequireAll,
+		Topic: to.topic.name, Partition: to.id, RequiredAcks: acks,
 		RawRecords: protocol.RawRecordSet{Reader: bytes.NewReader(b.frame)},
 	})
 	if err == nil && res.Error == nil {

@@ -313,7 +313,7 @@ func TestThePinDecides(t *testing.T) {
 	f.partitions = 12
 	var changed *PartitionsChangedError
 	if err := verdict(); !errors.As(err, &changed) || changed.Pinned != 8 || changed.Found != 12 {
-		t.Fatal(err)
+		t.Fatalf("a topic with 12 partitions, pinned to 8, is sent to: %v", err)
 	}
 	pinned = 12 // an operator accepted it
 	if err := verdict(); err != nil {

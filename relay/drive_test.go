@@ -32,10 +32,14 @@ func (d *Driver) Close() {
 // Beat is one heartbeat.
 func (d *Driver) Beat(ctx context.Context) error { return d.r.beat(ctx, d.s) }
 
-// Step claims, publishes and settles once, in every lane.
+// Step claims, publishes and settles once, in every lane that it may claim.
 func (d *Driver) Step(ctx context.Context) (int, error) {
 	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
-	return d.r.step(ctx, d.s, d.r.lanes.pick(0, 1, time.Now()))
+	grants := d.r.lanes.pick(0, 1, time.Now())
+	if len(grants) == 0 {
+		return 0, nil
+	}
+	return d.r.step(ctx, d.s, grants)
 }
 
 // StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are ready
@@ -97,6 +101,9 @@ func (d *Driver) Fences(lanes []int16) (fences []int64) {
 
 // ProberPID is the backend of the prober's connection.
 func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.PgConn().PID()) }
+
+// PID is the backend of the connection that claims go over.
+func (d *Driver) PID() uint32 { return d.s.conn.PgConn().PID() }
 
 // Relay is what is driven.
 func (d *Driver) Relay() *Relay { return d.r }

@@ -47,21 +47,6 @@ func Queries(t testing.TB) map[string]string {
 	return all
 }
 
-// OrderByTransaction makes a relay claim in the order of (transaction id, id), as cursors over transaction ids do: a
-// seeded bug, to show that the tests of order can fail.
-func OrderByTransaction(r *Relay) {
-	q := *r.q
-	byTransaction := strings.NewReplacer(
-		"order by e.id", "order by e.xmin::text::bigint, e.id",
-		"select e.lane, e.id,", "select e.lane, e.xmin::text::bigint as xid, e.id,",
-		// The relay numbers in this order.
-		"select lane, id, message_id", "select lane, xid * 1000000000 + id, message_id",
-		"select lane, id, marked, message_id", "select lane, xid * 1000000000 + id, marked, message_id",
-	)
-	q.take, q.takeMarked = byTransaction.Replace(q.take), byTransaction.Replace(q.takeMarked)
-	r.q = &q
-}
-
 // Expanded is a query for the connection's own search_path.
 func Expanded(t testing.TB, query string) string {
 	t.Helper()
@@ -79,12 +64,4 @@ func LowestFloor(r *Relay) int64 {
 		return 0
 	}
 	return slices.Min(floors)
-}
-
-// WaitForNobody makes a relay lift its floors without waiting for open transactions: a seeded bug, to show that the tests
-// of the floor can fail.
-func WaitForNobody(r *Relay) {
-	q := *r.q
-	q.holders += " and false"
-	r.q = &q
 }

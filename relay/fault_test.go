@@ -264,6 +264,9 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	pgtest.Await(t, "a claim in the journal whose wait was cancelled", func() (bool, error) {
 		tag, err := db.Pool.Exec(t.Context(), waiting)
 		cancelled += int(tag.RowsAffected())
+		if n := to.count(); n != 0 {
+			t.Fatalf("%d events were published without a barrier", n)
+		}
 		return pgtest.One[int](t, db, `select count(*) from outbox_claim`) > 0 && cancelled > 5, err
 	})
 	if n := to.count(); n != 0 {

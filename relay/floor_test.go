@@ -399,29 +399,6 @@ func TestP6FloorsOfARunningRelay(t *testing.T) {
 	}
 }
 
-// TestP6FloorThatWaitsForNobodyHidesEvents shows that the tests above can fail, and what the look from zero is for.
-func TestP6FloorThatWaitsForNobodyHidesEvents(t *testing.T) {
-	t.Parallel()
-	var found []int16
-	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Observer.BelowFloor = func(lane int16) { found = append(found, lane) } })
-	relay.WaitForNobody(f.Relay())
-	slow := f.begin(f.db, insertOne)
-	fill(t, f.db, 10, 10)
-	f.drain()
-	f.rise()
-	f.at(11, "it waits for nobody")
-	f.exec(slow, "commit")
-	f.drain()
-	if n := f.to.count(); n != 10 {
-		t.Fatalf("%d events published: the hidden one went unnoticed by this test, not by the relay", n)
-	}
-	f.must(f.Rescan(t.Context()))
-	f.drain()
-	if n := f.to.count(); n != 11 || len(found) != 1 {
-		t.Errorf("%d events after the look from zero, which found lanes %v", n, found)
-	}
-}
-
 // TestP6RescanFindsAnEntryThatIsOpenAgain: a pooler hides that the server has crashed and taken a settle back.
 func TestP6RescanFindsAnEntryThatIsOpenAgain(t *testing.T) {
 	t.Parallel()

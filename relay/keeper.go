@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
@@ -79,7 +80,9 @@ func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, ow
 
 // release gives back leaving lanes that no pump works on.
 func (r *Relay) release(ctx context.Context, s *session) error {
-	lanes := r.lanes.list(func(l *laneState) bool { return l.leaving && !l.busy && !l.doubt })
+	lanes := r.lanes.list(func(l *laneState) bool {
+		return l.leaving && (!l.busy || seeded.On(seeded.RelayReleasedWhileBusy)) && !l.doubt
+	})
 	if len(lanes) == 0 {
 		return nil
 	}

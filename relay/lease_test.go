@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -75,6 +76,18 @@ func TestP5Lease(t *testing.T) {
 			t.Errorf("the first relay believes to own %d lanes, want the half that is left", n)
 		}
 	})
+	t.Run("a take-over raises the fence", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		f.db.Exec(t, old)
+		f.db.Exec(t, lapse)
+		_, before := lanesOf(f.Driver)
+		n, _ := lanesOf(another(t, f))
+		after := pgtest.One[int64](t, f.db, `select sum(fence)::bigint from outbox_lane`)
+		if n == 0 || after != before+int64(n) {
+			t.Errorf("another relay took %d lanes, and fences of %d in sum are %d: each of them must rise by one", n, before, after)
+		}
+	})
 	for name, sql := range map[string]string{
 		"its own lease had run out":                lapse,
 		"its row is gone":                          `delete from relay_member`,
@@ -91,5 +104,40 @@ func TestP5Lease(t *testing.T) {
 				t.Errorf("%d lanes, and fences of %d in sum where they were %d: each must rise by one", n, after, before)
 			}
 		})
+	}
+}
+
+// TestP5_ALaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing from
+// stay its own until it has settled.
+func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	cfg := config(func(c *relay.Config) { c.Lease = time.Hour })
+	first, err := relay.Drive(t.Context(), newRelay(t, db, to, cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	fill(t, db, 640, 320)
+	lanes := pgtest.One[int](t, db, `select count(distinct lane) from outbox_event`)
+	stepped := make(chan error, 1)
+	go func() { _, err := first.Step(t.Context()); stepped <- err }()
+	<-to.entered
+	other, err := relay.Drive(t.Context(), newRelay(t, db, &memory{}, cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := first.Beat(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kept := pgtest.One[int](t, db, `select count(*) from outbox_claim c join outbox_lane l on l.lane = c.lane where l.owner is not null`)
+	if kept != lanes {
+		t.Errorf("%d of %d lanes that are being published from were given away", lanes-kept, lanes)
+	}
+	close(to.gate)
+	if err := <-stepped; err != nil {
+		t.Error(err)
 	}
 }

@@ -115,6 +115,34 @@ func TestP4Release(t *testing.T) {
 	}
 }
 
+// TestP4ReleaseIsNotOvertaken: an event that was drawn before the release, and commits after it, goes behind the list.
+func TestP4ReleaseIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	b.set(refusing("0"))
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	f := &floors{Driver: d, t: t, db: db}
+	appendTo(t, db, "payments", 4, 4, 0)
+	_, err = d.Step(t.Context())
+	f.must(err)
+	late := f.begin(db, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '1')`)
+	b.set(nil)
+	_, err = operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
+	f.must(err)
+	f.exec(late, "commit")
+	_, err = d.Look(t.Context())
+	f.must(err)
+	for range 4 {
+		_, err = d.Step(t.Context())
+		f.must(err)
+	}
+	counting(t, b, "k3", 2)
+}
+
 // TestP4ReleaseUnderLoad: the key goes on being appended to while its list is published a few events at a time.
 func TestP4ReleaseUnderLoad(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It takes nothing
@@ -52,6 +53,11 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 			s.next, s.end = l.next, l.end
 			s.parked, s.releasing, s.groups = l.parked, l.releasing, l.groups
 		})
+	}
+	if seeded.On(seeded.RelayCursor) {
+		for i := range c.items {
+			r.lanes.raiseFloors(r.lanes.numbering(), func(lane int16) (int64, bool) { return c.items[i].id, lane == c.events[i].Position.Lane })
+		}
 	}
 	if behind > 0 && r.cfg.Observer.Behind != nil {
 		r.cfg.Observer.Behind(behind)

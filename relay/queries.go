@@ -264,7 +264,7 @@ func newQueries(schema string) (*queries, error) {
 		return nil, err
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return &queries{
+	all := &queries{
 		lock: q(sqlLock), takenBack: q(sqlTakenBack), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
@@ -276,5 +276,7 @@ func newQueries(schema string) (*queries, error) {
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 		sample: newSampleQueries(prefix),
-	}, nil
+	}
+	seed(all, q)
+	return all, nil
 }

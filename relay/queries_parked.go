@@ -90,10 +90,12 @@ func newOperatorQueries(schema string) (*operatorQueries, error) {
 		return nil, err
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return &operatorQueries{
+	all := &operatorQueries{
 		parked: q(sqlParked), blockedKeys: q(sqlBlockedKeys), heldCounts: q(sqlHeldCounts), lockParked: q(sqlLockParked),
 		lockKey: q(sqlLockKey), edit: q(sqlEditParked), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
 		discardEvent: q(sqlDiscardEvent), discardKey: q(sqlDiscardKey), unmarkEmpty: q(sqlUnmarkEmpty),
 		audit: q(sqlAudit), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
-	}, nil
+	}
+	seedOperator(all, q)
+	return all, nil
 }

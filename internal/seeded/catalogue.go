@@ -1,0 +1,52 @@
+package seeded
+
+// Info is what there is to say of a bug.
+type Info struct {
+	Bug Bug
+	// Wrong says what the program does with the bug, and what comes of it for whoever uses it.
+	Wrong string
+}
+
+// All lists every bug, in the order of their rooms.
+func All() []Info {
+	return []Info{
+		{RelayCursor, "a lane is read from the last id seen: an event that commits late under a lower id is never published"},
+		{RelayTransactionOrder, "events are claimed in the order of transaction ids: changes of one key reach Kafka in the wrong order"},
+		{RelaySettleWithoutFence, "a settle does not compare owner and fence: a zombie decides what its heir is publishing"},
+		{RelaySettleClearsJournal, "a settle deletes all entries of its lane: what another claim has under way is sent again under new numbers"},
+		{RelayClaimInOneStatement, "a claim locks and reads in one statement: rows that were deleted while it waited are published"},
+		{RelayNoBarrier, "a claim's commit does not wait for the disk: after a crash, Kafka has events that never happened"},
+		{RelayWarningIgnored, "a cancelled wait for the standby counts as a commit: after a failover, Kafka has events that never happened"},
+		{RelayRefusedDropped, "an event that the broker refuses counts as published: it is lost"},
+		{RelayFloorTrustsSequence, "a floor rises to the last id drawn, whoever is still open: events that commit late are hidden"},
+		{RelayFloorKept, "floors survive a new connection, perhaps to a restored server: its events below them are hidden"},
+		{RelayJournalNumberedAnew, "a take-over numbers the open entry's events anew: consumers that compare numbers apply them twice"},
+		{RelayJournalSortedByID, "an open entry is sent in the order of ids: numbers change their events, and held events their order"},
+		{RelayBlockReused, "a lane that comes back goes on in its old block of numbers: numbers go back, and consumers drop what is new"},
+		{RelayParkWithoutMark, "a refused event parks without a mark on its key: the key's later events pass it"},
+		{RelayReleaseIntoOutbox, "released events go back into the outbox under new ids: what committed late overtakes them"},
+		{RelayUnknownCommitKnown, "after a COMMIT whose reply was lost the lane goes on under its fence: what happens late parks what was sent, or re-uses numbers"},
+		{RelayHostClock, "the host's clock judges leases, and is two hours ahead: lanes are taken from relays that live"},
+		{RelayReleasedWhileBusy, "a lane is given away while its events are being published: two relays send it at the same time"},
+		{RelayNewerPastHeld, "new events of a partition are sent while older ones are held for it: keys are reordered"},
+		{RelayTakeOverWithoutFence, "a take-over leaves the fence: an owner that comes back cannot be told from one that never left"},
+		{PublisherAcksNone, "requests ask for no acks: events count as published that no broker has written"},
+		{PublisherSkipsAhead, "after a request that failed, the next of the partition is sent: its events overtake those that are sent again"},
+		{PublisherFollowsResize, "a topic's new partition count is followed: the events of a key are in two partitions, in no order"},
+		{InboxMarkBeforeEffect, "the inbox's row is committed before the effect runs: an effect that fails is never run again"},
+		{InboxUnsortedIDs, "a batch inserts its ids in the order of the log: twins in other orders deadlock"},
+		{InboxCountedAfter, "an attempt is counted after its run: an event that kills the process kills it for ever"},
+		{InboxDayInsideWindow, "days are dropped inside the window: duplicates that come late are applied again"},
+		{InboxShortestWindow, "days are dropped by the shortest window of all consumers: the others apply late duplicates again"},
+		{InboxMarkAfterDrop, "dropped_before is raised after the drop: meanwhile an empty day is made again, and has forgotten everything"},
+		{InboxParkLetsPass, "what comes after a parked event of its key runs: effects of the key happen in the wrong order"},
+		{InboxEffectOutside, "effects run outside of the transaction that marks them: one of the two survives a failure alone"},
+		{InboxUnknownCommitFailed, "a COMMIT whose reply was lost counts as the event's failure: innocent events are parked"},
+		{InboxUnknownCommitDone, "a COMMIT whose reply was lost counts as done: effects are lost"},
+		{InboxTwinsNotFolded, "an event that stands twice in a batch runs twice"},
+		{ConsumerOffsetFirst, "the offset is committed before the effects: what a crash interrupts is never delivered again"},
+		{ConsumerUnfencedCommit, "offsets are committed whatever generation they are of: a stale member moves the group's offset back"},
+		{ConsumerSkipsAborted, "once a producer has aborted, what it commits afterwards is skipped, too: events are lost"},
+		{SecretInError, "an error tells the connection string with its password: logs and alerts carry it around"},
+	}
+}

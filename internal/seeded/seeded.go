@@ -1,0 +1,70 @@
+// Package seeded has the bugs that a build for tests can switch on, one at a time, to show that the tests find them: a check
+// that cannot fail proves nothing.
+//
+// With the build tag bugs, EFFECTONCE_BUG=<name> in the environment switches on the bug of that name. Without the tag, [On] is
+// a constant false, and the compiler leaves the bugs out of the program. The command gate below this package runs, for each
+// bug, the test that has to find it.
+package seeded
+
+// Variable names the environment variable that switches a bug on.
+const Variable = "EFFECTONCE_BUG"
+
+// Bug is a bug by its name: the room that it is in, and what is wrong. [All] says what it does to users.
+type Bug string
+
+// Reached is what a program says on standard error when it first comes to the bug that is switched on.
+func Reached(b Bug) string { return "seeded: " + string(b) + " is on" }
+
+// Bugs of the relay.
+const (
+	RelayCursor               Bug = "relay-cursor-past-late-commits"
+	RelayTransactionOrder     Bug = "relay-order-by-transaction"
+	RelaySettleWithoutFence   Bug = "relay-settle-without-fence"
+	RelaySettleClearsJournal  Bug = "relay-settle-clears-the-journal"
+	RelayClaimInOneStatement  Bug = "relay-claim-in-one-statement"
+	RelayNoBarrier            Bug = "relay-publish-before-the-barrier"
+	RelayWarningIgnored       Bug = "relay-barrier-warning-ignored"
+	RelayRefusedDropped       Bug = "relay-refused-event-dropped"
+	RelayFloorTrustsSequence  Bug = "relay-floor-trusts-the-sequence"
+	RelayFloorKept            Bug = "relay-floor-kept-over-a-reconnect"
+	RelayJournalNumberedAnew  Bug = "relay-journal-numbered-anew"
+	RelayJournalSortedByID    Bug = "relay-journal-sorted-by-id"
+	RelayBlockReused          Bug = "relay-block-of-an-older-fence"
+	RelayParkWithoutMark      Bug = "relay-park-lets-the-key-pass"
+	RelayReleaseIntoOutbox    Bug = "relay-release-into-the-outbox"
+	RelayUnknownCommitKnown   Bug = "relay-unknown-commit-taken-for-known"
+	RelayHostClock            Bug = "relay-lease-by-the-hosts-clock"
+	RelayReleasedWhileBusy    Bug = "relay-lane-released-while-busy"
+	RelayNewerPastHeld        Bug = "relay-newer-past-held"
+	RelayTakeOverWithoutFence Bug = "relay-take-over-without-fence"
+)
+
+// Bugs of the publisher.
+const (
+	PublisherAcksNone      Bug = "publisher-acks-none"
+	PublisherSkipsAhead    Bug = "publisher-skips-ahead"
+	PublisherFollowsResize Bug = "publisher-follows-a-resize"
+)
+
+// Bugs of the inbox.
+const (
+	InboxMarkBeforeEffect    Bug = "inbox-mark-before-effect"
+	InboxUnsortedIDs         Bug = "inbox-unsorted-ids"
+	InboxCountedAfter        Bug = "inbox-attempt-counted-after-the-run"
+	InboxDayInsideWindow     Bug = "inbox-day-dropped-inside-the-window"
+	InboxShortestWindow      Bug = "inbox-days-by-the-shortest-window"
+	InboxMarkAfterDrop       Bug = "inbox-mark-raised-after-the-drop"
+	InboxParkLetsPass        Bug = "inbox-park-lets-the-key-pass"
+	InboxEffectOutside       Bug = "inbox-effect-outside-the-transaction"
+	InboxUnknownCommitFailed Bug = "inbox-unknown-commit-is-a-failure"
+	InboxUnknownCommitDone   Bug = "inbox-unknown-commit-is-done"
+	InboxTwinsNotFolded      Bug = "inbox-twins-of-a-batch-both-run"
+)
+
+// Bugs of the consumer and of what stands around it.
+const (
+	ConsumerOffsetFirst    Bug = "consumer-offset-before-the-transaction"
+	ConsumerUnfencedCommit Bug = "consumer-commit-of-a-stale-generation"
+	ConsumerSkipsAborted   Bug = "consumer-skips-behind-an-abort"
+	SecretInError          Bug = "secret-in-an-error"
+)

@@ -1,0 +1,154 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// slow is a broker whose first call is announced and waits.
+type slow struct {
+	*broker
+	entered, gate chan struct{}
+	calls         int
+}
+
+func (s *slow) Publish(ctx context.Context, events []event.Event) []error {
+	if s.calls++; s.calls == 1 {
+		close(s.entered)
+		<-s.gate
+	}
+	return s.broker.Publish(ctx, events)
+}
+
+// publishing is a driven relay with the first events of 20 keys on their way to a broker that will answer by verdict.
+func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer) (d *relay.Driver, answered func() error) {
+	t.Helper()
+	b := &slow{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
+	b.set(verdict)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(quick, func(c *relay.Config) { c.Lease = time.Hour })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	appendTo(t, db, "payments", 40, 20, 0)
+	stepped := make(chan error, 1)
+	go func() { _, err := d.Step(t.Context()); stepped <- err }()
+	<-b.entered
+	return d, func() error { close(b.gate); return <-stepped }
+}
+
+// everything is what the outbox has, and how it has it.
+const everything = `select coalesce(string_agg(x, e'\n' order by x), 'nothing') from (
+	select 'event ' || lane || ' ' || id || ' ' || xmin from outbox_event
+	union all select 'entry ' || lane || ' ' || first_seq || ' ' || xmin from outbox_claim
+	union all select 'held ' || lane || ' ' || id from outbox_held
+	union all select 'parked ' || lane || ' ' || id from outbox_parked
+	union all select 'mark ' || key from outbox_parked_key) as t (x)`
+
+// TestP3_5_OnlyTheOwnerSettles: a relay's lanes were taken from it while it published. Whatever it has to settle then, it
+// changes nothing.
+func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
+	t.Parallel()
+	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
+		"acked":  func(*event.Event, int32) answer { return answer{} },
+		"parked": refusing("0"),
+		"held": func(_ *event.Event, partition int32) answer {
+			if partition == 1 {
+				return answer{err: refusal{scope: "topic"}}
+			}
+			return answer{}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			_, answered := publishing(t, db, verdict)
+			db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), fence = fence + 1`)
+			before := pgtest.One[string](t, db, everything)
+			if err := answered(); err != nil {
+				t.Fatal(err)
+			}
+			if after := pgtest.One[string](t, db, everything); after != before {
+				t.Errorf("a stale owner's settle changed the outbox from\n%s\nto\n%s", before, after)
+			}
+		})
+	}
+}
+
+// TestP3_5_ASettleDeletesItsOwnEntry and no other of its lanes, whoever made that one.
+func TestP3_5_ASettleDeletesItsOwnEntry(t *testing.T) {
+	t.Parallel()
+	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
+		"acked":  func(*event.Event, int32) answer { return answer{} },
+		"parked": refusing("0"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			_, answered := publishing(t, db, verdict)
+			db.Exec(t, `insert into outbox_claim (lane, first_seq, ids, seqs) select lane, 1::bigint << 40, array[7], array[1::bigint << 40] from outbox_lane`)
+			if err := answered(); err != nil {
+				t.Fatal(err)
+			}
+			if n := pgtest.One[int](t, db, `select count(*) from outbox_claim where first_seq = 1::bigint << 40`); n != relay.Lanes {
+				t.Errorf("%d entries that were another claim's are left of %d", n, relay.Lanes)
+			}
+			if n := pgtest.One[int](t, db, `select count(*) from outbox_claim`); n != relay.Lanes {
+				t.Errorf("%d entries are left in all: its own must go", n)
+			}
+		})
+	}
+}
+
+// TestP3_7_AnUnknownCommitRaisesTheFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not claimed
+// before a heartbeat has raised their fences, for the transaction may still be under way.
+func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"take", "take marked", "settle"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			db, to := outboxDB(t), &memory{}
+			proxy := pgtest.NewProxy(t, db.URL)
+			r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Lease = time.Hour }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := relay.Drive(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(d.Close)
+			if step == "take" { // which is for lanes that are known
+				if _, err := d.Step(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fill(t, db, 320, 160)
+			trap := proxy.On(commitAfter(step), 0, pgtest.CutBefore)
+			_, _ = d.Step(t.Context())
+			<-trap.Fired()
+			fences := `select sum(fence)::bigint from outbox_lane where lane in (select lane from outbox_event)`
+			before, lanes := pgtest.One[int64](t, db, fences), pgtest.One[int64](t, db, `select count(distinct lane) from outbox_event`)
+			published := to.count()
+			if _, err := d.Step(t.Context()); err != nil || to.count() != published {
+				t.Fatalf("the lanes were claimed again under the fence of a COMMIT whose outcome is unknown: %v", err)
+			}
+			if err := d.Beat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if after := pgtest.One[int64](t, db, fences); after != before+lanes {
+				t.Errorf("fences of %d in sum are %d after the heartbeat: each of %d must rise by one", before, after, lanes)
+			}
+			if _, err := d.Step(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			numbered(t, to.events())
+			inOrder(t, to.events(), 320)
+		})
+	}
+}
