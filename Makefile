@@ -24,6 +24,9 @@ test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
 
+proof: ## kill processes at every failpoint, and let a fault happen at each; without the race detector
+	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/proof
+
 guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
@@ -63,4 +66,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short guarantees lint soak fuzz demo bench kafka clean
+.PHONY: help test test-short proof guarantees lint soak fuzz demo bench kafka clean

@@ -1,0 +1,157 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// reachWithin is far more than any point takes to be reached.
+const reachWithin = 30 * time.Second
+
+// cell is a database, a topic and the processes that work on them.
+type cell struct {
+	db      *pgtest.DB
+	topic   string
+	brokers string
+	dir     string
+	log     string // of the failpoints
+	started int
+	running map[role]*child.Process
+}
+
+func newCell(t *testing.T) *cell {
+	t.Helper()
+	kafkatest.RequireReal(t)
+	c := &cell{
+		db: pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox), topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}),
+		brokers: kafkatest.Brokers(t)[0], dir: t.TempDir(), running: map[role]*child.Process{},
+	}
+	c.log = filepath.Join(c.dir, "failpoints")
+	c.db.Exec(t, ddl)
+	for _, r := range []role{producer, relaying, worker, operator} {
+		c.start(t, r)
+	}
+	t.Cleanup(func() {
+		for _, p := range c.running {
+			p.Stop(syscall.SIGKILL, time.Minute)
+		}
+	})
+	return c
+}
+
+// start starts a role, with failpoint settings or none and more of an environment.
+func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.db.URL, envKafka+"="+c.brokers, envTopic+"="+c.topic, failpoint.EnvLog+"="+c.log)
+	cmd.Env = append(cmd.Env, env...)
+	c.started++
+	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.running[r] = p
+	return p
+}
+
+// kill lets a role die at a point's hit number at, and reports whether it did. The role does not run afterwards.
+func (c *cell) kill(t *testing.T, r role, w *way, name failpoint.Name, at int) bool {
+	t.Helper()
+	settings := fmt.Sprintf("%s=kill@%d", name, at)
+	if w.beside != "" {
+		settings += ";" + w.beside
+	}
+	return c.die(t, r, c.ready(t, r, w, settings))
+}
+
+// ready replaces a role's process by one with failpoint settings that goes a way.
+func (c *cell) ready(t *testing.T, r role, w *way, settings string) *child.Process {
+	t.Helper()
+	c.running[r].Stop(syscall.SIGKILL, time.Minute)
+	if w.after != "" {
+		c.die(t, r, c.start(t, r, failpoint.EnvSettings+"="+string(w.after)+"=kill"))
+	}
+	if w.prepare != nil {
+		w.prepare(t, c)
+	}
+	p := c.start(t, r, append(w.env, failpoint.EnvSettings+"="+settings)...)
+	if w.stop == "" {
+		return p
+	}
+	pgtest.Await(t, string(w.stop), func() (bool, error) {
+		b, err := os.ReadFile(c.log)
+		return strings.Contains(string(b), fmt.Sprintf("%d reached %s\n", p.PID(), w.stop)), err
+	})
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// die waits for a process to kill itself.
+func (c *cell) die(t *testing.T, r role, p *child.Process) bool {
+	t.Helper()
+	timer := time.NewTimer(reachWithin)
+	defer timer.Stop()
+	select {
+	case <-p.Done():
+	case <-timer.C:
+		p.Stop(syscall.SIGKILL, time.Minute)
+		return false
+	}
+	var exit *exec.ExitError
+	if err := p.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("a %s ended by itself (%v): %s", r, err, p.LogTail())
+		return false
+	}
+	return true
+}
+
+// done counts what the processes have done at points, by action.
+func (c *cell) done(t *testing.T, action string) map[failpoint.Name]int {
+	t.Helper()
+	b, err := os.ReadFile(c.log)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	n := map[failpoint.Name]int{}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[1] == action {
+			n[failpoint.Name(f[2])]++
+		}
+	}
+	return n
+}
+
+// roleOf says which process passes a point, by its room.
+func roleOf(name failpoint.Name) role {
+	room, step, _ := strings.Cut(string(name), "/")
+	switch {
+	case strings.HasPrefix(step, "operate"), name == failpoint.RelayReplayed:
+		return operator
+	case room == "outbox", room == "producer":
+		return producer
+	case room == "relay", room == "publisher":
+		return relaying
+	}
+	return worker
+}

@@ -1,0 +1,71 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// The test binary plays a role when these are set.
+const (
+	envRole  = "PROOF_ROLE"
+	envURL   = "PROOF_URL"
+	envKafka = "PROOF_KAFKA"
+	envTopic = "PROOF_TOPIC"
+	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
+)
+
+// role is what a process does.
+type role string
+
+const (
+	producer role = "producer"
+	relaying role = "relay"
+	worker   role = "worker"
+	operator role = "operator"
+)
+
+// stage is what a role works on.
+type stage struct {
+	db      *pgxpool.Pool
+	brokers []string
+	topic   string
+}
+
+func TestMain(m *testing.M) {
+	plays := map[role]func(context.Context, *stage) error{producer: runProducer, relaying: runRelay, worker: runWorker, operator: runOperator}
+	if play := plays[role(os.Getenv(envRole))]; play != nil {
+		os.Exit(perform(play))
+	}
+	pgtest.Main(m, kafkatest.Stop)
+}
+
+func perform(play func(context.Context, *stage) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	cfg, err := pgxpool.ParseConfig(os.Getenv(envURL))
+	if err == nil {
+		cfg.MaxConns = 8
+		var db *pgxpool.Pool
+		if db, err = pgxpool.NewWithConfig(ctx, cfg); err == nil {
+			defer db.Close()
+			err = play(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic)})
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}

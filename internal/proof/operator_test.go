@@ -1,0 +1,110 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// patience is how long something stays parked before an operator looks at it.
+const patience = 300 * time.Millisecond
+
+// runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new numbering.
+// The first release of a parked event changes nothing, so that it is refused, or fails, once more.
+func runOperator(ctx context.Context, s *stage) error {
+	sending, err := relay.NewOperator(s.db, "", "operator")
+	if err != nil {
+		return err
+	}
+	receiving, err := inbox.NewOperator(s.db, "", consumerName, "operator")
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; ; n++ {
+		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn looks again.
+		err := errors.Join(letGo(ctx, sending), letApply(ctx, s, receiving), visit(ctx, sending, s.topic, n))
+		if err != nil {
+			fmt.Println("operator:", err)
+		}
+		select {
+		case <-ctx.Done():
+			// Whatever happens, a topic is not left paused.
+			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err, relay.ErrNoTopic) {
+				return err
+			}
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// letGo releases what the broker has refused; the second time it is small enough.
+func letGo(ctx context.Context, o *relay.Operator) error {
+	list, err := o.Parked(ctx, relay.ParkedFilter{OlderThan: patience})
+	for _, e := range list {
+		if e.Releasing || e.Attempts == 0 {
+			continue
+		}
+		if e.Attempts > 1 {
+			small := []byte("{}")
+			err = errors.Join(err, o.EditParked(ctx, e.ID, relay.Edit{Payload: &small}, "it is too large"))
+		}
+		if e.Alone {
+			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
+		} else {
+			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "again")
+			err = errors.Join(err, released)
+		}
+	}
+	return err
+}
+
+// letApply releases what an effect has refused, and what is in quarantine; the second time the effect allows it.
+func letApply(ctx context.Context, s *stage, o *inbox.Operator) error {
+	list, err := o.Parked(ctx, inbox.ParkedFilter{OlderThan: patience})
+	for _, e := range list {
+		if e.Releasing || e.Kind == "behind" {
+			continue
+		}
+		if e.Attempts > 1 {
+			_, allowed := s.db.Exec(ctx, `insert into allowed values ($1) on conflict do nothing`, e.MessageID)
+			err = errors.Join(err, allowed)
+		}
+		if e.Alone {
+			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
+		} else {
+			_, released := o.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "again")
+			err = errors.Join(err, released)
+		}
+	}
+	return err
+}
+
+// visit does the rarer things.
+func visit(ctx context.Context, o *relay.Operator, topic string, n int) error {
+	switch n % 20 {
+	case 2:
+		return o.PauseTopic(ctx, topic, "a drill")
+	case 0, 4: // at the start, too: an operator may have died in between
+		if err := o.ResumeTopic(ctx, topic, "the end of the drill"); !errors.Is(err, relay.ErrNoTopic) {
+			return err
+		}
+	case 8:
+		_, err := o.Replay(ctx, relay.Replay{From: time.Now().Add(-time.Second), Topic: topic}, "a drill")
+		return err
+	case 12:
+		if n%60 == 12 {
+			_, err := o.Fence(ctx, "a drill")
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	mrand "math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/outbox"
+)
+
+const (
+	accounts = 24
+	// tooLarge is more than the topic takes, and less than Append refuses.
+	tooLarge   = 60_000
+	topicTakes = "40000"
+	perSecond  = 6 // transactions, of ten events each
+)
+
+// What an event asks for, in its header "kind"; the empty one is an ordinary payment.
+const (
+	kindPoison = "poison" // its effect fails until an operator allows it
+	kindSkip   = "skip"   // its effect skips it
+	kindFuture = "future" // its id is too far ahead: quarantine
+)
+
+// ddl: what was committed, without a constraint that could hide anything; and what an operator allowed.
+const ddl = `
+create table account (name text primary key, version bigint not null default 0);
+create table paid (id uuid not null, account text not null, version bigint not null, kind text not null, scheduled boolean not null);
+create table effect (ord bigint generated always as identity, id uuid not null, account text not null, version bigint not null);
+create table allowed (id uuid primary key);
+insert into account (name) select 'account-' || n from generate_series(0, 23) n`
+
+// runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do not deadlock.
+func runProducer(ctx context.Context, s *stage) error {
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	for {
+		err := pay(context.WithoutCancel(ctx), s)
+		if err != nil {
+			fmt.Println("producer:", err) // whatever became of it: the table paid knows
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func pay(ctx context.Context, s *stage) error {
+	tx, err := s.db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	first := mrand.IntN(accounts)
+	rows, err := tx.Query(ctx, `update account set version = version + 1 where name in (select 'account-' || ($1::int + n) % 24 from generate_series(0, 9) n)
+		returning name, version`, first)
+	if err != nil {
+		return err
+	}
+	type drawn struct {
+		Name    string
+		Version int64
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[drawn])
+	if err != nil {
+		return err
+	}
+	var events []event.Event
+	for _, d := range list {
+		e, err := payment(s.topic, d.Name, d.Version)
+		if err != nil {
+			return err
+		}
+		events = append(events, e)
+		_, err = tx.Exec(ctx, `insert into paid values ($1, $2, $3, $4, $5)`, e.ID, e.Key, d.Version, e.Headers["kind"], !e.NotBefore.IsZero())
+		if err != nil {
+			return err
+		}
+	}
+	if err := outbox.Append(ctx, tx, events...); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.ProducerCommit)
+	err = tx.Commit(ctx)
+	failpoint.Hit(failpoint.ProducerCommitted)
+	return err
+}
+
+// payment makes one of the many sorts of events there are.
+func payment(topic, account string, version int64) (event.Event, error) {
+	payload, err := json.Marshal(map[string]any{"account_id": account, "version": version})
+	e := event.Event{
+		ID: event.NewID(), Topic: topic, Key: account, Type: "PaymentCreated", ContentType: event.ContentTypeJSON, Payload: payload,
+		Headers: map[string]string{"version": strconv.FormatInt(version, 10), "kind": "", "account": account},
+	}
+	switch n := mrand.IntN(200); {
+	case n < 8:
+		e.NotBefore = time.Now().Add(200 * time.Millisecond)
+	case n < 16:
+		e.ID = uuid.New() // not a v7
+	case n < 24:
+		e.Key = ""
+	case n < 30:
+		e.Headers["kind"] = kindSkip
+	case n < 32:
+		e.Key, e.Headers["kind"] = "", kindFuture
+		e.ID = ahead(30 * 24 * time.Hour)
+	case n < 34: // alone
+		e.Key, e.Headers["kind"] = "", kindPoison
+	case n < 36:
+		e.Key = ""
+		refused(&e)
+	case n < 46: // with their keys, but only some: whoever is parked waits for a person
+		switch account {
+		case "account-0", "account-1":
+			e.Headers["kind"] = kindPoison
+		case "account-2", "account-3":
+			refused(&e)
+		}
+	}
+	return e, err
+}
+
+// refused makes an event too large for the broker.
+func refused(e *event.Event) {
+	e.Payload = make([]byte, tooLarge)
+	_, _ = rand.Read(e.Payload)
+	e.ContentType = "application/octet-stream"
+}
+
+// ahead is a v7 id of a time to come.
+func ahead(d time.Duration) uuid.UUID {
+	id := event.NewID()
+	var low [8]byte
+	copy(low[:], id[:8])
+	millis := binary.BigEndian.Uint64(low[:])>>16 + uint64(d.Milliseconds())
+	binary.BigEndian.PutUint64(low[:], millis<<16|uint64(id[6])<<8|uint64(id[7]))
+	copy(id[:8], low[:])
+	return id
+}

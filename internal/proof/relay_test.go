@@ -1,0 +1,79 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// A partition answers nothing for a while, again and again, from its relay's first request on.
+const (
+	silentEvery = 2 * time.Second
+	silentFor   = 600 * time.Millisecond
+	silentOne   = 1 // its number
+)
+
+func runRelay(ctx context.Context, s *stage) error {
+	pins, err := relay.Pins(s.db, "")
+	if err != nil {
+		return err
+	}
+	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: pins, Timeout: 2 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kafka.Close() }()
+	r, err := relay.New(s.db, &moody{Kafka: kafka, began: time.Now()}, relay.Config{
+		Lease: time.Second, ClaimEvents: 100, ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
+		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: 2, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Observer: relay.Observer{BelowFloor: func(lane int16) {
+			fmt.Fprintln(os.Stderr, "a row below the floor of lane", lane)
+			os.Exit(3)
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// moody is Kafka with a partition that is silent now and then.
+type moody struct {
+	*publisher.Kafka
+	began time.Time
+}
+
+var errSilent = errors.New("no answer from this partition")
+
+// Publish sends what is not for the silent partition.
+func (m *moody) Publish(ctx context.Context, events []event.Event) []error {
+	if time.Since(m.began)%silentEvery < silentEvery-silentFor {
+		return m.Kafka.Publish(ctx, events)
+	}
+	verdicts := make([]error, len(events))
+	var rest []event.Event
+	var at []int
+	for i := range events {
+		route, err := m.Route(ctx, events[i].Topic)
+		if err == nil && route(&events[i]) == silentOne {
+			verdicts[i] = errSilent
+			continue
+		}
+		rest, at = append(rest, events[i]), append(at, i)
+	}
+	if len(rest) > 0 {
+		for i, err := range m.Kafka.Publish(ctx, rest) {
+			verdicts[at[i]] = err
+		}
+	}
+	return verdicts
+}
