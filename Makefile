@@ -43,7 +43,7 @@ lint: ## formatting, go vet, staticcheck
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3
-	go test -c -o $(SOAK_BINARY) ./internal/soak
+	go test -c -tags failpoints -o $(SOAK_BINARY) ./internal/soak
 	cd internal/soak && EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
 		EFFECTONCE_SOAK_BROKERS=$(BROKERS) $(SOAK_BINARY) -test.run 'TestSoak$$' -test.v -test.timeout 0
 

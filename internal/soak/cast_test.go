@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -14,13 +15,16 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/players"
 )
+
+// chances are what happens at every failpoint now and then, where the binary has them (build tag failpoints).
+const chances = "*=kill*%0.0001;*=error*%0.0003;*=delay(300ms)*%0.0003"
 
 // cast is the players. One that ends is started again, as a supervisor does, unless it was told to stay away.
 type cast struct {
 	dir   string // of their logs
-	env   []string
 	mu    sync.Mutex
 	roles map[string]*part
 	over  chan struct{} // closed when nobody is started again
@@ -114,7 +118,10 @@ func (c *cast) start(p *part) error {
 	if err != nil {
 		return err
 	}
-	cmd.Env = append(cmd.Env, c.env...)
+	if failpoint.Enabled {
+		seed := p.cfg.Seed*1_000_003 + uint64(p.cfg.Life)*31 + uint64(len(c.roles)) + uint64(p.cfg.Name[len(p.cfg.Name)-1])
+		cmd.Env = append(cmd.Env, failpoint.EnvSettings+"="+chances, fmt.Sprintf("%s=%d", failpoint.EnvSeed, seed), failpoint.EnvLog+"="+c.failpoints())
+	}
 	p.process, err = child.Start(cmd, filepath.Join(c.dir, p.cfg.Name+".log"), syscall.SIGKILL)
 	return err
 }
@@ -212,3 +219,34 @@ func (c *cast) logs(t *testing.T) map[string][]byte {
 	}
 	return all
 }
+
+// panics are the first lines of what players wrote when they panicked: nothing that is done to them excuses that.
+func (c *cast) panics(t *testing.T) (all []string) {
+	t.Helper()
+	for name, log := range c.logs(t) {
+		for line := range bytes.Lines(log) {
+			if bytes.HasPrefix(line, []byte("panic:")) || bytes.HasPrefix(line, []byte("fatal error:")) {
+				all = append(all, name+": "+string(bytes.TrimSpace(line)))
+			}
+		}
+	}
+	return all
+}
+
+// kills counts the players that failpoints killed, by point.
+func (c *cast) kills() map[string]int {
+	b, err := os.ReadFile(c.failpoints())
+	if err != nil {
+		return nil // none were set
+	}
+	all := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		if part := strings.Fields(line); len(part) == 3 && part[1] == "kill" {
+			all[part[2]]++
+		}
+	}
+	return all
+}
+
+// failpoints is the file that failpoints write to.
+func (c *cast) failpoints() string { return filepath.Join(c.dir, "failpoints") }
