@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/effectonce/effectonce/internal/history"
 )
@@ -65,7 +66,12 @@ func Main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := play(ctx, text); err != nil && !errors.Is(err, context.Canceled) {
+	err := play(ctx, text)
+	stop()
+	if err == nil {
+		err = goleak.Find() // what Run leaves behind, a process that embeds it would keep
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "player:", err)
 		os.Exit(1)
 	}
