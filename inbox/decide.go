@@ -77,7 +77,8 @@ type passing struct {
 // decide handles events in one transaction.
 //
 // Round trips: one for begin, state, both inserts and the look for open events; the effect's; one for commit. Two more when
-// the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written.
+// the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written, and one
+// where nothing is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	p, f := in.plan(w.events)
 	if f != nil {
@@ -125,12 +126,14 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 			w.out[i] = Skipped
 		}
 	}
-	if p.inserted == 0 && w.pass == nil && a.written == 0 {
-		// Every row was there, committed by others: nothing to commit, and the outcome is certain.
-		return nil
-	}
 	if ctx.Err() != nil {
 		return &failure{kind: canceled, err: ctx.Err()}
+	}
+	if p.inserted == 0 && a.written == 0 {
+		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby was cut.
+		if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
+			return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
+		}
 	}
 	if f := in.passAndCommit(ctx, conn.Conn(), w.pass); f != nil {
 		return f

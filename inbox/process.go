@@ -45,6 +45,10 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 		return Undecided, err
 	}
 	if !isNew {
+		// The caller may write nothing else, and its commit must wait for what it goes by.
+		if _, err := tx.Exec(ctx, sqlBarrier); err != nil {
+			return Undecided, fmt.Errorf("inbox: writing a barrier behind the row of another: %w", err)
+		}
 		return Duplicate, nil
 	}
 	if outcome, err := in.asideTx(ctx, savepoint, &e); outcome != Undecided || err != nil {

@@ -34,6 +34,12 @@ const sqlAdopt = `-- inbox: adopt the open transaction`
 const sqlCommit = `-- inbox: commit
 commit`
 
+// For a transaction that writes nothing and decides by the rows of others: a row is visible, and may be lost in a failover,
+// when the wait of its COMMIT for a synchronous standby was cut. Only a commit that has written waits for the standby, and
+// then for everything before it. It locks no row, so that duplicates of many partitions do not wait for each other.
+const sqlBarrier = `-- inbox: barrier
+select pg_logical_emit_message(true, 'effectonce', ''::text)`
+
 const sqlRollback = `-- inbox: roll back
 rollback`
 

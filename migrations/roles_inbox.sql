@@ -8,6 +8,14 @@ grant select, insert, update, delete on inbox_parked_key, inbox_parked, inbox_pr
 -- What people did is written and read, and never changed.
 grant select, insert on inbox_audit to {role}_inbox;
 
+-- Everybody may by default; this is for databases where somebody took that back, and then needs a superuser.
+do $$ declare f regprocedure; begin
+	for f in select p.oid::regprocedure from pg_proc p where p.proname = 'pg_logical_emit_message' and p.proargtypes[1] = 'text'::regtype
+		and p.proargtypes[2] = 'text'::regtype and not has_function_privilege('{role}_inbox', p.oid, 'execute') loop
+		execute format('grant execute on function %s to {role}_inbox', f);
+	end loop;
+end $$;
+
 -- `relay inbox maintain`, and inbox.Config.MaintenanceDB: it makes and drops days, which only their owner may. So
 -- inbox_message and its days become its own, and the owner they had becomes a member, to go on migrating them.
 grant select on effectonce_migration to {role}_inbox_maintainer;

@@ -1,0 +1,80 @@
+package inbox_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_3_ADuplicateWaitsForTheStandby: an effect is committed while its synchronous standby is away, and its session dies
+// in the wait. The row is visible then, and not on the standby: a failover would lose it. Whoever meets the event again goes
+// by that row, so it must wait for the standby as the row's own COMMIT did. Otherwise the offset is committed, and the effect
+// is lost with the old primary.
+func TestP9_3_ADuplicateWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	w := &world{server.Database(t, "inbox"), t}
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	h := w.inbox(inbox.Config{}).Batch(writeAll)
+	events := some(6)
+	same(t, "with the standby", handle(t, h, events[:3]), repeat(inbox.Applied, 3))
+	standby := func(names string) {
+		t.Helper()
+		w.Exec(t, "alter system set synchronous_standby_names = "+names)
+		w.Exec(t, "select pg_reload_conf()")
+		pgtest.AwaitSQL(t, w.DB, "select current_setting('synchronous_standby_names') = $1", names[1:len(names)-1])
+	}
+	standby("'nobody'")
+	decided := make(chan []inbox.Outcome, 1)
+	go func() {
+		out, err := h.Handle(t.Context(), events[3:])
+		if err != nil {
+			t.Error(err)
+		}
+		decided <- out
+	}()
+	const waits = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()"
+	pgtest.AwaitSQL(t, w.DB, waits)
+	w.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()")
+	same(t, "effects to be seen", w.effects(), ids(events)) // and none of the last three on a standby
+	pgtest.Await(t, "the twin's wait for the standby", func() (bool, error) {
+		select {
+		case out := <-decided:
+			t.Fatalf("decided %v by rows that the standby does not have", out)
+		default:
+		}
+		return pgtest.One[bool](t, w.DB, waits), nil
+	})
+	standby("''")
+	same(t, "with the standby again", <-decided, repeat(inbox.Duplicate, 3))
+	same(t, "effects", w.effects(), ids(events))
+}
+
+// TestP9_3_ADuplicateOfProcessTxWrites: the caller's own commit may write nothing else, and then would wait for no standby.
+func TestP9_3_ADuplicateOfProcessTxWrites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in, e := w.inbox(inbox.Config{}), some(1)[0]
+	same(t, "first", handle(t, in.Each(write), []event.Event{e}), repeat(inbox.Applied, 1))
+	err := pgx.BeginFunc(t.Context(), w.Pool, func(tx pgx.Tx) error {
+		out, err := in.ProcessTx(t.Context(), tx, e, write)
+		if err != nil {
+			return err
+		}
+		var xid *string // of the savepoint's own, rolled back, there is none
+		if err := tx.QueryRow(t.Context(), "select pg_current_xact_id_if_assigned()::text").Scan(&xid); err != nil {
+			return err
+		}
+		if out != inbox.Duplicate || xid == nil {
+			t.Errorf("%v, and the transaction has written nothing", out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
