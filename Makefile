@@ -41,6 +41,9 @@ lint: ## formatting, go vet, staticcheck
 	cd deploy && go vet ./...
 	$(TOOL) staticcheck ./...
 
+bugs: ## the gate on the tests: switch on each seeded bug and see it found, by name; some: make bugs BUG="name name"
+	$(STACK) go run ./internal/seeded/gate $(BUG)
+
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3
 	go test -c -tags failpoints -o $(SOAK_BINARY) ./internal/soak
@@ -66,4 +69,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short proof guarantees lint soak fuzz demo bench kafka clean
+.PHONY: help test test-short proof guarantees lint soak fuzz demo bench kafka clean bugs
