@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Driver makes a relay's steps one by one, for tests of interleavings: nothing happens in between.
@@ -100,10 +102,10 @@ func (d *Driver) Fences(lanes []int16) (fences []int64) {
 }
 
 // ProberPID is the backend of the prober's connection.
-func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.PgConn().PID()) }
+func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.(*pgx.Conn).PgConn().PID()) }
 
 // PID is the backend of the connection that claims go over.
-func (d *Driver) PID() uint32 { return d.s.conn.PgConn().PID() }
+func (d *Driver) PID() uint32 { return d.s.conn.(*pgx.Conn).PgConn().PID() }
 
 // Relay is what is driven.
 func (d *Driver) Relay() *Relay { return d.r }

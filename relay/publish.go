@@ -55,10 +55,15 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 	if ctx.Err() != nil {
 		r.undrained.Add(int64(len(d.todo)))
 	}
-	for _, i := range d.todo {
-		result.left[c.events[i].Position.Lane] = true
-	}
+	d.leave(&result)
 	return result
+}
+
+// leave notes the lanes of what is left without a fate.
+func (d *delivery) leave(result *published) {
+	for _, i := range d.todo {
+		result.left[d.c.events[i].Position.Lane] = true
+	}
 }
 
 // attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at once.

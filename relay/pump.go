@@ -37,11 +37,27 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 // step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its error
 // is the database's: what Kafka does is retried within, or left to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published int, err error) {
+	c, err := r.take(ctx, s, grants)
+	if err != nil {
+		return 0, err
+	}
+	sending, end := r.startPublish(ctx, c.events)
+	result := r.publish(sending, c)
+	end(result.acked)
+	err = r.finish(ctx, s, c, result)
+	clear(c.events) // the payloads, not the room
+	clear(c.items)
+	s.scratch, s.items = c.events, c.items
+	return result.acked, err
+}
+
+// take claims for lanes that were picked, and gives those back that cannot be worked on.
+func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, error) {
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
 		r.giveBack(grants, func(l *laneState) { l.doubt = l.doubt || unknown })
-		return 0, fmt.Errorf("relay: claim: %w", err)
+		return nil, fmt.Errorf("relay: claim: %w", err)
 	}
 	r.giveBack(lost, func(l *laneState) { l.doubt = true })
 	discarded, behind := 0, 0
@@ -71,14 +87,7 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 	if len(c.events) > 0 {
 		failpoint.Hit(failpoint.RelayBarrier)
 	}
-	sending, end := r.startPublish(ctx, c.events)
-	result := r.publish(sending, c)
-	end(result.acked)
-	err = r.finish(ctx, s, c, result)
-	clear(c.events) // the payloads, not the room
-	clear(c.items)
-	s.scratch, s.items = c.events, c.items
-	return result.acked, err
+	return c, nil
 }
 
 // giveBack ends a pump's work on lanes. Lanes in doubt need a heartbeat before anything else.

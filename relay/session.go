@@ -26,13 +26,21 @@ type session struct {
 	pool    *pgxpool.Pool // for its configuration
 	name    string        // application_name, for pg_stat_activity
 	timeout time.Duration // bounds every pipeline, so that a half-open connection fails
-	conn    *pgx.Conn
-	opened  time.Time // when the last connection was opened
+	conn    connection
+	opened  time.Time                                     // when the last connection was opened
+	connect func(ctx context.Context) (connection, error) // nil: dial
 	// reopened is called when a lost connection was replaced, perhaps by one to another server.
 	reopened func()
 	warned   bool
 	scratch  []event.Event // the last claim's slices, for the next one
 	items    []item
+}
+
+// connection is what a session needs of a *pgx.Conn.
+type connection interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	IsClosed() bool
+	Close(ctx context.Context) error
 }
 
 func (s *session) open(ctx context.Context) error {
@@ -41,6 +49,23 @@ func (s *session) open(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	connect := s.connect
+	if connect == nil {
+		connect = s.dial
+	}
+	conn, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.opened.IsZero() && s.reopened != nil {
+		s.reopened()
+	}
+	s.conn, s.opened = conn, time.Now()
+	return nil
+}
+
+// dial connects as the pool would.
+func (s *session) dial(ctx context.Context) (connection, error) {
 	pool := s.pool.Config()
 	cfg := pool.ConnConfig
 	cfg.RuntimeParams["application_name"] = s.name
@@ -51,36 +76,35 @@ func (s *session) open(ctx context.Context) error {
 	}
 	if pool.BeforeConnect != nil {
 		if err := pool.BeforeConnect(ctx, cfg); err != nil {
-			return fmt.Errorf("relay: BeforeConnect: %w", err)
+			return nil, fmt.Errorf("relay: BeforeConnect: %w", err)
 		}
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("relay: connecting to Postgres: %w", err)
+		return nil, fmt.Errorf("relay: connecting to Postgres: %w", err)
 	}
 	if pool.AfterConnect != nil {
 		if err := pool.AfterConnect(ctx, conn); err != nil {
-			s.conn = conn
-			s.close()
-			return fmt.Errorf("relay: AfterConnect: %w", err)
+			hangUp(conn)
+			return nil, fmt.Errorf("relay: AfterConnect: %w", err)
 		}
 	}
-	if !s.opened.IsZero() && s.reopened != nil {
-		s.reopened()
-	}
-	s.conn, s.opened = conn, time.Now()
-	return nil
+	return conn, nil
 }
 
 func (s *session) close() {
 	if s.conn == nil {
 		return
 	}
+	hangUp(s.conn)
+	s.conn = nil
+}
+
+func hangUp(conn connection) {
 	// A context of its own: a session is often closed because its context has ended.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.conn.Close(ctx)
-	s.conn = nil
+	_ = conn.Close(ctx)
 }
 
 // send runs a batch in one round trip. After any error the connection is gone, and with it a transaction that was left
