@@ -1,0 +1,246 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// What becomes of a transaction on its way.
+const (
+	txRuns        = iota
+	txUnanswered  // it commits, and the answer is lost
+	txNeverCame   // it is lost, and the sender cannot know
+	txStillToCome // it is lost to the sender, and runs later
+	txFails       // it certainly did not happen
+	txFates
+)
+
+var txFateNames = [txFates]string{
+	"", ", committed, but the answer is lost", ", lost on its way", ", which does not run yet and will not be answered", ", refused by the database",
+}
+
+// modelConn is a connection to the model's database. It runs a pipeline at one moment.
+type modelConn struct{ m *modelRun }
+
+// IsClosed implements connection.
+func (*modelConn) IsClosed() bool { return false }
+
+// Close implements connection.
+func (*modelConn) Close(context.Context) error { return nil }
+
+// errModelLost is what a session sees of a connection that is lost.
+var errModelLost = errors.New("the model lost the connection")
+
+// SendBatch implements connection.
+func (c *modelConn) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
+	m := c.m
+	fate := txRuns
+	if statementName(b.QueuedQueries[0].SQL) == "begin" {
+		if m.sends++; m.sends == m.failAt {
+			fate = m.fate
+		}
+	}
+	switch fate {
+	case txNeverCame:
+		return &modelResults{batch: b, err: errModelLost}
+	case txStillToCome:
+		m.s.ghost = m.world.ghosts.number(b)
+		return &modelResults{batch: b, err: errModelLost}
+	case txFails:
+		return &modelResults{batch: b, err: &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "XX000"}}
+	}
+	results, err := m.execute(b)
+	if fate == txUnanswered && err == nil {
+		err = errModelLost
+	}
+	return &modelResults{batch: b, results: results, err: err}
+}
+
+// statementName is what stands in a statement's first line.
+func statementName(sql string) string {
+	const head = "-- relay: "
+	if end := strings.IndexByte(sql, '\n'); end > len(head) {
+		return sql[len(head):end]
+	}
+	return sql
+}
+
+// ghostTable numbers transactions that were sent and not run, so that a state can name one.
+type ghostTable struct {
+	numbers map[string]uint16
+	batches []*pgx.Batch
+}
+
+func (g *ghostTable) number(b *pgx.Batch) uint16 {
+	var text strings.Builder
+	for _, q := range b.QueuedQueries {
+		fmt.Fprintln(&text, statementName(q.SQL), q.Arguments)
+	}
+	n, ok := g.numbers[text.String()]
+	if !ok {
+		if g.numbers == nil {
+			g.numbers = map[string]uint16{}
+		}
+		g.batches = append(g.batches, b)
+		n = uint16(len(g.batches))
+		g.numbers[text.String()] = n
+	}
+	return n
+}
+
+// modelResults are the answers to a batch.
+type modelResults struct {
+	batch   *pgx.Batch
+	results []modelRows
+	at      int
+	err     error // after the results
+}
+
+// Exec implements pgx.BatchResults.
+func (r *modelResults) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, nil }
+
+// Query implements pgx.BatchResults.
+func (r *modelResults) Query() (pgx.Rows, error) { return &r.results[r.at], nil }
+
+// QueryRow implements pgx.BatchResults.
+func (r *modelResults) QueryRow() pgx.Row { return &modelOne{&r.results[r.at]} }
+
+// Tx implements pgx.BatchResults.
+func (*modelResults) Tx() pgx.Tx { return nil }
+
+// Close implements pgx.BatchResults.
+func (r *modelResults) Close() error {
+	for i, q := range r.batch.QueuedQueries {
+		if i >= len(r.results) {
+			break
+		}
+		r.at = i
+		if q.Fn == nil {
+			continue
+		}
+		if err := q.Fn(r); err != nil {
+			return err
+		}
+	}
+	return r.err
+}
+
+// modelOne is the first row.
+type modelOne struct{ rows *modelRows }
+
+// Scan implements pgx.Row.
+func (o *modelOne) Scan(to ...any) error {
+	if !o.rows.Next() {
+		return pgx.ErrNoRows
+	}
+	return o.rows.Scan(to...)
+}
+
+// modelRows are rows of values.
+type modelRows struct {
+	all [][]any
+	at  int
+}
+
+// Close implements pgx.Rows.
+func (*modelRows) Close() {}
+
+// Err implements pgx.Rows.
+func (*modelRows) Err() error { return nil }
+
+// CommandTag implements pgx.Rows.
+func (*modelRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+
+// FieldDescriptions implements pgx.Rows.
+func (*modelRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+
+// Next implements pgx.Rows.
+func (r *modelRows) Next() bool {
+	r.at++
+	return r.at <= len(r.all)
+}
+
+// Values implements pgx.Rows.
+func (r *modelRows) Values() ([]any, error) { return r.all[r.at-1], nil }
+
+// RawValues implements pgx.Rows.
+func (*modelRows) RawValues() [][]byte { return nil }
+
+// Conn implements pgx.Rows.
+func (*modelRows) Conn() *pgx.Conn { return nil }
+
+// TypeMap implements pgx.Rows.
+func (*modelRows) TypeMap() *pgtype.Map { return nil }
+
+// Scan implements pgx.Rows.
+func (r *modelRows) Scan(to ...any) error {
+	row := r.all[r.at-1]
+	if len(to) != len(row) {
+		return fmt.Errorf("the model has %d columns where %d are read", len(row), len(to))
+	}
+	for i, t := range to {
+		if err := modelScan(t, row[i]); err != nil {
+			return fmt.Errorf("column %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func modelScan(to, v any) error {
+	ok := true
+	switch to := to.(type) {
+	case nil:
+	case *int16:
+		*to, ok = v.(int16)
+	case *int32:
+		*to, ok = v.(int32)
+	case *int64:
+		*to, ok = v.(int64)
+	case *source:
+		var n int16
+		n, ok = v.(int16)
+		*to = source(n)
+	case *bool:
+		*to, ok = v.(bool)
+	case *string:
+		*to, ok = v.(string)
+	case *[]string:
+		*to, ok = v.([]string)
+	case *[]int16:
+		*to, ok = v.([]int16)
+	case *[]byte:
+		*to, ok = v.([]byte)
+	case *time.Time:
+		*to, ok = v.(time.Time)
+	case pgtype.UUIDScanner:
+		var id uuid.UUID
+		id, ok = v.(uuid.UUID)
+		return errors.Join(to.ScanUUID(pgtype.UUID{Bytes: id, Valid: true}), scanned(ok, to, v))
+	case pgtype.BytesScanner:
+		var b []byte
+		if s, is := v.(string); is {
+			b = []byte(s)
+		} else {
+			b, ok = v.([]byte)
+		}
+		return errors.Join(to.ScanBytes(b), scanned(ok, to, v))
+	default:
+		ok = false
+	}
+	return scanned(ok, to, v)
+}
+
+func scanned(ok bool, to, v any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("the model does not scan a %T into a %T", v, to)
+}

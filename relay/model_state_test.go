@@ -1,0 +1,197 @@
+package relay
+
+// The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by
+// internal/explore. Its relays are the production's: each step restores a Relay's memory from the state, calls the very
+// function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, lift, tryClosed), and
+// stores the memory again. What stands in for Postgres is a small database of one operation for each statement of
+// queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement on the real server. What
+// stands in for Kafka is a log with requests that may be late, and two consumers: one by ids, one by numbers.
+//
+// A transaction runs at one moment, as it does under the locks of its lanes; where others need no such lock (producers,
+// a pause), the worlds with inside let them come between two statements of it.
+
+// How large a world can be. Everything is an array, so that a state is one comparable value.
+const (
+	modelEvents  = 4
+	modelLanes   = 2
+	modelRelays  = 2
+	modelOwners  = 4 // a relay that starts again is another owner
+	modelKeys    = 4
+	modelDelayed = 2
+	modelEpochs  = 3
+	modelPlaces  = 6 // two topics: as a whole, and two partitions each
+	modelEntries = 2 // open ones of a lane; two are one too many
+)
+
+// Where an event's row stands.
+const (
+	nowhere = iota // not committed, or deleted
+	inEvent
+	inHeld
+	inParked
+	inScheduled
+)
+
+// modelRow is an event's row in one of the tables.
+type modelRow struct {
+	place                         uint8
+	id                            uint8
+	seq                           int32
+	partition                     int8
+	sent, maybe, alone, releasing bool
+	due                           bool // scheduled, and its time has come
+}
+
+// modelEntry is a row of outbox_claim.
+type modelEntry struct {
+	first int32 // 0: none
+	n     uint8
+	ids   [modelEvents]uint8
+	seqs  [modelEvents]int32
+}
+
+type modelLane struct {
+	owner    uint8 // 0: free
+	expired  bool  // the lease in its own row
+	fence    uint8
+	reserved int32
+	journal  [modelEntries]modelEntry // by first
+}
+
+// Marks of keys.
+const (
+	unmarked = iota
+	markParked
+	markReleasing
+)
+
+// Members.
+const (
+	noMember = iota
+	memberAlive
+	memberExpired
+)
+
+// modelDB is what transactions change.
+type modelDB struct {
+	rows        [modelEvents]modelRow
+	lanes       [modelLanes]modelLane
+	marks       [modelKeys]uint8
+	members     [modelOwners + 1]uint8 // by owner
+	paused      uint8                  // topics, as bits
+	last        uint8                  // of the sequence of ids
+	incarnation uint8
+	system      uint8 // as outbox_meta has it
+}
+
+// Transactions of producers.
+const (
+	txNone = iota
+	txOpen // an id is drawn
+	txDone
+	txLost // a crash took it, or the failover
+)
+
+// modelOwned is laneState.
+type modelOwned struct {
+	has                                                   bool
+	fence                                                 uint8
+	next, end, settled                                    int32
+	floor                                                 uint8
+	stale, fresh, due, ready, woken, busy, doubt, leaving bool
+	parked, releasing                                     bool
+	groups                                                uint8 // places, as bits
+	turn                                                  uint8
+}
+
+// modelItem is an event of a claim with its item.
+type modelItem struct {
+	ev, id, from, fate                         uint8
+	seq                                        int32
+	partition                                  int8
+	sent, alone, behind, first, maybe, refused bool
+}
+
+// modelClaim is a claim between take and finish.
+type modelClaim struct {
+	active    bool
+	epoch     uint8
+	paused    uint8
+	forbidden uint8 // topics that were paused before it began
+	lanes     [modelLanes]struct {
+		has, full, behind, stale bool
+		fence                    uint8
+		work                     uint8
+		first                    int32
+		groups                   uint8
+	}
+	n     uint8
+	items [modelEvents]modelItem
+}
+
+// Connections of a relay, as bits of modelRelay.cut.
+const (
+	pumpSession = iota
+	keeperSession
+	proberSession
+	reviverSession
+)
+
+// modelRelay is the memory of one relay.
+type modelRelay struct {
+	owner  uint8 // 0: it is down
+	cut    uint8 // sessions whose connection is lost, and which do not know yet
+	lanes  [modelLanes]modelOwned
+	ids    uint8 // the numbering that the floors are in; 0: none
+	closed uint8 // places
+	paused uint8 // topics
+	claim  modelClaim
+	floor  struct {
+		ids, decided, hi, waits uint8 // waits: events whose transactions are waited for
+		synced                  bool  // a synchronous commit of ours began after hi was read
+	}
+}
+
+// modelRequest is a produce request that is still under way, though its sender has given up waiting.
+type modelRequest struct {
+	n     uint8
+	epoch uint8
+	items [modelEvents]struct {
+		ev    uint8
+		seq   int32
+		maybe bool
+	}
+}
+
+// modelBudget counts what may still go wrong, or be done by a person.
+type modelBudget struct {
+	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, stop, late uint8
+}
+
+// modelState is the whole world.
+type modelState struct {
+	db, disk modelDB // what everybody sees, and what a crash or a failover leaves
+	server   uint8   // system and timeline, as the server says
+	tx       [modelEvents]uint8
+	diskTx   [modelEvents]uint8 // as of disk
+	drawn    [modelEvents]uint8 // ids of open transactions
+	relays   [modelRelays]modelRelay
+	net      [modelDelayed]modelRequest
+	ghost    uint16 // a transaction that was sent and may still run: its number in the model's table; 0: none
+	stale    uint8  // with the bug oneStatement: 1 + the relay whose claim has read, and waits for a lane
+	snap     uint8  // what it has read
+	budget   modelBudget
+
+	inLog     uint8              // by ids: at least once
+	applied   [modelEpochs]uint8 // by numbers, within each incarnation
+	excused   uint8              // released with ce_maybe: the consumer by numbers quarantines it
+	discarded uint8
+	lost      uint8 // committed events that a failover took, as it may
+	marks     [modelEpochs][modelLanes][modelPlaces]int32
+
+	cursor [modelLanes]uint8 // of the bug cursor
+	unmark uint8             // of the bug blindUnmark: 1 + the mark
+	moved  uint8             // scheduled events that are in the outbox, or were
+
+	bad uint8 // 1 + index into the model's list of what was wrong
+}

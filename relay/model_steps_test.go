@@ -1,0 +1,817 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/explore"
+)
+
+// modelSteps lists the steps of a state.
+type modelSteps struct {
+	w    *modelWorld
+	s    *modelState
+	emit func(explore.Step[modelState])
+}
+
+func (w *modelWorld) next(s *modelState, emit func(explore.Step[modelState])) {
+	x := &modelSteps{w, s, emit}
+	x.producers()
+	for i := range w.relays {
+		if s.relays[i].owner != 0 {
+			x.relay(i)
+		}
+	}
+	x.machines()
+	x.people()
+}
+
+// try emits a step if it changes anything, and returns what it took.
+func (x *modelSteps) try(fault bool, name func() string, do func(m *modelRun)) *modelRun {
+	m := &modelRun{world: x.w, s: *x.s}
+	do(m)
+	if m.s != *x.s {
+		x.emit(explore.Step[modelState]{Name: name, To: m.s, Fault: fault})
+	}
+	return m
+}
+
+// tryTx is try for a step with transactions, each of which may meet every fate.
+func (x *modelSteps) tryTx(fault bool, name func() string, do func(m *modelRun)) {
+	sends := x.try(fault, name, do).sends
+	for at := 1; at <= sends; at++ {
+		for fate := txUnanswered; fate < txFates; fate++ {
+			budget := func(m *modelRun) *uint8 {
+				switch fate {
+				case txStillToCome:
+					return &m.s.budget.ghost
+				case txFails:
+					return &m.s.budget.fail
+				}
+				return &m.s.budget.lost
+			}
+			m := &modelRun{world: x.w, s: *x.s, failAt: at, fate: fate}
+			if *budget(m) == 0 || (fate == txStillToCome && (m.s.ghost != 0 || x.w.lateSettles && !x.s.relays[0].claim.active)) {
+				continue
+			}
+			*budget(m)--
+			do(m)
+			x.emit(explore.Step[modelState]{
+				Name: func() string { return fmt.Sprintf("%s: transaction %d%s", name(), at, txFateNames[fate]) }, To: m.s, Fault: true,
+			})
+		}
+	}
+}
+
+func saying(format string, args ...any) func() string {
+	return func() string { return fmt.Sprintf(format, args...) }
+}
+
+func (m *modelRun) draw(ev uint8) {
+	m.s.tx[ev] = txOpen
+	if !m.world.isScheduled(ev) {
+		m.s.db.last++
+		m.s.drawn[ev] = m.s.db.last
+	}
+}
+
+func (m *modelRun) commitTx(ev uint8) {
+	m.s.tx[ev] = txDone
+	if m.world.isScheduled(ev) {
+		m.s.db.rows[ev] = modelRow{place: inScheduled, seq: int32(ev) + 1}
+	} else {
+		m.s.db.rows[ev] = modelRow{place: inEvent, id: m.s.drawn[ev]}
+	}
+	m.commit(toStandby, !m.world.async)
+}
+
+// producers draw ids and commit in any order, but an event of a key begins after its cause is committed.
+func (x *modelSteps) producers() {
+	for ev := range uint8(len(x.w.keys)) {
+		switch x.s.tx[ev] {
+		case txNone:
+			if cause, ok := x.w.cause(ev); ok && x.s.tx[cause] != txDone && x.s.tx[cause] != txLost {
+				continue
+			}
+			x.try(false, saying("the producer of e%d begins, and draws its id", ev), func(m *modelRun) { m.draw(ev) })
+		case txOpen:
+			x.try(false, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
+		}
+		if row := &x.s.db.rows[ev]; row.place == inScheduled && !row.due {
+			x.try(false, saying("the time of e%d comes", ev), func(m *modelRun) { m.s.db.rows[ev].due = true })
+		}
+	}
+}
+
+// relay are the steps of one relay.
+func (x *modelSteps) relay(i int) {
+	me := &x.s.relays[i]
+	ctx := context.Background()
+	if !me.claim.active {
+		x.claims(i, nil)
+		if x.w.inside {
+			x.claimsWithSomebodyBetween(i)
+		}
+	} else {
+		x.publishes(i)
+	}
+	x.beats(i)
+	x.try(false, saying("R%d: probe", i), func(m *modelRun) {
+		m.with(i, proberSession, func(r *Relay, s *session) {
+			r.dueNext = time.Time{}
+			if err := s.open(ctx); err != nil {
+				return
+			}
+			ask, floors, ids := r.quiet()
+			_, _ = r.look(ctx, s, ask, floors, ids)
+		})
+	})
+	if me.closed != 0 {
+		x.revives(i)
+	}
+	if x.w.floors {
+		x.lifts(i)
+	}
+	if x.s.budget.crash > 0 && x.freeOwner() != 0 {
+		x.try(true, saying("R%d is killed, and starts again", i), func(m *modelRun) {
+			m.s.budget.crash--
+			m.s.relays[i] = modelRelay{owner: x.freeOwner()}
+		})
+	}
+	if x.s.budget.stop > 0 && !me.claim.active {
+		x.tryTx(true, saying("R%d shuts down", i), func(m *modelRun) {
+			m.s.budget.stop--
+			m.with(i, keeperSession, func(r *Relay, s *session) { _ = r.resign(ctx, s) })
+			m.s.relays[i] = modelRelay{}
+		})
+	}
+}
+
+// beats is a heartbeat. One that has nothing to do is left out, unless the world wants them all.
+func (x *modelSteps) beats(i int) {
+	me, ctx := &x.s.relays[i], context.Background()
+	if !x.w.allBeats && x.quietBeat(i) {
+		return
+	}
+	x.tryTx(false, saying("R%d: heartbeat", i), func(m *modelRun) {
+		m.with(i, keeperSession, func(r *Relay, s *session) {
+			_ = r.beat(ctx, s)
+			for lane, l := range r.lanes.owned { // the model has fewer
+				if int(lane) >= modelLanes {
+					delete(r.lanes.owned, lane)
+				}
+				if x.w.rules.noRaise {
+					l.doubt = false
+				}
+				if was := me.lanes[lane]; x.w.rules.keepBlock && was.has && l.next == 0 {
+					l.next, l.end = int64(was.next), int64(was.end)
+				}
+			}
+		})
+	})
+}
+
+// quietBeat: a heartbeat now would change nothing.
+func (x *modelSteps) quietBeat(i int) bool {
+	me, db := &x.s.relays[i], &x.s.db
+	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || (x.w.floors && !me.floor.synced) {
+		return false
+	}
+	for lane := range x.w.lanes {
+		l, mine := &db.lanes[lane], &me.lanes[lane]
+		switch {
+		case l.owner == 0, l.expired, mine.doubt, mine.leaving:
+			return false
+		case (l.owner == me.owner) != mine.has, mine.has && mine.fence != l.fence:
+			return false
+		}
+	}
+	return true
+}
+
+func (x *modelSteps) freeOwner() uint8 {
+	highest := uint8(x.w.relays)
+	for i := range x.s.relays {
+		highest = max(highest, x.s.relays[i].owner)
+	}
+	for _, l := range x.s.db.lanes {
+		highest = max(highest, l.owner)
+	}
+	for owner, state := range x.s.db.members {
+		if state != noMember {
+			highest = max(highest, uint8(owner))
+		}
+	}
+	if highest >= modelOwners {
+		return 0
+	}
+	return highest + 1
+}
+
+// claims is a pump's claim with what it sorts out before it sends anything.
+func (x *modelSteps) claims(i int, between func(m *modelRun) func(statement int)) {
+	x.tryTx(false, saying("R%d: claims", i), func(m *modelRun) { m.claim(i) })
+	ready := false
+	for _, l := range x.s.relays[i].lanes {
+		ready = ready || l.has && l.ready && !l.busy && !l.doubt && !l.leaving
+	}
+	if x.w.rules.oneStatement && x.s.stale == 0 && ready {
+		x.try(false, saying("R%d: a claim has its snapshot, and waits for the lane", i), func(m *modelRun) {
+			m.s.stale = uint8(i) + 1
+			for ev := range uint8(len(x.w.keys)) {
+				if m.s.db.rows[ev].place == inEvent {
+					m.s.snap |= 1 << ev
+				}
+			}
+		})
+	}
+}
+
+func (m *modelRun) claim(i int) {
+	paused := m.s.db.paused // before it begins: what it must not send
+	m.with(i, pumpSession, func(r *Relay, s *session) {
+		grants := r.lanes.pick(0, 1, time.Now())
+		if len(grants) == 0 {
+			return
+		}
+		m.snapped = m.s.stale == uint8(i)+1
+		c, err := r.take(context.Background(), s, grants)
+		if m.world.rules.noRaise {
+			for _, l := range r.lanes.owned {
+				l.fresh, l.doubt = l.fresh || l.doubt, false
+			}
+		}
+		if m.snapped {
+			m.s.stale, m.s.snap = 0, 0
+		}
+		if err != nil {
+			return
+		}
+		m.oldSeqs(c)
+		if m.staleProbe {
+			r.pauses(nil)
+		}
+		if m.world.rules.pauseLater {
+			c.paused = nil
+		}
+		if m.world.rules.heldSent {
+			for k := range c.items {
+				c.items[k].sent = false
+			}
+		}
+		if !m.world.rules.noSortOut {
+			r.newDelivery(c).sortOut(context.Background())
+		}
+		m.storeClaim(i, r, c)
+		m.s.relays[i].claim.forbidden = paused & m.s.db.paused
+	})
+}
+
+// oldSeqs is the bug that released events go out under their old numbers... which the model takes to be their ids.
+func (m *modelRun) oldSeqs(c *claim) {
+	for k := range c.items {
+		if m.world.rules.oldSeq && c.items[k].from == fromParked {
+			c.events[k].Position.Seq = c.items[k].id
+		}
+	}
+}
+
+// claimsWithSomebodyBetween lets what needs no lock on a lane happen between two statements of a claim.
+func (x *modelSteps) claimsWithSomebodyBetween(i int) {
+	who := func(at int, name func() string, do func(m *modelRun)) {
+		x.try(false, func() string { return fmt.Sprintf("R%d: claims, and before statement %d %s", i, at, name()) }, func(m *modelRun) {
+			m.between = func(statement int) {
+				if statement == at {
+					do(m)
+				}
+			}
+			m.claim(i)
+		})
+	}
+	if x.s.db.paused != 0 {
+		x.try(false, saying("R%d: claims, and a probe that read before the pause tells its finding", i), func(m *modelRun) {
+			m.staleProbe = true
+			m.claim(i)
+		})
+	}
+	for at := 3; at <= 11; at++ {
+		for ev := range uint8(len(x.w.keys)) {
+			switch x.s.tx[ev] {
+			case txOpen:
+				who(at, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
+			}
+		}
+		if x.s.budget.pause > 0 {
+			who(at, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
+		}
+		if x.s.db.paused != 0 {
+			who(at, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sqlResume, "t") })
+		}
+	}
+}
+
+// Verdicts of the model's broker.
+type modelVerdict struct{ scope, code string }
+
+// Error implements error.
+func (v *modelVerdict) Error() string { return v.code }
+
+// Rejected, Scope, NotSent and MaybeWritten are those of a publisher's errors.
+func (v *modelVerdict) Rejected() bool { return v.scope != "" }
+
+// Scope tells what is refused.
+func (v *modelVerdict) Scope() string { return v.scope }
+
+// NotSent tells that the event was not sent.
+func (v *modelVerdict) NotSent() bool { return v == modelUnsent }
+
+// MaybeWritten tells that an earlier attempt of the call may have written it.
+func (v *modelVerdict) MaybeWritten() bool { return v == modelMaybe }
+
+var (
+	modelUnknown = errors.New("outcome unknown")
+	modelUnsent  = &modelVerdict{code: "not sent"}
+	modelRefused = &modelVerdict{scope: scopeRecord, code: "refused"}
+	modelMaybe   = &modelVerdict{scope: scopeRecord, code: "refused after an answer was lost"}
+	modelTopic   = &modelVerdict{scope: scopeTopic, code: "topic refused"}
+)
+
+// answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a later one
+// at n gets another; the rest is not sent.
+type modelAnswer struct {
+	n        int   // how many are tried together
+	written  bool  // they are in the log
+	delayed  bool  // they are under way still
+	verdict  error // nil: acked
+	then     error // verdict of the one behind them; nil: not sent, as those that follow
+	thenLate bool  // the one behind them is under way still
+	skip     int   // the bug sendAhead: so many are left out first
+	close    bool  // the place is closed meanwhile
+}
+
+func (m *modelRun) answers(r *Relay, at place, a modelAnswer) {
+	m.broker = func(events []event.Event) []error {
+		verdicts := make([]error, len(events))
+		var mine []int
+		for k := range events {
+			verdicts[k] = modelUnsent
+			if m.placeOf(&events[k]) == at {
+				mine = append(mine, k)
+			}
+		}
+		if a.close {
+			r.health.mu.Lock()
+			r.health.shut(at)
+			r.health.mu.Unlock()
+		}
+		mine = mine[min(a.skip, len(mine)):]
+		tried := mine[:min(a.n, len(mine))]
+		var late []int
+		for _, k := range tried {
+			verdicts[k] = a.verdict
+			if a.written {
+				m.consume(&events[k])
+			}
+			if a.delayed {
+				late = append(late, k)
+			}
+		}
+		if rest := mine[len(tried):]; len(rest) > 0 && a.then != nil {
+			verdicts[rest[0]] = a.then
+			if a.thenLate {
+				late = append(late, rest[0])
+			}
+		}
+		m.underWay(events, late)
+		return verdicts
+	}
+}
+
+// publishes are the attempts of a claim, and its settle once every event has a fate.
+func (x *modelSteps) publishes(i int) {
+	m := &modelRun{world: x.w, s: *x.s}
+	r := m.load(i)
+	c, d := m.loadClaim(i, r)
+	ctx := context.Background()
+	todo := map[place]int{}
+	for _, k := range d.todo {
+		todo[m.placeOf(&c.events[k])]++
+	}
+	if len(todo) == 0 {
+		x.tryTx(false, saying("R%d: settles", i), func(m *modelRun) { m.settle(i, published{left: map[int16]bool{}}) })
+		return
+	}
+	for index := range modelPlaces {
+		at := placesOf(1 << index)[0]
+		if n := todo[at]; n > 0 {
+			x.attempts(i, at, n)
+		}
+	}
+	if x.s.budget.late > 0 {
+		for _, late := range []bool{false, true} {
+			x.tryTx(true, saying("R%d: gives up sending; its lease may be over: %v", i, late), func(m *modelRun) {
+				m.s.budget.late--
+				result := published{left: map[int16]bool{}, late: late}
+				d.leave(&result)
+				m.settle(i, result)
+			})
+		}
+	}
+	_ = ctx
+}
+
+func (m *modelRun) settle(i int, result published) {
+	m.with(i, pumpSession, func(r *Relay, s *session) {
+		c, _ := m.loadClaim(i, r)
+		m.s.relays[i].claim = modelClaim{}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if m.world.rules.settleOn {
+			for k := range c.items {
+				if c.items[k].fate == undecided {
+					c.items[k].fate = acked
+				}
+			}
+		}
+		if m.world.rules.settleOn {
+			result.left = map[int16]bool{}
+		}
+		_ = r.finish(ctx, s, c, result)
+		if m.world.rules.noRaise {
+			for _, l := range r.lanes.owned {
+				l.fresh, l.ready, l.doubt = l.fresh || l.doubt, l.ready || l.doubt, false
+			}
+		}
+		if m.world.rules.blindUnmark {
+			for k := range m.s.db.marks {
+				if m.s.db.marks[k] == markReleasing && len(m.listed(k)) == 0 {
+					m.s.unmark = uint8(k) + 1
+				}
+			}
+		}
+	})
+}
+
+func (x *modelSteps) attempts(i int, at place, n int) {
+	b := &x.s.budget
+	attempt := func(fault bool, what string, a modelAnswer, spend func(b *modelBudget)) {
+		x.try(fault, func() string {
+			return fmt.Sprintf("R%d: sends to %s/%d%s: %s", i, at.topic, at.partition, x.described(i, at, a), what)
+		}, func(m *modelRun) {
+			spend(&m.s.budget)
+			m.attempt(i, at, a)
+		})
+	}
+	free := func(*modelBudget) {}
+	sizes := []int{n}
+	if n > 1 {
+		sizes = []int{1, n}
+	}
+	for _, size := range sizes {
+		attempt(false, "acked", modelAnswer{n: size, written: true}, free)
+		if b.lostAck > 0 {
+			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: modelUnknown}, func(b *modelBudget) { b.lostAck-- })
+		}
+		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
+			attempt(true, "no answer; it is under way still", modelAnswer{n: size, delayed: true, verdict: modelUnknown}, func(b *modelBudget) { b.delay-- })
+		}
+	}
+	if b.away > 0 {
+		spend := func(b *modelBudget) { b.away-- }
+		attempt(true, "does not answer for long: closed", modelAnswer{n: n, verdict: modelUnknown, close: true}, spend)
+		if b.lostAck > 0 {
+			attempt(true, "written, and does not answer for long: closed", modelAnswer{n: n, written: true, verdict: modelUnknown, close: true},
+				func(b *modelBudget) { b.away--; b.lostAck-- })
+		}
+		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
+			attempt(true, "under way still, and does not answer for long: closed", modelAnswer{n: n, delayed: true, verdict: modelUnknown, close: true},
+				func(b *modelBudget) { b.away--; b.delay-- })
+		}
+	}
+	if b.refuse > 0 { // refusals of a record
+		for k := range n {
+			attempt(true, "refused", modelAnswer{n: k, written: true, then: modelRefused}, func(b *modelBudget) { b.refuse-- })
+			if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
+				attempt(true, "refused, after a request that is under way still", modelAnswer{n: k, written: true, then: modelMaybe, thenLate: true},
+					func(b *modelBudget) { b.refuse--; b.delay-- })
+			}
+		}
+	}
+	if b.topic > 0 {
+		attempt(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic}, func(b *modelBudget) { b.topic-- })
+	}
+	if x.w.rules.sendAhead && n > 1 {
+		attempt(false, "the second before the first is acked", modelAnswer{n: 1, skip: 1, written: true}, free)
+	}
+}
+
+// described names the events of an attempt with their numbers.
+func (x *modelSteps) described(i int, at place, a modelAnswer) (text string) {
+	m := &modelRun{world: x.w, s: *x.s}
+	c := &m.s.relays[i].claim
+	for k := range c.n {
+		it := &c.items[k]
+		if e := m.event(it.ev); fate(it.fate) == undecided && m.placeOf(&e) == at {
+			text += fmt.Sprintf(" e%d(%d)", it.ev, it.seq)
+		}
+	}
+	if a.then != nil {
+		return fmt.Sprintf("%s, of which %d acked, and the next one", text, a.n)
+	}
+	return fmt.Sprintf("%s, the first %d", text, a.n)
+}
+
+func (m *modelRun) attempt(i int, at place, a modelAnswer) {
+	r := m.load(i)
+	c, d := m.loadClaim(i, r)
+	m.answers(r, at, a)
+	m.forbidden = m.s.relays[i].claim.forbidden
+	was := make([]fate, len(c.items))
+	for k := range c.items {
+		was[k] = c.items[k].fate
+	}
+	r.attempt(context.Background(), d)
+	for k := range c.items {
+		if m.world.rules.sendOn && was[k] == undecided && c.items[k].fate == held {
+			c.items[k].fate = undecided
+		}
+	}
+	m.storeClaim(i, r, c)
+	m.store(i, r)
+}
+
+// revives tries a closed place.
+func (x *modelSteps) revives(i int) {
+	for _, at := range placesOf(x.s.relays[i].closed) {
+		if x.s.relays[i].paused&topicBits([]string{at.topic}) != 0 {
+			continue
+		}
+		try := func(fault bool, what string, a modelAnswer, spend func(b *modelBudget)) {
+			do := func(m *modelRun) {
+				spend(&m.s.budget)
+				m.with(i, reviverSession, func(r *Relay, s *session) {
+					m.answers(r, at, a)
+					heads := m.broker
+					m.broker = func(events []event.Event) []error {
+						// It may go elsewhere than the place that it was held for.
+						m.answers(r, m.placeOf(&events[0]), a)
+						return m.broker(events)
+					}
+					_ = heads
+					_ = r.tryClosed(context.Background(), s, []place{at})
+				})
+			}
+			name := saying("R%d: tries %s/%d: %s", i, at.topic, at.partition, what)
+			if fault {
+				x.try(fault, name, do)
+			} else {
+				x.tryTx(fault, name, do)
+			}
+		}
+		b := &x.s.budget
+		try(false, "acked", modelAnswer{n: 1, written: true}, func(*modelBudget) {})
+		if b.lostAck > 0 {
+			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: modelUnknown}, func(b *modelBudget) { b.lostAck-- })
+		}
+		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
+			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: modelUnknown}, func(b *modelBudget) { b.delay-- })
+		}
+		if b.refuse > 0 {
+			try(true, "refused", modelAnswer{then: modelRefused}, func(b *modelBudget) { b.refuse-- })
+		}
+		if b.topic > 0 {
+			try(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic}, func(b *modelBudget) { b.topic-- })
+		}
+	}
+}
+
+// lifts are the steps of the floor.
+func (x *modelSteps) lifts(i int) {
+	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) {
+		m.with(i, proberSession, func(r *Relay, s *session) {
+			from := &m.s.relays[i].floor
+			f := &floorFinder{
+				ids: numbering(from.ids), decided: int64(from.decided), hi: int64(from.hi), read: modelRead, waitsFor: map[string]bool{}, scanned: modelLater,
+			}
+			for ev := range uint8(modelEvents) {
+				if from.waits>>ev&1 == 1 {
+					f.waitsFor[string('0'+rune(ev))] = false
+				}
+			}
+			if err := s.open(context.Background()); err != nil {
+				return
+			}
+			_ = r.lift(context.Background(), s, f)
+			synced := from.synced && f.hi == int64(from.hi) && f.hi != 0
+			*from = m.s.relays[i].floor
+			from.ids, from.decided, from.hi, from.waits = numberOf(f.ids), uint8(f.decided), uint8(f.hi), 0
+			if f.hi == 0 {
+				f.waitsFor = nil
+			}
+			for name := range f.waitsFor {
+				from.waits |= 1 << (name[0] - '0')
+			}
+			from.synced = synced
+			r.synced.Store(0)
+		})
+	})
+	if x.w.rescans {
+		x.try(false, saying("R%d: looks below its floors", i), func(m *modelRun) {
+			m.with(i, proberSession, func(r *Relay, s *session) {
+				r.cfg.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
+				_ = r.rescan(context.Background(), s)
+			})
+		})
+	}
+}
+
+// machines are the steps of the network, of servers and of time.
+func (x *modelSteps) machines() {
+	for k := range x.s.net {
+		if x.s.net[k].n > 0 {
+			x.try(false, saying("a request that was under way is written:%s", x.s.net[k].describe()), func(m *modelRun) {
+				q := m.s.net[k]
+				copy(m.s.net[k:], m.s.net[k+1:])
+				m.s.net[modelDelayed-1] = modelRequest{}
+				for n := range q.n {
+					e := m.event(q.items[n].ev)
+					e.Position.Lane, e.Position.Epoch = m.world.of(q.items[n].ev).lane, epochName(q.epoch)
+					e.Position.Seq, e.Position.Maybe = int64(q.items[n].seq), q.items[n].maybe
+					m.consume(&e)
+				}
+			})
+		}
+	}
+	if g := x.s.ghost; g != 0 {
+		b := x.w.ghosts.batches[g-1]
+		x.try(true, func() string { return "the transaction that was not answered runs now:" + describeBatch(b) }, func(m *modelRun) {
+			m.s.ghost = 0
+			_, _ = m.execute(b)
+		})
+		x.try(false, saying("the transaction that was not answered never runs"), func(m *modelRun) { m.s.ghost = 0 })
+	}
+	if k := x.s.unmark; k != 0 {
+		x.try(false, saying("the mark that was seen empty is removed"), func(m *modelRun) {
+			m.s.unmark, m.s.db.marks[k-1] = 0, unmarked
+		})
+	}
+	x.leases()
+	if x.s.budget.dbCrash > 0 {
+		x.try(true, saying("the database crashes, and comes back"), func(m *modelRun) { m.s.budget.dbCrash--; m.crash(false) })
+	}
+	if x.s.budget.failover > 0 {
+		x.try(true, saying("the standby is promoted"), func(m *modelRun) { m.s.budget.failover--; m.crash(true) })
+	}
+	if x.w.budget.dbCrash+x.w.budget.failover > 0 && (x.w.async || x.w.lagging) {
+		x.try(false, saying("the log is flushed"), func(m *modelRun) { m.flush() })
+	}
+}
+
+func describeBatch(b *pgx.Batch) (text string) {
+	for _, q := range b.QueuedQueries {
+		text += " " + statementName(q.SQL)
+	}
+	return text
+}
+
+func (q modelRequest) describe() (text string) {
+	for n := range q.n {
+		text += fmt.Sprintf(" e%d(%d)", q.items[n].ev, q.items[n].seq)
+	}
+	return text
+}
+
+// leases run out: of who lives as a fault, of who is gone by itself.
+func (x *modelSteps) leases() {
+	alive := map[uint8]bool{}
+	for i := range x.s.relays {
+		alive[x.s.relays[i].owner] = true
+	}
+	for owner := uint8(1); owner <= modelOwners; owner++ {
+		if alive[owner] && x.s.budget.expire == 0 {
+			continue
+		}
+		x.try(alive[owner], saying("the lease of owner %d runs out", owner), func(m *modelRun) {
+			if m.s.db.members[owner] == memberAlive {
+				m.s.db.members[owner] = memberExpired
+			}
+			for lane := range m.world.lanes {
+				if l := &m.s.db.lanes[lane]; l.owner == owner {
+					l.expired = true
+				}
+			}
+			if m.s.db != x.s.db && alive[owner] {
+				m.s.budget.expire--
+			}
+			if m.keepsDisk() { // time passes for the disk, too
+				m.expireOnDisk(owner)
+			}
+		})
+	}
+}
+
+func (m *modelRun) expireOnDisk(owner uint8) {
+	if m.s.disk.members[owner] == memberAlive {
+		m.s.disk.members[owner] = memberExpired
+	}
+	for lane := range m.s.disk.lanes {
+		if l := &m.s.disk.lanes[lane]; l.owner == owner {
+			l.expired = true
+		}
+	}
+}
+
+// crash takes back what was not durable.
+func (m *modelRun) crash(promoted bool) {
+	was := m.s.tx
+	m.s.db, m.s.ghost = m.s.disk, 0
+	for ev := range uint8(len(m.world.keys)) {
+		switch {
+		case was[ev] == txOpen:
+			m.s.tx[ev], m.s.drawn[ev] = txLost, 0
+		case was[ev] == txDone && m.s.diskTx[ev] != txDone:
+			m.s.tx[ev], m.s.drawn[ev] = txLost, 0
+			m.s.lost |= 1 << ev
+			if m.s.inLog>>ev&1 == 1 && (!promoted || m.world.standby) {
+				m.fail("phantom: a published event is gone from the database")
+			}
+		}
+	}
+	m.s.diskTx = m.s.tx
+	if promoted {
+		m.s.server++
+	}
+	if m.world.hidden {
+		return
+	}
+	for i := range m.s.relays {
+		if m.s.relays[i].owner != 0 {
+			m.s.relays[i].cut = 1<<pumpSession | 1<<keeperSession | 1<<proberSession | 1<<reviverSession
+		}
+	}
+}
+
+// people are the steps of an operator.
+func (x *modelSteps) people() {
+	for _, letter := range []byte("ABCU") {
+		if k := modelKeyOf[letter]; x.s.db.marks[k.mark] == markParked {
+			x.try(false, saying("an operator releases key %c", letter), func(m *modelRun) { m.releaseKey(k) })
+		}
+	}
+	for ev := range uint8(len(x.w.keys)) {
+		row, k := &x.s.db.rows[ev], x.w.of(ev)
+		if row.place != inParked {
+			continue
+		}
+		if row.alone && !row.releasing {
+			x.try(false, saying("an operator releases e%d", ev), func(m *modelRun) { m.operate(sqlReleaseEvent, k.lane, int64(row.id)) })
+		}
+		if x.s.budget.discard > 0 {
+			x.try(true, saying("an operator discards e%d", ev), func(m *modelRun) {
+				m.s.budget.discard--
+				m.s.discarded |= 1 << ev
+				m.operate(sqlDiscardEvent, k.lane, int64(row.id))
+				if !row.alone {
+					m.operate(sqlUnmarkEmpty, k.lane, "", k.topic, k.key)
+				}
+			})
+		}
+	}
+	if x.s.budget.pause > 0 {
+		x.try(true, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
+	}
+	if x.s.db.paused != 0 {
+		x.try(false, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sqlResume, "t") })
+	}
+}
+
+func (m *modelRun) pause() {
+	m.s.budget.pause--
+	m.operate(sqlPause, "t", "o", "r")
+}
+
+func (m *modelRun) releaseKey(k modelKey) {
+	m.operate(sqlReleaseKey, "", k.topic, k.key)
+	if !m.world.rules.intoOutbox {
+		return
+	}
+	for _, ev := range m.listed(k.mark) { // the bug: released rows enter the outbox again
+		m.s.db.last++
+		m.s.drawn[ev] = m.s.db.last
+		m.s.db.rows[ev] = modelRow{place: inEvent, id: m.s.db.last}
+	}
+	m.s.db.marks[k.mark] = unmarked
+}
+
+// operate runs a statement of an operator, whose transaction has the locks that it needs.
+func (m *modelRun) operate(sql string, args ...any) {
+	if _, err := modelOps[statementName(sql)](m, args); err != nil {
+		m.fail("an operator's statement failed")
+	}
+	m.commit(toStandby, true)
+}

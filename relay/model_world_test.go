@@ -1,0 +1,427 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// modelWorld is a bounded world.
+type modelWorld struct {
+	name string
+	// keys has a letter for each event, in causal order per letter: A and B are keys of lane 0, C is one of lane 1, U is one of
+	// lane 0 and topic u, and - is no key.
+	keys      string
+	scheduled string // so many letters, y for events that are appended for later
+	apart     bool   // B goes to partition 1, not 0
+	relays    int    // default 1
+	max       int    // events per lane and claim; default 2
+	park      Park
+	preload   int  // so many events are committed before the first step
+	async     bool // producers do not wait for the disk
+	floors    bool
+	inside    bool // producers, and who pauses, come between the statements of a claim
+	hidden    bool // connections survive a crash: a pooler hides it
+	lagging   bool // a standby gets what is committed later, and commits do not wait for it
+	standby   bool // what survives is what the standby has: commits that waited for it
+	rescans   bool
+	// lateSettles: of a relay's transactions, only its settle may come late.
+	lateSettles bool
+	allBeats    bool // heartbeats that have nothing to do, too
+	budget      modelBudget
+	rules       modelRules
+	limit       int // states
+
+	ghosts ghostTable
+	q      *queries
+	lanes  int // that its keys use
+	log    *slog.Logger
+	bads   []string
+}
+
+// modelKey is what a letter stands for. The lanes are what Postgres makes of the keys, and of the ids of events without one.
+type modelKey struct {
+	lane  int16
+	key   string
+	topic string
+	mark  int
+}
+
+var modelKeyOf = map[byte]modelKey{
+	'A': {0, "bd", "t", 0}, 'B': {0, "cn", "t", 1}, 'C': {1, "br", "t", 2}, 'U': {0, "bd", "u", 3}, '-': {0, "", "t", -1},
+}
+
+var modelTopics = [2]string{"t", "u"}
+
+// modelIDs are message ids of lane 0.
+var modelIDs = [modelEvents]uuid.UUID{
+	uuid.MustParse("00000000-0000-7000-8000-000000000002"), uuid.MustParse("00000000-0000-7000-8000-000000000064"),
+	uuid.MustParse("00000000-0000-7000-8000-0000000000a7"), uuid.MustParse("00000000-0000-7000-8000-0000000000aa"),
+}
+
+func (w *modelWorld) of(ev uint8) modelKey { return modelKeyOf[w.keys[ev]] }
+
+func (w *modelWorld) isScheduled(ev uint8) bool {
+	return int(ev) < len(w.scheduled) && w.scheduled[ev] == 'y'
+}
+
+func (w *modelWorld) partition(ev uint8) int32 {
+	if w.apart && w.keys[ev] == 'B' {
+		return 1
+	}
+	return 0
+}
+
+// cause is the event before one on its key.
+func (w *modelWorld) cause(ev uint8) (uint8, bool) {
+	for i := int(ev) - 1; i >= 0; i-- {
+		if w.keys[i] == w.keys[ev] && w.keys[ev] != '-' {
+			return uint8(i), true
+		}
+	}
+	return 0, false
+}
+
+func eventOf(id uuid.UUID) uint8 {
+	for ev := range uint8(modelEvents) {
+		if modelIDs[ev] == id {
+			return ev
+		}
+	}
+	panic("no such event")
+}
+
+func placeBit(at place) uint8 {
+	for i, topic := range modelTopics {
+		if topic == at.topic {
+			return 1 << (i*3 + int(at.partition) + 1)
+		}
+	}
+	panic("no such topic")
+}
+
+func placeIndex(at place) int {
+	for i := range modelPlaces {
+		if 1<<i == int(placeBit(at)) {
+			return i
+		}
+	}
+	return -1
+}
+
+func placesOf(bits uint8) (places []place) {
+	for i := range modelPlaces {
+		if bits>>i&1 == 1 {
+			places = append(places, place{modelTopics[i/3], int32(i%3) - 1})
+		}
+	}
+	return places
+}
+
+func topicsOf(bits uint8) []string {
+	topics := []string{}
+	for i, topic := range modelTopics {
+		if bits>>i&1 == 1 {
+			topics = append(topics, topic)
+		}
+	}
+	return topics
+}
+
+func topicBits(topics []string) (bits uint8) {
+	for i, topic := range modelTopics {
+		for _, t := range topics {
+			if t == topic {
+				bits |= 1 << i
+			}
+		}
+	}
+	return bits
+}
+
+func ownerID(owner uint8) uuid.UUID { return uuid.UUID{15: owner} }
+
+func numbering(server uint8) string {
+	if server == 0 {
+		return ""
+	}
+	return string([]byte{'n', '0' + server})
+}
+
+func numberOf(ids string) (server uint8) {
+	if ids == "" {
+		return 0
+	}
+	return ids[1] - '0'
+}
+
+func (w *modelWorld) prepare() {
+	w.relays = max(w.relays, 1)
+	if w.max == 0 {
+		w.max = 2
+	}
+	w.q, _ = newQueries("")
+	w.log = slog.New(slog.DiscardHandler)
+	w.lanes = 1
+	if w.usesLane(1) {
+		w.lanes = 2
+	}
+	if w.limit == 0 {
+		w.limit = 400_000
+	}
+}
+
+// start is the first state: all lanes are the first relay's.
+func (w *modelWorld) start() modelState {
+	var s modelState
+	s.budget, s.server = w.budget, 1
+	s.db.incarnation, s.db.system = 0, 1
+	for i := range w.relays {
+		s.relays[i].owner = uint8(i + 1)
+		s.db.members[i+1] = memberAlive
+	}
+	for lane := range w.lanes {
+		s.db.lanes[lane].owner, s.db.lanes[lane].fence = 1, 1
+		s.relays[0].lanes[lane] = modelOwned{has: true, fence: 1, fresh: true, ready: true, due: true, stale: true}
+	}
+	m := &modelRun{world: w, s: s}
+	for ev := range uint8(w.preload) {
+		m.draw(ev)
+		m.commitTx(ev)
+	}
+	m.flush()
+	return m.s
+}
+
+func (w *modelWorld) usesLane(lane int16) bool {
+	for ev := range uint8(len(w.keys)) {
+		if w.of(ev).lane == lane {
+			return true
+		}
+	}
+	return false
+}
+
+// modelRun is one step being taken: a copy of the state, and what the step is to meet.
+type modelRun struct {
+	world *modelWorld
+	s     modelState
+
+	sends  int // transactions so far
+	failAt int // which of them meets fate; 0: none
+	fate   int
+	// between is called before each statement of a transaction.
+	between    func(statement int)
+	forbidden  uint8 // topics that the claim must not send
+	snapped    bool  // the bug oneStatement: the claim reads what it saw before it waited
+	staleProbe bool  // a probe that read before the claim speaks after it
+	broker     func(events []event.Event) []error
+}
+
+func (m *modelRun) fail(what string) {
+	if m.s.bad != 0 {
+		return
+	}
+	for i, known := range m.world.bads {
+		if known == what {
+			m.s.bad = uint8(i + 1)
+			return
+		}
+	}
+	m.world.bads = append(m.world.bads, what)
+	m.s.bad = uint8(len(m.world.bads))
+}
+
+// flush makes all that is committed durable.
+func (m *modelRun) flush() {
+	if m.keepsDisk() {
+		m.s.disk, m.s.diskTx = m.s.db, m.s.tx
+	}
+}
+
+func (m *modelRun) keepsDisk() bool { return m.world.budget.dbCrash+m.world.budget.failover > 0 }
+
+// Publish implements Publisher.
+func (m *modelRun) Publish(_ context.Context, events []event.Event) []error { return m.broker(events) }
+
+// Route implements Router.
+func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) int32, error) {
+	return func(e *event.Event) int32 { return m.world.partition(eventOf(e.ID)) }, nil
+}
+
+// session is one of a relay's connections.
+func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
+	s := &session{name: "model", timeout: time.Hour, opened: time.Unix(1, 0), reopened: func() { r.lanes.distrust() }}
+	s.connect = func(context.Context) (connection, error) { return &modelConn{m}, nil }
+	if m.s.relays[i].cut>>kind&1 == 0 {
+		s.conn = &modelConn{m}
+	}
+	return s
+}
+
+// with restores relay i, does something with one of its sessions, and stores what it then remembers.
+func (m *modelRun) with(i int, kind uint8, do func(r *Relay, s *session)) {
+	r := m.load(i)
+	s := m.session(r, i, kind)
+	do(r, s)
+	m.s.relays[i].cut &^= 1 << kind
+	if s.conn == nil {
+		m.s.relays[i].cut |= 1 << kind
+	}
+	m.store(i, r)
+}
+
+var (
+	modelLater  = time.Now().Add(1000 * time.Hour)
+	modelLong   = time.Now().Add(-1000 * time.Hour)
+	modelConfig = Config{
+		Lease: time.Hour, Pumps: 1, ClaimBytes: 1 << 30, HoldAfter: -1, FloorEvery: time.Nanosecond, RescanEvery: -1,
+	}
+)
+
+const (
+	modelRead   = time.Second // when a floor's highest id was read, on the relay's clock
+	modelSynced = 2 * time.Second
+)
+
+func (m *modelRun) load(i int) *Relay {
+	w, from := m.world, &m.s.relays[i]
+	cfg := modelConfig
+	cfg.Park = w.park
+	r := &Relay{
+		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
+		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
+		lanes: &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids)},
+		born:  modelLong, health: newHealth(-1),
+	}
+	for lane := range from.lanes {
+		l := &from.lanes[lane]
+		if !l.has {
+			continue
+		}
+		to := &laneState{
+			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), settled: int64(l.settled),
+			read: 1, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
+			parked: l.parked, releasing: l.releasing, groups: placesOf(l.groups), turn: int(l.turn),
+		}
+		if l.stale {
+			to.read = 0
+		}
+		r.lanes.owned[int16(lane)] = to
+	}
+	r.cfg.ClaimEvents = w.max * max(len(r.lanes.owned), 1)
+	for _, at := range placesOf(from.closed) {
+		r.health.closed[at] = &closure{since: modelLong}
+	}
+	r.health.settle()
+	r.health.pause(topicsOf(from.paused))
+	r.synced.Store(0)
+	if from.floor.synced {
+		r.synced.Store(int64(modelSynced))
+	}
+	return r
+}
+
+func (m *modelRun) store(i int, r *Relay) {
+	to := &m.s.relays[i]
+	to.lanes = [modelLanes]modelOwned{}
+	for lane, l := range r.lanes.owned {
+		if int(lane) >= modelLanes {
+			continue
+		}
+		o := modelOwned{
+			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled), floor: uint8(l.floor),
+			stale: l.read != r.lanes.reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
+			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
+		}
+		for _, at := range l.groups {
+			o.groups |= placeBit(at)
+		}
+		to.lanes[lane] = o
+	}
+	to.ids, to.closed, to.paused = numberOf(r.lanes.ids), 0, 0
+	for at := range r.health.closed {
+		to.closed |= placeBit(at)
+	}
+	for topic := range r.health.paused {
+		to.paused |= topicBits([]string{topic})
+	}
+	to.floor.synced = to.floor.synced || r.synced.Load() > int64(modelSynced)
+}
+
+// loadClaim restores a claim that is under way, and its delivery.
+func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
+	from := &m.s.relays[i].claim
+	c := &claim{epoch: epochName(from.epoch), paused: topicsOf(from.paused)}
+	for lane := range from.lanes {
+		f := &from.lanes[lane]
+		if !f.has {
+			continue
+		}
+		l := laneClaim{grant: grant{lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: placesOf(f.groups)}}
+		l.work, l.first, l.full = work(f.work), int64(f.first), f.full
+		if f.stale {
+			l.reads--
+		}
+		if f.behind {
+			l.behind = 1
+		}
+		c.lanes = append(c.lanes, l)
+	}
+	for k := range from.n {
+		it := &from.items[k]
+		e := m.event(it.ev)
+		e.Position = event.Position{Lane: m.world.of(it.ev).lane, Epoch: c.epoch, Seq: int64(it.seq), First: it.first, Maybe: it.maybe}
+		one := item{
+			id: int64(it.id), from: source(it.from), fate: fate(it.fate), sent: it.sent, alone: it.alone, partition: int32(it.partition), behind: it.behind,
+		}
+		if it.refused {
+			one.refusal = &refusal{"R", "refused"}
+		}
+		c.events, c.items = append(c.events, e), append(c.items, one)
+	}
+	d := r.newDelivery(c)
+	d.keepUndecided()
+	return c, d
+}
+
+func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
+	to := &m.s.relays[i].claim
+	*to = modelClaim{active: true, epoch: epochNumber(c.epoch), paused: topicBits(c.paused), n: uint8(len(c.events))}
+	for k := range c.lanes {
+		l := &c.lanes[k]
+		t := &to.lanes[l.lane]
+		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.reads != r.lanes.reads, uint8(l.fence)
+		t.work, t.first = uint8(l.work), int32(l.first)
+		for _, at := range l.groups {
+			t.groups |= placeBit(at)
+		}
+	}
+	for k := range c.events {
+		it, p := &c.items[k], &c.events[k].Position
+		to.items[k] = modelItem{
+			ev: eventOf(c.events[k].ID), id: uint8(it.id), from: uint8(it.from), fate: uint8(it.fate), seq: int32(p.Seq), partition: int8(it.partition),
+			sent: it.sent, alone: it.alone, behind: it.behind, first: p.First, maybe: p.Maybe, refused: it.refusal != nil,
+		}
+	}
+}
+
+func epochName(incarnation uint8) string { return string([]byte{'m', '.', '0' + incarnation}) }
+
+func epochNumber(epoch string) (n uint8) { return epoch[2] - '0' }
+
+func (m *modelRun) event(ev uint8) event.Event {
+	k := m.world.of(ev)
+	return event.Event{ID: modelIDs[ev], Topic: k.topic, Key: k.key, Type: "T", ContentType: "c"}
+}
+
+var _ interface {
+	connection
+} = (*modelConn)(nil)
+
+var _ pgx.Rows = (*modelRows)(nil)
