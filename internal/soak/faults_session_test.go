@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,15 +249,22 @@ func conflicts(s *scene, f fault) (func() error, error) {
 	return func() error { return s.insist(undo) }, nil
 }
 
-// retention lets three maintainers at once do their work all the time, gives them old days to drop, and shortens the window by
-// a day.
+// retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive, and
+// of the inbox, whose DETACH waits for every transaction that uses the table.
 func retention(s *scene, f fault) (func() error, error) {
-	day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%200))
-	_ = s.sql(fmt.Sprintf(`create table outbox_archive_%s (like outbox_archive including defaults including storage)`, day.Format("20060102")),
-		fmt.Sprintf(`alter table outbox_archive_%[1]s owner to %[2]s`, day.Format("20060102"), players.User("owner")),
-		fmt.Sprintf(`alter table outbox_archive attach partition outbox_archive_%s for values from ('%s') to ('%s')`, day.Format("20060102"),
-			day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)),
-		"update inbox_consumer set window_days = greatest(2, window_days - 1)")
+	for i := range 3 {
+		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
+		next := day.AddDate(0, 0, 1)
+		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}", next.Format(time.DateOnly),
+			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", players.User("owner"))
+		// One that cannot be made for want of a lock or of a disk leaves less to drop.
+		_ = s.sql("set lock_timeout = '2s'", r.Replace(`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
+			alter table outbox_archive_{day} owner to {owner};
+			alter table outbox_archive attach partition outbox_archive_{day} for values from ('{from}') to ('{to}')`))
+		_ = s.sql(r.Replace(`create table inbox_message_{day} (like inbox_message including all);
+			alter table inbox_message_{day} owner to effectonce_inbox_maintainer;
+			alter table inbox_message attach partition inbox_message_{day} for values from ('{first}') to ('{end}')`))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for range 3 {
@@ -270,4 +278,10 @@ func retention(s *scene, f fault) (func() error, error) {
 		})
 	}
 	return func() error { cancel(); all.Wait(); return nil }, nil
+}
+
+// dayBound is the first id of a day's partition.
+func dayBound(day time.Time) string {
+	ms := uint64(day.Truncate(24 * time.Hour).UnixMilli())
+	return fmt.Sprintf("%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
 }

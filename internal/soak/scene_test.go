@@ -181,7 +181,7 @@ func (x *scene) enterAll() {
 	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns = 1 })
 	for i, name := range append(workers, spare) {
 		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
-			c.Trouble, c.Each, c.Conns = 0.0003, i == 2, 6
+			c.Trouble, c.Each, c.Conns = 0.0003, i == 2, []int{6, 2, 3}[i]
 		})
 	}
 	x.enter(players.Operator, operator, true, nil)
