@@ -40,6 +40,7 @@ type Proxy struct {
 
 // Trap waits for one statement.
 type Trap struct {
+	after   func(sql string) bool // what must have passed on the same connection before; nil: nothing
 	match   func(sql string) bool
 	skip    int
 	action  Action
@@ -80,6 +81,16 @@ func (p *Proxy) On(match func(sql string) bool, skip int, action Action) *Trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.traps = append(p.traps, trap)
+	return trap
+}
+
+// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of that
+// statement's transaction, however many others run at the same time.
+func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
+	trap := p.On(IsCommit, 0, action)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	trap.after = match
 	return trap
 }
 
@@ -174,12 +185,17 @@ func (p *Proxy) accept() {
 	}
 }
 
-// take returns the trap that this statement springs, if any, and disarms it.
-func (p *Proxy) take(sql string) *Trap {
+// take returns the trap that this statement springs, if any, and disarms it. passed are those whose condition the
+// connection has met, in its open transaction.
+func (p *Proxy) take(sql string, passed map[*Trap]bool) *Trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	commits := IsCommit(sql)
 	for i, trap := range p.traps {
-		if !trap.match(sql) {
+		if trap.after != nil && trap.after(sql) {
+			passed[trap] = true
+		}
+		if !trap.match(sql) || trap.after != nil && !passed[trap] {
 			continue
 		}
 		if trap.skip > 0 {
@@ -188,6 +204,9 @@ func (p *Proxy) take(sql string) *Trap {
 		}
 		p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
 		return trap
+	}
+	if commits {
+		clear(passed)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ type link struct {
 
 	// What the client told the server: prepared statements by name, portals by name, both to the statement's text.
 	statements, portals map[string]string
+	passed              map[*Trap]bool // see Proxy.take
 
 	mu       sync.Mutex
 	asked    int           // ReadyForQuery messages that the server owes in all, the one after the start included
@@ -30,7 +31,7 @@ type link struct {
 func newLink(p *Proxy, client, server net.Conn) *link {
 	return &link{
 		proxy: p, client: client, server: server, gone: make(chan struct{}), muteFrom: math.MaxInt,
-		statements: map[string]string{}, portals: map[string]string{},
+		statements: map[string]string{}, portals: map[string]string{}, passed: map[*Trap]bool{},
 	}
 }
 
@@ -116,7 +117,7 @@ func (l *link) watch(kind byte, body []byte) *Trap {
 	case 'Q':
 		l.ask()
 		sql, _ := text(body)
-		return l.proxy.take(sql)
+		return l.proxy.take(sql, l.passed)
 	case 'S': // Sync
 		l.ask()
 	case 'P': // Parse: name, text
@@ -128,7 +129,7 @@ func (l *link) watch(kind byte, body []byte) *Trap {
 		l.portals[portal] = l.statements[name]
 	case 'E': // Execute: portal
 		portal, _ := text(body)
-		return l.proxy.take(l.portals[portal])
+		return l.proxy.take(l.portals[portal], l.passed)
 	}
 	return nil
 }

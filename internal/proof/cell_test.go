@@ -28,6 +28,7 @@ type cell struct {
 	db      *pgtest.DB
 	topic   string
 	brokers string
+	url     string // of the database, for the processes
 	dir     string
 	log     string // of the failpoints
 	started int
@@ -36,13 +37,26 @@ type cell struct {
 
 func newCell(t *testing.T) *cell {
 	t.Helper()
+	c := emptyCell(t)
+	c.startAll(t)
+	return c
+}
+
+// emptyCell has no processes yet.
+func emptyCell(t *testing.T) *cell {
+	t.Helper()
 	kafkatest.RequireReal(t)
 	c := &cell{
 		db: pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox), topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}),
 		brokers: kafkatest.Brokers(t)[0], dir: t.TempDir(), running: map[role]*child.Process{},
 	}
-	c.log = filepath.Join(c.dir, "failpoints")
+	c.log, c.url = filepath.Join(c.dir, "failpoints"), c.db.URL
 	c.db.Exec(t, ddl)
+	return c
+}
+
+func (c *cell) startAll(t *testing.T) {
+	t.Helper()
 	for _, r := range []role{producer, relaying, worker, operator} {
 		c.start(t, r)
 	}
@@ -51,7 +65,6 @@ func newCell(t *testing.T) *cell {
 			p.Stop(syscall.SIGKILL, time.Minute)
 		}
 	})
-	return c
 }
 
 // start starts a role, with failpoint settings or none and more of an environment.
@@ -62,7 +75,7 @@ func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.db.URL, envKafka+"="+c.brokers, envTopic+"="+c.topic, failpoint.EnvLog+"="+c.log)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, failpoint.EnvLog+"="+c.log)
 	cmd.Env = append(cmd.Env, env...)
 	c.started++
 	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)

@@ -5,6 +5,7 @@ package proof
 import (
 	"encoding/binary"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,6 +77,19 @@ func wayOf(name failpoint.Name) way {
 		w.later = 3
 	}
 	return w
+}
+
+// anotherWorker makes a new process get the partitions.
+func anotherWorker(t *testing.T, c *cell) {
+	c.running[worker].Stop(syscall.SIGKILL, time.Minute)
+	c.start(t, worker)
+}
+
+// killedWorker makes one find that the process before it died within a batch.
+func killedWorker(t *testing.T, c *cell) {
+	c.running[worker].Stop(syscall.SIGKILL, time.Minute)
+	c.die(t, worker, c.start(t, worker, failpoint.EnvSettings+"="+string(failpoint.InboxEffected)+"=kill"))
+	c.start(t, worker)
 }
 
 // otherTimeline makes the next claim find the database on another timeline than the numbers are of.
