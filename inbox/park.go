@@ -197,6 +197,9 @@ func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, event
 		b.Queue(in.sql.quarantine, quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {
 			return a.listed(rows, events)
 		})
+		b.Queue(in.sql.unquarantine, in.consumer, uuidArray(quarantine.uuids())).Query(func(rows pgx.Rows) error {
+			return a.unlisted(rows, events)
+		})
 	}
 	for where, sql := range map[place]string{inDay: in.sql.forgetDay, inAny: in.sql.forgetAny} {
 		if len(forget[where]) > 0 {
@@ -230,6 +233,23 @@ func (a *aside) listed(rows pgx.Rows, events []event.Event) error {
 	}
 	a.quarantined = left
 	return nil
+}
+
+// unlisted notes which of them were decided meanwhile after all.
+func (a *aside) unlisted(rows pgx.Rows, events []event.Event) error {
+	var id pgtype.UUID
+	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+		a.quarantined = slices.DeleteFunc(a.quarantined, func(n int) bool {
+			gone := events[n].ID == id.Bytes
+			if gone {
+				a.outcomes[n] = Duplicate
+				a.written--
+			}
+			return gone
+		})
+		return nil
+	})
+	return err
 }
 
 // tellAside says once per transaction what was quarantined.

@@ -97,3 +97,40 @@ func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
 	short := w.inbox(inbox.Config{Window: 2 * oneDay, DaysAhead: 1, AllowShortWindow: true}).Each(write)
 	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
 }
+
+// TestP9_1_DecidedWhileItWaits: a late duplicate waits to be quarantined, for the row of its id is just leaving the list,
+// decided. It is a duplicate, and nothing for an operator to wonder about.
+func TestP9_1_DecidedWhileItWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.inbox(inbox.Config{}).Each(write)
+	e := keyed("a")
+	e[0].ID = idAt(w.noon(40))
+	same(t, "outcomes", handle(t, h, e), repeat(inbox.Quarantined, 1))
+	tx, err := w.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"insert into inbox_message_any (consumer_name, message_id, status) select consumer_name, message_id, 'discarded' from inbox_parked",
+		"delete from inbox_parked",
+	} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := make(chan []inbox.Outcome, 1)
+	go func() { again <- handle(t, h, e) }()
+	w.awaitWaiting("-- inbox: quarantine", 1)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "again", <-again, repeat(inbox.Duplicate, 1))
+	same(t, "parked", w.parked(), []string{})
+}
+
+// awaitWaiting waits until so many statements that begin so wait for a lock.
+func (w *world) awaitWaiting(statement string, n int) {
+	w.t.Helper()
+	pgtest.AwaitSQL(w.t, w.DB, "select count(*) >= $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and starts_with(query, $2)", n, statement)
+}

@@ -51,6 +51,13 @@ order by n
 on conflict (consumer_name, message_id) do nothing
 returning message_id`
 
+// Behind it, for what another transaction decided while the statement above waited for the row that it took off the list.
+const sqlUnquarantine = `-- inbox: take back from quarantine
+delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text::uuid[]) and p.kind = 'quarantined'
+	and (exists (select from {schema}inbox_message m where m.consumer_name = $1::text and m.message_id = p.message_id)
+		or exists (select from {schema}inbox_message_any a where a.consumer_name = $1::text and a.message_id = p.message_id))
+returning p.message_id`
+
 // What waits leaves no row of its own: it gets one when it runs.
 const sqlForgetDay = `-- inbox: take ids back from the days
 delete from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])`
@@ -93,13 +100,16 @@ on conflict (consumer_name, topic, partition) do update set halted_at = clock_ti
 const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
-// Releasing. A list is locked by its mark, an event alone by its row.
+// Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event that
+// is next: a higher count, under the lock, is another process's run.
 const sqlReleasing = `-- inbox: releasing
-(select id, null::bytea, topic from {schema}inbox_parked
+(select id, null::bytea, topic, id, release_attempts from {schema}inbox_parked
 	where consumer_name = $1::text and state = 'releasing' order by id limit $2::integer)
 union all
-(select 0, key_hash, topic from {schema}inbox_parked_key
-	where consumer_name = $1::text and state = 'releasing' order by since limit $2::integer)`
+(select 0, k.key_hash, k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0)
+	from {schema}inbox_parked_key k left join lateral (select p.id, p.release_attempts from {schema}inbox_parked p
+		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
+	where k.consumer_name = $1::text and k.state = 'releasing' order by k.since limit $2::integer)`
 
 const sqlLockMark = `-- inbox: lock a mark
 select state from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for update`

@@ -25,6 +25,18 @@ type released struct {
 	id    int64  // of the event alone
 	hash  []byte // of the key
 	topic string
+	// seen is the event that was next when it was looked for, and counts what was counted of it.
+	seen   int64
+	counts int
+}
+
+// mine says whether the head may be counted by who looked: unless somebody else has counted it since, and so runs it. Members
+// that wait for the same lock would count it one after the other, and their number alone would make a killer of it.
+func (r *released) mine(head *record) bool {
+	if head.id == r.seen {
+		return head.attempts <= r.counts
+	}
+	return head.attempts == 0
 }
 
 // releaseTexts are the statements of a release, with their schema.
@@ -52,7 +64,7 @@ func (in *Inbox) release(ctx context.Context) error {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r released, err error) {
-		err = row.Scan(&r.id, &r.hash, &r.topic)
+		err = row.Scan(&r.id, &r.hash, &r.topic, &r.seen, &r.counts)
 		return r, err
 	})
 	if err != nil {
@@ -204,6 +216,10 @@ func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (he
 	err := in.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if head, err = in.lockHead(ctx, tx, r); err != nil || head == nil {
 			return err
+		}
+		if !r.mine(head) {
+			head = nil
+			return nil
 		}
 		if head.id == stands {
 			head.attempts-- // ours is among them

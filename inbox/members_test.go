@@ -1,0 +1,55 @@
+package inbox
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_6_AnotherMemberCounted: a member looks for released events and waits for the lock, and meanwhile another one has
+// counted the event, which it runs by now. The first does not count it too: with many members such counts would make a killer
+// of an event that never killed anything.
+func TestP9_6_AnotherMemberCounted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	in, err := New(db.Pool, "ledger", Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	in.Each(func(context.Context, pgx.Tx, event.Event) error { ran++; return nil })
+	hash := keyHash("", "payments", "k")
+	db.Exec(t, "insert into inbox_parked_key (consumer_name, key_hash, tenant, topic, key, state) values ('ledger', $1, '', 'payments', 'k', 'releasing')", hash)
+	db.Exec(t, `insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition, record_offset, record_millis, record_key)
+		values ('ledger', $1, $2, 'failed', 'payments', 0, 0, 0, 'k')`, event.NewID().String(), hash)
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{"select from inbox_parked_key for update", "update inbox_parked set release_attempts = 1"} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looked := make(chan error, 1)
+	go func() { looked <- in.release(t.Context()) }()
+	pgtest.AwaitSQL(t, db, "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '-- inbox: lock a mark%'")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-looked; err != nil || ran != 0 {
+		t.Fatalf("it ran %d times: %v", ran, err)
+	}
+	if n := pgtest.One[int](t, db, "select release_attempts from inbox_parked"); n != 1 {
+		t.Errorf("%d runs are counted, want the other member's", n)
+	}
+	// When that member has died, the next look finds its count and goes on.
+	if err := in.release(t.Context()); err != nil || ran != 1 {
+		t.Errorf("it ran %d times: %v", ran, err)
+	}
+}
