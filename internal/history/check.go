@@ -89,6 +89,7 @@ type eventState struct {
 	place   place
 	seen    seen
 	several bool // the log has it under more than one number
+	moved   bool // the log has it in more than one partition: its topic grew, and it was sent again
 }
 
 // place is a set of tables of the outbox.

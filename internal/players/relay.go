@@ -13,7 +13,7 @@ import (
 const Lease = 3 * time.Second
 
 // PublishTimeout is how long a relay waits for a broker's answer to one request.
-const PublishTimeout = 2 * time.Second
+const PublishTimeout = 3 * time.Second
 
 // publish is a relay with the real publisher.
 func publish(ctx context.Context, p *player) error {

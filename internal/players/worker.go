@@ -20,7 +20,7 @@ import (
 )
 
 // SessionTimeout is a worker's in its group: a pause for longer makes a zombie of it.
-const SessionTimeout = 3 * time.Second
+const SessionTimeout = 6 * time.Second
 
 // work is a member of the group, with the inbox and its releaser.
 func work(ctx context.Context, p *player) error {
@@ -38,8 +38,8 @@ func work(ctx context.Context, p *player) error {
 		handler = in.Each(x.one)
 	}
 	c, err := consumer.New(tap.Handler(p.rec, Consumer, handler), p.Brokers, p.Topics, consumer.Config{
-		Group: Consumer, ClientID: p.Name, Batch: 200, SessionTimeout: SessionTimeout, HeartbeatInterval: 500 * time.Millisecond,
-		RebalanceTimeout: 4 * time.Second, DrainTimeout: 3 * time.Second, ResumeEvery: time.Second, Dial: p.dial, Logger: p.log,
+		Group: Consumer, ClientID: p.Name, Batch: 200, SessionTimeout: SessionTimeout, HeartbeatInterval: time.Second,
+		RebalanceTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second, ResumeEvery: time.Second, Dial: p.dial, Logger: p.log,
 		Observer: tap.Consumer(p.rec, Consumer),
 	})
 	if err != nil {

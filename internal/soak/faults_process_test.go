@@ -40,7 +40,7 @@ func processKinds() []kind {
 			return nothing, nil
 		}},
 		// Beyond the lease and beyond the session: what goes on afterwards is a zombie.
-		{name: "pause", track: track, shortest: 4 * time.Second, longest: 8 * time.Second, targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
+		{name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second, targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
 			if !s.cast.signal(f.target, syscall.SIGSTOP) {
 				return nil, errNobody
 			}
