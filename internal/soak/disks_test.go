@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -44,10 +45,33 @@ func (d *disks) roomy(name string) error {
 	return run("mount", "-o", "remount,size="+sizes[name], d.of(name))
 }
 
+// device is the name that our file systems carry in the list of mounts.
+const device = "effectonce-soak"
+
+// sweep unmounts what killed runs left behind. A lock file, held while its process lives, tells those apart.
+func sweep() {
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		part := strings.Fields(line)
+		if len(part) < 2 || part[0] != device {
+			continue
+		}
+		lock, err := os.Open(filepath.Dir(part[1]) + ".lock")
+		if err == nil {
+			err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+			_ = lock.Close()
+		}
+		if err == nil || os.IsNotExist(err) {
+			_ = run("umount", "-l", part[1])
+		}
+	}
+}
+
 // newDisks moves a server onto them. It needs the right to mount; without, no disk gets full in the run.
 func newDisks(t *testing.T, server *pgtest.Server) (*disks, error) {
 	t.Helper()
 	d := &disks{data: filepath.Join(server.Dir(), "disk"), wal: filepath.Join(server.Dir(), "wal")}
+	sweep()
 	server.StopFast()
 	err := d.mount(t)
 	if err == nil {
@@ -66,7 +90,7 @@ func (d *disks) mount(t *testing.T) error {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		if err := run("mount", "-t", "tmpfs", "-o", "size="+size+",mode=0700", "effectonce-soak", dir); err != nil {
+		if err := run("mount", "-t", "tmpfs", "-o", "size="+size+",mode=0700", device, dir); err != nil {
 			return err
 		}
 		t.Cleanup(func() {
