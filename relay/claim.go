@@ -392,14 +392,17 @@ func (c *claim) number(at map[int16]*laneClaim) {
 // raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were
 // made on, so numbers may have gone back.
 func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
-	var same bool
+	var same, raised bool
 	failpoint.Hit(failpoint.RelayIncarnation)
 	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
-		b.Queue(r.q.raiseIncarnation)
+		b.Queue(r.q.raiseIncarnation).Exec(func(tag pgconn.CommandTag) error {
+			raised = tag.RowsAffected() > 0 // or another pump was quicker
+			return nil
+		})
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
 	err = failpoint.After(failpoint.RelayIncarnationRaised, err)
-	if err == nil {
+	if err == nil && raised {
 		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun", "epoch", epoch)
 	}
 	return epoch, err

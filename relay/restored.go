@@ -14,12 +14,14 @@ import (
 )
 
 // BehindError says that the log holds numbers which the outbox has not given out: its database is older than the log,
-// because it was restored from a backup. A relay would give the same numbers to other events, and consumers that compare
-// numbers (the inbox's watermark mode) would take those for repeats and drop them. Consumers that compare ids lose nothing.
+// because it was restored from a backup, or because another one has taken over from it. A relay would give the same numbers to
+// other events, and consumers that compare numbers (the inbox's watermark mode) would take those for repeats and drop them.
+// Consumers that compare ids lose nothing.
 type BehindError struct {
 	Topic     string // where the first such event was found
 	Lane      int16
 	Epoch     string // of that event
+	Newer     bool   // that numbering is newer than the outbox's own
 	Seen      int64  // its number
 	Reserved  int64  // the highest number that the outbox has reserved in that lane
 	Partition int32
@@ -27,6 +29,12 @@ type BehindError struct {
 }
 
 func (e *BehindError) Error() string {
+	if e.Newer {
+		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in numbering %s, which is newer than the outbox's own. "+
+			"Either another server publishes for it since a failover, and this is the old primary: then nothing may publish from here, see docs/failover.md. "+
+			"Or this database was restored from a backup: then run `relay fence --reason ...`, which begins a newer numbering, and read docs/restore.md first",
+			e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch)
+	}
 	return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d at offset %d (numbering %s), "+
 		"and the outbox has given out %d at most. Its database was restored from a backup: run `relay fence --reason ...`, which begins a new numbering, "+
 		"and read docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch, e.Reserved)
@@ -65,7 +73,7 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 		}
 		if most, known := reserved[p.Lane]; known && (theirs > incarnation || p.Seq > most) {
 			return &BehindError{
-				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Seen: p.Seq, Reserved: most, Partition: p.Partition, Offset: p.Offset,
+				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq, Reserved: most, Partition: p.Partition, Offset: p.Offset,
 			}
 		}
 	}

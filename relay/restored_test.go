@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/event"
@@ -26,10 +27,10 @@ func TestP10NumbersOfALogThatIsAhead(t *testing.T) {
 	}
 	var behind *relay.BehindError
 	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &behind) ||
-		behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 || behind.Topic != "payments" || behind.Offset != 7 {
+		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 || behind.Topic != "payments" || behind.Offset != 7 {
 		t.Errorf("a number beyond the reserved ones: %v", err)
 	}
-	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) {
+	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) || !behind.Newer || !strings.Contains(err.Error(), "docs/failover.md") {
 		t.Errorf("an incarnation that this outbox has not begun: %v", err)
 	}
 	db.Exec(t, `update outbox_meta set incarnation = 2`)

@@ -77,8 +77,8 @@ func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkac
 	if behind, ok := errors.AsType[*relay.BehindError](err); ok {
 		return []doctor.Finding{{
 			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
-			Means: "The database is older than what it has published. Consumers that compare numbers would drop new events as repeats.",
-			Next:  "docs/restore.md; then relay fence --reason \"...\"",
+			Means: "The database is older than what was published from it, or is the old primary of a failover. Consumers that compare numbers would drop new events as repeats.",
+			Next:  "docs/failover.md and docs/restore.md; then relay fence --reason \"...\"",
 		}}
 	}
 	if err != nil {

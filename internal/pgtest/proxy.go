@@ -100,6 +100,19 @@ func (t *Trap) Fired() <-chan struct{} { return t.fired }
 // Release lets the statement of a Late trap go to the server. The proxy reports nothing of its result.
 func (t *Trap) Release() { t.once.Do(func() { close(t.release) }) }
 
+// To sends new connections to the server of another URL, as a name that moves in a failover does; those that exist stay
+// where they are (see CutAll). Database, user and options are the clients' own.
+func (p *Proxy) To(t testing.TB, rawURL string) {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatalf("pgtest: proxy to %s: %v", rawURL, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = u.Host
+}
+
 // CutAll closes every connection at once, on both sides; new ones are accepted.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
@@ -163,13 +176,13 @@ func (p *Proxy) accept() {
 			return // closed
 		}
 		p.mu.Lock()
-		refuse := p.refuse || p.closed
+		refuse, target := p.refuse || p.closed, p.target
 		p.mu.Unlock()
 		if refuse {
 			_ = client.Close()
 			continue
 		}
-		server, err := net.Dial("tcp", p.target)
+		server, err := net.Dial("tcp", target)
 		if err != nil {
 			_ = client.Close()
 			continue
