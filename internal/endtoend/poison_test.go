@@ -23,7 +23,7 @@ import (
 )
 
 // runPoisoned is a worker whose effect kills its process at every event of the type "Poison", before and after it wrote.
-func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string, _ step) error {
+func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error {
 	in, err := inbox.New(db, "poisoned", inbox.Config{CrashAttempts: poisonAttempts})
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 func (s *scene) untilItLives(t *testing.T, condition string) (deaths int) {
 	t.Helper()
 	for {
-		p := s.start(t, "poisoned", "", 0)
+		p := s.start(t, rolePoisoned)
 		dead, holds := false, false
 		pgtest.Await(t, "death or "+condition, func() (bool, error) {
 			select {

@@ -71,7 +71,9 @@ func TestReliedNoticesComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	var warnings []string
-	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warnings = append(warnings, n.SeverityUnlocalized+" "+n.Message) }
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		warnings = append(warnings, n.SeverityUnlocalized+" "+n.Message)
+	}
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
