@@ -21,7 +21,8 @@ type Allowed struct {
 	Foreign bool
 	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention.
 	Gone map[string]bool
-	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the way.
+	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the way, and
+	// what was held before goes to other partitions under the numbers that it had.
 	Grown map[string]bool
 }
 
@@ -89,7 +90,6 @@ type eventState struct {
 	place   place
 	seen    seen
 	several bool // the log has it under more than one number
-	moved   bool // the log has it in more than one partition: its topic grew, and it was sent again
 }
 
 // place is a set of tables of the outbox.

@@ -76,7 +76,7 @@ func newScene(t *testing.T, s settings, faults []fault) *scene {
 	x.startPostgres(faults)
 	x.kafka = kafkatest.NewCluster(t, s.brokers)
 	for name, n := range topics {
-		config := map[string]string{"retention.ms": "-1"}
+		config := map[string]string{"retention.ms": "604800000"}
 		if name == topicLimited {
 			config["max.message.bytes"] = fmt.Sprint(players.TooLargeBytes)
 		}
