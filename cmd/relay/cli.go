@@ -189,6 +189,9 @@ func explained(err error) error {
 	if what := refusal(err); what != "" {
 		return service.Usage("%s: %w", what, err)
 	}
+	if what := service.CertificateAdvice(err); what != "" {
+		return fmt.Errorf("%s: %w", what, err)
+	}
 	return err
 }
 

@@ -75,7 +75,7 @@ func untilAnswered(ctx context.Context, log *slog.Logger, do func(context.Contex
 			return explained(err)
 		}
 		if !said {
-			log.Warn("postgres does not answer; waiting for it", "err", err)
+			log.Warn("postgres does not answer; waiting for it", "err", explained(err))
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {

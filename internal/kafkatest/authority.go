@@ -54,11 +54,18 @@ func (a *Authority) File(t testing.TB) string {
 // Issue writes a certificate for 127.0.0.1 that is valid until then, and its key, to files of the test.
 func (a *Authority) Issue(t testing.TB, until time.Time) (certFile, keyFile string) {
 	t.Helper()
-	cert, key, err := a.issue(until)
+	cert, key := a.IssuePEM(t, until)
+	return write(t, "cert.pem", cert), write(t, "key.pem", key)
+}
+
+// IssuePEM is Issue without the files. A certificate for host names is for these and no longer for 127.0.0.1.
+func (a *Authority) IssuePEM(t testing.TB, until time.Time, hosts ...string) (cert, key []byte) {
+	t.Helper()
+	cert, key, err := a.issue(until, hosts...)
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	return write(t, "cert.pem", cert), write(t, "key.pem", key)
+	return cert, key
 }
 
 func write(t testing.TB, name string, content []byte) string {
@@ -71,7 +78,7 @@ func write(t testing.TB, name string, content []byte) string {
 }
 
 // issue makes a certificate for servers and clients alike, and its key, in PEM.
-func (a *Authority) issue(until time.Time) (certPEM, keyPEM []byte, err error) {
+func (a *Authority) issue(until time.Time, hosts ...string) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -82,8 +89,11 @@ func (a *Authority) issue(until time.Time) (certPEM, keyPEM []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: SecureUser},
-		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, DNSNames: hosts,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if len(hosts) == 0 {
+		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

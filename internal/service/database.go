@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -122,6 +123,20 @@ func ways(cfg *pgx.ConnConfig) []*pgconn.FallbackConfig {
 func here(host string) bool {
 	ip := net.ParseIP(host)
 	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// CertificateAdvice says what to do about a server's certificate that was refused; "" for every other error.
+func CertificateAdvice(err error) string {
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "the certificate of Postgres has run out, or is not valid yet: renew it there, and compare the clocks"
+	}
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "the certificate of Postgres stands on another CA than sslrootcert's (without one: the system's)"
+	}
+	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
+		return fmt.Sprintf("the certificate of Postgres is not for %s: connect by a name that it has", wrong.Host)
+	}
+	return ""
 }
 
 // PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the string,

@@ -1,0 +1,59 @@
+package pgtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// UseTLS makes the server speak TLS with a certificate and key in PEM, from its next connections on; plaintext still works, and
+// connections that are open stay. Calling it again is a rotation.
+func (s *Server) UseTLS(t testing.TB, cert, key []byte) {
+	t.Helper()
+	s.give(t, "server.crt", cert)
+	s.give(t, "server.key", key)
+	s.reload(t, `alter system set ssl_cert_file = '`+filepath.Join(s.dir, "server.crt")+`'`,
+		`alter system set ssl_key_file = '`+filepath.Join(s.dir, "server.key")+`'`, `alter system set ssl = on`)
+}
+
+// UseHBA replaces who may connect how, with lines of pg_hba.conf; what comes first counts. URL's superuser always may.
+func (s *Server) UseHBA(t testing.TB, lines string) {
+	t.Helper()
+	s.give(t, filepath.Join("data", "pg_hba.conf"), []byte("host all postgres 127.0.0.1/32 trust\n"+lines+"\n"))
+	s.reload(t)
+}
+
+// give writes a file that only the server's user reads, as it demands of keys.
+func (s *Server) give(t testing.TB, name string, content []byte) {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	uid, gid, err := account()
+	if err == nil {
+		err = os.WriteFile(path, content, 0o600)
+	}
+	if err == nil && uid >= 0 {
+		err = os.Chown(path, uid, gid)
+	}
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
+// reload runs statements and has the server read its files anew. New connections see that a moment later: await it.
+func (s *Server) reload(t testing.TB, statements ...string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		t.Fatalf("pgtest: connect: %v", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for _, sql := range append(statements, `select pg_reload_conf()`) {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatalf("pgtest: %s: %v", sql, err)
+		}
+	}
+}
