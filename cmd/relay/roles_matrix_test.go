@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// may is what each role may do with each table, and nothing else: s(elect), i(nsert), u(pdate), d(elete); capitals are for the
+// whole table, small letters for columns of it that the tests above write. Truncate, references and trigger are nobody's.
+var may = map[string]map[string]string{
+	"append": {"effectonce_migration": "S", "outbox_event": "i", "outbox_scheduled": "i"},
+	"relay": {
+		"effectonce_migration": "S", "outbox_event": "SiD", "outbox_scheduled": "SD", "outbox_lane": "SU", "outbox_meta": "SU", "outbox_claim": "SID",
+		"outbox_topic": "SIU", "relay_member": "SIUD", "outbox_held": "SIUD", "outbox_parked_key": "SIUD", "outbox_parked": "SIUD",
+		"outbox_archive": "SI", "outbox_paused_topic": "SID", "outbox_audit": "SI",
+	},
+	"inbox": {
+		"effectonce_migration": "S", "inbox_message": "SID", "inbox_message_any": "SID", "inbox_consumer": "SIU", "inbox_days": "S",
+		"inbox_parked_key": "SIUD", "inbox_parked": "SIUD", "inbox_progress": "SIUD", "inbox_audit": "SI",
+	},
+	// It owns inbox_message and its days: an owner may everything.
+	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "owner", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD"},
+}
+
+// sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
+var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u"}
+
+// columns are what a producer may write, and a relay when it moves or replays: no id, no lane, no time of its own.
+var columns = map[string]string{
+	"outbox_event":     "content_type event_time headers key message_id payload source tenant topic type",
+	"outbox_scheduled": "content_type due event_time headers key message_id payload source tenant topic type",
+}
+
+// queryGranted is what the database answers for a role and a table, in the letters of may.
+const queryGranted = `select c.relname::text, case when c.relowner = r.oid then 'owner' else
+	(select coalesce(string_agg(case when has_table_privilege(r.oid, c.oid, p) then upper(left(p, 1))
+		when p <> 'delete' and has_any_column_privilege(r.oid, c.oid, p) then left(p, 1) end, '' order by n), '')
+		from unnest(array['select', 'insert', 'update', 'delete']) with ordinality as v(p, n)) ||
+	(select coalesce(string_agg(' ' || p, ''), '') from unnest(array['truncate', 'references', 'trigger']) p where has_table_privilege(r.oid, c.oid, p)) end
+	from pg_class c, pg_roles r
+	where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f')`
+
+// TestRolesMatrix: I10 and least privilege. Over every table, sequence and function there is, a role may what stands here and
+// nothing else; a new table, or a grant too many, fails.
+func TestRolesMatrix(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	collect := func(sql string, args ...any) (pairs [][2]string) {
+		rows, err := h.Pool.Query(t.Context(), sql, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p [2]string, err error) { return p, row.Scan(&p[0], &p[1]) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pairs
+	}
+	tables := 0
+	for role, wanted := range may {
+		name := h.prefix + "_" + role
+		for _, p := range collect(queryGranted, name) {
+			tables++
+			want := wanted[p[0]]
+			if strings.HasPrefix(p[0], "inbox_message_") && p[0] != "inbox_message_any" && role == "inbox_maintainer" {
+				want = "owner" // a day
+			}
+			if p[1] != want {
+				t.Errorf("%s on %s: %q, want %q", role, p[0], p[1], want)
+			}
+			if !strings.Contains(p[1], "i") || p[1] == "owner" {
+				continue
+			}
+			list := collect(`select '', string_agg(a.attname, ' ' order by a.attname) from pg_attribute a
+				where a.attrelid = $2::regclass and a.attnum > 0 and has_column_privilege($1, a.attrelid, a.attnum, 'insert')`, name, p[0])
+			if got := list[0][1]; got != columns[p[0]] {
+				t.Errorf("%s may insert the columns %q of %s, want %q", role, got, p[0], columns[p[0]])
+			}
+		}
+		for _, p := range collect(`select c.relname::text, (case when has_sequence_privilege(r.oid, c.oid, 'select') then 's' else '' end) ||
+			(case when has_sequence_privilege(r.oid, c.oid, 'usage') then 'u' else '' end) || (case when has_sequence_privilege(r.oid, c.oid, 'update') then 'U' else '' end)
+			from pg_class c, pg_roles r where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind = 'S'`, name) {
+			if want := sequences[role+" "+p[0]]; p[1] != want {
+				t.Errorf("%s on the sequence %s: %q, want %q", role, p[0], p[1], want)
+			}
+		}
+		for _, p := range collect(`select p.oid::regprocedure::text, p.prosecdef::text from pg_proc p where p.pronamespace = 'public'::regnamespace
+			and (p.prosecdef or has_function_privilege($1, p.oid, 'execute'))`, name) {
+			t.Errorf("%s may run %s (security definer: %s)", role, p[0], p[1])
+		}
+		// What a role is beyond its grants: nothing that the server would ask for a password for.
+		for _, p := range collect(`select concat_ws(' ', case when rolsuper then 'superuser' end, case when rolcreaterole then 'createrole' end,
+			case when rolcreatedb then 'createdb' end, case when rolcanlogin then 'login' end, case when rolreplication then 'replication' end,
+			case when rolbypassrls then 'bypassrls' end), has_schema_privilege($1, 'public', 'create')::text from pg_roles where rolname = $1`, name) {
+			if p[0] != "" || p[1] != fmt.Sprint(role == "inbox_maintainer") {
+				t.Errorf("%s is %q, may create in the schema: %s", role, p[0], p[1])
+			}
+		}
+	}
+	if tables < 4*20 {
+		t.Errorf("looked at %d grants", tables)
+	}
+	// The matrix names no table that is gone.
+	all := collect(`select c.relname::text, '' from pg_class c where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')`)
+	for role, wanted := range may {
+		for table := range wanted {
+			if !slices.Contains(all, [2]string{table, ""}) {
+				t.Errorf("%s: there is no table %s", role, table)
+			}
+		}
+	}
+	// It can fail: one grant too many is seen.
+	h.Exec(t, "grant truncate on outbox_event to "+h.prefix+"_relay")
+	for _, p := range collect(queryGranted, h.prefix+"_relay") {
+		if p[0] == "outbox_event" && p[1] != "SiD truncate" {
+			t.Errorf("a grant too many looks like %q", p[1])
+		}
+	}
+}
