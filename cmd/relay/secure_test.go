@@ -70,6 +70,12 @@ func TestSecureKafka(t *testing.T) {
 	kafka := kafkatest.NewSecure(t)
 	kafka.SetPassword(t, kafkatest.SecurePassword)
 	caFile := kafka.CA.File(t)
+	t.Run("ways in", func(t *testing.T) { waysIn(t, kafka, caFile) })
+	// The broker has one certificate at a time.
+	t.Run("certificates", func(t *testing.T) { refusedCertificates(t, kafka, caFile) })
+}
+
+func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	quiet := slog.New(slog.DiscardHandler)
 	with := func(mechanism string, password secret.Value) kafkaconn.Config {
 		return kafkaconn.Config{
@@ -154,4 +160,62 @@ func TestSecureKafka(t *testing.T) {
 			return strings.Contains(relay.output(), "stands on another CA than those of --kafka-ca-file"), nil
 		})
 	})
+}
+
+// refusedCertificates: F20 of Kafka. Producer, consumer and admin say what is wrong with the broker's certificate, nothing is
+// parked meanwhile, and what was refused goes on by itself once the certificate is right.
+func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
+	db := outboxDB(t)
+	topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
+	env := settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", "scram-sha-512",
+		"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
+	cfg := kafkaconn.Config{
+		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.ScramSHA512, Username: kafkatest.SecureUser,
+		Password: secret.Of(kafkatest.SecurePassword),
+	}
+	// One that has its connections open while the certificate runs out.
+	fill(t, db, topic, 100)
+	inProcess(t, env)
+	drained(t, db)
+	var outputs []func() string
+	for name, c := range map[string]struct {
+		until time.Time
+		hosts []string
+		want  string
+	}{
+		"expired":      {time.Now().Add(-time.Minute), nil, "the broker's certificate has run out"},
+		"another name": {time.Now().Add(time.Hour), []string{"kafka.example"}, "the broker's certificate is not for 127.0.0.1"},
+	} {
+		kafka.UseCertificate(t, kafka.CA, c.until, c.hosts...)
+		if code, text, stderr := command(t, env, "doctor"); code != codeUnwell || !strings.Contains(text, c.want) {
+			t.Errorf("%s, doctor: exit code %d: %s%s", name, code, text, stderr)
+		}
+		own, topic := outboxDB(t), kafkatest.TopicAt(t, kafka.Brokers(), 2)
+		fill(t, own, topic, 100)
+		relay := inProcess(t, env.with("RELAY_DATABASE_URL", own.URL))
+		var said output
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		h := consume(t, cfg, topic, log)
+		pgtest.Await(t, name+": producer and consumer say it", func() (bool, error) {
+			return strings.Contains(relay.output(), c.want) && strings.Contains(said.String(), c.want), nil
+		})
+		if n := pgtest.One[int](t, own, `select count(*) from outbox_event`); n != 100 {
+			t.Errorf("%s: %d events are left of 100", name, n)
+		}
+		outputs = append(outputs, relay.output, said.String)
+		kafka.UseCertificate(t, kafka.CA, time.Now().Add(time.Hour))
+		drained(t, own)
+		h.await(t, 100)
+		if n := pgtest.One[int](t, own, `select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
+			t.Errorf("%s: %d events are parked or held", name, n)
+		}
+	}
+	if code, text, _ := command(t, env.with("RELAY_KAFKA_TLS", "false", "RELAY_KAFKA_CA_FILE", ""), "doctor"); code != codeUnwell || !strings.Contains(text, "fail  kafka ") {
+		t.Errorf("no TLS: exit code %d: %s", code, text)
+	}
+	for _, said := range outputs {
+		if strings.Contains(said(), kafkatest.SecurePassword) {
+			t.Error("the password is in the output")
+		}
+	}
 }

@@ -1,14 +1,19 @@
 package kafkatest
 
 import (
+	"bytes"
 	"context"
 	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/sha512"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -88,6 +93,8 @@ func (s *secured) properties() []string {
 	return []string{
 		"ssl.keystore.type=PEM", "ssl.keystore.location=" + s.keystore,
 		"ssl.truststore.type=PEM", "ssl.truststore.location=" + s.caFile,
+		// So that UseCertificate may give it one for another host.
+		"ssl.allow.dn.changes=true", "ssl.allow.san.changes=true",
 		"listener.name.ssl.ssl.client.auth=required",
 		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
 		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` + SecureUser + `="` + SecurePassword + `";`,
@@ -124,4 +131,67 @@ func (s *Secure) SetPassword(t testing.TB, password string) {
 			t.Fatalf("kafkatest: set a password: %v", err)
 		}
 	}
+}
+
+// UseCertificate gives both TLS listeners another certificate, signed by ca and for these hosts (none: for 127.0.0.1), from their
+// next connections on; it returns once the broker serves it. Connections that are open stay.
+func (s *Secure) UseCertificate(t testing.TB, ca *Authority, until time.Time, hosts ...string) {
+	t.Helper()
+	cert, key := ca.IssuePEM(t, until, hosts...)
+	// Another name, or the broker sees no change.
+	path := filepath.Join(filepath.Dir(s.nodes[0].secure.keystore), fmt.Sprintf("broker-%d.pem", time.Now().UnixNano()))
+	if err := os.WriteFile(path, append(key, cert...), 0o600); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeBroker, strconv.Itoa(s.nodes[0].id)
+	for _, listener := range []string{"ssl", "sasl_ssl"} {
+		for name, value := range map[string]string{"type": "PEM", "location": path} {
+			c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+			c.Name, c.Value = "listener.name."+listener+".ssl.keystore."+name, kmsg.StringPtr(value)
+			resource.Configs = append(resource.Configs, c)
+		}
+	}
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	req.Resources = append(req.Resources, resource)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	resp, err := req.RequestWith(ctx, newClient(t, s.Brokers()))
+	if err == nil && resp.Resources[0].ErrorMessage != nil {
+		err = errors.New(*resp.Resources[0].ErrorMessage)
+	}
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
+	}
+	if err == nil {
+		err = s.awaitCertificate(ctx, cert)
+	}
+	if err != nil {
+		t.Fatalf("kafkatest: another certificate: %v", err)
+	}
+}
+
+// awaitCertificate waits until both listeners serve it.
+func (s *Secure) awaitCertificate(ctx context.Context, certPEM []byte) error {
+	block, _ := pem.Decode(certPEM)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for _, address := range []string{s.SASL, s.MTLS} {
+		for served := false; !served; {
+			// A client without trust: what the server shows comes before anybody's judgement.
+			dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
+				served = bytes.Equal(state.PeerCertificates[0].Raw, block.Bytes)
+				return nil
+			}}}
+			if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+				_ = conn.Close()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -216,6 +217,18 @@ func withoutArguments(text string, args []string) string {
 				text = strings.ReplaceAll(text, part, "(an argument)")
 			}
 		}
+		// In quotation marks it looks otherwise, differently in each library, and of a list only an element is there.
+		text = inQuotes.ReplaceAllStringFunc(text, func(quoted string) string {
+			if flagName.MatchString(quoted) {
+				return quoted
+			}
+			return "(an argument)"
+		})
 	}
 	return text
 }
+
+var (
+	inQuotes = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`)
+	flagName = regexp.MustCompile(`^"--[a-z-]+"$`)
+)

@@ -21,6 +21,7 @@ type program struct {
 	Wait    time.Duration `default:"1s" help:"How long."`
 	Names   []string
 	Loud    bool
+	Ports   []int
 	Token   secret.Value
 	Count   int              `name:"item-count" default:"3"`
 	Kind    string           `default:"a" enum:"a,b"`
@@ -105,7 +106,7 @@ func TestRefusedSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml, variable, want string
 	}{
-		"unknown key":    {"wiat: 2s", "", `f:1: unknown setting "wiat"; there are item-count, kind, loud, names, token, wait`},
+		"unknown key":    {"wiat: 2s", "", `f:1: unknown setting "wiat"; there are item-count, kind, loud, names, ports, token, wait`},
 		"own name":       {"config: x", "", "unknown setting"},
 		"twice":          {"wait: 2s\nwait: 3s", "", "f:2: wait is set twice"},
 		"nested":         {"wait: {a: b}", "", "wait: want a value"},
@@ -128,21 +129,6 @@ func TestRefusedSettings(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-}
-
-func FuzzYAML(f *testing.F) {
-	for _, seed := range []string{"wait: 2s", "names: [a, b]", "a: &x 1\nb: *x", "? [a]\n: b", "<<: {wait: 1s}", "wait: !!binary aGk=", "---\n...\n"} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, content []byte) {
-		var p program
-		path := write(t, string(content))
-		line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(string) string { return "" }}
-		// Anything may be refused; nothing may panic or be accepted half.
-		if _, err := line.Parse(&p, []string{"--config", path}, io.Discard, io.Discard); err == nil && p.Kind != "a" && p.Kind != "b" {
-			t.Errorf("%q was accepted with the kind %q", content, p.Kind)
-		}
-	})
 }
 
 func TestHelpTable(t *testing.T) {
