@@ -21,7 +21,7 @@ import (
 )
 
 // reachWithin is far more than any point takes to be reached.
-const reachWithin = 30 * time.Second
+const reachWithin = time.Minute
 
 // cell is a database, a topic and the processes that work on them.
 type cell struct {

@@ -39,7 +39,7 @@ var cutsAt = []cut{
 	{statement: "relay: renew"},
 	{statement: "relay: release key"},
 	{statement: "relay: edit parked"},
-	{statement: "relay: fence"},
+	{statement: "relay: fence", prepare: anotherOperator},
 	{statement: "relay: replay", alone: true},
 	{statement: "inbox: insert into the days"},
 	{statement: "inbox: insert into any"},

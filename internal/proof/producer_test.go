@@ -45,7 +45,9 @@ insert into account (name) select 'account-' || n from generate_series(0, 23) n`
 
 // hasRoom: there is no end to what a dying crew can leave behind, and at the end all of it must drain.
 const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*) from outbox_parked) < 300
-	and (select count(*) from inbox_parked) < 60`
+	and (select count(*) from inbox_parked) < 40
+	and (select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)
+		and not exists (select from inbox_message_any a where a.message_id = p.id)) < 300`
 
 // runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do not deadlock.
 func runProducer(ctx context.Context, s *stage) error {
@@ -133,7 +135,7 @@ func payment(topic, account string, version int64) (event.Event, error) {
 	case n < 36:
 		e.Key = ""
 		refused(&e)
-	case n < 46: // with their keys, but only some: whoever is parked waits for a person
+	case n < 41: // with their keys, but only some: whoever is parked waits for a person
 		switch account {
 		case "account-0", "account-1":
 			e.Headers["kind"] = kindPoison

@@ -85,6 +85,12 @@ func anotherWorker(t *testing.T, c *cell) {
 	c.start(t, worker)
 }
 
+// anotherOperator makes a new process do what an operator does once.
+func anotherOperator(t *testing.T, c *cell) {
+	c.running[operator].Stop(syscall.SIGKILL, time.Minute)
+	c.start(t, operator)
+}
+
 // killedWorker makes one find that the process before it died within a batch.
 func killedWorker(t *testing.T, c *cell) {
 	c.running[worker].Stop(syscall.SIGKILL, time.Minute)
