@@ -33,12 +33,13 @@ guarantees: ## every test, and what came of them into the table of rules in docs
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/guarantees docs/guarantees.md < "$$results"
 
-lint: ## formatting, go vet, staticcheck
+lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	cd bench && go vet ./...
 	cd deploy && go vet ./...
+	go mod verify > /dev/null
 	$(TOOL) staticcheck ./...
 
 bugs: ## the gate on the tests: switch on each seeded bug and see it found, by name; some: make bugs BUG="name name"
@@ -50,11 +51,12 @@ soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); th
 	cd internal/soak && EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
 		EFFECTONCE_SOAK_BROKERS=$(BROKERS) $(SOAK_BINARY) -test.run 'TestSoak$$' -test.v -test.timeout 0
 
-fuzz: ## every fuzz target for FUZZTIME (30s)
-	@{ grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . || true; } | while IFS=: read -r file _ name; do \
-		echo "$$name in $$(dirname "$$file")"; \
-		go test -run '^$$' -fuzz "^$${name#func }$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" < /dev/null; \
-	done
+fuzz: ## every fuzz target for FUZZTIME (30s), two at a time
+	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
+	$(STACK) xargs -P 2 -L 1 tools/fuzz.sh $(FUZZTIME)
+
+vuln: ## known vulnerabilities in what is built here; one line where their database cannot be reached
+	@tools/vuln.sh
 
 demo: ## payments to ledger and email in one process, with faults, and the count at the end
 	go run ./examples/demo
@@ -69,4 +71,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short proof guarantees lint soak fuzz demo bench kafka clean bugs
+.PHONY: help test test-short proof guarantees lint soak fuzz vuln demo bench kafka clean bugs

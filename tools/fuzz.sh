@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# One fuzz target for a while: fuzz.sh 30s ./event FuzzDecode. One line when it is done; everything that it said when it failed.
+set -uo pipefail
+time=$1 package=$2 target=$3
+# Minimizing what is merely interesting would take the time that is there for looking.
+if out=$(go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 2s -parallel 2 "$package" < /dev/null 2>&1); then
+	echo "$target in $package: $(grep -o 'execs: [0-9]*' <<< "$out" | tail -1)"
+else
+	echo "$target in $package FAILED"
+	echo "$out"
+	exit 1
+fi
