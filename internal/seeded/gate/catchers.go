@@ -13,6 +13,8 @@ type catcher struct {
 	Test string // the test, or one of its subtests
 	// Says is in the test's output when it has found the bug, and not just failed.
 	Says string
+	// Tags are build tags beside bugs.
+	Tags string
 }
 
 // within is how long a test may take to find a bug. Nearly all need less than a second; the limit is for busy machines, and
@@ -22,43 +24,54 @@ const within = time.Minute
 // catchers has one for each bug, in the order of seeded.All.
 func catchers() []catcher {
 	return []catcher{
-		{seeded.RelayCursor, "relay", "TestP2_LateCommit", "the event that committed late is not published"},
-		{seeded.RelayTransactionOrder, "relay", "TestP2_Conflict", "first occurs where"},
-		{seeded.RelaySettleWithoutFence, "relay", "TestP3_5_OnlyTheOwnerSettles", "a stale owner's settle changed the outbox"},
-		{seeded.RelaySettleClearsJournal, "relay", "TestP3_5_ASettleDeletesItsOwnEntry", "entries that were another claim's are left"},
-		{seeded.RelayClaimInOneStatement, "relay", "TestP3_1_AClaimReadsBehindItsLock", "published what was discarded while it waited"},
-		{seeded.RelayNoBarrier, "relay", "TestP3_3_Phantom", "an event was published whose payment is gone"},
-		{seeded.RelayWarningIgnored, "relay", "TestP3_3_FailedBarrierPublishesNothing", "events were published without a barrier"},
-		{seeded.RelayRefusedDropped, "relay", "TestP4ParksTheKey", "6 first occurs where 5 was due"},
-		{seeded.RelayFloorTrustsSequence, "relay", "TestP6FloorWaitsForWhoeverDrewAnID/an_open_transaction", "the transaction that drew id 1 is open"},
-		{seeded.RelayFloorKept, "relay", "TestP6FloorFallsWithTheConnection", "what answers now may be another server"},
-		{seeded.RelayJournalNumberedAnew, "relay", "TestP3_2_AnOpenEntryIsSentAsItIs", "and was sent as [0@201 1@202 2@203]"},
-		{seeded.RelayJournalSortedByID, "relay", "TestP3_2_AnOpenEntryIsSentAsItIs", "and was sent as [0@101 1@105 2@201]"},
-		{seeded.RelayBlockReused, "relay", "TestP3_2_ABlockBelongsToItsFence", "means"},
-		{seeded.RelayParkWithoutMark, "relay", "TestP4ParksTheKey", "20 first occurs where 5 was due"},
-		{seeded.RelayReleaseIntoOutbox, "relay", "TestP4ReleaseIsNotOvertaken", "1 first occurs where 0 was due"},
-		{seeded.RelayUnknownCommitKnown, "relay", "TestP3_7_AnUnknownCommitRaisesTheFence", "under the fence of a COMMIT whose outcome is unknown"},
-		{seeded.RelayHostClock, "relay", "TestP5Lease/nobody_takes_the_lanes_of_a_live_relay", "another relay took 16 lanes"},
-		{seeded.RelayReleasedWhileBusy, "relay", "TestP5_ALaneStaysWhileItIsPublished", "lanes that are being published from were given away"},
-		{seeded.RelayNewerPastHeld, "relay", "TestP4HeldSurvivesATakeOver", "20 first occurs where 0 was due"},
-		{seeded.RelayTakeOverWithoutFence, "relay", "TestP5Lease/a_take-over_raises_the_fence", "each of them must rise by one"},
-		{seeded.PublisherAcksNone, "publisher", "TestClassesOfAnswers", "acks are not all"},
-		{seeded.PublisherSkipsAhead, "publisher", "TestARefusedRecordIsFoundInOrder", `wrote "a b c d e f g h"`},
-		{seeded.PublisherFollowsResize, "publisher", "TestThePinDecides", "a topic with 12 partitions, pinned to 8, is sent to"},
-		{seeded.InboxMarkBeforeEffect, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "at 0 got duplicate, want applied"},
-		{seeded.InboxUnsortedIDs, "inbox", "TestP9_2_IDsAreInsertedInOrder", "the one who takes ids in order: ERROR: deadlock detected"},
-		{seeded.InboxCountedAfter, "inbox", "TestP9_5_UnfinishedRange", "progress: at 0 got [4 8 3], want [4 8 4]"},
-		{seeded.InboxDayInsideWindow, "inbox", "TestP9_1_DroppedDayNeverForgets", "days: got 4"},
-		{seeded.InboxShortestWindow, "inbox", "TestP9_7_LongestWindowRules", "older than what is remembered (window 10 days"},
-		{seeded.InboxMarkAfterDrop, "inbox", "TestP9_7_TheMarkComesBeforeTheDrop", "a day is being dropped, and dropped_before stands"},
-		{seeded.InboxParkLetsPass, "inbox", "TestP9_6_ParkKey", "got applied, want parked"},
-		{seeded.InboxEffectOutside, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "effects: got 15"},
-		{seeded.InboxUnknownCommitFailed, "inbox", "TestP9_3_CommitUnknown", "retries [split"},
-		{seeded.InboxUnknownCommitDone, "inbox", "TestP9_3_CommitUnknown", "effects: got 0 [], want 10"},
-		{seeded.InboxTwinsNotFolded, "inbox", "TestP9_2_IDTwiceInABatch", "got applied, want duplicate"},
-		{seeded.ConsumerOffsetFirst, "consumer", "TestP9_2_TheOffsetComesLast", "before the handler has decided anything"},
-		{seeded.ConsumerUnfencedCommit, "consumer", "TestStaleMemberCannotMoveTheOffset", "the stale member moved the offset"},
-		{seeded.ConsumerSkipsAborted, "consumer", "TestDecodeTransactions", `"bc", next 8`},
-		{seeded.SecretInError, "cmd/relay", "TestSecrets/key_and_value", "the password is in the output"},
+		{seeded.RelayCursor, "relay", "TestP2_LateCommit", "the event that committed late is not published", ""},
+		{seeded.RelayTransactionOrder, "relay", "TestP2_Conflict", "first occurs where", ""},
+		{seeded.RelaySettleWithoutFence, "relay", "TestP3_5_OnlyTheOwnerSettles", "a stale owner's settle changed the outbox", ""},
+		{seeded.RelaySettleClearsJournal, "relay", "TestP3_5_ASettleDeletesItsOwnEntry", "entries that were another claim's are left", ""},
+		{seeded.RelayClaimInOneStatement, "relay", "TestP3_1_AClaimReadsBehindItsLock", "published what was discarded while it waited", ""},
+		{seeded.RelayNoBarrier, "relay", "TestP3_3_Phantom", "an event was published whose payment is gone", ""},
+		{seeded.RelayWarningIgnored, "relay", "TestP3_3_FailedBarrierPublishesNothing", "events were published without a barrier", ""},
+		{seeded.RelayRefusedDropped, "relay", "TestP4ParksTheKey", "6 first occurs where 5 was due", ""},
+		{seeded.RelayFloorTrustsSequence, "relay", "TestP6FloorWaitsForWhoeverDrewAnID/an_open_transaction", "the transaction that drew id 1 is open", ""},
+		{seeded.RelayFloorKept, "relay", "TestP6FloorFallsWithTheConnection", "what answers now may be another server", ""},
+		{seeded.RelayJournalNumberedAnew, "relay", "TestP3_2_AnOpenEntryIsSentAsItIs", "and was sent as [0@201 1@202 2@203]", ""},
+		{seeded.RelayJournalSortedByID, "relay", "TestP3_2_AnOpenEntryIsSentAsItIs", "and was sent as [0@101 1@105 2@201]", ""},
+		{seeded.RelayBlockReused, "relay", "TestP3_2_ABlockBelongsToItsFence", "means", ""},
+		{seeded.RelayParkWithoutMark, "relay", "TestP4ParksTheKey", "20 first occurs where 5 was due", ""},
+		{seeded.RelayReleaseIntoOutbox, "relay", "TestP4ReleaseIsNotOvertaken", "1 first occurs where 0 was due", ""},
+		{seeded.RelayUnknownCommitKnown, "relay", "TestP3_7_AnUnknownCommitRaisesTheFence", "under the fence of a COMMIT whose outcome is unknown", ""},
+		{seeded.RelayHostClock, "relay", "TestP5Lease/nobody_takes_the_lanes_of_a_live_relay", "another relay took 16 lanes", ""},
+		{seeded.RelayReleasedWhileBusy, "relay", "TestP5_ALaneStaysWhileItIsPublished", "lanes that are being published from were given away", ""},
+		{seeded.RelayNewerPastHeld, "relay", "TestP4HeldSurvivesATakeOver", "20 first occurs where 0 was due", ""},
+		{seeded.RelayTakeOverWithoutFence, "relay", "TestP5Lease/a_take-over_raises_the_fence", "each of them must rise by one", ""},
+		{seeded.PublisherAcksNone, "publisher", "TestClassesOfAnswers", "acks are not all", ""},
+		{seeded.PublisherSkipsAhead, "publisher", "TestARefusedRecordIsFoundInOrder", `wrote "a b c d e f g h"`, ""},
+		{seeded.PublisherFollowsResize, "publisher", "TestThePinDecides", "a topic with 12 partitions, pinned to 8, is sent to", ""},
+		{seeded.InboxMarkBeforeEffect, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "at 0 got duplicate, want applied", ""},
+		{seeded.InboxUnsortedIDs, "inbox", "TestP9_2_IDsAreInsertedInOrder", "the one who takes ids in order: ERROR: deadlock detected", ""},
+		{seeded.InboxCountedAfter, "inbox", "TestP9_5_UnfinishedRange", "progress: at 0 got [4 8 3], want [4 8 4]", ""},
+		{seeded.InboxDayInsideWindow, "inbox", "TestP9_1_DroppedDayNeverForgets", "days: got 4", ""},
+		{seeded.InboxShortestWindow, "inbox", "TestP9_7_LongestWindowRules", "older than what is remembered (window 10 days", ""},
+		{seeded.InboxMarkAfterDrop, "inbox", "TestP9_7_TheMarkComesBeforeTheDrop", "a day is being dropped, and dropped_before stands", ""},
+		{seeded.InboxParkLetsPass, "inbox", "TestP9_6_ParkKey", "got applied, want parked", ""},
+		{seeded.InboxEffectOutside, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "effects: got 15", ""},
+		{seeded.InboxUnknownCommitFailed, "inbox", "TestP9_3_CommitUnknown", "retries [split", ""},
+		{seeded.InboxUnknownCommitDone, "inbox", "TestP9_3_CommitUnknown", "effects: got 0 [], want 10", ""},
+		{seeded.InboxTwinsNotFolded, "inbox", "TestP9_2_IDTwiceInABatch", "got applied, want duplicate", ""},
+		{seeded.ConsumerOffsetFirst, "consumer", "TestP9_2_TheOffsetComesLast", "before the handler has decided anything", ""},
+		{seeded.ConsumerUnfencedCommit, "consumer", "TestStaleMemberCannotMoveTheOffset", "the stale member moved the offset", ""},
+		{seeded.ConsumerSkipsAborted, "consumer", "TestDecodeTransactions", `"bc", next 8`, ""},
+		{seeded.SecretInError, "cmd/relay", "TestSecrets/key_and_value", "the password is in the output", ""},
+	}
+}
+
+// more are bugs that a whole system has to find as well, with processes that die, and the check of what is in Kafka and in
+// the effects then: it is the checker that is checked here. The other bugs do no harm in so short a run, or another rule
+// stands behind the one that is broken: an offset that was committed too early, for example, is read again from where the
+// inbox knows to be.
+func more() []catcher {
+	return []catcher{
+		{seeded.InboxMarkBeforeEffect, "internal/proof", "TestFewKills", "has no effect", "failpoints"},
+		{seeded.InboxEffectOutside, "internal/proof", "TestFewKills", "has 2 effects", "failpoints"},
 	}
 }

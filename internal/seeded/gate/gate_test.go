@@ -23,6 +23,11 @@ func TestEveryBugHasACatcher(t *testing.T) {
 	for _, i := range seeded.All() {
 		want = append(want, i.Bug)
 	}
+	for _, c := range more() {
+		if !slices.Contains(have, c.Bug) {
+			t.Errorf("%s is found by a whole system, and has no catcher", c.Bug)
+		}
+	}
 	if !slices.Equal(have, want) {
 		t.Errorf("catchers of\n%v\nwant\n%v", have, want)
 	}

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 func main() {
@@ -34,12 +35,14 @@ func main() {
 }
 
 func run(ctx context.Context, names []string, repeat, parallel int, report string) error {
-	chosen := catchers()
+	chosen := append(catchers(), more()...)
 	if len(names) > 0 {
-		chosen = slices.DeleteFunc(chosen, func(c catcher) bool { return !slices.Contains(names, string(c.Bug)) })
-		if len(chosen) != len(names) {
-			return errors.New("some of these names are no bugs; see internal/seeded")
+		for _, name := range names {
+			if !slices.ContainsFunc(chosen, func(c catcher) bool { return string(c.Bug) == name }) {
+				return fmt.Errorf("%s is no bug; see internal/seeded", name)
+			}
 		}
+		chosen = slices.DeleteFunc(chosen, func(c catcher) bool { return !slices.Contains(names, string(c.Bug)) })
 	}
 	began := time.Now()
 	dir, err := os.MkdirTemp("", "bugs")
@@ -47,18 +50,21 @@ func run(ctx context.Context, names []string, repeat, parallel int, report strin
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	binaries, err := build(ctx, dir, chosen)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("built in %.0f s\n", time.Since(began).Seconds())
-	var jobs []job
-	for range repeat {
-		for _, c := range clean(chosen) {
-			jobs = append(jobs, job{catcher: c, binary: binaries[c.Room]})
+	list := binaries(dir, chosen)
+	// The first tests run while the others are still being built.
+	var building sync.WaitGroup
+	building.Go(func() {
+		for _, b := range list {
+			b.build(ctx)
 		}
-		for _, c := range chosen {
-			jobs = append(jobs, job{catcher: c, binary: binaries[c.Room]})
+	})
+	defer building.Wait()
+	var jobs []job
+	for _, b := range list {
+		for range repeat {
+			for _, c := range append(clean(b.catchers), b.catchers...) {
+				jobs = append(jobs, job{catcher: c, binary: b})
+			}
 		}
 	}
 	results := all(ctx, jobs, parallel)
@@ -74,11 +80,23 @@ func run(ctx context.Context, names []string, repeat, parallel int, report strin
 			missed++
 		}
 	}
-	fmt.Printf("%d bugs, %d runs, %d not as they must be, %.0f s in all\n", len(chosen), len(results), missed, time.Since(began).Seconds())
+	for _, b := range list {
+		fmt.Printf("%s built in %.0f s\n", b.room, b.took.Seconds())
+	}
+	fmt.Printf("%d bugs, %d runs, %d not as they must be, %.0f s in all\n", len(bugs(chosen)), len(results), missed, time.Since(began).Seconds())
 	if missed > 0 {
 		return fmt.Errorf("%d runs: a bug that no test finds is a missing test", missed)
 	}
 	return ctx.Err()
+}
+
+// bugs are those of catchers, each once.
+func bugs(chosen []catcher) map[seeded.Bug]bool {
+	set := map[seeded.Bug]bool{}
+	for _, c := range chosen {
+		set[c.Bug] = true
+	}
+	return set
 }
 
 // clean are the tests of catchers, each once, to be run without a bug: one that fails anyway finds nothing.

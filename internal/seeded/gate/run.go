@@ -8,33 +8,53 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
-// build compiles the tests of every room, with the bugs in them.
-func build(ctx context.Context, dir string, chosen []catcher) (binaries map[string]string, err error) {
-	binaries = map[string]string{}
+// binary is the compiled tests of a room, with the bugs in them.
+type binary struct {
+	room, tags string
+	path       string
+	catchers   []catcher
+
+	ready chan struct{} // closed when the rest is there
+	took  time.Duration
+	err   error
+}
+
+// binaries lists what catchers need, in their order.
+func binaries(dir string, chosen []catcher) (list []*binary) {
 	for _, c := range chosen {
-		if binaries[c.Room] != "" {
-			continue
+		i := slices.IndexFunc(list, func(b *binary) bool { return b.room == c.Room && b.tags == c.Tags })
+		if i < 0 {
+			i = len(list)
+			list = append(list, &binary{
+				room: c.Room, tags: c.Tags, path: filepath.Join(dir, fmt.Sprintf("%d.test", i)), ready: make(chan struct{}),
+			})
 		}
-		binary := filepath.Join(dir, strings.ReplaceAll(c.Room, "/", "-")+".test")
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "bugs", "-o", binary, "./"+c.Room)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("building the tests of %s: %w\n%s", c.Room, err, out)
-		}
-		binaries[c.Room] = binary
+		list[i].catchers = append(list[i].catchers, c)
 	}
-	return binaries, nil
+	return list
+}
+
+func (b *binary) build(ctx context.Context) {
+	defer close(b.ready)
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", strings.TrimPrefix(b.tags+",bugs", ","), "-o", b.path, "./"+b.room)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.err = fmt.Errorf("building the tests of %s: %w\n%s", b.room, err, out)
+	}
+	b.took = time.Since(began)
 }
 
 // job is one run of a test: with its catcher's bug, or with none.
 type job struct {
 	catcher
-	binary string
+	binary *binary
 }
 
 // result is what came of a job. Missed says why it is not as it must be, "" that it is.
@@ -49,10 +69,16 @@ type result struct {
 }
 
 func (j job) run(ctx context.Context) result {
+	r := result{Bug: j.Bug, Room: j.Room, Test: j.Test, Limit: within.Seconds()}
+	<-j.binary.ready
+	if j.binary.err != nil {
+		r.Missed = j.binary.err.Error()
+		return r
+	}
 	began := time.Now()
 	limit, cancel := context.WithTimeout(ctx, within+10*time.Second) // the test ends itself before that
 	defer cancel()
-	cmd := exec.CommandContext(limit, j.binary, "-test.run", pattern(j.Test), "-test.v", "-test.timeout", within.String())
+	cmd := exec.CommandContext(limit, j.binary.path, "-test.run", pattern(j.Test), "-test.v", "-test.timeout", within.String())
 	cmd.Dir = j.Room
 	cmd.Env = append(os.Environ(), seeded.Variable+"="+string(j.Bug))
 	// Told to stop, a test ends its servers; killed, it would leave them.
@@ -61,7 +87,7 @@ func (j job) run(ctx context.Context) result {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
-	r := result{Bug: j.Bug, Room: j.Room, Test: j.Test, Seconds: time.Since(began).Seconds(), Limit: within.Seconds()}
+	r.Seconds = time.Since(began).Seconds()
 	r.Said, r.Missed = j.judge(out.String(), err)
 	if r.Bug == "" && r.Missed == "" {
 		r.Said = "passes without a bug"

@@ -1,0 +1,58 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
+)
+
+// TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and the
+// settle. It is short enough to be run with one seeded bug after the other, of which it has to find some by the same check
+// that [TestKills] ends with; see internal/seeded/gate.
+func TestFewKills(t *testing.T) {
+	t.Parallel()
+	c := newCell(t)
+	t.Cleanup(func() { c.tellBugs(t) })
+	for _, d := range []struct {
+		role role
+		name failpoint.Name
+	}{
+		{worker, failpoint.InboxEffect},
+		{relaying, failpoint.RelayPublished},
+		{worker, failpoint.InboxCommitted},
+		{worker, failpoint.InboxEffected},
+		{relaying, failpoint.RelaySettled},
+	} {
+		var w way
+		if !c.kill(t, d.role, &w, d.name, 1) {
+			t.Errorf("%s is not reached", d.name)
+		}
+		c.start(t, d.role)
+	}
+	c.finish(t)
+}
+
+// tellBugs repeats what the processes have said of the bug that is switched on, if one is.
+func (c *cell) tellBugs(t *testing.T) {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(c.dir, "*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range logs {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, "seeded: ") {
+				t.Log(strings.TrimSpace(line))
+			}
+		}
+	}
+}
