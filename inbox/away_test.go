@@ -68,6 +68,9 @@ func TestP9_3_CommitUnknown(t *testing.T) {
 					released.Do(trap.Release)
 				}
 			}
+			if err := w.inbox(inbox.Config{}).Prepare(t.Context()); err != nil { // the days, which may take longer than the lock time-out below
+				t.Fatal(err)
+			}
 			in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: observer, LockTimeout: 20 * time.Millisecond}))
 			if err := in.Prepare(t.Context()); err != nil {
 				t.Fatal(err)

@@ -2,13 +2,11 @@ package relay_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/relay"
 )
 
 // TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is published
@@ -16,17 +14,11 @@ import (
 func TestP3_3_Phantom(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
-	to := &memory{}
-	lanes := make(chan struct{}, relay.Lanes)
-	running(t, newRelay(t, db, to, config(func(c *relay.Config) {
-		c.Lease = time.Minute // no heartbeat's commit comes between: the claim's own must do it
-		c.Observer.LaneTaken = func(int16, int64) { lanes <- struct{}{} }
-	})))
-	for range relay.Lanes {
-		<-lanes
-	}
+	f := driven(t, db) // no heartbeat's commit comes between: the claim's own must do it
 	asyncPay(t, db)
-	pgtest.Await(t, "the event to be published", func() (bool, error) { return to.count() == 1, nil })
+	if n, err := f.Step(t.Context()); n != 1 || err != nil {
+		t.Fatalf("%d events published: %v", n, err)
+	}
 	crash(t, db, server)
 	if n := pgtest.One[int](t, db, `select count(*) from payment`); n != 1 {
 		t.Errorf("an event was published whose payment is gone")
