@@ -1,0 +1,645 @@
+package inbox
+
+import (
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// mMove is one goroutine that can do something: process p, for partition q.
+type mMove struct {
+	sc   *mScenario
+	s    *mState
+	p, q int
+	was  *mRunner
+	l    locks // of everybody else
+	do   emit
+}
+
+// to emits one step of it.
+func (m *mMove) to(fault bool, text string, change func(t *mState, r *mRunner)) {
+	t := *m.s
+	change(&t, &t.runner[m.p][m.q])
+	m.do.step(t, fault, "P%d p%d: %s", m.p, m.q, text)
+}
+
+// run emits what a partition's goroutine can do next: a call of batch.step and what is in it, statement by statement.
+func (sc *mScenario) run(s *mState, p, q int, do emit) {
+	was := &s.runner[p][q]
+	if was.phase == mOff {
+		return
+	}
+	m := &mMove{sc, s, p, q, was, s.held(&was.tx), do}
+	if was.next > s.committed[q] && !was.fenced {
+		m.to(false, "commits the offset", func(t *mState, r *mRunner) { t.committed[q] = r.next })
+	}
+	if was.fenced && !was.leaves && was.phase != mCommit {
+		m.leaves()
+	}
+	locked := m.l.passes.has(uint8(q)) // somebody else's transaction has moved the progress
+	switch was.phase {
+	case mLoad:
+		m.to(false, "reads the progress", func(t *mState, r *mRunner) {
+			if pr := t.db.progress[q]; pr.known && pr.from < pr.to {
+				r.span.from, r.span.to = int64(pr.from), int64(pr.to)
+			}
+			sc.fetch(t, q, r)
+		})
+	case mRange:
+		if !locked {
+			m.to(false, "writes the range", func(t *mState, r *mRunner) {
+				t.db.progress[q].write(r.offset(), r.lo+r.n)
+				r.walk.written, r.phase = true, mInsert
+			})
+		}
+	case mCount:
+		if sc.mayRun(s, p, true) && !locked {
+			m.count()
+		}
+	case mRun: // what it ran before it waited for the progress stays
+		m.runs("")
+	case mPass:
+		if !locked {
+			m.to(false, "sends COMMIT", func(t *mState, r *mRunner) { sc.pass(q, r) })
+		}
+	case mCommit:
+		m.commits()
+	case mUncount:
+		if !locked {
+			m.uncount()
+		}
+	case mHalted:
+		if !s.db.progress[q].halted {
+			m.to(false, "is resumed", func(t *mState, r *mRunner) {
+				r.n, r.lo = r.lo+r.n-r.next, r.next
+				r.walk = startWalk(int(r.n))
+				sc.step(t, q, r)
+			})
+		}
+	case mProve:
+		m.proves()
+	default:
+		m.statement()
+	}
+}
+
+// offset is that of the event at pos.
+func (r *mRunner) offset() int8 { return r.lo + int8(r.walk.pos) }
+
+// leaves: the end of the generation is noticed. The transaction is rolled back, and a count that stands goes back first.
+func (m *mMove) leaves() {
+	rules := &m.sc.rules
+	leave := func(r *mRunner) {
+		r.rollback()
+		if r.leaves = r.walk.counted && !rules.keepCount; r.leaves {
+			r.phase, r.counted = mUncount, true
+			return
+		}
+		*r = mRunner{}
+	}
+	m.to(false, "notices the end of its generation", func(t *mState, r *mRunner) { leave(r) })
+	if m.was.phase == mCount && m.s.left.lostCounts > 0 {
+		m.to(true, "notices the end of its generation while it counts", func(t *mState, r *mRunner) {
+			t.left.lostCounts--
+			t.db.progress[m.q].count(r.offset())
+			r.walk.counted = !rules.keepLostCount
+			leave(r)
+		})
+	}
+}
+
+func (r *mRunner) rollback() {
+	r.tx, r.opened, r.behind, r.early, r.listed, r.missing, r.asked = mTx{}, 0, 0, 0, 0, 0, false
+}
+
+// again: the transaction is rolled back, and the next step tries again.
+func (sc *mScenario) again(t *mState, q int, r *mRunner) {
+	r.rollback()
+	if r.counted && r.walk.counted && !sc.rules.keepCount {
+		r.phase = mUncount
+		return
+	}
+	r.walk.counted, r.counted, r.parking = false, false, false
+	sc.step(t, q, r)
+}
+
+// fetch begins the next call of Handle, if there is anything.
+func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
+	left := len(sc.log[q]) - int(r.next)
+	if left == 0 {
+		r.phase, r.walk, r.lo, r.n = mFetch, walk{}, 0, 0
+		return
+	}
+	r.lo, r.n = r.next, int8(min(left, sc.batch))
+	r.walk = startWalk(int(r.n))
+	if sc.rules.offsetFirst && !r.fenced {
+		t.committed[q] = r.lo + r.n
+	}
+	sc.step(t, q, r)
+}
+
+// step is batch.step, up to its first statement. What one goroutine does between two statements is nobody else's business, so
+// it is no step of its own.
+func (sc *mScenario) step(t *mState, q int, r *mRunner) {
+	if r.walk.pos == int(r.n) {
+		r.next = r.lo + r.n
+		sc.fetch(t, q, r)
+		return
+	}
+	if r.walk.givesUp() {
+		if sc.policy == Halt {
+			sc.halt(t, q, r, false)
+			return
+		}
+		r.walk.limit = r.walk.pos + 1
+		r.parking, r.counted, r.phase = true, false, mInsert
+		return
+	}
+	r.counted = r.walk.reach(r.span, func(i int) int64 { return int64(r.lo) + int64(i) })
+	switch {
+	case r.counted:
+		r.phase = mCount
+	case !r.counted && !r.walk.written && r.span.writes(int64(r.offset())) && !sc.rules.noRange:
+		r.phase = mRange
+	default:
+		r.phase = mInsert
+	}
+}
+
+// halt ends the call of Handle: what it decided may be committed.
+func (sc *mScenario) halt(t *mState, q int, r *mRunner, full bool) {
+	r.rollback()
+	t.db.progress[q].halt(r.offset(), full)
+	r.next = r.offset()
+	r.counted, r.parking, r.phase = false, false, mHalted
+}
+
+// mayRun is the gate of a process: whether a run may begin, alone or beside others.
+func (sc *mScenario) mayRun(s *mState, p int, alone bool) bool {
+	if sc.rules.notAlone {
+		return true
+	}
+	for q := range s.runner[p] {
+		if r := &s.runner[p][q]; r.inGate() && (alone || r.counted) {
+			return false
+		}
+	}
+	return s.releaser[p].phase <= rLooked
+}
+
+// count is what batch.attempt does in the gate.
+func (m *mMove) count() {
+	sc, q := m.sc, m.q
+	if sc.rules.countAfter {
+		m.to(false, "runs without counting", func(t *mState, r *mRunner) { r.phase = mInsert })
+		return
+	}
+	if m.was.walk.counted {
+		m.to(false, "enters the gate; a count of its own may stand", func(t *mState, r *mRunner) { r.phase = mInsert })
+		return
+	}
+	m.to(false, "counts its run", func(t *mState, r *mRunner) {
+		attempts, from := t.db.progress[q].count(r.offset())
+		if from == r.offset() && attempts > sc.crashes {
+			r.walk.spent(0)
+			r.counted = false
+			sc.step(t, q, r)
+			return
+		}
+		r.walk.counted, r.phase = true, mInsert
+	})
+	if m.s.left.lostCounts == 0 {
+		return
+	}
+	for _, happened := range []bool{true, false} {
+		m.to(true, "counts its run, and the answer is lost", func(t *mState, r *mRunner) {
+			t.left.lostCounts--
+			if happened {
+				t.db.progress[q].count(r.offset())
+			}
+			r.walk.counted, r.counted, r.phase = true, true, mUncount
+			if sc.rules.keepLostCount {
+				r.walk.counted, r.counted = false, false
+				sc.step(t, q, r)
+			}
+		})
+	}
+}
+
+func (m *mMove) uncount() {
+	after := func(t *mState, r *mRunner) {
+		if r.leaves {
+			*r = mRunner{}
+			return
+		}
+		r.counted, r.parking = false, false
+		m.sc.step(t, m.q, r)
+	}
+	m.to(false, "takes the count back", func(t *mState, r *mRunner) {
+		t.db.progress[m.q].uncount(r.offset())
+		r.walk.counted = false
+		after(t, r)
+	})
+	if m.s.left.lostCounts == 0 {
+		return
+	}
+	for _, happened := range []bool{true, false} {
+		m.to(true, "takes the count back, and the answer is lost", func(t *mState, r *mRunner) {
+			t.left.lostCounts--
+			if happened {
+				t.db.progress[m.q].uncount(r.offset())
+			}
+			after(t, r)
+		})
+	}
+}
+
+// present are the events of the open transaction, as production has them and by number; mine are those that get a row.
+func (m *mMove) present() (events []event.Event, numbers []uint8, mine bits) {
+	from, to := int(m.was.lo)+m.was.walk.pos, int(m.was.lo)+m.was.walk.limit
+	events, numbers = m.sc.events[m.q][from:to], m.sc.log[m.q][from:to]
+	for i, e := range numbers {
+		if w := mClock.place(events[i].ID, mWindow, mAhead); w == inDay || w == inAny {
+			mine |= bit(e)
+		}
+	}
+	return events, numbers, mine
+}
+
+// statement is one statement of the open transaction.
+func (m *mMove) statement() {
+	sc := m.sc
+	events, numbers, mine := m.present()
+	switch m.was.phase {
+	case mInsert:
+		m.insert(events, mine)
+	case mLook:
+		m.look(events)
+	case mMarks:
+		if sc.keys(m.was.tx.ids).any(m.l.update) && !sc.rules.sharedMarkless {
+			m.to(false, "waits for a releaser: deadlock or time-out", func(t *mState, r *mRunner) { sc.again(t, m.q, r) })
+			return
+		}
+		r := *m.was
+		t := *m.s
+		if sc.setAside(&t, m.q, &r, events, numbers); r.phase == mRun {
+			n := *m
+			n.was = &r
+			n.runs("reads the marks, ")
+			return
+		}
+		m.to(false, "reads the marks", func(t *mState, r *mRunner) { sc.setAside(t, m.q, r, events, numbers) })
+	case mQuarantine:
+		m.quarantine()
+	case mMark:
+		m.mark(numbers[0])
+	}
+}
+
+// look is sqlOpen and sqlOpenIDs. When nothing is open, nearly always, the effects run at once.
+func (m *mMove) look(events []event.Event) {
+	sc := m.sc
+	r := *m.was
+	if r.opened = m.s.db.openIDs(r.tx.ids); sc.rules.openRuns {
+		r.opened = 0
+	}
+	switch {
+	case r.parking:
+		r.phase = mMark
+	case m.s.db.open() || r.early != 0 || sc.plan(&r, events).refused > 0:
+		r.phase = mMarks
+	default:
+		n := *m
+		n.was = &r
+		n.runs("finds nothing open, ")
+		return
+	}
+	m.to(false, "looks for what is open", func(_ *mState, to *mRunner) { *to = r })
+}
+
+// insert is the first pipeline of every transaction, in the gate. It waits for twins in flight.
+func (m *mMove) insert(events []event.Event, mine bits) {
+	sc := m.sc
+	if sc.rules.marksFirst && !m.was.parking && !m.was.asked {
+		if !sc.keys(mine).any(m.l.update) {
+			m.to(false, "reads the marks, too early", func(t *mState, r *mRunner) {
+				r.early, _ = t.db.marks(sc.keys(mine))
+				r.tx.share, r.asked = r.early, true
+			})
+		}
+		return
+	}
+	if !m.was.parking && !m.was.counted && !sc.mayRun(m.s, m.p, m.was.counted) {
+		return
+	}
+	blind := m.was.parking && sc.rules.parkBlind
+	if mine.any(m.l.ids) && !blind {
+		return
+	}
+	m.to(false, "inserts "+mine.String(), func(t *mState, r *mRunner) {
+		if r.tx.ids = t.db.insert(mine); blind {
+			r.tx.ids = mine
+		}
+		r.asked, r.phase = false, mLook
+		switch {
+		case !r.parking:
+		case sc.plan(r, events).refused > 0:
+			r.phase = mMarks
+		case r.tx.ids == 0:
+			r.phase = mPass // a duplicate
+		}
+	})
+}
+
+// plan is the plan of the open transaction, with what it has inserted.
+func (sc *mScenario) plan(r *mRunner, events []event.Event) *planned {
+	p, f := mClock.plan(events, mWindow, mAhead, sc.policy == Halt)
+	if f != nil {
+		panic(f.err)
+	}
+	for e := range uint8(mIDs) {
+		if r.tx.ids.has(e) && !p.new(sc.ids[e]) {
+			panic("an id was inserted that was not sent")
+		}
+	}
+	if !p.holds(&mClock, mWindow, mAhead) {
+		panic("the clock of the model stands still")
+	}
+	return p
+}
+
+// keys are those of events.
+func (sc *mScenario) keys(events bits) (keys bits) {
+	for e := range uint8(mIDs) {
+		if events.has(e) && !sc.keyless.has(e) {
+			keys |= bit(sc.key[e])
+		}
+	}
+	return keys
+}
+
+// setAside is Inbox.setAside from the marks on.
+func (sc *mScenario) setAside(t *mState, q int, r *mRunner, events []event.Event, numbers []uint8) {
+	plan := sc.plan(r, events)
+	marked, full := t.db.marks(sc.keys(r.tx.ids))
+	if !sc.rules.sharedMarkless {
+		r.tx.share |= marked
+	}
+	if sc.rules.marksFirst {
+		marked = r.early
+	}
+	marks, open := map[string]bool{}, map[uuid.UUID]bool{}
+	hashes := make([][]byte, len(events))
+	for i, e := range numbers {
+		if hashes[i] = sc.hashes[e]; hashes[i] != nil && marked.has(sc.key[e]) {
+			marks[string(hashes[i])] = full.has(sc.key[e])
+		}
+		open[events[i].ID] = r.opened.has(e)
+	}
+	list, at := plan.aside(hashes, marks, open, sc.most > 0)
+	if at >= 0 {
+		if r.walk.upTo(r.walk.pos + at) {
+			sc.again(t, q, r)
+			return
+		}
+		r.walk.stops()
+		sc.halt(t, q, r, true)
+		return
+	}
+	for _, a := range list {
+		e := numbers[plan.ids[a.at].index]
+		switch a.verdict {
+		case asideQuarantine:
+			r.missing |= bit(e)
+		case asideOpen:
+			r.tx.forgotten |= bit(e)
+		case asideBehind:
+			r.behind |= bit(e)
+			r.tx.forgotten |= bit(e)
+			r.tx.list(mParked{event: e + 1, key: sc.keyOf(e), kind: mBehind})
+		}
+	}
+	if r.phase = mRun; r.missing != 0 {
+		r.phase = mQuarantine
+	}
+}
+
+// quarantine is sqlQuarantine: its snapshot, and its unique index, which waits for rows that come or go in other transactions.
+func (m *mMove) quarantine() {
+	sc, busy := m.sc, m.was.missing.any(m.l.push|m.l.leave)
+	if busy && m.was.asked {
+		return
+	}
+	m.to(false, "quarantines", func(t *mState, r *mRunner) {
+		if !r.asked {
+			r.missing, r.asked = t.db.quarantine(r.missing), true
+		}
+		if busy {
+			return // it waits, and its snapshot grows old
+		}
+		if !sc.rules.oneLook {
+			r.missing = t.db.quarantine(r.missing) // sqlUnquarantine
+		}
+		for e := range uint8(mIDs) {
+			if r.missing.has(e) && !t.db.openIDs(bit(e)).has(e) {
+				r.listed |= bit(e)
+				row := mParked{event: e + 1, kind: mQuarantined}
+				if sc.rules.quarantineKey {
+					row.key = sc.keyOf(e)
+					r.tx.newMark |= bit(sc.key[e])
+				}
+				r.tx.list(row)
+			}
+		}
+		r.missing, r.asked = 0, false
+		if r.phase = mRun; r.parking {
+			r.phase = mPass
+		}
+	})
+}
+
+// mark is the rest of a parking transaction: unless the event is open, its mark is made or found, and held, and it is listed.
+func (m *mMove) mark(e uint8) {
+	sc := m.sc
+	list := func(r *mRunner, key uint8) {
+		r.tx.list(mParked{event: e + 1, key: key, kind: mFailed})
+		r.tx.forgotten |= bit(e)
+		r.phase = mPass
+	}
+	key := sc.keyOf(e)
+	switch {
+	case m.was.opened.has(e):
+		m.to(false, "finds it open", func(t *mState, r *mRunner) { r.tx.forgotten, r.phase = bit(e), mPass })
+	case key == 0 || sc.policy == ParkEvent:
+		m.to(false, "parks it alone", func(t *mState, r *mRunner) { list(r, 0) })
+	case m.l.newMark.has(key-1) || m.l.update.has(key-1):
+		return
+	default:
+		m.to(false, "parks it with its key", func(t *mState, r *mRunner) {
+			if t.db.mark[key-1] == 0 {
+				r.tx.newMark |= bit(key - 1)
+			} else if !sc.rules.parkBlind {
+				r.tx.share |= bit(key - 1)
+			}
+			list(r, key)
+		})
+	}
+}
+
+// outcomes is what Handle will say of the open transaction's events, and which of them run.
+func (sc *mScenario) outcomes(r *mRunner, events []event.Event, numbers []uint8) (out []Outcome, fresh []int) {
+	out = make([]Outcome, len(events))
+	if r.parking {
+		switch {
+		case r.listed != 0:
+			out[0] = Quarantined
+		case r.tx.push[0].event > 0:
+			out[0] = Parked
+		default:
+			out[0] = Duplicate
+		}
+		return out, nil
+	}
+	plan, a := sc.plan(r, events), &aside{outcomes: map[int]Outcome{}}
+	listed := r.listed
+	for i, e := range numbers {
+		first := slices.Index(numbers, e) == i
+		switch w := mClock.place(events[i].ID, mWindow, mAhead); {
+		case w == tooOld || w == tooFuture:
+			if a.outcomes[i] = Duplicate; listed.has(e) {
+				a.outcomes[i] = Quarantined
+				listed &^= bit(e)
+			}
+		case r.opened.has(e) && first:
+			a.outcomes[i] = Duplicate
+		case r.behind.has(e) && first:
+			a.outcomes[i] = Parked
+		}
+	}
+	return out, plan.fresh(events, nil, a, out)
+}
+
+// runs runs the effects of the new events in the order of the log, and sends COMMIT.
+func (m *mMove) runs(text string) {
+	sc, s := m.sc, m.s
+	events, numbers, _ := m.present()
+	r := *m.was
+	_, fresh := sc.outcomes(&r, events, numbers)
+	ran := bits(0)
+	for _, i := range fresh {
+		e := numbers[i]
+		nature := sc.nature[e]
+		if s.repaired {
+			nature = mFine
+		}
+		index := m.was.walk.pos + i
+		if sc.unnamed {
+			index = m.was.walk.pos - 1
+		}
+		switch nature {
+		case mFlaky:
+			m.fails(e, index, classNone, false)
+		case mRetryable:
+			m.fails(e, index, classRetryable, false)
+			if s.fails[e] > 0 {
+				m.fails(e, index, classRetryable, true)
+			}
+		case mTerminal:
+			m.fails(e, index, classTerminal, false)
+			return
+		case mKiller:
+			m.to(false, text+"runs "+bit(e).String()+", which kills the process", func(t *mState, _ *mRunner) {
+				t.die(m.p)
+				t.kills[e]++
+			})
+			return
+		}
+		ran |= bit(e)
+	}
+	if m.l.passes.has(uint8(m.q)) {
+		return // it waits for the progress
+	}
+	m.to(false, text+"runs "+ran.String()+", sends COMMIT", func(t *mState, r *mRunner) {
+		*r = *m.was
+		r.tx.ran = ran
+		m.sc.pass(m.q, r)
+	})
+}
+
+// pass moves the progress and sends COMMIT.
+func (sc *mScenario) pass(q int, r *mRunner) {
+	if (r.walk.written || r.counted || r.parking || !sc.late) && !sc.rules.passApart {
+		r.tx.passes, r.tx.next = uint8(q)+1, r.lo+int8(r.walk.limit)
+	}
+	r.phase = mCommit
+}
+
+func (m *mMove) fails(e uint8, index int, c class, waitedOut bool) {
+	text := "runs " + bit(e).String() + ", which fails"
+	if waitedOut {
+		text += " for too long"
+	}
+	m.to(false, text, func(t *mState, r *mRunner) {
+		before := r.walk
+		r.walk.failed(index, c, m.sc.tries, waitedOut)
+		r.walk.runs = 0 // it is only reported
+		if m.sc.rules.doomPassedOn && before.doomed {
+			r.walk.doomed = true
+		}
+		t.fails[e] = min(t.fails[e]+1, uint8(max(m.sc.tries, 2)))
+		m.sc.again(t, m.q, r)
+	})
+}
+
+// commits: COMMIT is sent.
+func (m *mMove) commits() {
+	sc := m.sc
+	m.to(false, "is told of its COMMIT", func(t *mState, r *mRunner) {
+		events, numbers, _ := m.present()
+		out, _ := sc.outcomes(r, events, numbers)
+		sc.commit(t, &r.tx)
+		sc.decided(t, m.q, r, out)
+	})
+	if m.s.left.lost == 0 {
+		return
+	}
+	t := *m.s
+	r := &t.runner[m.p][m.q]
+	if !t.orphaned(r.tx) {
+		return
+	}
+	t.left.lost--
+	if sc.rules.proofByAbsence {
+		r.rollback()
+		r.phase = mProve
+	} else {
+		sc.again(&t, m.q, r)
+	}
+	m.do.step(t, true, "P%d p%d: is not told of its COMMIT", m.p, m.q)
+}
+
+// decided takes over what a committed transaction decided.
+func (sc *mScenario) decided(t *mState, q int, r *mRunner, out []Outcome) {
+	r.span.decided(int64(r.offset()), slices.ContainsFunc(out, func(o Outcome) bool { return o != Duplicate }))
+	r.rollback()
+	r.walk.done(int(r.n))
+	r.walk.counted, r.counted, r.parking = false, false, false
+	sc.step(t, q, r)
+}
+
+// proves is what would be wrong: a row that is not there is taken for a rollback, and the event for one that failed.
+func (m *mMove) proves() {
+	m.to(false, "looks for its rows", func(t *mState, r *mRunner) {
+		_, numbers, _ := m.present()
+		for _, e := range numbers {
+			if t.db.row[e] == 0 {
+				r.walk.spent(0)
+				m.sc.step(t, m.q, r)
+				return
+			}
+		}
+		m.sc.decided(t, m.q, r, []Outcome{Applied})
+	})
+}
