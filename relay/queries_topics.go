@@ -20,27 +20,32 @@ delete from {schema}outbox_paused_topic where topic = $1`
 	sqlPaused = `-- relay: paused
 select array(select topic::text from {schema}outbox_paused_topic order by topic)`
 
-	// Under the locks of all lanes. What was never sent has no partition yet, and may stay where it is held.
+	// Under the locks of all lanes. What was never sent may go to any partition.
 	sqlUncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
 			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
 			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1)),
-	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0))`
+	(select count(*) from {schema}outbox_held h where h.topic = $1 and h.sent)`
 
 	sqlAccept = `-- relay: accept
 update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
 from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
 returning old.partitions`
+
+	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones past
+	// them: held for the topic as a whole they go first, in the order of their numbers.
+	sqlRegroup = `-- relay: regroup
+update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 0`
 )
 
 // topicQueries are the statements on topics with their schema.
 type topicQueries struct {
-	list, pause, resume, uncertain, accept string
+	list, pause, resume, uncertain, accept, regroup string
 }
 
 func newTopicQueries(prefix string) topicQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept)}
+	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), regroup: q(sqlRegroup)}
 }

@@ -70,8 +70,8 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 // next event before the ones that it has not read.
 //
 // It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
-// them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. It
-// fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice
+// them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. What is
+// held goes first, in its order, whichever partition it was held for. It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice
 // within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
@@ -95,6 +95,9 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 		err := tx.QueryRow(ctx, o.topics.accept, topic, partitions).Scan(&before)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, o.topics.regroup, topic)
 		}
 		return audited{topic: topic, detail: map[string]any{
 			"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway,

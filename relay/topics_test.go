@@ -70,10 +70,8 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
 		values (1, 900, 'payments', -1, 5, true, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	refused("an event is held that may have been written")
-	db.Exec(t, `update outbox_held set sent = false, partition = 3`)
-	refused("an event is held for a partition")
 	pin(12, 6)
-	db.Exec(t, `update outbox_held set partition = -1`)
+	db.Exec(t, `update outbox_held set sent = false, partition = 3`)
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "the topic was resized"); err != nil {
 		t.Error(err)
 	}
@@ -89,6 +87,30 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	if err := o.AcceptPartitions(t.Context(), "payments", 0, false, "r"); err == nil {
 		t.Error("no partition at all was accepted")
 	}
+}
+
+// TestP4AcceptedHeldEventsGoInOrder: two partitions' held events go to one by the new count. They go as one list, in the
+// order of their numbers, and before what comes later.
+func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 199) g`)
+	db.Exec(t, `update outbox_lane set reserved_seq = 1000`)
+	db.Exec(t, `with moved as (delete from outbox_event returning *)
+		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
+		select lane, id, topic, id % 2, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from moved`)
+	if err := operator(t, db).AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(200, 229) g`)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 32 })))
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	watermark(t, b.events())
+	counting(t, b, "k", 230)
 }
 
 // TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new count,
