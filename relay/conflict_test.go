@@ -53,6 +53,19 @@ func TestP2_Conflict(t *testing.T) {
 	}
 }
 
+// TestP2_IDsBeforeTransactions: a transaction that began to write first appends behind another one, on the same key.
+func TestP2_IDsBeforeTransactions(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	const version = `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '`
+	early := f.begin(f.db, `create table unrelated (x int)`)
+	f.db.Exec(t, version+`0')`)
+	f.exec(early, version+`1')`)
+	f.exec(early, "commit")
+	f.drain()
+	inOrder(t, f.to.events(), 2)
+}
+
 // TestP2_LateCommit: a lower id becomes visible after a higher one was published.
 func TestP2_LateCommit(t *testing.T) {
 	t.Parallel()
