@@ -66,6 +66,24 @@ func (c *Cluster) Start(t testing.TB, i int) {
 	}
 }
 
+// TryStart is Start for callers that go on, and try again, when the broker does not answer in time.
+func (c *Cluster) TryStart(i int) error {
+	n := c.nodes[i]
+	if n.process != nil {
+		select {
+		case <-n.process.Done():
+			n.process = nil
+		default:
+		}
+	}
+	if n.process == nil {
+		if err := n.start(); err != nil {
+			return err
+		}
+	}
+	return c.awaitReady(n)
+}
+
 // Pause stops broker i from running (SIGSTOP): its connections stay open and nothing answers.
 func (c *Cluster) Pause(t testing.TB, i int) { c.signal(t, i, syscall.SIGSTOP) }
 

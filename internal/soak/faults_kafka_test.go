@@ -54,7 +54,9 @@ func brokerFault(end func(c *kafkatest.Cluster, i int)) func(s *scene, f fault) 
 		end(s.kafka, i)
 		return func() error {
 			defer s.kafkaMu.Unlock()
-			s.kafka.Start(s.t, i)
+			if err := insist(func() error { return s.kafka.TryStart(i) }); err != nil {
+				return err
+			}
 			return s.elect()
 		}, nil
 	}
