@@ -70,8 +70,10 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
 		values (1, 900, 'payments', -1, 5, true, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	refused("an event is held that may have been written")
-	pin(12, 6)
 	db.Exec(t, `update outbox_held set sent = false, partition = 3`)
+	refused("an event is held for a partition")
+	pin(12, 6)
+	db.Exec(t, `update outbox_held set partition = -1`)
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "the topic was resized"); err != nil {
 		t.Error(err)
 	}
@@ -100,7 +102,7 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	db.Exec(t, `with moved as (delete from outbox_event returning *)
 		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
 		select lane, id, topic, id % 2, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from moved`)
-	if err := operator(t, db).AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); err != nil {
+	if err := operator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(200, 229) g`)
