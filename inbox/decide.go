@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -167,8 +168,11 @@ func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passin
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	ctx, stop := outlive(ctx, graceCommit)
 	defer stop()
-	failpoint.Hit(failpoint.InboxCommit)
-	tag, err := conn.Exec(ctx, sqlCommit)
+	var tag pgconn.CommandTag
+	err := failpoint.Err(failpoint.InboxCommit)
+	if err == nil {
+		tag, err = conn.Exec(ctx, sqlCommit)
+	}
 	if err == nil && tag.String() == "ROLLBACK" {
 		err = pgx.ErrTxCommitRollback
 	}

@@ -113,8 +113,9 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	if seeded.On(seeded.RelayNoBarrier) {
 		commit = toNothing
 	}
-	failpoint.Hit(failpoint.RelayClaim)
-	err = s.send(ctx, transaction(r.cfg.Lease, commit, func(b *pgx.Batch) { k.queue(b, ids) }))
+	if err = failpoint.Err(failpoint.RelayClaim); err == nil {
+		err = s.send(ctx, transaction(r.cfg.Lease, commit, func(b *pgx.Batch) { k.queue(b, ids) }))
+	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlTakenBack: over another connection, every lane reads its journal
 			r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")

@@ -230,7 +230,9 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
 	}
 	all, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
-	set.sending()
+	if err := set.sending(); err != nil {
+		return nil, err
+	}
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
 		// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
@@ -261,14 +263,14 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 }
 
 // sending reaches the points before a settle, by what is in it.
-func (set *settling) sending() {
-	failpoint.Hit(failpoint.RelaySettle)
+func (set *settling) sending() error {
 	if len(set.hold.lanes) > 0 {
 		failpoint.Hit(failpoint.RelayHold)
 	}
 	if len(set.park.lanes) > 0 {
 		failpoint.Hit(failpoint.RelayPark)
 	}
+	return failpoint.Err(failpoint.RelaySettle)
 }
 
 // sent reaches the points after one.

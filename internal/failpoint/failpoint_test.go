@@ -87,7 +87,7 @@ func TestStart(t *testing.T) {
 		"relay/claim":                   "write point=action",
 		"relay/nowhere=kill":            "no point is called relay/nowhere",
 		"relay/claim=explode":           "no action is called",
-		"relay/claim=error":             "has no error path",
+		"relay/beat=error":              "has no error path",
 		"relay/claim=kill@0":            "the number of a hit",
 		"relay/claim=delay":             "write delay(200ms)",
 		"relay/claim=kill(2s)":          "takes no time",

@@ -18,7 +18,7 @@ func producing() []Point {
 
 func relaying() []Point {
 	return []Point{
-		{RelayClaim, "a claim is about to be sent", false},
+		{RelayClaim, "a claim is about to be sent; an error is a COMMIT that was never sent", true},
 		{RelayClaimLocked, "a claim has its lanes' locks, by the answer; the answer to COMMIT is not read", true},
 		{RelayClaimRead, "a claim has rows; the answer to COMMIT is not read", true},
 		{RelayDueMoved, "a claim has moved scheduled events into the outbox; the answer to COMMIT is not read", true},
@@ -35,7 +35,7 @@ func relaying() []Point {
 		{PublisherSent, "a produce request is written and its answer is not read (plaintext connections); an error cuts the connection", true},
 		{PublisherAcked, "one partition has acked; an error is a lost answer", true},
 		{RelayPublished, "every partition of an attempt has answered", false},
-		{RelaySettle, "a settle is about to be sent", false},
+		{RelaySettle, "a settle is about to be sent; an error is a COMMIT that was never sent", true},
 		{RelayHold, "a settle that holds events is about to be sent", false},
 		{RelayPark, "a settle that parks events is about to be sent", false},
 		{RelaySettleMoved, "a settle has deleted or moved its rows; the answer to COMMIT is not read", true},
@@ -93,7 +93,7 @@ func consuming() []Point {
 		{InboxEffect, "the effect is about to run", false},
 		{InboxEffected, "the effect has run in the open transaction", false},
 		{InboxPassed, "the progress has moved in the open transaction", true},
-		{InboxCommit, "the deciding transaction is about to be committed", false},
+		{InboxCommit, "the deciding transaction is about to be committed; an error is a COMMIT that was never sent", true},
 		{InboxCommitted, "the deciding transaction is committed; an error is a lost answer", true},
 	}
 }
