@@ -43,7 +43,7 @@ type runCommand struct {
 	RestoreCheck bool          `default:"true" negatable:"" help:"Look at the start whether Kafka holds more than this database has published, as after a restore, and refuse to publish then."`
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
 	MemoryLimit  int           `default:"150" help:"MiB at which the garbage collector begins to work hard; negative: never. GOMEMLIMIT wins."`
-	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too: it shows memory's content to whoever reaches --listen."`
+	Pprof        bool          `default:"false" help:"Serve /debug/pprof/ too, to this machine only: it shows memory's content."`
 }
 
 // Help is the longer text of --help.

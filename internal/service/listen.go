@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -85,7 +86,7 @@ type Health struct {
 	Moving func() error
 	// Registry is what /metrics shows. Nil: no /metrics.
 	Registry *prometheus.Registry
-	// Pprof adds /debug/pprof/, which shows memory's content to whoever asks: only on a listener that nobody else reaches.
+	// Pprof adds /debug/pprof/, which shows memory's content: to this machine only, whatever address is listened at.
 	Pprof bool
 }
 
@@ -111,13 +112,25 @@ func (h Health) Handler() http.Handler {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(h.Registry, promhttp.HandlerOpts{}))
 	}
 	if h.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/", onlyHere(pprof.Index))
 		mux.HandleFunc("/debug/pprof/cmdline", noCommandLine)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.HandleFunc("/debug/pprof/profile", onlyHere(pprof.Profile))
+		mux.HandleFunc("/debug/pprof/symbol", onlyHere(pprof.Symbol))
+		mux.HandleFunc("/debug/pprof/trace", onlyHere(pprof.Trace))
 	}
 	return mux
+}
+
+// onlyHere answers requests of this machine only; a forwarded port (ssh -L, kubectl port-forward) counts as here.
+func onlyHere(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !from.Addr().IsLoopback() {
+			http.Error(w, "/debug/pprof/ shows memory's content, and answers to this machine only: forward the port", http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	}
 }
 
 // noCommandLine: a password may stand in the arguments.
