@@ -17,7 +17,7 @@ const (
 	envSeed     = "EFFECTONCE_SOAK_SEED"     // default: drawn
 	envFaults   = "EFFECTONCE_SOAK_FAULTS"   // kinds, comma-separated; default: all that can be made
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
-	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 700
+	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
 	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
 )
@@ -35,7 +35,7 @@ type settings struct {
 
 func readSettings(t *testing.T) settings {
 	t.Helper()
-	s := settings{duration: short, seed: rand.Uint64() >> 32, rate: 700}
+	s := settings{duration: short, seed: rand.Uint64() >> 32, rate: 1000}
 	var err error
 	if v := os.Getenv(envDuration); v != "" {
 		if s.duration, err = time.ParseDuration(v); err != nil || s.duration < 10*time.Second {
