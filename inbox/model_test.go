@@ -61,7 +61,7 @@ func TestModelHolds(t *testing.T) {
 		"terminal, discarded":      mShort.with(mFaults{lost: 1, discards: 1}, mTerminal),
 		"killer":                   mOrder.with(mFaults{kills: 1, lostCounts: 1}, mFine, mKiller),
 		"killer, rebalance":        mOrder.with(mFaults{rebalances: 1}, mFine, mKiller),
-		"killer, released early":   mOrder.with(mFaults{releases: 1, lostCounts: 1}, mKiller),
+		"killer, released early":   mShort.with(mFaults{releases: 1, lostCounts: 1}, mKiller),
 		"killer beside innocents":  mTwo.with(mFaults{}, mKiller),
 		"alone, terminal":          alone.with(mFaults{rebalances: 1}, mFine, mTerminal),
 		"alone, killer":            alone.with(mFaults{kills: 1}, mKiller),

@@ -16,15 +16,16 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestUpgrade: the relay of the last release and this one, side by side under load, on one outbox. The schema moves on
-// while the old relay works; then the new one joins; then the old one is started again, as after a rollback. Every event
-// is in Kafka, first occurrences in order per key.
+// TestUpgrade: the relay of the last release and this one, side by side under load, on one outbox, and two workers behind
+// them. The schemas move on while the old ones work; then the new ones join; then the old ones are started again, as after a
+// rollback. Every event is in Kafka, first occurrences in order per key, and has one effect, in the same order.
 //
-// Before there is a release, the old relay is this one, and the schema moves on to an invented version after the present
+// The workers are this build in both parts: their inbox's next version is always invented. Before there is a release, the old relay is this one, and the schema moves on to an invented version after the present
 // one: what a next release will do to this binary.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
@@ -40,22 +41,32 @@ func TestUpgrade(t *testing.T) {
 	stop, appended := load(t, db, topic)
 	first, _ := processOf(t, old, env.with("RELAY_NAME", "old"))
 	first.settles(200)
+	workers := newLedger(t, topic)
+	oldWorker := workers.member()
+	workers.books(1)
 	upgrade()
 	first.settles(200)
+	workers.inventNextVersion()
+	workers.books(1)
 	second, _ := ownProcess(t, env.with("RELAY_NAME", "new"))
 	first.settles(200)
 	second.settles(200)
+	workers.member()
 
 	first.signal()
+	oldWorker()
 	if code := first.end(); code != codeOK {
 		t.Fatalf("the old relay ended with %d: %s", code, first.output())
 	}
 	again, _ := processOf(t, old, env.with("RELAY_NAME", "old again"))
 	again.settles(200)
 	second.settles(200)
+	workers.member()
+	workers.books(1)
 
 	stop()
 	drained(t, db)
+	workers.judge(appended())
 	count := map[string]int{}
 	next := map[string]int{}
 	for _, r := range kafkatest.ReadAll(t, topic) {
@@ -152,10 +163,21 @@ func inventNextVersion(t *testing.T, db *pgtest.DB) {
 		`alter table outbox_claim add column invented int; alter table relay_member add column invented int default 1`,
 		`create table outbox_invented (i int); create index outbox_event_invented on outbox_event (invented)`,
 	} {
-		// By hand, as a DBA would: the lock is taken under load.
-		db.Exec(t, fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
-			insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, last+1+int64(n)))
+		migrateByHand(t, db, sql, last+1+int64(n))
 	}
+}
+
+// migrateByHand is a migration as a DBA does it: the locks are taken under load, and where that fails, once more.
+func migrateByHand(t *testing.T, db *pgtest.DB, sql string, version int64) {
+	t.Helper()
+	pgtest.Await(t, "migration", func() (bool, error) {
+		_, err := db.Pool.Exec(t.Context(), fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
+			insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, version))
+		if pgerr.Retry(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 }
 
 // load appends to 50 keys until stop, a few at a time; the payload is the event's number within its key.
