@@ -113,6 +113,11 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, true
 	case ctx.Err() != nil:
 		return chunk{}, false // the generation or the process ends; whoever has the partition next goes on here
+	case isMoved(err):
+		// What was read since is of no use: the new generation begins where the database is.
+		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is", "topic", p.Topic, "partition", p.ID, "error", err)
+		p.commits.fenced(err)
+		return chunk{}, false
 	case err == nil:
 		err = errors.New("the handler returned no error and left the event undecided")
 	}

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -80,4 +81,10 @@ func (p *partition) remembered(events []event.Event, outcomes []inbox.Outcome) {
 	if p.c.cfg.Observer.Forgotten != nil {
 		p.c.cfg.Observer.Forgotten(done)
 	}
+}
+
+// isMoved: the handler's database may be behind the group's offset, as it may be at an assignment.
+func isMoved(err error) bool {
+	_, ok := errors.AsType[*inbox.MovedError](err)
+	return ok
 }

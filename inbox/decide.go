@@ -36,6 +36,7 @@ const (
 	bounded                   // the list for the event at index is full
 	skipping                  // the effect skipped after it had written
 	failed                    // the effect; index -1: any of the events
+	moved                     // the database is another one than the partition began with
 )
 
 // failure is why a transaction was not committed, or not known to be.
@@ -67,6 +68,7 @@ type work struct {
 	run     runner
 	out     []Outcome // the outcomes, when decide returns nil
 	pass    *passing  // nil: the progress stays as it is
+	guard   *guard    // knows which database the partition began with
 }
 
 // passing is where a partition's progress moves with the transaction.
@@ -91,6 +93,9 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	defer release(ctx, conn)
 	open, f := in.insert(ctx, conn.Conn(), p)
+	if f == nil {
+		f = w.guard.stays(p.home)
+	}
 	if f != nil {
 		return f
 	}
@@ -132,14 +137,22 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	if p.inserted == 0 && a.written == 0 {
 		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby was cut.
-		if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
-			return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
+		if f := in.barrier(ctx, conn.Conn()); f != nil {
+			return f
 		}
 	}
 	if f := in.passAndCommit(ctx, conn.Conn(), w.pass); f != nil {
 		return f
 	}
 	in.tellAside(w.events, a)
+	return nil
+}
+
+// barrier makes the open transaction's COMMIT wait for all that was committed before it.
+func (in *Inbox) barrier(ctx context.Context, conn *pgx.Conn) *failure {
+	if _, err := conn.Exec(ctx, sqlBarrier); err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: writing a barrier behind the rows of others: %w", err))
+	}
 	return nil
 }
 
@@ -214,7 +227,8 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 type planned struct {
 	ids      []planID // sorted by id, then by index: inserts in another order deadlock
 	inserted int
-	refused  int // how many are too old or too far ahead
+	refused  int    // how many are too old or too far ahead
+	home     string // the database that the transaction met
 }
 
 type planID struct {
@@ -304,6 +318,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open b
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer)
+	b.Queue(sqlHome)
 	if days != "" {
 		b.Queue(in.sql.insertDay, in.consumer, days)
 	}
@@ -346,6 +361,9 @@ func readInsert(res pgx.BatchResults, p *planned, days, others bool) (*state, er
 	var lock, statement, durable string
 	if err := res.QueryRow().Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor); err != nil {
 		return nil, err
+	}
+	if err := res.QueryRow().Scan(&p.home); err != nil {
+		return &s, err
 	}
 	for _, there := range []bool{days, others} {
 		if !there {

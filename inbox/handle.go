@@ -100,7 +100,7 @@ func (b *batch) step(ctx context.Context) error {
 		}
 		out = make([]Outcome, 1)
 		b.limit = b.pos + 1
-		f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.passing(), out)
+		f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing(), out)
 	default:
 		counted := b.reach(b.guard.unfinished(), b.offset)
 		out = make([]Outcome, b.limit-b.pos)
@@ -114,7 +114,7 @@ func (b *batch) step(ctx context.Context) error {
 	switch f.kind {
 	case canceled:
 		return ctx.Err()
-	case fatal:
+	case fatal, moved:
 		return f.err
 	case stale:
 		return nil
@@ -138,7 +138,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 	offset := b.offset(b.pos)
 	if !counted && !b.written && b.guard.unfinished().writes(offset) {
 		last := b.events[len(b.events)-1].Position.Offset
-		if f := b.in.writeRange(ctx, b.name, offset, last+1); f != nil {
+		if f := b.in.writeRange(ctx, b.name, b.guard, offset, last+1); f != nil {
 			return f
 		}
 		b.written = true
@@ -163,7 +163,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		}
 		b.counted = true
 	}
-	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out}
+	w := &work{events: b.events[b.pos:b.limit], skip: b.skip, careful: b.careful, run: b.run, out: out, guard: b.guard}
 	if b.written || counted || b.guard.passIsDue() {
 		w.pass = b.passing()
 	}

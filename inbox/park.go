@@ -264,7 +264,7 @@ func (in *Inbox) tellAside(events []event.Event, a *aside) {
 
 // park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it was
 // applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
-func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, pass *passing, out []Outcome) *failure {
+func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing, out []Outcome) *failure {
 	p, f := in.plan([]event.Event{*e})
 	if f != nil {
 		return f
@@ -275,7 +275,10 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	}
 	defer release(ctx, conn)
 	failpoint.Hit(failpoint.InboxPark)
-	if _, f = in.insert(ctx, conn.Conn(), p); f != nil {
+	if _, f = in.insert(ctx, conn.Conn(), p); f == nil {
+		f = g.stays(p.home)
+	}
+	if f != nil {
 		return f
 	}
 	out[0] = Duplicate
@@ -289,6 +292,10 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 		out[0] = a.outcomes[0]
 	case p.inserted > 0:
 		if out[0], f = in.parkNew(ctx, conn.Conn(), e, p.ids[0].place, cause, attempts); f != nil {
+			return f
+		}
+	default:
+		if f := in.barrier(ctx, conn.Conn()); f != nil {
 			return f
 		}
 	}

@@ -33,6 +33,7 @@ type guard struct {
 	loaded bool
 	span   span
 	passed time.Time // when the progress was last moved
+	home   string    // the database that it began with; empty: not known yet
 }
 
 // unfinished holds the range that an earlier process left.
@@ -52,6 +53,26 @@ func (g *guard) decided(outcomes []Outcome, offset int64) {
 // progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be a
 // new version each, which a pinned snapshot keeps.
 const progressEvery = 10 * time.Second
+
+// began is the database that the partition began with.
+func (g *guard) began() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.home
+}
+
+// stays compares the database that a transaction met with the one that the partition began with. It fails once: who goes on
+// all the same, as callers that are no consumer do, goes on in the new one.
+func (g *guard) stays(home string) *failure {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.home == home {
+		return nil
+	}
+	err := &MovedError{From: g.home, To: home}
+	g.home, g.loaded = "", false
+	return &failure{kind: moved, err: err}
+}
 
 func (g *guard) passIsDue() bool {
 	g.mu.Lock()
@@ -96,6 +117,11 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
 	if g.loaded {
 		return nil
 	}
+	if g.home == "" {
+		if err := in.db.QueryRow(ctx, sqlHome).Scan(&g.home); err != nil {
+			return in.classify(ctx, fmt.Errorf("inbox: asking which database this is: %w", err))
+		}
+	}
 	from, to, attempts, _, err := in.readProgress(ctx, p)
 	switch {
 	case pgerr.Is(err, pgerr.UndefinedTable):
@@ -120,6 +146,33 @@ func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (n
 	return next, known, err
 }
 
+// Progress is [Inbox.Progress], and notes which database answered: one that takes over later may know less.
+func (h *handler) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
+	var home string
+	// First: if the database changes in between, the account is the new one's, and a change is noticed too much and not too little.
+	if err := h.db.QueryRow(ctx, sqlHome).Scan(&home); err != nil {
+		return 0, false, fmt.Errorf("inbox: asking which database this is: %w", err)
+	}
+	g := h.guards.get(partitionName{topic, partition})
+	g.mu.Lock()
+	g.home = home
+	g.mu.Unlock()
+	return h.Inbox.Progress(ctx, topic, partition)
+}
+
+// MovedError is returned by a handler when its database is another one, or on another timeline, than the one with which it
+// began a partition: a standby has taken over, or a backup was restored. It may have forgotten effects whose offsets are
+// committed. Nothing of the batch was decided in it. A consumer begins its partitions anew, from where the database is. Other
+// callers may call Handle again; from which event on is theirs to find out, see [Inbox.Progress].
+type MovedError struct {
+	From, To string // system identifier and timeline
+}
+
+// Error says what happened.
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, or a backup was restored; it may have forgotten what was decided", e.From, e.To)
+}
+
 // readProgress reads the row of a partition; not known: there is none.
 func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool, err error) {
 	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
@@ -133,9 +186,12 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to in
 }
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.
-func (in *Inbox) writeRange(ctx context.Context, p partitionName, from, to int64) *failure {
+func (in *Inbox) writeRange(ctx context.Context, p partitionName, g *guard, from, to int64) *failure {
 	failpoint.Hit(failpoint.InboxRange)
-	_, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to)
+	tag, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to, g.began())
+	if err == nil && tag.RowsAffected() == 0 {
+		return g.stays("another database")
+	}
 	if err = failpoint.After(failpoint.InboxRangeWritten, err); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
 	}

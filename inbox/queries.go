@@ -18,6 +18,10 @@ select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting
 	coalesce(c.floor - date '1970-01-01', -1)
 from {schema}inbox_days d left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
+// Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy hides.
+const sqlHome = `-- inbox: home
+select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system() c`
+
 // The ids come sorted, as the text of an array: that is one argument in every query mode of pgx.
 const sqlInsertDay = `-- inbox: insert into the days
 insert into {schema}inbox_message (consumer_name, message_id)

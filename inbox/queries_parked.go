@@ -71,7 +71,8 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
 const sqlRange = `-- inbox: write the range
 insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset)
-values ($1::text, $2::text, $3::integer, $4::bigint, $5::bigint)
+select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint from pg_control_system() c
+where $6::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset, to_offset = excluded.to_offset,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()`
 

@@ -13,7 +13,7 @@ func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	queries := map[string]string{
 		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
-		"barrier": sqlBarrier, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "asOwner": sqlAsOwner, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
+		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "asOwner": sqlAsOwner, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
 		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
 		"parked": sqlParked, "blockedKeys": sqlBlockedKeys, "lockListed": sqlLockListed, "releaseKey": sqlReleaseKey,
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,

@@ -14,6 +14,11 @@ do $$ declare f regprocedure; begin
 		and p.proargtypes[2] = 'text'::regtype and not has_function_privilege('{role}_inbox', p.oid, 'execute') loop
 		execute format('grant execute on function %s to {role}_inbox', f);
 	end loop;
+	foreach f in array array['pg_control_system()', 'pg_current_wal_lsn()', 'pg_walfile_name(pg_lsn)']::regprocedure[] loop
+		if not has_function_privilege('{role}_inbox', f::oid, 'execute') then
+			execute format('grant execute on function %s to {role}_inbox', f);
+		end if;
+	end loop;
 end $$;
 
 -- `relay inbox maintain`, and inbox.Config.MaintenanceDB: it makes and drops days, which only their owner may. So

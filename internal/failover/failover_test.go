@@ -57,9 +57,7 @@ func TestAsynchronous(t *testing.T) {
 	s.await(100)
 	pgtest.AwaitSQL(t, s.old, `select count(*) > $1 from history_effect`, before+50)
 	s.primary.Kill()
-	w.end(t) // as docs/failover.md says: workers start again behind a failover, and read what their database has forgotten
 	s.promote()
-	w = s.worker("worker-2", s.proxy.URL())
 	s.await(100)
 	p.end(t)
 	s.drained()
@@ -131,5 +129,49 @@ func TestSplitBrain(t *testing.T) {
 		t.Errorf("a relay would start on the old primary: %v", err)
 	} else {
 		t.Log(behind)
+	}
+}
+
+// TestP10AWorkerLooksBack: an asynchronous failover takes back effects whose offsets are committed. The worker is not restarted,
+// its connections only find another server: it notices, joins its group again, and begins where its database is.
+func TestP10AWorkerLooksBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, false)
+	w := s.worker("worker", s.proxy.URL())
+	p, r := s.producer("producer", s.proxy.URL()), s.relay("relay", s.proxy.URL())
+	pgtest.AwaitSQL(t, s.old, `select count(*) > 50 from history_effect`)
+	p.end(t)
+	s.drained()
+	// One more round is appended, published and settled where the standby hears of it, and applied where it does not.
+	s.proxy.Pause()
+	direct, relayed := s.producer("producer-direct", s.old.URL), s.relay("relay-direct", s.old.URL)
+	s.await(50)
+	direct.end(t)
+	pgtest.AwaitSQL(t, s.old, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+	relayed.end(t)
+	pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where replay_lsn >= pg_current_wal_lsn()`)
+	s.db.Exec(t, `alter system set primary_conninfo = ''`)
+	s.db.Exec(t, `select pg_reload_conf()`)
+	pgtest.AwaitSQL(t, s.old, `select count(*) = 0 from pg_stat_replication`)
+	s.proxy.Resume()
+	pgtest.AwaitSQL(t, s.old, `select (select count(*) from history_effect) = (select count(*) from history_business)`)
+	pgtest.Await(t, "committed offsets", func() (bool, error) {
+		d, err := s.source.Read(t.Context())
+		return history.Check(history.Input{Dump: d}).Count(history.Lag) == 0, err
+	})
+	forgotten := pgtest.One[int](t, s.db, `select (select count(*) from history_business) - (select count(*) from history_effect)`)
+	s.primary.Kill()
+	s.promote()
+	last := s.producer("producer-2", s.proxy.URL())
+	s.await(30)
+	last.end(t)
+	s.drained()
+	pgtest.AwaitSQL(t, s.db, `select (select count(*) from history_effect) = (select count(*) from history_business)`)
+	r.end(t)
+	w.end(t)
+	v := s.verdict(nil)
+	t.Logf("%d effects were forgotten and done again: %s", forgotten, v)
+	if !v.OK() || forgotten < 50 {
+		t.Errorf("%d effects were forgotten; what a worker has told Kafka, its new database does not have", forgotten)
 	}
 }
