@@ -282,7 +282,11 @@ func (r *mReal) progress() string {
 	p, ctx, name := &r.m.progress[q], context.Background(), partitionName{"payments", int32(q)}
 	switch r.random.IntN(6) {
 	case 0:
-		if f := r.in.writeRange(ctx, name, int64(offset), int64(offset)+2); f != nil {
+		g := &guard{} // a process that begins
+		if f := r.in.load(ctx, name, g); f != nil {
+			r.t.Fatal(f.err)
+		}
+		if f := r.in.writeRange(ctx, name, g, int64(offset), int64(offset)+2); f != nil {
 			r.t.Fatal(f.err)
 		}
 		p.write(offset, offset+2)
