@@ -104,7 +104,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		return nil, nil, pgerr.CommitUnknown(err), err
 	}
 	r.lanes.renew(grants)
-	began, ids := r.clock(), ""
+	ids := ""
 	k := r.claiming(s, grants)
 	for _, g := range grants {
 		ids = g.ids
@@ -128,9 +128,6 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	}
 	r.pauses(k.paused)
 	r.movedDue(grants, k.perLane, k.moved)
-	if len(k.locked) > 0 { // a lock writes
-		r.durable(began)
-	}
 	c = k.c
 	c.paused = k.paused
 	c.sort()

@@ -14,10 +14,10 @@ import (
 // rows which are dead, but not yet vacuumed away, cost nothing. PROTOCOL P6 has the rules; the order of its steps is what
 // makes them right:
 //
-//  1. read the highest id drawn so far;
+//  1. read the highest id drawn so far, in a transaction whose commit waits for the disk: a crash cannot take the sequence
+//     back below it any more;
 //  2. later, read who holds a lock on the table that an insert needs: whoever drew one of those ids and is not decided;
-//  3. wait until each of them has ended, and for a synchronous commit of ours that began after 1: a crash cannot take the
-//     sequence back below what we read any more;
+//  3. wait until each of them has ended;
 //  4. what a look from the old floor then finds first, up to the highest, is the end of the new floor.
 //
 // Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
@@ -29,7 +29,6 @@ type floorFinder struct {
 	ids      string    // the numbering of ids; "": none that allows a floor
 	decided  int64     // every id up to this one is decided
 	hi       int64     // the one that is waited for; 0: none
-	read     time.Duration
 	waitsFor map[string]bool
 }
 
@@ -80,7 +79,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	case ids == "" || (f.hi == 0 && highest == f.decided):
 		return nil
 	case f.hi == 0:
-		return r.begin(ctx, s, f, highest)
+		return r.begin(ctx, s, f)
 	}
 	for name, prepared := range now {
 		if prepared {
@@ -92,20 +91,30 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 			return nil
 		}
 	}
-	if time.Duration(r.synced.Load()) > f.read {
-		f.decided, f.hi = f.hi, 0
-	}
+	f.decided, f.hi = f.hi, 0
 	return nil
 }
 
-// begin is step 2 for the highest id that was just read. The holders are asked for in a later round trip than that.
-func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder, highest int64) error {
-	read, now := r.clock(), map[string]bool(nil)
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+// begin is steps 1 and 2. The highest id is read by a transaction that writes, by a lock on our own row, and whose commit waits
+// for the disk. One that began later would not do: behind a pooler it may have run on a server that has crashed in between
+// and come back with the sequence where it stood before. The holders are asked for in a later round trip than that.
+func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
+	var ids string
+	var highest int64
+	written := false
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.present, r.owner).Query(func(rows pgx.Rows) error { written = rows.Next(); rows.Close(); return rows.Err() })
+		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+	}))
+	if err != nil || !written || ids != f.ids {
+		return err
+	}
+	var now map[string]bool
+	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 	}))
 	if err == nil {
-		f.hi, f.read, f.waitsFor = highest, read, now
+		f.hi, f.waitsFor = highest, now
 	}
 	return err
 }
@@ -153,24 +162,35 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 // back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where nothing can be. What is there all the same is published, for the lane begins at
 // zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session) error {
-	lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 })
+	if err := s.open(ctx); err != nil { // a new connection puts the floors at zero: they must not be read before that
+		return err
+	}
+	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 })
 	idle := r.lanes.list((*laneState).quiet)
 	if len(lanes)+len(idle) == 0 {
 		return nil
 	}
 	var open, found []int16
+	var now string
+	var highest int64
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.unsettled, idle).Query(func(rows pgx.Rows) error {
+		b.Queue(r.q.unsettled, slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { open = append(open, lane) })
 		})
 		b.Queue(r.q.below, lanes, floors).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { found = append(found, lane) })
 		})
+		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))
-	if err == nil && len(open) > 0 {
-		r.lanes.reread(open)
+	if now != ids { // behind a pooler it is another server: the next step sees it too
+		found = nil
+	}
+	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
+	if err == nil && len(again) > 0 {
+		r.lanes.reread(again)
 		r.kickPumps()
 	}
+	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by itself.
 	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
 	if err != nil || len(found) == 0 {
 		return err
@@ -187,20 +207,6 @@ func (r *Relay) rescan(ctx context.Context, s *session) error {
 	}
 	return nil
 }
-
-// durable notes a synchronous commit of ours that wrote something and that began at a time of clock: whatever was in the
-// log before it is on disk now.
-func (r *Relay) durable(began time.Duration) {
-	for {
-		old := r.synced.Load()
-		if int64(began) <= old || r.synced.CompareAndSwap(old, int64(began)) {
-			return
-		}
-	}
-}
-
-// clock is a monotonic time that fits into an atomic.
-func (r *Relay) clock() time.Duration { return time.Since(r.born) }
 
 // numbering is what the floors belong to.
 func (t *laneTable) numbering() string {

@@ -17,7 +17,6 @@ import (
 // beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
 // share, and mark what is beyond it as leaving. It is the only place where fences change.
 func (r *Relay) beat(ctx context.Context, s *session) error {
-	began := r.clock()
 	before := time.Now() // the local deadline counts from before the database's clock was asked
 	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
 	owned := make(map[int16]int64, Lanes)
@@ -45,7 +44,6 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	if len(doubted) > 0 {
 		failpoint.Hit(failpoint.RelayFenceRaised)
 	}
-	r.durable(began)
 	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and waits.
 	defer r.kickPumps()
 	r.adopt(owned, before)

@@ -42,6 +42,10 @@ func modelBugs() []modelBug {
 		{"P4.pause", modelRules{pauseLater: true}, modelWorld{keys: "AA", inside: true, budget: modelBudget{pause: 1}}, "paused"},
 		{"P5.take-over", modelRules{sameFence: true}, modelWorld{keys: "AA", relays: 2, budget: modelBudget{expire: 2}}, twice},
 		{"P5.incarnation", modelRules{noIncarnation: true}, modelWorld{keys: "AA", lagging: true, budget: modelBudget{failover: 1}}, numbers},
+		{"P5.restore", modelRules{noFenceAfterRestore: true}, modelWorld{keys: "AA", lagging: true, budget: modelBudget{restore: 1}}, numbers},
+		{"P6.durable", modelRules{lazyFloor: true}, modelWorld{
+			keys: "AA", floors: true, rescans: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1},
+		}, "below the floor"},
 		{"P6.holders", modelRules{noHolders: true}, modelWorld{keys: "AB", floors: true}, explore.Stuck},
 	}
 }

@@ -29,7 +29,7 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 
 // execute runs a pipeline: a transaction, or statements by themselves.
 func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
-	before, level, locked, locks := m.s.db, "", 0, false
+	before, level, locked, locks, floor := m.s.db, "", 0, false, false
 	results = make([]modelRows, 0, len(b.QueuedQueries))
 	for i, q := range b.QueuedQueries {
 		if m.between != nil {
@@ -44,18 +44,20 @@ func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 			if locks && locked == 0 && m.s.db != before {
 				m.fail("a stale owner changed the database")
 			}
-			m.commit(level, !locks || locked > 0)
+			m.commit(level, (!locks || locked > 0) && (!floor || !m.world.rules.lazyFloor))
 		default:
 			op := modelOps[name]
 			if op == nil {
 				panic("the model has no statement " + name)
 			}
+			m.world.ran[name] = true
 			if rows, err = op(m, q.Arguments); err != nil {
 				last := m.s.db.last // a sequence does not go back
 				m.s.db = before
 				m.s.db.last = last
 				return results, err
 			}
+			floor = floor || name == "highest"
 			if name == "lock" {
 				locks, locked = true, len(rows)
 			}

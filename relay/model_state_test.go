@@ -148,7 +148,6 @@ type modelRelay struct {
 	claim  modelClaim
 	floor  struct {
 		ids, decided, hi, waits uint8 // waits: events whose transactions are waited for
-		synced                  bool  // a synchronous commit of ours began after hi was read
 	}
 }
 
@@ -165,7 +164,7 @@ type modelRequest struct {
 
 // modelBudget counts what may still go wrong, or be done by a person.
 type modelBudget struct {
-	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, stop, late uint8
+	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, restore, stop, late uint8
 }
 
 // modelState is the whole world.

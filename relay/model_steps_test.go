@@ -179,7 +179,7 @@ func (x *modelSteps) beats(i int) {
 // quietBeat: a heartbeat now would change nothing.
 func (x *modelSteps) quietBeat(i int) bool {
 	me, db := &x.s.relays[i], &x.s.db
-	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || (x.w.floors && !me.floor.synced) {
+	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 {
 		return false
 	}
 	for lane := range x.w.lanes {
@@ -596,7 +596,7 @@ func (x *modelSteps) lifts(i int) {
 		m.with(i, proberSession, func(r *Relay, s *session) {
 			from := &m.s.relays[i].floor
 			f := &floorFinder{
-				ids: numbering(from.ids), decided: int64(from.decided), hi: int64(from.hi), read: modelRead, waitsFor: map[string]bool{}, scanned: modelLater,
+				ids: numbering(from.ids), decided: int64(from.decided), hi: int64(from.hi), waitsFor: map[string]bool{}, scanned: modelLater,
 			}
 			for ev := range uint8(modelEvents) {
 				if from.waits>>ev&1 == 1 {
@@ -607,8 +607,6 @@ func (x *modelSteps) lifts(i int) {
 				return
 			}
 			_ = r.lift(context.Background(), s, f)
-			synced := from.synced && f.hi == int64(from.hi) && f.hi != 0
-			*from = m.s.relays[i].floor
 			from.ids, from.decided, from.hi, from.waits = numberOf(f.ids), uint8(f.decided), uint8(f.hi), 0
 			if f.hi == 0 {
 				f.waitsFor = nil
@@ -616,8 +614,6 @@ func (x *modelSteps) lifts(i int) {
 			for name := range f.waitsFor {
 				from.waits |= 1 << (name[0] - '0')
 			}
-			from.synced = synced
-			r.synced.Store(0)
 		})
 	})
 	if x.w.rescans {
@@ -667,7 +663,18 @@ func (x *modelSteps) machines() {
 	if x.s.budget.failover > 0 {
 		x.try(true, saying("the standby is promoted"), func(m *modelRun) { m.s.budget.failover--; m.crash(true) })
 	}
-	if x.w.budget.dbCrash+x.w.budget.failover > 0 && (x.w.async || x.w.lagging) {
+	if x.s.budget.restore > 0 {
+		x.try(true, saying("the database is restored from its backup, and fenced"), func(m *modelRun) {
+			m.s.budget.restore--
+			m.crash(true)
+			m.s.server-- // the same system and timeline: nobody could tell
+			if !m.world.rules.noFenceAfterRestore {
+				m.operate(sqlFence)
+				m.operate(sqlNewIncarnation)
+			}
+		})
+	}
+	if m := (&modelRun{world: x.w}); m.keepsDisk() && (x.w.async || x.w.lagging) {
 		x.try(false, saying("the log is flushed"), func(m *modelRun) { m.flush() })
 	}
 }
@@ -810,6 +817,7 @@ func (m *modelRun) releaseKey(k modelKey) {
 
 // operate runs a statement of an operator, whose transaction has the locks that it needs.
 func (m *modelRun) operate(sql string, args ...any) {
+	m.world.ran[statementName(sql)] = true
 	if _, err := modelOps[statementName(sql)](m, args); err != nil {
 		m.fail("an operator's statement failed")
 	}

@@ -38,6 +38,7 @@ type modelWorld struct {
 	limit       int // states
 
 	ghosts ghostTable
+	ran    map[string]bool // statements
 	q      *queries
 	lanes  int // that its keys use
 	log    *slog.Logger
@@ -167,12 +168,12 @@ func (w *modelWorld) prepare() {
 	}
 	w.q, _ = newQueries("")
 	w.log = slog.New(slog.DiscardHandler)
-	w.lanes = 1
+	w.lanes, w.ran = 1, map[string]bool{}
 	if w.usesLane(1) {
 		w.lanes = 2
 	}
 	if w.limit == 0 {
-		w.limit = 400_000
+		w.limit = 150_000
 	}
 }
 
@@ -244,7 +245,9 @@ func (m *modelRun) flush() {
 	}
 }
 
-func (m *modelRun) keepsDisk() bool { return m.world.budget.dbCrash+m.world.budget.failover > 0 }
+func (m *modelRun) keepsDisk() bool {
+	return m.world.budget.dbCrash+m.world.budget.failover+m.world.budget.restore > 0
+}
 
 // Publish implements Publisher.
 func (m *modelRun) Publish(_ context.Context, events []event.Event) []error { return m.broker(events) }
@@ -284,11 +287,6 @@ var (
 	}
 )
 
-const (
-	modelRead   = time.Second // when a floor's highest id was read, on the relay's clock
-	modelSynced = 2 * time.Second
-)
-
 func (m *modelRun) load(i int) *Relay {
 	w, from := m.world, &m.s.relays[i]
 	cfg := modelConfig
@@ -296,8 +294,8 @@ func (m *modelRun) load(i int) *Relay {
 	r := &Relay{
 		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes: &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids)},
-		born:  modelLong, health: newHealth(-1),
+		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids)},
+		health: newHealth(-1),
 	}
 	for lane := range from.lanes {
 		l := &from.lanes[lane]
@@ -320,10 +318,6 @@ func (m *modelRun) load(i int) *Relay {
 	}
 	r.health.settle()
 	r.health.pause(topicsOf(from.paused))
-	r.synced.Store(0)
-	if from.floor.synced {
-		r.synced.Store(int64(modelSynced))
-	}
 	return r
 }
 
@@ -351,7 +345,6 @@ func (m *modelRun) store(i int, r *Relay) {
 	for topic := range r.health.paused {
 		to.paused |= topicBits([]string{topic})
 	}
-	to.floor.synced = to.floor.synced || r.synced.Load() > int64(modelSynced)
 }
 
 // loadClaim restores a claim that is under way, and its delivery.

@@ -46,9 +46,6 @@ type Relay struct {
 
 	dueNext time.Time // the prober's: no look for scheduled events before it
 
-	born   time.Time    // the zero of clock
-	synced atomic.Int64 // when, on clock, the newest of our synchronous commits began
-
 	health *health
 
 	undrained atomic.Int64 // events that the end of work left without an ack
@@ -169,9 +166,8 @@ func (r *Relay) start() error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("relay: this Relay runs already; make another one with New")
 	}
-	r.owner, r.lanes, r.born = uuid.New(), newLaneTable(), time.Now()
+	r.owner, r.lanes = uuid.New(), newLaneTable()
 	r.table.Store(r.lanes)
-	r.synced.Store(0)
 	r.health = newHealth(r.cfg.HoldAfter)
 	r.waiting.Store(0)
 	r.undrained.Store(0)
