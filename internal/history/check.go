@@ -19,7 +19,8 @@ type Allowed struct {
 	Unfinished bool
 	// Foreign: records without our headers, of other producers, are in the topics too.
 	Foreign bool
-	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention.
+	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention. A group may carry its offset
+	// of the old topic into the new one, past records that it never read: Kafka names both alike.
 	Gone map[string]bool
 	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the way, and
 	// what was held before goes to other partitions under the numbers that it had.

@@ -109,7 +109,7 @@ func (r *run) applied(consumer string, e *Event, s *eventState, at inboxState, b
 		switch {
 		case at.effects > 0:
 			say(EffectWithoutRow, "%s has an effect at %s, and no inbox row")
-		case s.records > 0 && !r.in.Allowed.Unfinished:
+		case s.records > 0 && !r.in.Allowed.Unfinished && !r.in.Allowed.Gone[e.Topic]:
 			say(Unapplied, "%s is in Kafka, and neither applied nor parked at %s")
 		}
 		return
