@@ -220,12 +220,15 @@ func (c *cast) logs(t *testing.T) map[string][]byte {
 	return all
 }
 
+// deadly are the beginnings of lines that nothing which is done to a player excuses.
+var deadly = []string{"panic:", "fatal error:", "WARNING: DATA RACE"}
+
 // panics are the first lines of what players wrote when they panicked: nothing that is done to them excuses that.
 func (c *cast) panics(t *testing.T) (all []string) {
 	t.Helper()
 	for name, log := range c.logs(t) {
 		for line := range bytes.Lines(log) {
-			if bytes.HasPrefix(line, []byte("panic:")) || bytes.HasPrefix(line, []byte("fatal error:")) {
+			if slices.ContainsFunc(deadly, func(s string) bool { return bytes.HasPrefix(line, []byte(s)) }) {
 				all = append(all, name+": "+string(bytes.TrimSpace(line)))
 			}
 		}
