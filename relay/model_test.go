@@ -63,7 +63,7 @@ func modelWorlds() []*modelWorld {
 		{name: "database crash, parked", keys: "AA", preload: 1, async: true, budget: modelBudget{dbCrash: 1, refuse: 1}},
 		{name: "database crash, held", keys: "AA", preload: 1, async: true, budget: modelBudget{dbCrash: 1, away: 1}},
 		{name: "hidden crash", keys: "AAB", preload: 1, async: true, hidden: true, rescans: true, budget: modelBudget{dbCrash: 2}},
-		{name: "failover", keys: "AA", preload: 1, standby: true, relays: 2, budget: modelBudget{failover: 1, expire: 1}},
+		{name: "failover", keys: "AA", standby: true, budget: modelBudget{failover: 1, expire: 1}},
 		{name: "failover behind a pooler", keys: "AA", preload: 1, standby: true, hidden: true, rescans: true, relays: 2, budget: modelBudget{failover: 1, expire: 1}},
 		{name: "failover, asynchronous", keys: "AA", preload: 1, lagging: true, budget: modelBudget{failover: 1}},
 		{name: "failover, floors", keys: "A", lagging: true, floors: true, rescans: true, budget: modelBudget{failover: 1}},
