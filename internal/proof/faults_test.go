@@ -75,7 +75,7 @@ func (c *cell) meet(t *testing.T, r role, w *way, settings string, wants map[fai
 	t.Helper()
 	before := c.done(t, "error")
 	p := c.ready(t, r, w, settings)
-	deadline := time.Now().Add(reachWithin / 2)
+	deadline := time.Now().Add(reachWithin * 5 / 6) // Await ends at a minute
 	pgtest.Await(t, "the faults of the "+string(r), func() (bool, error) {
 		now, missing := c.done(t, "error"), 0
 		for name, n := range wants {
