@@ -135,12 +135,14 @@ func payment(topic, account string, version int64) (event.Event, error) {
 	case n < 36:
 		e.Key = ""
 		refused(&e)
-	case n < 41: // with their keys, but only some: whoever is parked waits for a person
+	case n < 46: // with their keys, but only some: whoever is parked waits for a person
 		switch account {
 		case "account-0", "account-1":
 			e.Headers["kind"] = kindPoison
 		case "account-2", "account-3":
-			refused(&e)
+			if n < 41 {
+				refused(&e)
+			}
 		}
 	}
 	return e, err
