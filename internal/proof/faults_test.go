@@ -19,7 +19,8 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
 	total := map[failpoint.Name]int{}
-	for _, r := range []role{producer, operator, relaying, worker} {
+	// The operator begins a new numbering soon after its start, and the relay must not find that one.
+	for _, r := range []role{producer, worker, relaying, operator} {
 		c.faults(t, r, total)
 	}
 	c.finish(t)
