@@ -20,9 +20,13 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(PKG)
 	cd deploy && go test -count=1 ./...
+	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof)
 
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+
+models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
+	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every failpoint, and let a fault happen at each; without the race detector
 	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/proof
@@ -71,4 +75,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short proof guarantees lint soak fuzz vuln demo bench kafka clean bugs
+.PHONY: help test test-short models proof guarantees lint soak fuzz vuln demo bench kafka clean bugs

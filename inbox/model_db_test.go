@@ -1,3 +1,5 @@
+//go:build !race
+
 package inbox
 
 // The database of the model: a small copy of what the statements of queries*.go do, each a method named after its statement.

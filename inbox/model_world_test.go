@@ -1,3 +1,5 @@
+//go:build !race
+
 package inbox
 
 // releases emits what the releaser of process p can do next.

@@ -1,3 +1,5 @@
+//go:build !race
+
 package relay
 
 // args makes random parameters of a statement. They are what the relay gives it, and some that are beside the point.

@@ -1,3 +1,5 @@
+//go:build !race
+
 package relay
 
 // modelRules are bugs: each leaves out a rule of PROTOCOL.md that was found by model checking, or that tests have broken on

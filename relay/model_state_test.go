@@ -1,3 +1,5 @@
+//go:build !race
+
 package relay
 
 // The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by

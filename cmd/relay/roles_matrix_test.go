@@ -23,7 +23,7 @@ var may = map[string]map[string]string{
 		"inbox_parked_key": "SIUD", "inbox_parked": "SIUD", "inbox_progress": "SIUD", "inbox_audit": "SI",
 	},
 	// It owns inbox_message and its days: an owner may everything.
-	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "owner", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD"},
+	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "owner", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD", "inbox_parked": "s"},
 }
 
 // sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
