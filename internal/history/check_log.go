@@ -38,6 +38,10 @@ func (r *run) checkLog() {
 					r.counts.FirstAgain++
 				}
 				s.several = true
+				if rec.Epoch == first.Epoch && rec.Epoch != "" && !rec.Maybe && !first.Maybe {
+					r.found.add(Renumbered, one(rec.ID), "%s is number %d of lane %d at %s/%d offset %d, and number %d at offset %d",
+						rec.ID, first.Seq, first.Lane, rec.Topic, rec.Partition, first.Offset, rec.Seq, rec.Offset)
+				}
 			}
 			if rec.Partition != first.Partition && !r.in.Allowed.Grown[rec.Topic] {
 				r.found.add(KeyMoved, one(rec.ID), "%s is at %s/%d and %s/%d", rec.ID, first.Topic, first.Partition, rec.Topic, rec.Partition)

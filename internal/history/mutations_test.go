@@ -279,7 +279,24 @@ func logMutations() map[string]mutation {
 			}
 			b.Seq = a.Seq
 			return true
-		}, []Name{NumberReused}, []Name{SequenceWentBack}},
+		}, []Name{NumberReused}, []Name{SequenceWentBack, Renumbered}},
+		"renumbered": {func(x *mutant) bool {
+			r := pick(x, x.Dump.Records, nil)
+			if r == nil {
+				return false
+			}
+			again := *r
+			for i := range x.Dump.Records {
+				if o := &x.Dump.Records[i]; o.Lane == r.Lane {
+					again.Seq = max(again.Seq, o.Seq+1000)
+				}
+				if o := &x.Dump.Records[i]; o.Topic == r.Topic && o.Partition == r.Partition {
+					again.Offset = max(again.Offset, o.Offset+1)
+				}
+			}
+			x.Dump.Records = append(x.Dump.Records, again)
+			return true
+		}, []Name{Renumbered}, nil},
 		"number handed out twice": {func(x *mutant) bool {
 			p := pick(x, x.Histories[1].Entries, func(e *Entry) bool { return len(e.Sent) > 1 })
 			if p == nil {

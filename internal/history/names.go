@@ -29,6 +29,7 @@ const (
 	AppliedOutOfOrder    Name = "applied-out-of-order"
 	NumberReused         Name = "number-reused"
 	SequenceWentBack     Name = "sequence-went-back"
+	Renumbered           Name = "renumbered"
 	StaleIncarnation     Name = "stale-incarnation"
 	FenceShared          Name = "fence-shared"
 	FenceWentBack        Name = "fence-went-back"
@@ -82,6 +83,7 @@ func Kinds() []KindOf {
 		{AppliedOutOfOrder, "I4", "effects of a key are not in causal order"},
 		{NumberReused, "I5", "two events were sent under one number of a lane"},
 		{SequenceWentBack, "I5", "first occurrences of a lane's numbers went back in a partition"},
+		{Renumbered, "I5", "an event was sent again under another number of the same incarnation, and does not say that it may be there already"},
 		{StaleIncarnation, "I5", "an event first occurs under an old incarnation, behind a newer one"},
 		{FenceShared, "I5", "two relays took a lane under one fence"},
 		{FenceWentBack, "I5", "a lane's fence is lower than one under which it was taken"},
