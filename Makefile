@@ -34,6 +34,7 @@ proof: ## kill processes at every failpoint, and let a fault happen at each; wit
 guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
+	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/proof >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/guarantees docs/guarantees.md < "$$results"
 

@@ -336,11 +336,11 @@ func (v *modelVerdict) NotSent() bool { return v == modelUnsent }
 func (v *modelVerdict) MaybeWritten() bool { return v == modelMaybe }
 
 var (
-	modelUnknown = errors.New("outcome unknown")
-	modelUnsent  = &modelVerdict{code: "not sent"}
-	modelRefused = &modelVerdict{scope: scopeRecord, code: "refused"}
-	modelMaybe   = &modelVerdict{scope: scopeRecord, code: "refused after an answer was lost"}
-	modelTopic   = &modelVerdict{scope: scopeTopic, code: "topic refused"}
+	errModelUnknown = errors.New("outcome unknown")
+	modelUnsent     = &modelVerdict{code: "not sent"}
+	modelRefused    = &modelVerdict{scope: scopeRecord, code: "refused"}
+	modelMaybe      = &modelVerdict{scope: scopeRecord, code: "refused after an answer was lost"}
+	modelTopic      = &modelVerdict{scope: scopeTopic, code: "topic refused"}
 )
 
 // answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a later one
@@ -477,21 +477,21 @@ func (x *modelSteps) attempts(i int, at place, n int) {
 	for _, size := range sizes {
 		attempt(false, "acked", modelAnswer{n: size, written: true}, free)
 		if b.lostAck > 0 {
-			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: modelUnknown}, func(b *modelBudget) { b.lostAck-- })
+			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: errModelUnknown}, func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "no answer; it is under way still", modelAnswer{n: size, delayed: true, verdict: modelUnknown}, func(b *modelBudget) { b.delay-- })
+			attempt(true, "no answer; it is under way still", modelAnswer{n: size, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
 		}
 	}
 	if b.away > 0 {
 		spend := func(b *modelBudget) { b.away-- }
-		attempt(true, "does not answer for long: closed", modelAnswer{n: n, verdict: modelUnknown, close: true}, spend)
+		attempt(true, "does not answer for long: closed", modelAnswer{n: n, verdict: errModelUnknown, close: true}, spend)
 		if b.lostAck > 0 {
-			attempt(true, "written, and does not answer for long: closed", modelAnswer{n: n, written: true, verdict: modelUnknown, close: true},
+			attempt(true, "written, and does not answer for long: closed", modelAnswer{n: n, written: true, verdict: errModelUnknown, close: true},
 				func(b *modelBudget) { b.away--; b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "under way still, and does not answer for long: closed", modelAnswer{n: n, delayed: true, verdict: modelUnknown, close: true},
+			attempt(true, "under way still, and does not answer for long: closed", modelAnswer{n: n, delayed: true, verdict: errModelUnknown, close: true},
 				func(b *modelBudget) { b.away--; b.delay-- })
 		}
 	}
@@ -578,10 +578,10 @@ func (x *modelSteps) revives(i int) {
 		b := &x.s.budget
 		try(false, "acked", modelAnswer{n: 1, written: true}, func(*modelBudget) {})
 		if b.lostAck > 0 {
-			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: modelUnknown}, func(b *modelBudget) { b.lostAck-- })
+			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: errModelUnknown}, func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: modelUnknown}, func(b *modelBudget) { b.delay-- })
+			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
 		}
 		if b.refuse > 0 {
 			try(true, "refused", modelAnswer{then: modelRefused}, func(b *modelBudget) { b.refuse-- })

@@ -75,7 +75,7 @@ type row struct{ Rule, Says, Shown, Result string }
 // parseRow reads a line of the page; ok is false for what is no row of the table of rules.
 func parseRow(line string) (r row, ok bool) {
 	cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
-	if len(cells) != 4 || !strings.HasPrefix(line, "| P") {
+	if len(cells) != 4 || !strings.HasPrefix(line, "| P") && !strings.HasPrefix(line, "| I") {
 		return row{}, false
 	}
 	for i := range cells {

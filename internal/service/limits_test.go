@@ -52,7 +52,7 @@ func TestLimits(t *testing.T) {
 	}{
 		"silence":    {func(net.Conn) {}, "", 5 * time.Second},
 		"slow head":  {func(c net.Conn) { drip(c, request+"X: ") }, "", 5 * time.Second},
-		"slow body":  {func(c net.Conn) { drip(c, request+"Content-Length: 1000\r\n\r\n") }, "read 14 bytes", 15 * time.Second},
+		"slow body":  {func(c net.Conn) { drip(c, request+"Content-Length: 1000\r\n\r\n") }, "read 1", 15 * time.Second},
 		"idle after": {func(c net.Conn) { _, _ = io.WriteString(c, request+"\r\n") }, "read 0 bytes", time.Minute},
 		"large head": {func(c net.Conn) { _, _ = io.WriteString(c, request+"X: "+strings.Repeat("x", 80<<10)+"\r\n\r\n") }, "431", 5 * time.Second},
 	} {

@@ -52,24 +52,9 @@ func (x *scene) audit() (end func()) {
 	}
 }
 
-// report is what a run says of itself, a line of JSON.
-type report struct {
-	Seed     uint64         `json:"seed"`
-	Duration string         `json:"duration"`
-	Brokers  int            `json:"brokers"`
-	Faults   map[string]int `json:"faults"`
-	NotMade  []string       `json:"not_made"`
-	Unwell   []string       `json:"unwell"`
-	Lives    int            `json:"lives"`
-	Crashes  []string       `json:"ended_by_themselves"`
-	Kills    map[string]int `json:"kills_at_failpoints"`
-
-	Verdict history.Verdict `json:"verdict"`
-}
-
 // judge has everything checked and tells the verdict.
 func (x *scene) judge(m *made, unwell []string) {
-	r := report{
+	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed, Lives: x.cast.lives,
 		Unwell: slices.Concat(unwell, m.stuck), Crashes: x.cast.crashes, Kills: x.cast.kills(),
 	}
@@ -84,7 +69,7 @@ func (x *scene) judge(m *made, unwell []string) {
 		x.t.Errorf("the histories: %v", err)
 	}
 	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
-	x.t.Log(r.text())
+	x.t.Log(told(r))
 	if !r.Verdict.OK() {
 		x.t.Errorf("violations, seed %d", x.seed)
 	}
@@ -110,7 +95,7 @@ func (x *scene) leaks() {
 	}
 }
 
-func (r report) text() string {
+func told(r Report) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\nfault\tmade\n")
@@ -132,7 +117,7 @@ func (r report) text() string {
 }
 
 // write appends the report to the file that was asked for.
-func (x *scene) write(r report) {
+func (x *scene) write(r Report) {
 	name := os.Getenv(envReport)
 	if name == "" {
 		return

@@ -198,5 +198,3 @@ func (x *scene) note(e history.Entry) int64 {
 	}
 	return n
 }
-
-func (x *scene) file(name string) string { return filepath.Join(x.dir, name) }
