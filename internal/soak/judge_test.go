@@ -69,6 +69,7 @@ func (x *scene) judge(m *made, unwell []string) {
 		x.t.Errorf("the histories: %v", err)
 	}
 	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
+	x.leaks(&r.Verdict)
 	x.t.Log(told(r))
 	if !r.Verdict.OK() {
 		x.t.Errorf("violations, seed %d", x.seed)
@@ -79,19 +80,17 @@ func (x *scene) judge(m *made, unwell []string) {
 	for _, panicked := range x.cast.panics(x.t) {
 		x.t.Errorf("seed %d: %s", x.seed, panicked)
 	}
-	x.leaks()
 	x.write(r)
 }
 
 // leaks looks for secrets in what players and servers wrote (I10).
-func (x *scene) leaks() {
+func (x *scene) leaks(into *history.Verdict) {
 	for name, log := range x.cast.logs(x.t) {
 		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{players.Canary, players.CanaryPassword})
 		if err != nil {
 			x.t.Error(err)
-		} else if v != nil {
-			x.t.Errorf("I10: %s: %d times, first %s", v.Name, v.Count, v.Examples[0].What)
 		}
+		into.Add(v)
 	}
 }
 
