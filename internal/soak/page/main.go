@@ -71,8 +71,14 @@ var columns = []struct {
 	title      string
 	invariants []string
 }{
-	{"lost (I1)", []string{"I1"}}, {"phantom (I2)", []string{"I2"}}, {"second effects (I3)", []string{"I3"}}, {"inversions (I4)", []string{"I4"}},
-	{"stale writes (I5)", []string{"I5"}}, {"offsets too far (I7)", []string{"I7"}}, {"stuck (I8)", []string{"I8"}}, {"removed (I9)", []string{"I9"}},
+	{"lost (I1)", []string{"I1"}},
+	{"phantom (I2)", []string{"I2"}},
+	{"second effects (I3)", []string{"I3"}},
+	{"inversions (I4)", []string{"I4"}},
+	{"stale writes (I5)", []string{"I5"}},
+	{"offsets too far (I7)", []string{"I7"}},
+	{"stuck (I8)", []string{"I8"}},
+	{"removed (I9)", []string{"I9"}},
 	{"leaked (I10)", []string{"I10"}},
 }
 
