@@ -10,6 +10,8 @@ import (
 // TempDir makes a directory for a child's data, and first removes those that killed tests left behind.
 // A lock file, held while the process lives, tells the two apart. The caller calls remove when the child is gone.
 func TempDir(name string) (dir string, remove func(), err error) {
+	// A sweep of another process must not meet a lock file that is made and not yet locked.
+	defer guard()()
 	sweep(name)
 	dir, err = os.MkdirTemp("", "effectonce-"+name+"-")
 	if err != nil {

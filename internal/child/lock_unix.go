@@ -4,6 +4,7 @@ package child
 
 import (
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -17,4 +18,15 @@ func lock(path string) (unlock func(), ok bool) {
 		return nil, false
 	}
 	return func() { _ = f.Close() }, true
+}
+
+// guard waits until no other process of this machine makes or sweeps directories, and keeps them waiting until it is left.
+// Another user's file cannot be opened: then there is no guard, and none is needed, for neither can the directories be.
+func guard() (leave func()) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "effectonce.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return func() {}
+	}
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	return func() { _ = f.Close() }
 }
