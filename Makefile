@@ -8,6 +8,8 @@ SHELL := /bin/bash
 TOOL := go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/teststack --
+# They begin first, so that nothing waits for them alone in the end.
+LONGEST := ./relay ./cmd/relay ./internal/soak
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= ./...
 RUN ?= .
@@ -18,7 +20,7 @@ help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
-	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(PKG)
+	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
 	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof)
 
@@ -57,9 +59,9 @@ soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); th
 	cd internal/soak && EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
 		EFFECTONCE_SOAK_BROKERS=$(BROKERS) $(SOAK_BINARY) -test.run 'TestSoak$$' -test.v -test.timeout 0
 
-fuzz: ## every fuzz target for FUZZTIME (30s), two at a time
+fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
-	$(STACK) xargs -P 2 -L 1 tools/fuzz.sh $(FUZZTIME)
+	$(STACK) xargs -P 5 -L 1 tools/fuzz.sh $(FUZZTIME)
 
 vuln: ## known vulnerabilities in what is built here; one line where their database cannot be reached
 	@tools/vuln.sh
