@@ -8,9 +8,11 @@ import (
 	"github.com/effectonce/effectonce/internal/child"
 )
 
-// TestTempDir: directories that are made at the same time are not taken for what killed processes left behind.
+// TestTempDir: directories that are made at the same time are not taken for what killed processes left behind,
+// and nothing of them stays.
 func TestTempDir(t *testing.T) {
-	t.Parallel()
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -28,4 +30,7 @@ func TestTempDir(t *testing.T) {
 		})
 	}
 	all.Wait()
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
