@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"testing"
 )
 
@@ -61,5 +62,52 @@ func TestPayloads(t *testing.T) {
 		if len(a[i]) != payloadSize || !bytes.Equal(a[i], b[i]) || bytes.ContainsRune(a[i], '\n') {
 			t.Fatalf("payload %d has %d bytes, differs between processes, or breaks the line: %s", i, len(a[i]), a[i])
 		}
+	}
+}
+
+// A goal that nothing was measured for is not met, whichever way it looks.
+func TestGoals(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		all    []float64
+		atMost bool
+		want   bool
+	}{
+		{nil, false, false},
+		{nil, true, false},
+		{[]float64{1}, false, false},
+		{[]float64{1}, true, true},
+		{[]float64{3}, false, true},
+		{[]float64{3}, true, false},
+		{[]float64{2}, false, true},
+		{[]float64{2}, true, true},
+	} {
+		r := report{out: io.Discard}
+		r.judge(goal{Want: 2, AtMost: c.atMost}, c.all)
+		if r.goals[0].Met != c.want {
+			t.Errorf("%v, at most: %v: met is %v", c.all, c.atMost, r.goals[0].Met)
+		}
+	}
+}
+
+// Every case can be named, several at once, and -quick lowers only what no flag has set.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range cases() {
+		if o, err := parse([]string{"-only", c.name}); err != nil || len(o.chosen()) != 1 {
+			t.Errorf("-only %s: %d cases, %v", c.name, len(o.chosen()), err)
+		}
+	}
+	for _, bad := range []string{"relais", "relay,relay", "relay,", "relay;inbox"} {
+		if _, err := parse([]string{"-only", bad}); err == nil {
+			t.Errorf("-only %s is taken", bad)
+		}
+	}
+	o, err := parse([]string{"-quick", "-events", "77"})
+	if err != nil || o.events != 77 || o.repeats != 1 {
+		t.Errorf("-quick -events 77: %d events, %d repeats, %v", o.events, o.repeats, err)
+	}
+	if all, err := parse([]string{"-all"}); err != nil || len(all.chosen()) != len(cases()) {
+		t.Errorf("-all: %d of %d cases, %v", len(all.chosen()), len(cases()), err)
 	}
 }

@@ -2,8 +2,10 @@
 // run and on one machine: a throwaway Postgres with fsync on, a real Kafka, the same bytes. Absolute figures move from
 // machine to machine and from run to run; the ratios are what it is for.
 //
-//	go run .                    every case, five repeats
-//	go run . -only relay        one case: relay, inbox, memory, hold or snapshot
+//	go run .                    the cases that take no more than minutes, five repeats
+//	go run . -all               every case
+//	go run . -only relay,inbox  some cases; -h names them
+//	go run . -quick             small numbers: does it work? Its figures are worth nothing
 //	go run . -tune              look for ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
 package main
@@ -32,7 +34,7 @@ type options struct {
 	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
-	tune, memory              bool
+	all, quick, tune          bool
 	json, profile             string
 }
 
@@ -58,7 +60,9 @@ func main() {
 func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.only, "only", "", "one case: relay, inbox, memory, hold or snapshot")
+	f.StringVar(&o.only, "only", "", "some cases, with commas between them: "+caseNames())
+	f.BoolVar(&o.all, "all", false, "every case, those of many minutes too")
+	f.BoolVar(&o.quick, "quick", false, "one repeat of small numbers, to see that everything works; other flags still count")
 	f.IntVar(&o.repeats, "repeats", 5, "how often the alternatives of a case take turns, after a warm-up turn")
 	f.IntVar(&o.events, "events", 300_000, "events of 512 bytes in a drain")
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
@@ -70,7 +74,6 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.producer.LingerMS, "producer-linger", 5, "ProducerPerformance's linger.ms")
 	f.StringVar(&o.producer.Compression, "producer-compression", "snappy", "ProducerPerformance's compression.type")
 	f.BoolVar(&o.tune, "tune", false, "try ProducerPerformance's settings first, and use the best")
-	f.BoolVar(&o.memory, "memory", false, "the memory case too: it takes minutes")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
 	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only when it is named by -only")
@@ -79,25 +82,84 @@ func parse(args []string) (options, error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
+	if o.quick {
+		o.small(f)
+	}
 	switch {
 	case f.NArg() > 0:
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
-	case o.only != "" && !slices.Contains(strings.Split(caseNames, ", "), o.only):
-		return o, fmt.Errorf("no case %q: one of %s", o.only, caseNames)
+	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
+		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1:
 		return o, fmt.Errorf("-repeats and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
 	}
 	return o, nil
 }
 
-const caseNames = "relay, inbox, memory, hold, snapshot"
+// small lowers what was not set by a flag of its own.
+func (o *options) small(f *flag.FlagSet) {
+	set := map[string]bool{}
+	f.Visit(func(one *flag.Flag) { set[one.Name] = true })
+	for name, v := range map[string]struct {
+		number *int
+		small  int
+	}{
+		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000}, "memory-large": {&o.memoryLarge, 20},
+		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
+	} {
+		if !set[name] {
+			*v.number = v.small
+		}
+	}
+	if !set["snapshot"] {
+		o.snapshot = 20 * time.Second
+	}
+}
+
+// measureCase is one case: its name for -only, whether it runs when none is named, and what it needs.
+type measureCase struct {
+	name         string
+	unasked      bool // runs without being named; the others take many minutes
+	withoutKafka bool // needs no Kafka
+	run          func(context.Context, *stack, options, *report) error
+}
+
+// cases in the order in which they run.
+func cases() []measureCase {
+	return []measureCase{
+		{name: "relay", unasked: true, run: relayCase},
+		{name: "inbox", unasked: true, withoutKafka: true, run: inboxCase},
+		{name: "memory", run: memoryCase},
+		{name: "hold", unasked: true, run: holdCase},
+		{name: "snapshot", run: snapshotCase},
+	}
+}
+
+func caseNames() string {
+	var names []string
+	for _, c := range cases() {
+		names = append(names, c.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// chosen are the cases that the flags ask for.
+func (o options) chosen() (out []measureCase) {
+	for _, c := range cases() {
+		if slices.Contains(strings.Split(o.only, ","), c.name) || o.only == "" && (c.unasked || o.all) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
 
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {
 		return err
 	}
-	s, err := start(ctx, o.only != "inbox")
+	chosen := o.chosen()
+	s, err := start(ctx, slices.ContainsFunc(chosen, func(c measureCase) bool { return !c.withoutKafka }))
 	if err != nil {
 		return err
 	}
@@ -112,20 +174,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	rep.about(about)
-	for _, c := range []struct {
-		name string
-		on   bool
-		run  func(context.Context, *stack, options, *report) error
-	}{
-		{"relay", o.only == "" || o.only == "relay", relayCase},
-		{"inbox", o.only == "" || o.only == "inbox", inboxCase},
-		{"memory", o.memory || o.only == "memory", memoryCase},
-		{"hold", o.only == "" || o.only == "hold", holdCase},
-		{"snapshot", o.only == "snapshot", snapshotCase},
-	} {
-		if !c.on {
-			continue
-		}
+	for _, c := range chosen {
 		if err := c.run(ctx, s, o, rep); err != nil {
 			return fmt.Errorf("case %s: %w", c.name, err)
 		}

@@ -28,9 +28,11 @@ type figure struct {
 	Claim       float64 `json:"claim_s,omitempty"`
 	Publish     float64 `json:"publish_s,omitempty"`
 	Settle      float64 `json:"settle_s,omitempty"`
+	P50         float64 `json:"p50_ms,omitempty"` // latency, milliseconds
+	P99         float64 `json:"p99_ms,omitempty"`
 }
 
-// goal compares the median of a ratio, or of a rate, with what was promised.
+// goal compares the median of a ratio, of a rate or of a time with what was promised.
 type goal struct {
 	Case   string  `json:"case"`
 	What   string  `json:"goal"`
@@ -38,6 +40,7 @@ type goal struct {
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 	Want   float64 `json:"want"`
+	AtMost bool    `json:"at_most,omitempty"` // smaller is better
 	Met    bool    `json:"met"`
 }
 
@@ -120,10 +123,24 @@ func (r *report) atLeast(of, name string, want float64) {
 	r.goal(of, name+", events/s", want, slices.Collect(maps.Values(r.rates(of, name))))
 }
 
+// atMost notes values that were promised to stay below want.
+func (r *report) atMost(of, what string, want float64, all []float64) {
+	r.judge(goal{Case: of, What: what, Want: want, AtMost: true}, all)
+}
+
 func (r *report) goal(of, what string, want float64, all []float64) {
-	g := goal{Case: of, What: what, Want: want}
+	r.judge(goal{Case: of, What: what, Want: want}, all)
+}
+
+func (r *report) judge(g goal, all []float64) {
 	g.Median, g.Min, g.Max = spread(all)
-	g.Met = g.Median >= want
+	switch {
+	case len(all) == 0: // nothing was measured
+	case g.AtMost:
+		g.Met = g.Median <= g.Want
+	default:
+		g.Met = g.Median >= g.Want
+	}
 	r.goals = append(r.goals, g)
 	r.line(g)
 }
@@ -133,7 +150,7 @@ func (r *report) table(name string) {
 	r.say("\n%s: %s", name, r.notes[name])
 	w := tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tclaim : publish : settle")
+	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : publish : settle")
 	for _, n := range r.names(name) {
 		pick := func(get func(figure) float64) []float64 {
 			var out []float64
@@ -150,10 +167,11 @@ func (r *report) table(name string) {
 		if claim := mid(func(f figure) float64 { return f.Claim }); claim > 0 {
 			phases = fmt.Sprintf("%.2f : %.2f : %.2f s", claim, mid(func(f figure) float64 { return f.Publish }), mid(func(f figure) float64 { return f.Settle }))
 		}
-		row("%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s", n, rate, low, high,
+		row("%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n, rate, low, high,
 			some(mid(func(f figure) float64 { return float64(f.PeakKiB) / 1024 })), some(mid(func(f figure) float64 { return f.CPU })),
 			some(mid(func(f figure) float64 { return f.PostgresCPU })), some(mid(func(f figure) float64 { return f.KafkaCPU })),
-			some(mid(func(f figure) float64 { return f.WALBytes })), phases)
+			some(mid(func(f figure) float64 { return f.WALBytes })), some(mid(func(f figure) float64 { return f.P50 })),
+			some(mid(func(f figure) float64 { return f.P99 })), phases)
 	}
 	_ = w.Flush()
 	w = tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
@@ -163,7 +181,11 @@ func (r *report) table(name string) {
 			if !g.Met {
 				met = "NOT MET"
 			}
-			row("%s\t%.2f (%.2f to %.2f)\tgoal %v\t%s", g.What, g.Median, g.Min, g.Max, g.Want, met)
+			sign := ">="
+			if g.AtMost {
+				sign = "<="
+			}
+			row("%s\t%.2f (%.2f to %.2f)\tgoal %s %v\t%s", g.What, g.Median, g.Min, g.Max, sign, g.Want, met)
 		}
 	}
 	_ = w.Flush()
