@@ -197,7 +197,7 @@ func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, event
 		b.Queue(in.sql.quarantine, quarantine.args(in.consumer)...).Query(func(rows pgx.Rows) error {
 			return a.listed(rows, events)
 		})
-		b.Queue(in.sql.unquarantine, in.consumer, uuidArray(quarantine.uuids())).Query(func(rows pgx.Rows) error {
+		b.Queue(in.sql.unquarantine, in.consumer, quarantine.ids).Query(func(rows pgx.Rows) error {
 			return a.unlisted(rows, events)
 		})
 	}

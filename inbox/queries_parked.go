@@ -53,7 +53,7 @@ returning message_id`
 
 // Behind it, for what another transaction decided while the statement above waited for the row that it took off the list.
 const sqlUnquarantine = `-- inbox: take back from quarantine
-delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text::uuid[]) and p.kind = 'quarantined'
+delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text[]::uuid[]) and p.kind = 'quarantined'
 	and (exists (select from {schema}inbox_message m where m.consumer_name = $1::text and m.message_id = p.message_id)
 		or exists (select from {schema}inbox_message_any a where a.consumer_name = $1::text and a.message_id = p.message_id))
 returning p.message_id`

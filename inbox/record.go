@@ -146,14 +146,6 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attem
 	r.millis = append(r.millis, e.Time.UnixMilli())
 }
 
-func (r *rows) uuids() []uuid.UUID {
-	list := make([]uuid.UUID, len(r.ids))
-	for i, id := range r.ids {
-		list[i] = uuid.MustParse(id)
-	}
-	return list
-}
-
 func (r *rows) args(consumer string) []any {
 	return []any{
 		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys, r.values,
