@@ -14,7 +14,6 @@ LONGEST := ./relay ./cmd/relay ./internal/soak
 PKG ?= ./...
 RUN ?= .
 FUZZTIME ?= 30s
-SOAK_BINARY ?= /tmp/effectonce-soak.test
 
 help: ## print this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,9 +54,8 @@ bugs: ## the gate on the tests: switch on each seeded bug and see it found, by n
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3
-	go test -c -tags failpoints -o $(SOAK_BINARY) ./internal/soak
-	cd internal/soak && EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) \
-		EFFECTONCE_SOAK_BROKERS=$(BROKERS) $(SOAK_BINARY) -test.run 'TestSoak$$' -test.v -test.timeout 0
+	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) \
+		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \
