@@ -60,6 +60,7 @@ func (r *Rejection) RefusalCode() string {
 // Unwrap returns the broker's error.
 func (r *Rejection) Unwrap() error { return r.Err }
 
+// Error says what was refused and why.
 func (r *Rejection) Error() string {
 	return fmt.Sprintf("publisher: topic %s refuses this %s: %v", r.Topic, r.scope, r.Err)
 }
@@ -77,6 +78,7 @@ func (e *PartitionsChangedError) Rejected() bool { return true }
 // Scope is ScopeTopic.
 func (e *PartitionsChangedError) Scope() string { return ScopeTopic }
 
+// Error names both counts and what an operator does about them.
 func (e *PartitionsChangedError) Error() string {
 	return fmt.Sprintf("publisher: topic %s has %d partitions and is pinned to %d: a changed count moves keys to other partitions; "+
 		"let everything published so far be consumed, then run `relay topics accept`", e.Topic, e.Found, e.Pinned)

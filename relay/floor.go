@@ -159,8 +159,8 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 }
 
 // rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a settle
-// back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where nothing can be. What is there all the same is published, for the lane begins at
-// zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
+// back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where
+// nothing can be. What is there all the same is published, for the lane begins at zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session) error {
 	if err := s.open(ctx); err != nil { // a new connection puts the floors at zero: they must not be read before that
 		return err

@@ -28,6 +28,7 @@ type BehindError struct {
 	Offset    int64
 }
 
+// Error says what went back, and what to do.
 func (e *BehindError) Error() string {
 	if e.Newer {
 		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in numbering %s, which is newer than the outbox's own. "+

@@ -231,7 +231,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	}
 	all, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
 	if err := set.sending(); err != nil {
-		return nil, err
+		return settled, err
 	}
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)

@@ -71,8 +71,8 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 //
 // It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
 // them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. What is
-// held goes first, in its order, whichever partition it was held for. It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice
-// within 30 s.
+// held goes first, in its order, whichever partition it was held for. It fails with ErrNoTopic for a topic that was never
+// published to: its first count needs nobody's consent. Relays notice within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
