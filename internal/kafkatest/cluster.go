@@ -36,8 +36,17 @@ func NewCluster(t testing.TB, brokers int) *Cluster {
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	t.Cleanup(c.close)
+	t.Cleanup(c.Close)
 	return c
+}
+
+// Standalone starts a cluster for callers that are no test. The caller closes it.
+func Standalone(brokers int) (*Cluster, error) {
+	libs, err := Libs()
+	if err != nil {
+		return nil, err
+	}
+	return startCluster(libs, brokers, nil)
 }
 
 // Brokers returns all addresses, also of brokers that are down. They stay the same over restarts.
@@ -100,7 +109,8 @@ func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
 	}
 }
 
-func (c *Cluster) close() {
+// Close ends the brokers and removes their data.
+func (c *Cluster) Close() {
 	for _, n := range c.nodes {
 		n.stop(syscall.SIGKILL) // its data goes too, so nothing is worth an orderly end
 	}
@@ -145,7 +155,7 @@ func tryCluster(libs string, brokers int, secure func(n *node) error) (*Cluster,
 		voters = c.nodes[:3]
 	}
 	if err := c.boot(voters); err != nil {
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	return c, nil

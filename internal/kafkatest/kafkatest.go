@@ -89,7 +89,7 @@ func Shared() (brokers []string, fake bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		shared.brokers, shared.fake, shared.stop = c.Brokers(), false, c.close
+		shared.brokers, shared.fake, shared.stop = c.Brokers(), false, c.Close
 		return shared.brokers, false, nil
 	}
 	if os.Getenv(EnvRequire) == "1" {

@@ -55,7 +55,7 @@ func NewSecure(t testing.TB) *Secure {
 	if s.Cluster, err = startCluster(libs, 1, s.prepare); err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	s.SASL, s.MTLS = s.nodes[0].secure.sasl, s.nodes[0].secure.mtls
 	return s
 }
