@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,7 +30,7 @@ const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
 // with no database behind it, "hold" drains beside a partition that may be dead, and "steady" keeps up
-// with a producer there.
+// with a producer there. "append" and "worker" are the ends of the chain case.
 type job struct {
 	Kind        string
 	URL         string
@@ -41,6 +42,8 @@ type job struct {
 	Compression string
 	Profile     string
 	Dead        bool // hold: one partition does not answer
+	PayloadSize int  // publish: bytes of a payload
+	Mark        int  // relay: say when each so many events were settled; 0: not at all
 }
 
 // answer is what a child measured. Claim, publish and settle are sums over the pumps.
@@ -49,9 +52,11 @@ type answer struct {
 	CPU                    float64 // seconds, of the child
 	PeakKiB                int64   // VmHWM; 0 where there is no /proc
 	Claims                 int
-	Claim, Publish, Settle float64 // seconds
-	SentBytes              int64   // of record batches, as they travelled
-	Others                 int     // hold: events of the other partitions
+	Claim, Publish, Settle float64   // seconds
+	SentBytes              int64     // of record batches, as they travelled
+	Others                 int       // hold: events of the other partitions
+	Marks                  []float64 // seconds after the start, for each job.Mark events
+	Ended                  time.Time // worker: when the last payment was in the ledger
 }
 
 // child runs a job in a process of its own.
@@ -87,6 +92,10 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = holdChild
 	case "steady":
 		work = steadyChild
+	case "append":
+		work = appendChild
+	case "worker":
+		work = workerChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)
@@ -141,7 +150,11 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			a.Settle += took.Seconds()
-			if settled += n; settled >= j.Events && a.Seconds == 0 {
+			settled += n
+			for j.Mark > 0 && settled >= (len(a.Marks)+1)*j.Mark {
+				a.Marks = append(a.Marks, since(started))
+			}
+			if settled >= j.Events && a.Seconds == 0 {
 				a.Seconds = since(started)
 				cancel()
 			}
@@ -160,9 +173,13 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 	return a, nil
 }
 
+// claimBytes is the relay's bound on the payloads of a claim, by default.
+const claimBytes = 16 << 20
+
 // publishAll calls Publish from as many goroutines as the relay has pumps, with as many events a call as it claims.
 func publishAll(ctx context.Context, j job) (a answer, err error) {
-	const perCall = 4000
+	size := cmp.Or(j.PayloadSize, payloadSize)
+	perCall := min(4000, max(1, claimBytes/size))
 	var sent atomic.Int64
 	to, err := newPublisher(j, &sent)
 	if err != nil {
@@ -174,7 +191,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 		callers = 2
 	}
 	sets := make([][]event.Event, callers)
-	payload := payloads(distinct)
+	payload := payloadsOf(distinct, size)
 	for c := range sets {
 		sets[c] = events(j.Topic, perCall, payload)
 		for i := range sets[c] {
@@ -191,7 +208,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 	for _, set := range sets {
 		wg.Go(func() {
 			for {
-				n := int(min(perCall, left.Add(-perCall)+perCall))
+				n := int(min(int64(perCall), left.Add(-int64(perCall))+int64(perCall)))
 				if n <= 0 {
 					return
 				}

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +25,12 @@ const (
 )
 
 // payloads makes JSON of 512 bytes that compresses as business data does. The seed is fixed: every process has the same.
-func payloads(n int) [][]byte {
+func payloads(n int) [][]byte { return payloadsOf(n, payloadSize) }
+
+// payloadsOf makes at most n of another size: fewer of large ones, and of those below 150 bytes only the beginning.
+func payloadsOf(n, size int) [][]byte {
+	const most = 32 << 20 // all together
+	n = min(n, max(most/size, 1))
 	rng := rand.New(rand.NewPCG(3, 4))
 	words := []string{"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer", "monthly", "customer"}
 	out := make([][]byte, n)
@@ -31,10 +38,10 @@ func payloads(n int) [][]byte {
 		var b bytes.Buffer
 		fmt.Fprintf(&b, `{"payment_id":"%016x%016x","account_id":"acc-%d","amount":%d,"currency":"EUR","note":"`,
 			rng.Uint64(), rng.Uint64(), rng.IntN(keys), rng.IntN(1_000_000))
-		for b.Len() < payloadSize-2 {
+		for b.Len() < size-2 {
 			fmt.Fprintf(&b, "%s %x ", words[rng.IntN(len(words))], rng.Uint32())
 		}
-		b.Truncate(payloadSize - 2)
+		b.Truncate(size - 2)
 		b.WriteString(`"}`)
 		out[i] = b.Bytes()
 	}
@@ -62,21 +69,67 @@ func (s *stack) payloadFile(payload [][]byte) (string, error) {
 // fill empties the outbox and appends n events to it as producers do, then vacuums. The checkpoint comes first: after it,
 // the first change of a page writes the whole page to the log, and a relay that follows its producers does not meet that.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
+	return s.fillAs(ctx, filling{topic: topic, n: n, payload: payload})
+}
+
+// filling says how an outbox is filled.
+type filling struct {
+	topic   string
+	n       int
+	payload [][]byte
+	keys    []string // nil: one of 100,000 for each event
+	callers int      // of Append, at a time; 0: one
+	aged    bool     // a checkpoint comes after it, as it does while a backlog grows for minutes
+	pinned  bool     // a snapshot is open during the drain
+}
+
+func (s *stack) fillAs(ctx context.Context, f filling) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryCheckpoint); err != nil {
 		return err
 	}
 	const chunk = 64 << 20
-	per := min(max(chunk/len(payload[0]), 1), 10_000)
+	per := min(max(chunk/len(f.payload[0]), 1), 10_000)
 	app := outbox.Appender{MaxPayload: -1}
-	for left := n; left > 0; left -= per {
-		err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-			return app.Append(ctx, tx, events(topic, min(per, left), payload)...)
-		})
-		if err != nil {
-			return fmt.Errorf("append: %w", err)
+	err := inParallel(ctx, max(f.callers, 1), f.n, per, func(ctx context.Context, n int) error {
+		all := events(f.topic, n, f.payload)
+		for i := range all {
+			if f.keys != nil {
+				all[i].Key = f.keys[rand.IntN(len(f.keys))]
+			}
 		}
+		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return app.Append(ctx, tx, all...) })
+	})
+	if err != nil {
+		return fmt.Errorf("append: %w", err)
 	}
-	return s.exec(ctx, queryVacuumOutbox)
+	if err := s.exec(ctx, queryVacuumOutbox); err != nil || !f.aged {
+		return err
+	}
+	return s.exec(ctx, queryCheckpoint)
+}
+
+// inParallel divides n into parts of at most per, and has callers at a time do them. The first error ends it.
+func inParallel(ctx context.Context, callers, n, per int, do func(ctx context.Context, n int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var begun atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				from := int(begun.Add(int64(per))) - per
+				if from >= n {
+					return
+				}
+				if err := do(ctx, min(per, n-from)); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
 }
 
 func (s *stack) exec(ctx context.Context, queries ...string) error {

@@ -31,6 +31,10 @@ type options struct {
 	memoryEvents, memoryLarge int
 	snapshot                  time.Duration
 	inboxBatched, inboxSingle int
+	backlog, backlogSmall     int
+	claims                    int
+	claimsSlice               time.Duration
+	history, chain            int
 	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
@@ -77,6 +81,12 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
 	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only when it is named by -only")
+	f.IntVar(&o.backlog, "backlog", 10_000_000, "events in the large backlog of the growth case")
+	f.IntVar(&o.backlogSmall, "backlog-small", 100_000, "events in its small backlog")
+	f.IntVar(&o.claims, "claims", 180_000, "claims between the slices of the claims case")
+	f.DurationVar(&o.claimsSlice, "claims-slice", 5*time.Second, "how long a slice of it takes")
+	f.IntVar(&o.history, "history", 50_000_000, "rows of history in the history case")
+	f.IntVar(&o.chain, "chain", 300_000, "payments in the chain case")
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
 	f.StringVar(&o.profile, "cpuprofile", "", "write the CPU profile of the last relay that drains here")
 	if err := f.Parse(args); err != nil {
@@ -90,8 +100,11 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
 	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
-	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1:
-		return o, fmt.Errorf("-repeats and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
+	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1 ||
+		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.snapshot <= 0 || o.claimsSlice <= 0:
+		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
+	case o.history < historyDays:
+		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
 	}
 	return o, nil
 }
@@ -106,13 +119,18 @@ func (o *options) small(f *flag.FlagSet) {
 	}{
 		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000}, "memory-large": {&o.memoryLarge, 20},
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
+		"backlog": {&o.backlog, 50_000}, "backlog-small": {&o.backlogSmall, 5000}, "claims": {&o.claims, 1000},
+		"history": {&o.history, 500_000}, "chain": {&o.chain, 5000},
 	} {
 		if !set[name] {
 			*v.number = v.small
 		}
 	}
 	if !set["snapshot"] {
-		o.snapshot = 20 * time.Second
+		o.snapshot = 8 * time.Second
+	}
+	if !set["claims-slice"] {
+		o.claimsSlice = time.Second
 	}
 }
 
@@ -132,6 +150,12 @@ func cases() []measureCase {
 		{name: "memory", run: memoryCase},
 		{name: "hold", unasked: true, run: holdCase},
 		{name: "snapshot", run: snapshotCase},
+		{name: "growth", run: growthCase},
+		{name: "shapes", run: shapesCase},
+		{name: "claims", run: claimsCase},
+		{name: "history", withoutKafka: true, run: historyCase},
+		{name: "chain", run: chainCase},
+		{name: "brokers", withoutKafka: true, run: brokersCase},
 	}
 }
 

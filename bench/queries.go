@@ -34,7 +34,8 @@ select relname, heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blk
 from pg_statio_user_tables where relname like 'outbox%' or relname = 'relay_member'`
 
 const queryDead = `-- bench: dead
-select n_dead_tup from pg_stat_user_tables where relname = 'outbox_event'`
+select coalesce(sum(n_dead_tup) filter (where relname = 'outbox_claim'), 0)::bigint, coalesce(sum(n_dead_tup) filter (where relname = 'outbox_event'), 0)::bigint
+from pg_stat_user_tables`
 
 const queryWAL = `-- bench: wal
 select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`
@@ -64,3 +65,49 @@ insert into ledger (entry_type, source_payment_id, amount) select 'credit', unne
 // What a service writes by hand: the message's row, and nothing else when it is there already.
 const queryPlainInbox = `-- bench: plain inbox
 insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on conflict do nothing`
+
+// The first key of those that fall into each lane.
+const queryKeyPerLane = `-- bench: key per lane
+select distinct on (lane) key
+from (select 'acc-' || n as key, n, hashtextextended(('acc-' || n) collate "C", 0) & 31 as lane from generate_series(0, 9999) n) k
+order by lane, n`
+
+// Another inbox beside the first, in a schema of its own, which goes with everything in it.
+const queryDropBare = `-- bench: drop bare
+drop schema if exists bare cascade`
+
+// The oldest days of the default window. The consumer has to have begun before them, or their ids would be of no day.
+const queryOldDays = `-- bench: old days
+with long_since as (update inbox_consumer set floor = floor - 30)
+select to_char(d, 'YYYYMMDD'), (extract(epoch from d) * 1000)::bigint
+from generate_series(0, $1 - 1) n, lateral (select (clock_timestamp() at time zone 'utc')::date - 14 + n) as t (d)
+order by d`
+
+// {day} is eight digits, {from} and {to} the lowest ids of the day and of the next.
+const queryLeaveDay = `-- bench: leave day
+alter table inbox_message detach partition inbox_message_{day};
+alter table inbox_message_{day} drop constraint inbox_message_{day}_pkey`
+
+// Frozen rows need no vacuum; Postgres takes that only for a table that the same transaction has truncated.
+const queryTruncateDay = `-- bench: truncate day
+truncate inbox_message_{day}`
+
+const queryCopyDay = `-- bench: copy day
+copy inbox_message_{day} (consumer_name, message_id, processed_at) from stdin (format binary, freeze)`
+
+const queryJoinDay = `-- bench: join day
+alter table inbox_message_{day} add primary key (consumer_name, message_id);
+alter table inbox_message attach partition inbox_message_{day} for values from ('{from}') to ('{to}')`
+
+const queryEmptyLedger = `-- bench: empty ledger
+truncate ledger`
+
+const queryEmptyChain = `-- bench: empty chain
+truncate outbox_event, outbox_claim, inbox_message, inbox_message_any, ledger_entry`
+
+// Entries are dense as long as nothing was rolled back, so the newest tells cheaply when a count is worth while.
+const queryBookedAtMost = `-- bench: booked at most
+select coalesce(max(id), 0) from ledger_entry`
+
+const queryBooked = `-- bench: booked
+select count(*) from ledger_entry`

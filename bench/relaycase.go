@@ -77,14 +77,20 @@ func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
 
 // measured runs a child and adds what the servers used meanwhile.
 func (s *stack) measured(ctx context.Context, name string, j job) (figure, error) {
+	f, _, err := s.measuredAnswer(ctx, name, j)
+	return f, err
+}
+
+// measuredAnswer is measured with all that the child said.
+func (s *stack) measuredAnswer(ctx context.Context, name string, j job) (figure, answer, error) {
 	wal, err := s.wal(ctx)
 	if err != nil {
-		return figure{}, err
+		return figure{}, answer{}, err
 	}
 	before := serverCPU()
 	a, err := child(ctx, j)
 	if err != nil {
-		return figure{}, err
+		return figure{}, answer{}, err
 	}
 	used, n := serverCPU().minus(before), float64(j.Events)
 	f := figure{
@@ -93,15 +99,15 @@ func (s *stack) measured(ctx context.Context, name string, j job) (figure, error
 	}
 	if j.Kind == "publish" {
 		f.PostgresCPU = 0
-		return f, nil
+		return f, a, nil
 	}
 	after, err := s.wal(ctx)
 	if err != nil {
-		return figure{}, err
+		return figure{}, answer{}, err
 	}
 	f.WALBytes, f.Claims = float64(after-wal)/n, a.Claims
 	f.Claim, f.Publish, f.Settle = a.Claim, a.Publish, a.Settle
-	return f, s.left(ctx)
+	return f, a, s.left(ctx)
 }
 
 func (s *stack) producerOnce(ctx context.Context, o options, file string) (figure, error) {

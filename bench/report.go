@@ -128,6 +128,20 @@ func (r *report) atMost(of, what string, want float64, all []float64) {
 	r.judge(goal{Case: of, What: what, Want: want, AtMost: true}, all)
 }
 
+// peaks notes the most that any process of these names held, against the 200 MiB that are promised.
+func (r *report) peaks(of, kind string, names ...string) {
+	var most []float64
+	for _, f := range r.figures {
+		if f.Case == of && f.PeakKiB > 0 && slices.Contains(names, f.Name) {
+			most = append(most, float64(f.PeakKiB)/1024)
+		}
+	}
+	if len(most) > 0 {
+		most = []float64{slices.Max(most)}
+	}
+	r.atMost(of, "peak of the "+kind+", MiB", 200, most)
+}
+
 func (r *report) goal(of, what string, want float64, all []float64) {
 	r.judge(goal{Case: of, What: what, Want: want}, all)
 }

@@ -21,10 +21,11 @@ import (
 const snapshotRate = 1000
 
 // snapshotCase: a relay works while somebody's snapshot stays open, so that no vacuum takes away what it deletes. Claims must
-// not become slower as the dead rows pile up. The figures are claims a second of claiming, minute by minute; the warm-up is
-// the first half minute, before the snapshot.
+// not become slower as the dead rows pile up. The figures are claims a second of claiming, slice by slice; the warm-up is
+// the first slice, before the snapshot.
 func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are 1/median claim time, in each %v", snapshotRate, o.snapshot, snapshotSlice))
+	each := min(snapshotSlice, o.snapshot/4)
+	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are 1/median claim time, in each %v", snapshotRate, o.snapshot, each))
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err
@@ -35,71 +36,59 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	times := &claimTimes{}
-	relayed, err := s.relayBeside(ctx, topic, times)
+	w, err := s.watchClaims(ctx, topic, relay.Config{})
 	if err != nil {
 		return err
 	}
-	pages := &pageCounts{}
-	appended := make(chan error, 1)
-	go func() { appended <- appendEvery(ctx, s.db, 10*time.Millisecond, topic, snapshotRate/100) }()
-	slice := func() (figure, error) {
-		select {
-		case err := <-relayed:
-			return figure{}, errors.Join(errors.New("the relay ended"), err)
-		case err := <-appended:
-			return figure{}, errors.Join(errors.New("the producer ended"), err)
-		case <-time.After(snapshotSlice):
+	defer w.append(ctx, s, 1, 10*time.Millisecond, topic, snapshotRate/100)()
+	slice := func(turn int) (figure, error) {
+		f, err := w.slice(ctx, s, rep, each)
+		if err == nil {
+			f.Case, f.Name, f.Turn = "snapshot", "claim", turn
+			rep.add(f)
 		}
-		n, median, worst := times.take()
-		if n == 0 {
-			return figure{}, errors.New("no claim in a whole slice")
-		}
-		read, err := pages.since(ctx, s)
-		if err != nil {
-			return figure{}, err
-		}
-		rep.say("  %d claims, median %v, worst %v; pages read per claim: %s", n, median, worst, read.per(n))
-		return figure{Case: "snapshot", Name: "claim", Events: n, Rate: 1 / median.Seconds(), Seconds: worst.Seconds()}, nil
+		return f, err
 	}
-	first, err := slice()
+	if _, err := slice(0); err != nil {
+		return err
+	}
+	unpin, err := s.pin(ctx)
 	if err != nil {
 		return err
 	}
-	rep.add(first)
-	pin, err := s.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = pin.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := pin.Exec(ctx, queryPinSnapshot); err != nil {
-		return err
-	}
+	defer unpin()
 	var all []figure
-	for turn := 1; turn <= max(int(o.snapshot/snapshotSlice), 2); turn++ {
-		f, err := slice()
+	for turn := 1; turn <= max(int(o.snapshot/each), 2); turn++ {
+		f, err := slice(turn)
 		if err != nil {
 			return err
 		}
-		f.Turn = turn
-		rep.add(f)
 		all = append(all, f)
 	}
-	var dead int64
-	if err := s.db.QueryRow(ctx, queryDead).Scan(&dead); err != nil {
+	var entries, rows int64
+	if err := s.db.QueryRow(ctx, queryDead).Scan(&entries, &rows); err != nil {
 		return err
 	}
-	rep.say("  %d dead rows in outbox_event at the end", dead)
+	rep.say("  about %d dead rows in outbox_claim and %d in outbox_event at the end", entries, rows)
 	rep.goal("snapshot", "claim rate, last slice / first slice", 0.9, []float64{all[len(all)-1].Rate / all[0].Rate})
 	cancel()
-	return errors.Join(<-relayed, ignoreCanceled(<-appended))
+	return w.end()
 }
 
-// snapshotSlice is how long one figure of the snapshot case is measured.
+// snapshotSlice is how long one figure of the snapshot case is measured, unless the whole is short.
 const snapshotSlice = 30 * time.Second
 
-// relayBeside runs a relay in this process until ctx ends.
-func (s *stack) relayBeside(ctx context.Context, topic string, times *claimTimes) (done <-chan error, err error) {
+// claimWatch is a relay in this process, whose claims are timed.
+type claimWatch struct {
+	times   claimTimes
+	pages   pageCounts
+	relayed chan error
+	failed  chan error // of a producer beside it
+}
+
+// watchClaims runs a relay until ctx ends.
+func (s *stack) watchClaims(ctx context.Context, topic string, cfg relay.Config) (*claimWatch, error) {
+	w := &claimWatch{relayed: make(chan error, 1), failed: make(chan error, 1)}
 	to, err := newPublisher(job{Brokers: s.brokers, Topic: topic}, nil)
 	if err != nil {
 		return nil, err
@@ -108,19 +97,84 @@ func (s *stack) relayBeside(ctx context.Context, topic string, times *claimTimes
 	if err != nil {
 		return nil, err
 	}
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Logger: quiet(), Observer: relay.Observer{
-		Claimed: func(_, _ int, took time.Duration) { times.add(took) },
-	}})
+	cfg.Schema, cfg.Logger = "public", quiet()
+	cfg.Observer.Claimed = func(_, _ int, took time.Duration) { w.times.add(took) }
+	r, err := relay.New(pool, to, cfg)
 	if err != nil {
 		return nil, err
 	}
-	ended := make(chan error, 1)
 	go func() {
 		defer pool.Close()
 		defer func() { _ = to.Close() }()
-		ended <- r.Run(ctx)
+		w.relayed <- r.Run(ctx)
 	}()
-	return ended, nil
+	return w, nil
+}
+
+// append has callers append n events each at every tick, until it is stopped.
+func (w *claimWatch) append(ctx context.Context, s *stack, callers int, every time.Duration, topic string, n int) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			if err := ignoreCanceled(appendEvery(ctx, s.db, every, topic, n)); err != nil {
+				w.fail(err)
+			}
+		})
+	}
+	return func() { cancel(); wg.Wait() }
+}
+
+// end waits until the relay has ended, and says what failed.
+func (w *claimWatch) end() error {
+	err := <-w.relayed
+	select {
+	case failed := <-w.failed:
+		return errors.Join(err, failed)
+	default:
+		return err
+	}
+}
+
+// fail notes the end of a producer; the first one counts.
+func (w *claimWatch) fail(err error) {
+	select {
+	case w.failed <- err:
+	default:
+	}
+}
+
+// wait lets time pass, unless something fails.
+func (w *claimWatch) wait(d time.Duration) error {
+	select {
+	case err := <-w.relayed:
+		return errors.Join(errors.New("the relay ended"), err)
+	case err := <-w.failed:
+		return errors.Join(errors.New("the producer ended"), err)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// slice is the claims of some time.
+func (w *claimWatch) slice(ctx context.Context, s *stack, rep *report, d time.Duration) (figure, error) {
+	w.times.take()
+	if _, err := w.pages.since(ctx, s); err != nil {
+		return figure{}, err
+	}
+	if err := w.wait(d); err != nil {
+		return figure{}, err
+	}
+	n, median, worst := w.times.take()
+	if n == 0 {
+		return figure{}, errors.New("no claim in a whole slice")
+	}
+	read, err := w.pages.since(ctx, s)
+	if err != nil {
+		return figure{}, err
+	}
+	rep.say("  %d claims, median %v, worst %v; pages read per claim: %s", n, median, worst, read.per(n))
+	return figure{Events: n, Rate: 1 / median.Seconds(), Seconds: worst.Seconds()}, nil
 }
 
 // appendEvery appends n events at every tick, until ctx ends.

@@ -36,6 +36,8 @@ type stack struct {
 	libs    string // Kafka's jars
 	kafka   *kafka.Client
 	dir     string
+	// replicas of each partition; 0: one.
+	replicas int
 }
 
 // start starts Postgres, and Kafka where a case needs it.
@@ -110,7 +112,7 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 	if maxMessage > 0 {
 		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: fmt.Sprint(maxMessage)})
 	}
-	if err := s.createTopic(ctx, kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: entries}); err != nil {
+	if err := s.createTopic(ctx, kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: max(s.replicas, 1), ConfigEntries: entries}); err != nil {
 		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
 	}
 	return name, func() {

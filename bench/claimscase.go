@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and a look for events every millisecond.
+// In its slices a few events are appended each tick; in between they are appended as fast as they go.
+const (
+	claimsSlices = 3
+	claimsPumps  = 8
+	claimsTick   = 10 * time.Millisecond
+	claimsCalm   = 5 // events a tick
+	nameFirst    = "claims, at the start"
+	nameLast     = "claims, at the end"
+)
+
+// claimsCase: under a snapshot that stays open the rows of every settled claim and event stay where they are. A claim of few
+// events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of claiming.
+func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
+	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps; before and after them %d slices of %v with %d events a second; the figures are 1/median claim time",
+		o.claims, claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := s.watchClaims(ctx, topic, relay.Config{Pumps: claimsPumps, ClaimEvents: relay.Lanes, ProbeAwake: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	calm := func(name string, turn int) error {
+		stop := w.append(ctx, s, 1, claimsTick, topic, claimsCalm)
+		defer stop()
+		f, err := w.slice(ctx, s, rep, o.claimsSlice)
+		if err == nil {
+			f.Case, f.Name, f.Turn = "claims", name, turn
+			rep.add(f)
+		}
+		return err
+	}
+	if err := calm(nameFirst, 0); err != nil {
+		return err
+	}
+	unpin, err := s.pin(ctx)
+	if err != nil {
+		return err
+	}
+	defer unpin()
+	for turn := 1; turn <= claimsSlices; turn++ {
+		if err := calm(nameFirst, turn); err != nil {
+			return err
+		}
+	}
+	if err := w.storm(ctx, s, rep, o.claims, topic); err != nil {
+		return err
+	}
+	for turn := range claimsSlices + 1 {
+		if err := calm(nameLast, turn); err != nil {
+			return err
+		}
+	}
+	rep.ratio("claims", nameLast, nameFirst, 0.9)
+	cancel()
+	return w.end()
+}
+
+// storm makes claims until there were so many.
+func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims int, topic string) error {
+	stop := w.append(ctx, s, 4, time.Millisecond, topic, 2)
+	defer stop()
+	began, made := time.Now(), 0
+	for told := began; made < claims; {
+		if err := w.wait(100 * time.Millisecond); err != nil {
+			return err
+		}
+		n, median, worst := w.times.take()
+		if made += n; time.Since(told) > 30*time.Second {
+			told = time.Now()
+			rep.say("  %d claims, median now %v, worst %v", made, median, worst)
+		}
+	}
+	stop()
+	var entries, rows int64
+	if err := s.db.QueryRow(ctx, queryDead).Scan(&entries, &rows); err != nil {
+		return err
+	}
+	rep.say("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began), entries, rows)
+	return nil
+}
