@@ -30,7 +30,7 @@ const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
 // with no database behind it, "hold" drains beside a partition that may be dead, and "steady" keeps up
-// with a producer there. "append" and "worker" are the ends of the chain case.
+// with a producer there. "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
 type job struct {
 	Kind        string
 	URL         string
@@ -44,6 +44,7 @@ type job struct {
 	Dead        bool // hold: one partition does not answer
 	PayloadSize int  // publish: bytes of a payload
 	Mark        int  // relay: say when each so many events were settled; 0: not at all
+	Stage       stageJob
 }
 
 // answer is what a child measured. Claim, publish and settle are sums over the pumps.
@@ -57,6 +58,7 @@ type answer struct {
 	Others                 int       // hold: events of the other partitions
 	Marks                  []float64 // seconds after the start, for each job.Mark events
 	Ended                  time.Time // worker: when the last payment was in the ledger
+	Stage                  stageAnswer
 }
 
 // child runs a job in a process of its own.
@@ -96,6 +98,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = appendChild
 	case "worker":
 		work = workerChild
+	case "stage":
+		work = stageChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)

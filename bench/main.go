@@ -8,6 +8,8 @@
 //	go run . -quick             small numbers: does it work? Its figures are worth nothing
 //	go run . -tune              look for ProducerPerformance's best settings first
 //	go run . -json figures.jsonl
+//	go run . -figures figures.jsonl -docs ../docs   write the tables and the chart of docs/benchmarks.md
+//	go run . -model [-docs ../docs]                 what a rate needs, from costs.json; into docs/scaling.md
 package main
 
 import (
@@ -40,6 +42,11 @@ type options struct {
 	producer                  producerProps
 	all, quick, tune          bool
 	json, profile             string
+	costEvents                int
+	costSeconds, steady       float64
+	rates, costs              string
+	model                     bool
+	figures, docs             string
 }
 
 func main() {
@@ -88,6 +95,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.history, "history", 50_000_000, "rows of history in the history case")
 	f.IntVar(&o.chain, "chain", 300_000, "payments in the chain case")
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
+	o.planFlags(f)
 	f.StringVar(&o.profile, "cpuprofile", "", "write the CPU profile of the last relay that drains here")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -101,11 +109,12 @@ func parse(args []string) (options, error) {
 	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1 ||
-		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.snapshot <= 0 || o.claimsSlice <= 0:
+		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 || o.claimsSlice <= 0:
 		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
 	case o.history < historyDays:
 		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
 	}
+	o.costEvents -= o.costEvents % 400 // whole transactions and claims, in small batches too
 	return o, nil
 }
 
@@ -121,6 +130,7 @@ func (o *options) small(f *flag.FlagSet) {
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
 		"backlog": {&o.backlog, 50_000}, "backlog-small": {&o.backlogSmall, 5000}, "claims": {&o.claims, 1000},
 		"history": {&o.history, 500_000}, "chain": {&o.chain, 5000},
+		"cost-events": {&o.costEvents, 8000},
 	} {
 		if !set[name] {
 			*v.number = v.small
@@ -131,6 +141,14 @@ func (o *options) small(f *flag.FlagSet) {
 	}
 	if !set["claims-slice"] {
 		o.claimsSlice = time.Second
+	}
+	if !set["costs"] && !o.model {
+		o.costs = ""
+	}
+	for name, seconds := range map[string]*float64{"cost-seconds": &o.costSeconds, "steady": &o.steady} {
+		if !set[name] {
+			*seconds = 1
+		}
 	}
 }
 
@@ -156,6 +174,8 @@ func cases() []measureCase {
 		{name: "history", withoutKafka: true, run: historyCase},
 		{name: "chain", run: chainCase},
 		{name: "brokers", withoutKafka: true, run: brokersCase},
+		{name: "costs", run: costsCase},
+		{name: "simulation", run: simulationCase},
 	}
 }
 
@@ -181,6 +201,9 @@ func run(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {
 		return err
+	}
+	if o.model || o.figures != "" {
+		return o.write(os.Stdout)
 	}
 	chosen := o.chosen()
 	s, err := start(ctx, slices.ContainsFunc(chosen, func(c measureCase) bool { return !c.withoutKafka }))

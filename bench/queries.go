@@ -111,3 +111,8 @@ select coalesce(max(id), 0) from ledger_entry`
 
 const queryBooked = `-- bench: booked
 select count(*) from ledger_entry`
+
+// The bytes of a table, partitions and what is stored out of line included, and those of its indexes.
+const querySizes = `-- bench: sizes
+select coalesce(sum(pg_table_size(t.relid)), 0)::float8, coalesce(sum(pg_indexes_size(t.relid)), 0)::float8
+from pg_partition_tree($1::text::regclass) t`

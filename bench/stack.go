@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/bench/plan"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -38,6 +39,7 @@ type stack struct {
 	dir     string
 	// replicas of each partition; 0: one.
 	replicas int
+	costs    *plan.Costs // what the costs case of this run has measured; nil: nothing
 }
 
 // start starts Postgres, and Kafka where a case needs it.

@@ -16,8 +16,11 @@ func (u usage) minus(before usage) usage {
 }
 
 // serverCPU sums over this process's children; zeros where there is no /proc, and for a broker that somebody else started.
-func serverCPU() (u usage) {
-	for _, pid := range children(os.Getpid()) {
+func serverCPU() usage { return serverCPUOf(os.Getpid()) }
+
+// serverCPUOf is that of the servers which another process has started.
+func serverCPUOf(parent int) (u usage) {
+	for _, pid := range children(parent) {
 		cmdline, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 		switch {
 		case bytes.Contains(cmdline, []byte("kafka.Kafka")):

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/effectonce/effectonce/bench/plan"
+)
+
+// costsFile is where the costs case writes and -model and the simulation read, seen from this folder.
+const costsFile = "costs.json"
+
+// How the steady loads are appended.
+const (
+	steadyAppend    = 20
+	steadyProducers = 4
+)
+
+// simulationCase: what the simulation says of the chain from append to effect, from costs that were measured step by step,
+// beside what the chain does: at steady rates, and in a drain of what waits.
+func simulationCase(ctx context.Context, s *stack, o options, rep *report) error {
+	costs, err := o.readCosts(s)
+	if err != nil {
+		return err
+	}
+	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
+		return err
+	}
+	cores := float64(runtime.NumCPU())
+	rep.note("simulation", fmt.Sprintf("append (%d a transaction, %d producers), relay, Kafka, inbox with a ledger's row; simulated with measured costs on %.0f cores. CPU is of one event; the latency is until the effect is committed",
+		steadyAppend, steadyProducers, cores))
+	costs.Checks = nil
+	for _, text := range append(strings.Split(o.rates, ","), "") {
+		l := plan.Load{PerAppend: steadyAppend, Producers: steadyProducers, Seconds: o.steady, Cores: cores, Pumps: 2, Partitions: partitions}
+		name := "drain of " + strconv.Itoa(o.costEvents)
+		if text == "" {
+			l.Waiting, l.Seconds = o.costEvents, 600
+		} else if l.Rate, err = strconv.ParseFloat(text, 64); err != nil {
+			return fmt.Errorf("-rates: %w", err)
+		} else {
+			name = text + " events/s"
+		}
+		said := plan.Simulate(costs, l)
+		rep.add(simulated(name+", simulated", said))
+		seen, err := s.load(ctx, o, l, name+", measured", rep)
+		if err != nil {
+			return err
+		}
+		costs.Checks = append(costs.Checks, checks(name, said, seen)...)
+	}
+	rep.say("%s", plan.CheckTable(costs))
+	if o.costs == "" {
+		return nil
+	}
+	return plan.Write(o.costs, costs)
+}
+
+// readCosts prefers what this run has measured.
+func (o options) readCosts(s *stack) (plan.Costs, error) {
+	switch {
+	case s.costs != nil:
+		return *s.costs, nil
+	case o.costs != "":
+		return plan.Read(o.costs)
+	default:
+		return plan.Read(costsFile)
+	}
+}
+
+func simulated(name string, out plan.Outcome) figure {
+	f := figure{Case: "simulation", Name: name, Turn: 1, Rate: out.Rate, P50: out.Apply50, P99: out.Apply99}
+	if out.Rate > 0 {
+		f.CPU, f.PostgresCPU, f.KafkaCPU = out.Client*1e6/out.Rate, out.Postgres*1e6/out.Rate, out.Kafka*1e6/out.Rate
+	}
+	return f
+}
+
+// load measures a load, the first time to warm up, and returns the medians.
+func (s *stack) load(ctx context.Context, o options, l plan.Load, name string, rep *report) (plan.Outcome, error) {
+	var all []plan.Outcome
+	for turn := range o.repeats + 1 {
+		g, err := s.loadOnce(ctx, o, l)
+		if err != nil {
+			return plan.Outcome{}, fmt.Errorf("%s: %w", name, err)
+		}
+		out := plan.Outcome{
+			Rate: float64(g.Handled) / g.Seconds, Client: g.Client / g.Seconds, Postgres: g.Postgres / g.Seconds, Kafka: g.Kafka / g.Seconds,
+			Publish50: g.Publish50, Publish99: g.Publish99, Apply50: g.Apply50, Apply99: g.Apply99,
+		}
+		f := simulated(name, out)
+		f.Turn, f.Events, f.Seconds = turn, g.Handled, g.Seconds
+		rep.add(f)
+		if turn > 0 {
+			all = append(all, out)
+		}
+	}
+	mid := func(get func(plan.Outcome) float64) float64 {
+		var values []float64
+		for _, out := range all {
+			values = append(values, get(out))
+		}
+		v, _, _ := spread(values)
+		return v
+	}
+	var out plan.Outcome
+	for _, q := range quantities() {
+		*q.field(&out) = mid(func(o plan.Outcome) float64 { return *q.field(&o) })
+	}
+	return out, nil
+}
+
+func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g stageAnswer, err error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return g, err
+	}
+	defer drop()
+	if err := s.fill(ctx, topic, l.Waiting, payloads(distinct)); err != nil {
+		return g, err
+	}
+	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox); err != nil {
+		return g, err
+	}
+	stage := stageJob{Append: l.Rate > 0, Relay: true, Consume: true, Rate: l.Rate, PerAppend: l.PerAppend, Producers: l.Producers, Consumer: topic}
+	if l.Waiting > 0 {
+		stage.Events = l.Waiting
+	} else {
+		stage.Seconds = l.Seconds
+	}
+	a, err := child(ctx, job{Kind: "stage", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: l.Pumps, Stage: stage})
+	return a.Stage, err
+}
+
+// quantity is one of what a check compares.
+type quantity struct {
+	name   string
+	steady bool // means nothing in a drain, where every event was appended before
+	field  func(*plan.Outcome) *float64
+}
+
+func quantities() []quantity {
+	return []quantity{
+		{"events/s", false, func(o *plan.Outcome) *float64 { return &o.Rate }},
+		{"cores: producers, relay, workers", false, func(o *plan.Outcome) *float64 { return &o.Client }},
+		{"cores: Postgres", false, func(o *plan.Outcome) *float64 { return &o.Postgres }},
+		{"cores: Kafka", false, func(o *plan.Outcome) *float64 { return &o.Kafka }},
+		{"ms until acked by Kafka, p50", true, func(o *plan.Outcome) *float64 { return &o.Publish50 }},
+		{"ms until acked by Kafka, p99", true, func(o *plan.Outcome) *float64 { return &o.Publish99 }},
+		{"ms until the effect, p50", true, func(o *plan.Outcome) *float64 { return &o.Apply50 }},
+		{"ms until the effect, p99", true, func(o *plan.Outcome) *float64 { return &o.Apply99 }},
+	}
+}
+
+func checks(load string, said, seen plan.Outcome) (out []plan.Check) {
+	for _, q := range quantities() {
+		if !q.steady || strings.HasSuffix(load, "/s") {
+			out = append(out, plan.Check{Load: load, What: q.name, Predicted: *q.field(&said), Measured: *q.field(&seen)})
+		}
+	}
+	return out
+}
