@@ -31,13 +31,14 @@ const childArg = "child"
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
 // with no database behind it, "hold" drains beside a partition that may be dead, and "steady" keeps up
 // with a producer there. "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
+// The peers' kinds stand in their files.
 type job struct {
 	Kind        string
 	URL         string
 	Brokers     []string
 	Topic       string
 	Events      int
-	Pumps       int
+	Pumps       int // of the relay; by hand: loops
 	ClaimEvents int
 	Compression string
 	Profile     string
@@ -100,6 +101,12 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = workerChild
 	case "stage":
 		work = stageChild
+	case kindWatermill, kindWatermillOwn:
+		work = watermillChild
+	case kindRiver:
+		work = riverChild
+	case kindHand:
+		work = handChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)
@@ -116,7 +123,7 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a.PeakKiB, a.CPU = peak(), selfCPU()
+	a.PeakKiB, a.CPU = peakOf("self"), selfCPU()
 	return json.NewEncoder(out).Encode(a)
 }
 
@@ -248,9 +255,9 @@ func quiet() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// peak is the largest resident size that this process ever had.
-func peak() (kib int64) {
-	status, _ := os.ReadFile("/proc/self/status")
+// peakOf is the largest resident size that a process ever had; pid may be "self".
+func peakOf(pid string) (kib int64) {
+	status, _ := os.ReadFile("/proc/" + pid + "/status")
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kib, _ = strconv.ParseInt(strings.Fields(rest)[0], 10, 64)

@@ -37,6 +37,9 @@ type options struct {
 	claims                    int
 	claimsSlice               time.Duration
 	history, chain            int
+	debeziumEvents            int
+	watermillEvents           int
+	libraryEvents, handEvents int
 	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
@@ -78,6 +81,10 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.events, "events", 300_000, "events of 512 bytes in a drain")
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
 	f.IntVar(&o.inboxSingle, "inbox-single", 10_000, "events for the inbox with one transaction each")
+	f.IntVar(&o.debeziumEvents, "debezium-events", 60_000, "events for Debezium in the peers case")
+	f.IntVar(&o.watermillEvents, "watermill-events", 5000, "events for Watermill's forwarder in the peers case")
+	f.IntVar(&o.libraryEvents, "library-events", 30_000, "events for River in the peers case")
+	f.IntVar(&o.handEvents, "hand-events", 200_000, "events for the outbox by hand in the peers case")
 	f.IntVar(&o.pumps, "pumps", 0, "the relay's pumps; 0: its default")
 	f.IntVar(&o.claimEvents, "claim-events", 0, "the relay's ClaimEvents; 0: its default")
 	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance has -producer-compression")
@@ -108,6 +115,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("no arguments, please: %s", strings.Join(f.Args(), " "))
 	case o.only != "" && len(o.chosen()) != len(strings.Split(o.only, ",")):
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
+	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents, o.handEvents) < 1:
+		return o, errors.New("the numbers of events of the peers must be positive")
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1 ||
 		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 || o.claimsSlice <= 0:
 		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
@@ -130,7 +139,9 @@ func (o *options) small(f *flag.FlagSet) {
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
 		"backlog": {&o.backlog, 50_000}, "backlog-small": {&o.backlogSmall, 5000}, "claims": {&o.claims, 1000},
 		"history": {&o.history, 500_000}, "chain": {&o.chain, 5000},
-		"cost-events": {&o.costEvents, 8000},
+		"cost-events":     {&o.costEvents, 8000},
+		"debezium-events": {&o.debeziumEvents, 5000}, "watermill-events": {&o.watermillEvents, 200}, "library-events": {&o.libraryEvents, 1000},
+		"hand-events": {&o.handEvents, 5000},
 	} {
 		if !set[name] {
 			*v.number = v.small
@@ -164,6 +175,7 @@ type measureCase struct {
 func cases() []measureCase {
 	return []measureCase{
 		{name: "relay", unasked: true, run: relayCase},
+		{name: "peers", unasked: true, run: peersCase},
 		{name: "inbox", unasked: true, withoutKafka: true, run: inboxCase},
 		{name: "memory", run: memoryCase},
 		{name: "hold", unasked: true, run: holdCase},

@@ -22,7 +22,11 @@ const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 `
 
 // Libs returns the directory with Kafka's jars, fetched with Maven the first time. Several processes may call it at once.
-func Libs() (string, error) {
+func Libs() (string, error) { return Jars("kafka-"+version, pom) }
+
+// Jars returns the directory with the jars that a POM depends on, fetched with Maven the first time; name, with its
+// version, is where they stay in the cache. Several processes may call it at once.
+func Jars(name, pom string) (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
 		return "", errors.New("no java on PATH: install a Java 17 runtime")
 	}
@@ -30,14 +34,14 @@ func Libs() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	home := filepath.Join(cache, "effectonce", "kafka-"+version)
+	home := filepath.Join(cache, "effectonce", name)
 	libs := filepath.Join(home, "libs")
 	if _, err := os.Stat(libs); err == nil {
 		return libs, nil
 	}
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {
-		return "", errors.New("no mvn on PATH to fetch Kafka's jars with: install Maven")
+		return "", fmt.Errorf("no mvn on PATH to fetch the jars of %s with: install Maven", name)
 	}
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return "", err
@@ -54,7 +58,7 @@ func Libs() (string, error) {
 	cmd := exec.Command(mvn, "-q", "-B", "-f", filepath.Join(tmp, "pom.xml"),
 		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+filepath.Join(tmp, "libs"))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("mvn could not fetch Kafka: %w\n%s", err, out)
+		return "", fmt.Errorf("mvn could not fetch %s: %w\n%s", name, err, out)
 	}
 	if err := os.Rename(filepath.Join(tmp, "libs"), libs); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, os.ErrExist) {
 		return "", err

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const nameDebezium = "Debezium outbox router"
+
+// debeziumSettings stand beside the figures.
+const debeziumSettings = debeziumVersion + " in Kafka Connect 4.1.0 standalone (one process for all turns, -Xmx2G, G1), max.batch.size=8192 " +
+	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 compression.type=snappy, " +
+	"rows inserted in transactions of 1000, from the first record in Kafka to the last"
+
+// debeziumConnector is a connector's configuration; the table holds the topic in aggregatetype.
+func debeziumConnector(server *pgx.ConnConfig, slot string) map[string]string {
+	return map[string]string{
+		"connector.class":             "io.debezium.connector.postgresql.PostgresConnector",
+		"tasks.max":                   "1",
+		"plugin.name":                 "pgoutput",
+		"database.hostname":           server.Host,
+		"database.port":               strconv.Itoa(int(server.Port)),
+		"database.user":               server.User,
+		"database.password":           "unused",
+		"database.dbname":             server.Database,
+		"topic.prefix":                "debezium",
+		"table.include.list":          "public.debezium_outbox",
+		"slot.name":                   slot,
+		"publication.name":            "debezium",
+		"publication.autocreate.mode": "disabled",
+		"snapshot.mode":               "no_data",
+		"tombstones.on.delete":        "false",
+		"max.batch.size":              "8192",
+		"max.queue.size":              "32768",
+		"poll.interval.ms":            "5",
+		"transforms":                  "outbox",
+		"transforms.outbox.type":      "io.debezium.transforms.outbox.EventRouter",
+		"transforms.outbox.route.topic.replacement": "${routedByValue}",
+	}
+}
+
+// arrival is how far a peer was, and what it had used by then.
+type arrival struct {
+	at      time.Time
+	records int
+	own     float64 // CPU seconds of its process
+	servers usage
+}
+
+// debeziumOnce makes a slot, inserts n rows after it, starts a connector on the slot, and takes the time from the first
+// record that it sees in the topic to the last: neither the start nor other tables' log are in it.
+func (s *stack) debeziumOnce(ctx context.Context, c *connect, turn, n int, payload [][]byte, rep *report) (f figure, err error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return f, err
+	}
+	defer drop()
+	server, err := pgx.ParseConfig(s.pg.URL())
+	if err != nil {
+		return f, err
+	}
+	name := fmt.Sprintf("debezium_%d", turn)
+	if err := s.fillDebezium(ctx, name, topic, n, payload); err != nil {
+		return f, fmt.Errorf("fill: %w", err)
+	}
+	began := s.arrivalOf(c, 0)
+	err = c.call(ctx, http.MethodPost, "/connectors", map[string]any{"name": name, "config": debeziumConnector(server, name)}, nil)
+	if err != nil {
+		return f, err
+	}
+	first, last, err := s.follow(ctx, c, name, topic, n)
+	if err != nil {
+		return f, err
+	}
+	if first.records >= n {
+		first = began // so few that they came at once: the start is in it
+	}
+	if err := s.allArrived(ctx, rep, nameDebezium, topic, n); err != nil {
+		return f, err
+	}
+	if err := c.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil); err != nil {
+		return f, err
+	}
+	return figureBetween(first, last, peakOf(strconv.Itoa(c.process.PID()))), c.await(ctx, func() (bool, error) {
+		dropped, err := s.db.Exec(ctx, queryDropSlot, name)
+		return dropped.RowsAffected() == 1, err
+	})
+}
+
+// fillDebezium makes the slot first: a connector reads what was committed after it.
+func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, payload [][]byte) error {
+	if err := s.exec(ctx, queryDebeziumTable, queryEmptyDebezium); err != nil {
+		return err
+	}
+	var published bool
+	if err := s.db.QueryRow(ctx, queryDebeziumPublished).Scan(&published); err != nil {
+		return err
+	}
+	if !published {
+		if err := s.exec(ctx, queryDebeziumPublication); err != nil {
+			return err
+		}
+	}
+	if err := s.exec(ctx, queryCheckpoint); err != nil {
+		return err
+	}
+	if _, err := s.db.Exec(ctx, queryDebeziumSlot, slot); err != nil {
+		return err
+	}
+	columns := []string{"id", "aggregatetype", "aggregateid", "type", "payload"}
+	for some := range slices.Chunk(events(topic, n, payload), 1000) {
+		_, err := s.db.CopyFrom(ctx, pgx.Identifier{"debezium_outbox"}, columns, pgx.CopyFromSlice(len(some), func(i int) ([]any, error) {
+			return []any{[16]byte(some[i].ID), topic, some[i].Key, some[i].Type, string(some[i].Payload)}, nil
+		}))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow watches a topic until n records are there, and returns when it first saw some, and when all.
+func (s *stack) follow(ctx context.Context, c *connect, name, topic string, n int) (first, last arrival, err error) {
+	asked := time.Now()
+	err = c.await(ctx, func() (bool, error) {
+		got, err := s.arrived(ctx, topic)
+		if err != nil {
+			return false, err
+		}
+		if got > 0 && first.records == 0 {
+			first = s.arrivalOf(c, got)
+		}
+		if got >= n {
+			last = s.arrivalOf(c, got)
+			return true, nil
+		}
+		if time.Since(asked) < time.Second {
+			return false, nil
+		}
+		asked = time.Now()
+		return false, c.failure(ctx, name)
+	})
+	return first, last, err
+}
+
+func (s *stack) arrivalOf(c *connect, records int) arrival {
+	at := time.Now()
+	own, _ := cpuOf(c.process.PID())
+	return arrival{at, records, own, serverCPU()}
+}
+
+// figureBetween is the figure of what happened between two moments.
+func figureBetween(first, last arrival, peakKiB int64) figure {
+	n, seconds, used := last.records-first.records, last.at.Sub(first.at).Seconds(), last.servers.minus(first.servers)
+	per := 1e6 / float64(max(n, 1))
+	return figure{
+		Name: nameDebezium, Events: n, Seconds: seconds, Rate: float64(n) / seconds, PeakKiB: peakKiB,
+		CPU: (last.own - first.own) * per, PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per,
+	}
+}

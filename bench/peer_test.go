@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Debezium's figure is of what came between the moments: what was there at the first counts for nothing.
+func TestFigureBetween(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	first := arrival{at, 1000, 2, usage{postgres: 5, kafka: 7}}
+	last := arrival{at.Add(2 * time.Second), 21_000, 3, usage{postgres: 5.5, kafka: 7.2}}
+	f := figureBetween(first, last, 77)
+	if f.Events != 20_000 || f.Rate != 10_000 || f.PeakKiB != 77 {
+		t.Errorf("%d events at %v/s, peak %d", f.Events, f.Rate, f.PeakKiB)
+	}
+	if f.CPU != 50 || f.PostgresCPU != 25 || f.KafkaCPU < 9.99 || f.KafkaCPU > 10.01 {
+		t.Errorf("CPU an event: own %v, Postgres %v, Kafka %v", f.CPU, f.PostgresCPU, f.KafkaCPU)
+	}
+}
+
+// What a publisher refused is not counted, and the end is told once, also when a repeat goes past it.
+func TestCounting(t *testing.T) {
+	t.Parallel()
+	to := &refusing{}
+	c := &counting{Publisher: to, want: 3, all: make(chan struct{})}
+	ended := func() bool {
+		select {
+		case <-c.all:
+			return true
+		default:
+			return false
+		}
+	}
+	two := []*message.Message{message.NewMessage("a", nil), message.NewMessage("b", nil)}
+	if err := c.Publish("t", two...); err != nil || ended() {
+		t.Fatalf("after two of three: %v, ended: %v", err, ended())
+	}
+	to.err = errors.New("no")
+	if err := c.Publish("t", two...); !errors.Is(err, to.err) || ended() {
+		t.Fatalf("after a refusal: %v, ended: %v", err, ended())
+	}
+	to.err = nil
+	for range 2 {
+		if err := c.Publish("t", two...); err != nil || !ended() {
+			t.Fatalf("after four of three: %v, ended: %v", err, ended())
+		}
+	}
+}
+
+type refusing struct{ err error }
+
+func (r *refusing) Publish(string, ...*message.Message) error { return r.err }
+func (r *refusing) Close() error                              { return nil }

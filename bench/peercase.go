@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// peerLimit is far more than a turn of a peer takes; one that hangs ends the case.
+const peerLimit = 5 * time.Minute
+
+// peer is a program that brings events from Postgres into Kafka. Slow ones get fewer events than the relay.
+type peer struct {
+	name string
+	goal float64 // how many times as fast the relay should be
+	once func(ctx context.Context, turn int) (figure, error)
+}
+
+// peersCase: the relay beside what people use for the same today: the same payloads, the same broker, topics of as many
+// partitions, in turns. Each drains rows that wait when it starts. A peer that cannot be had is said and left out.
+func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
+	payload := payloads(distinct)
+	peers := append([]peer{{name: nameRelay, once: func(ctx context.Context, turn int) (figure, error) {
+		return s.drainOnce(ctx, o, payload, turn == o.repeats)
+	}}}, s.goPeers(o, payload, rep)...)
+	connect, err := s.startConnect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		rep.say("%s is left out: %v", nameDebezium, err)
+	} else {
+		defer connect.stop()
+		peers = append(peers, peer{name: nameDebezium, goal: 10, once: func(ctx context.Context, turn int) (figure, error) {
+			return s.debeziumOnce(ctx, connect, turn, o.debeziumEvents, payload, rep)
+		}})
+	}
+	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; %s: %d, %s; Watermill: %d, %s; River: %d, %s; by hand: %d, %s",
+		payloadSize, keys, o.events, nameDebezium, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
+		o.libraryEvents, riverSettings, o.handEvents, handSettings))
+	for turn := range o.repeats + 1 {
+		for _, p := range peers {
+			limited, cancel := context.WithTimeout(ctx, peerLimit)
+			f, err := p.once(limited, turn)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			f.Case, f.Turn = "peers", turn
+			rep.add(f)
+		}
+	}
+	for _, p := range peers[1:] {
+		rep.ratio("peers", nameRelay, p.name, p.goal)
+	}
+	return nil
+}
+
+// goPeer is a peer that a child runs: fill empties its table and writes n events for the topic there.
+type goPeer struct {
+	name, kind string
+	goal       float64
+	events     int
+	loops      int
+	fill       func(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error
+}
+
+func (s *stack) goPeers(o options, payload [][]byte, rep *report) (out []peer) {
+	for _, p := range []goPeer{
+		{name: nameWatermill, kind: kindWatermill, goal: 60, events: o.watermillEvents, fill: fillWatermill},
+		{name: nameWatermillOwn, kind: kindWatermillOwn, goal: 1, events: o.watermillEvents, fill: fillWatermill},
+		{name: nameRiver, kind: kindRiver, goal: 1, events: o.libraryEvents, fill: fillRiver},
+		{name: nameHandOne, kind: kindHand, goal: 1, events: o.handEvents, loops: 1, fill: fillHand},
+		{name: nameHandFour, kind: kindHand, goal: 1, events: o.handEvents, loops: 4, fill: fillHand},
+	} {
+		out = append(out, peer{p.name, p.goal, func(ctx context.Context, _ int) (figure, error) { return s.goPeerOnce(ctx, p, payload, rep) }})
+	}
+	return out
+}
+
+func (s *stack) goPeerOnce(ctx context.Context, p goPeer, payload [][]byte, rep *report) (figure, error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return figure{}, err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryCheckpoint); err != nil {
+		return figure{}, err
+	}
+	if err := p.fill(ctx, s, topic, p.events, payload); err != nil {
+		return figure{}, fmt.Errorf("fill: %w", err)
+	}
+	f, err := s.measured(ctx, p.name, job{Kind: p.kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: p.events, Pumps: p.loops})
+	if err != nil {
+		return f, err
+	}
+	return f, s.allArrived(ctx, rep, p.name, topic, p.events)
+}
+
+// allArrived fails when a topic holds fewer records than there were events, and says when it holds more.
+func (s *stack) allArrived(ctx context.Context, rep *report, name, topic string, n int) error {
+	got, err := s.arrived(ctx, topic)
+	switch {
+	case err != nil:
+		return err
+	case got < n:
+		return fmt.Errorf("%d records arrived of %d events", got, n)
+	case got > n:
+		rep.say("  %s: %d records for %d events", name, got, n)
+	}
+	return nil
+}
+
+// arrived counts the records of a topic.
+func (s *stack) arrived(ctx context.Context, topic string) (n int, err error) {
+	var ends []kafka.OffsetRequest
+	for p := range partitions {
+		ends = append(ends, kafka.LastOffsetOf(p))
+	}
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
+	if err != nil {
+		return 0, fmt.Errorf("list the offsets of %s: %w", topic, err)
+	}
+	for _, p := range res.Topics[topic] {
+		if p.Error != nil {
+			return 0, fmt.Errorf("list the offsets of %s: %w", topic, p.Error)
+		}
+		n += int(p.LastOffset)
+	}
+	return n, nil
+}
+
+// peerWriter is kafka-go's Writer as the documentation of small outbox libraries shows it, with a codec and acks as the
+// relay's, and without the second that it waits by default for a batch to fill.
+func peerWriter(j job) *kafka.Writer {
+	return &kafka.Writer{
+		Addr: kafka.TCP(j.Brokers...), Topic: j.Topic, Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll, Compression: kafka.Snappy,
+		BatchSize: 1000, BatchTimeout: 5 * time.Millisecond,
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+// The columns that Debezium's outbox event router documents; json, because jsonb would change the payload's bytes.
+const queryDebeziumTable = `-- bench: debezium table
+create table if not exists debezium_outbox (
+	id uuid primary key,
+	aggregatetype varchar(255) not null,
+	aggregateid varchar(255) not null,
+	type varchar(255) not null,
+	payload json
+)`
+
+const queryDebeziumPublication = `-- bench: debezium publication
+create publication debezium for table debezium_outbox`
+
+const queryDebeziumPublished = `-- bench: debezium published
+select exists (select from pg_publication where pubname = 'debezium')`
+
+const queryEmptyDebezium = `-- bench: empty debezium
+truncate debezium_outbox`
+
+const queryDebeziumSlot = `-- bench: debezium slot
+select pg_create_logical_replication_slot($1, 'pgoutput')`
+
+const queryDropSlot = `-- bench: drop slot
+select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and not active`
+
+const queryDropWatermill = `-- bench: drop watermill
+drop table if exists watermill_bench, watermill_offsets_bench`
+
+const queryVacuumWatermill = `-- bench: vacuum watermill
+vacuum analyze watermill_bench`
+
+const queryEmptyRiver = `-- bench: empty river
+truncate river_job`
+
+const queryVacuumRiver = `-- bench: vacuum river
+vacuum analyze river_job`
+
+// The outbox that is written by hand, and what its loop says.
+const queryHandTable = `-- bench: hand table
+create table if not exists hand_outbox (
+	id bigint generated always as identity primary key,
+	key text not null,
+	payload bytea not null
+)`
+
+const queryEmptyHand = `-- bench: empty hand
+truncate hand_outbox`
+
+const queryVacuumHand = `-- bench: vacuum hand
+vacuum analyze hand_outbox`
+
+const queryHandTake = `-- bench: hand take
+select id, key, payload from hand_outbox order by id limit $1 for update skip locked`
+
+const queryHandDelete = `-- bench: hand delete
+delete from hand_outbox where id = any ($1)`
