@@ -26,7 +26,7 @@ const (
 )
 
 // dropHistory drops the days of the history by the inbox's own maintenance: each time with a window that is a day shorter.
-func (s *stack) dropHistory(ctx context.Context, old *inbox.Inbox, rep *report, rows int) error {
+func (s *stack) dropHistory(ctx context.Context, h inbox.Handler, rep *report, rows int) error {
 	var took []float64
 	for turn := 1; turn <= historyDays; turn++ {
 		if err := s.exec(ctx, queryEmptyLedger, queryCheckpoint); err != nil {
@@ -44,7 +44,7 @@ func (s *stack) dropHistory(ctx context.Context, old *inbox.Inbox, rep *report, 
 			return err
 		}
 		var drop time.Duration
-		before, beside, worst, err := rateBeside(ctx, old.Batch(creditAll), func() error {
+		before, beside, worst, err := rateBeside(ctx, h, func() error {
 			began := time.Now()
 			defer func() { drop = time.Since(began) }()
 			return shorter.Maintain(ctx)

@@ -55,6 +55,7 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 			replay = append(replay, event.Event{ID: id, Topic: "payments", Key: "acc-1", Type: "PaymentCreated", Time: time.Now()})
 		}
 	}
+	oldBatch, bareBatch := old.Batch(creditAll), bare.Batch(creditAll)
 	for turn := range o.repeats + 1 {
 		// Ids of its own for each turn: the history stays, so nothing can be emptied.
 		fresh := newEvents(o.inboxBatched)
@@ -62,12 +63,13 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 			name   string
 			h      inbox.Handler
 			events []event.Event
+			booked int
 		}{
-			{nameBare, bare.Batch(creditAll), fresh},
-			{nameBareTwo, bare.Batch(creditAll), fresh},
-			{nameOld, old.Batch(creditAll), fresh},
-			{nameOldTwo, old.Batch(creditAll), fresh},
-			{nameReplay, old.Batch(creditAll), replay},
+			{nameBare, bareBatch, fresh, len(fresh)},
+			{nameBareTwo, bareBatch, fresh, 0},
+			{nameOld, oldBatch, fresh, len(fresh)},
+			{nameOldTwo, oldBatch, fresh, 0},
+			{nameReplay, oldBatch, replay, 0},
 		} {
 			if err := s.exec(ctx, queryEmptyLedger, queryCheckpoint); err != nil {
 				return err
@@ -76,6 +78,13 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 			seconds, err := stream(ctx, k.h, k.events, inboxBatch, 4)
 			if err != nil {
 				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			var booked, parked int
+			if err := s.db.QueryRow(ctx, queryLedgerRows).Scan(&booked, &parked); err != nil {
+				return err
+			}
+			if booked != k.booked || parked != 0 {
+				return fmt.Errorf("%s: %d rows in the ledger, want %d; %d events parked or quarantined, want none", k.name, booked, k.booked, parked)
 			}
 			n := float64(len(k.events))
 			rep.add(figure{
@@ -87,7 +96,7 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.ratio("history", nameOld, nameBare, 0.8)
 	rep.ratio("history", nameOldTwo, nameBareTwo, 0.8)
 	rep.atLeast("history", nameReplay, 100_000)
-	return s.dropHistory(ctx, old, rep, o.history/historyDays)
+	return s.dropHistory(ctx, oldBatch, rep, o.history/historyDays)
 }
 
 // inboxes are one for the history and one without.

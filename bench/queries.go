@@ -102,6 +102,9 @@ alter table inbox_message attach partition inbox_message_{day} for values from (
 const queryEmptyLedger = `-- bench: empty ledger
 truncate ledger`
 
+const queryLedgerRows = `-- bench: ledger rows
+select (select count(*) from ledger), (select count(*) from inbox_parked)`
+
 const queryEmptyChain = `-- bench: empty chain
 truncate outbox_event, outbox_claim, inbox_message, inbox_message_any, ledger_entry`
 
