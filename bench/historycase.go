@@ -127,15 +127,16 @@ func (s *stack) inboxes(ctx context.Context) (old, bare *inbox.Inbox, err error)
 
 // historyDay is one day's ids, as a stream in the binary format of COPY.
 type historyDay struct {
-	day    string
-	start  int64 // milliseconds of 1970
-	rows   int
-	at     int
-	rng    *rand.ChaCha8
-	keep   int // so many ids from the middle of the day on
-	kept   []uuid.UUID
-	header bool
-	ended  bool
+	day     string
+	start   int64 // milliseconds of 1970
+	rows    int
+	at      int
+	rng     *rand.ChaCha8
+	keep    int // so many ids from the middle of the day on
+	kept    []uuid.UUID
+	buffer  []byte
+	pending []byte // of buffer
+	ended   bool
 }
 
 // fillHistory makes rows in each of the old days, in the order of their ids, as they would have come. The primary key is built
@@ -193,16 +194,28 @@ func (s *stack) fillDay(ctx context.Context, d *historyDay) error {
 
 const dayMillis = 24 * 60 * 60 * 1000
 
-// Read writes rows of three columns: consumer_name, message_id, processed_at.
+// Read gives the stream on, whatever room there is.
 func (d *historyDay) Read(p []byte) (n int, err error) {
-	const consumer, longest = "ledger", 64
-	out := p[:0]
-	if !d.header {
-		d.header = true
+	if len(d.pending) == 0 {
+		if d.ended {
+			return 0, io.EOF
+		}
+		d.buffer = d.more(d.buffer[:0])
+		d.pending = d.buffer
+	}
+	n = copy(p, d.pending)
+	d.pending = d.pending[n:]
+	return n, nil
+}
+
+// more appends the next rows, of three columns: consumer_name, message_id, processed_at.
+func (d *historyDay) more(out []byte) []byte {
+	const consumer = "ledger"
+	if d.at == 0 {
 		out = append(out, "PGCOPY\n\xff\r\n\x00"...)
 		out = append(out, make([]byte, 8)...) // no flags, no extension
 	}
-	for ; d.at < d.rows && len(out)+longest <= len(p); d.at++ {
+	for end := min(d.at+1000, d.rows); d.at < end; d.at++ {
 		ms := d.start + int64(d.at)*dayMillis/int64(d.rows)
 		var random [10]byte
 		_, _ = d.rng.Read(random[:]) // never fails
@@ -217,14 +230,11 @@ func (d *historyDay) Read(p []byte) (n int, err error) {
 		const to2000 = 946_684_800_000 // Postgres counts microseconds from then
 		out = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(out, 8), uint64((ms-to2000)*1000))
 	}
-	if d.at < d.rows || len(out)+2 > len(p) {
-		return len(out), nil
+	if d.at == d.rows {
+		d.ended = true
+		out = binary.BigEndian.AppendUint16(out, 0xffff)
 	}
-	if d.ended {
-		return 0, io.EOF
-	}
-	d.ended = true
-	return len(binary.BigEndian.AppendUint16(out, 0xffff)), nil
+	return out
 }
 
 // v7 is an id of a millisecond; the version and the variant are the caller's.
