@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,8 +30,9 @@ import (
 const childArg = "child"
 
 // job is what a child does: kind "relay" drains the outbox, "publish" gives the same number of events to the publisher
-// with no database behind it, "hold" drains beside a partition that may be dead, and "steady" keeps up
-// with a producer there. "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
+// with no database behind it, "hold" drains beside a partition that may be dead, "steady" keeps up
+// with a producer there, "run" relays until it is told to stop, and "idle" relays nothing.
+// "append" and "worker" are the ends of the chain case. "stage" runs steps of the chain in one process.
 // The peers' kinds stand in their files.
 type job struct {
 	Kind        string
@@ -46,6 +48,10 @@ type job struct {
 	PayloadSize int  // publish: bytes of a payload
 	Mark        int  // relay: say when each so many events were settled; 0: not at all
 	Stage       stageJob
+	Lease       time.Duration // run: 0 is the relay's default
+	IdleAfter   time.Duration // idle: 0 is the relay's default
+	Length      time.Duration // idle: how long the cost is measured
+	Answer      string        // the file to answer in; empty: the standard output
 }
 
 // answer is what a child measured. Claim, publish and settle are sums over the pumps.
@@ -60,6 +66,10 @@ type answer struct {
 	Marks                  []float64 // seconds after the start, for each job.Mark events
 	Ended                  time.Time // worker: when the last payment was in the ledger
 	Stage                  stageAnswer
+	Settled                int        // run: events
+	LastSettle             time.Time  // run
+	Lanes                  []laneTurn // run: by lane
+	Costs                  []cost     // idle: while awake, and while idle
 }
 
 // child runs a job in a process of its own.
@@ -107,6 +117,10 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		work = riverChild
 	case kindHand:
 		work = handChild
+	case "run":
+		work = runChild
+	case "idle":
+		work = idleChild
 	}
 	if j.Profile != "" {
 		f, err := os.Create(j.Profile)
@@ -124,6 +138,10 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	a.PeakKiB, a.CPU = peakOf("self"), selfCPU()
+	if j.Answer != "" {
+		text, err := json.Marshal(a)
+		return errors.Join(err, os.WriteFile(j.Answer, text, 0o600))
+	}
 	return json.NewEncoder(out).Encode(a)
 }
 

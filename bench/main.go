@@ -43,6 +43,7 @@ type options struct {
 	pumps, claimEvents        int
 	compression               string
 	producer                  producerProps
+	live                      live
 	all, quick, tune          bool
 	json, profile             string
 	costEvents                int
@@ -101,6 +102,7 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.claimsSlice, "claims-slice", 5*time.Second, "how long a slice of it takes")
 	f.IntVar(&o.history, "history", 50_000_000, "rows of history in the history case")
 	f.IntVar(&o.chain, "chain", 300_000, "payments in the chain case")
+	o.live.flags(f)
 	f.StringVar(&o.json, "json", "", "append the figures to this file, one JSON object a line")
 	o.planFlags(f)
 	f.StringVar(&o.profile, "cpuprofile", "", "write the CPU profile of the last relay that drains here")
@@ -118,7 +120,7 @@ func parse(args []string) (options, error) {
 	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents, o.handEvents) < 1:
 		return o, errors.New("the numbers of events of the peers must be positive")
 	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1 ||
-		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 || o.claimsSlice <= 0:
+		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 || o.claimsSlice <= 0 || !o.live.valid():
 		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
 	case o.history < historyDays:
 		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
@@ -161,6 +163,7 @@ func (o *options) small(f *flag.FlagSet) {
 			*seconds = 1
 		}
 	}
+	o.live.small(set)
 }
 
 // measureCase is one case: its name for -only, whether it runs when none is named, and what it needs.
@@ -177,6 +180,9 @@ func cases() []measureCase {
 		{name: "relay", unasked: true, run: relayCase},
 		{name: "peers", unasked: true, run: peersCase},
 		{name: "inbox", unasked: true, withoutKafka: true, run: inboxCase},
+		{name: "latency", unasked: true, run: latencyCase},
+		{name: "append", unasked: true, run: appendCase},
+		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},
 		{name: "hold", unasked: true, run: holdCase},
 		{name: "snapshot", run: snapshotCase},

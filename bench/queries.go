@@ -119,3 +119,49 @@ select count(*) from ledger_entry`
 const querySizes = `-- bench: sizes
 select coalesce(sum(pg_table_size(t.relid)), 0)::float8, coalesce(sum(pg_indexes_size(t.relid)), 0)::float8
 from pg_partition_tree($1::text::regclass) t`
+
+// How many lanes each relay owns whose lease is running.
+const queryShares = `-- bench: shares
+select count(l.lane) from relay_member m left join outbox_lane l on l.owner = m.owner
+where m.lease_until > clock_timestamp() group by m.owner`
+
+// The business that the append case's events are about.
+const queryAccounts = `-- bench: accounts
+create table bench_account (id integer primary key, balance bigint not null) with (fillfactor = 50)`
+
+const queryPayments = `-- bench: payments
+create table bench_payment (
+	id bigint generated always as identity primary key,
+	account_id integer not null,
+	amount bigint not null,
+	note text not null,
+	created_at timestamptz not null default now()
+)`
+
+const queryDropBusiness = `-- bench: drop business
+drop table if exists bench_account, bench_payment`
+
+const queryOpenAccounts = `-- bench: open accounts
+insert into bench_account (id, balance) select n, 0 from generate_series(0, 9999) n`
+
+const queryEmptyPayments = `-- bench: empty payments
+truncate bench_payment`
+
+// Also takes the whole pages that the log needs after a checkpoint out of the measurement.
+const queryResetAccounts = `-- bench: reset accounts
+update bench_account set balance = 0`
+
+const queryVacuumAccounts = `-- bench: vacuum accounts
+vacuum analyze bench_account`
+
+const queryPay = `-- bench: pay
+insert into bench_payment (account_id, amount, note) values ($1, $2, $3)`
+
+const queryBook = `-- bench: book
+update bench_account set balance = balance + $2 where id = $1`
+
+const queryNotify = `-- bench: notify
+select pg_notify('outbox', $1)`
+
+const queryListen = `-- bench: listen
+listen outbox`

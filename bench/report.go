@@ -108,14 +108,28 @@ func (r *report) rates(of, name string) map[int]float64 {
 	return m
 }
 
+// pick is a value of a name's figures, without the warm-up.
+func (r *report) pick(of, name string, get func(figure) float64) (out []float64) {
+	for _, f := range r.figures {
+		if f.Case == of && f.Name == name && f.Turn > 0 {
+			out = append(out, get(f))
+		}
+	}
+	return out
+}
+
 // ratio notes by how much a is faster than b, turn by turn: both met the same machine.
 func (r *report) ratio(of, a, b string, want float64) {
-	var all []float64
+	r.goal(of, a+" / "+b, want, r.ratios(of, a, b))
+}
+
+// ratios are by how much a is faster than b in each turn.
+func (r *report) ratios(of, a, b string) (all []float64) {
 	rates := r.rates(of, b)
 	for turn, rate := range r.rates(of, a) {
 		all = append(all, rate/rates[turn])
 	}
-	r.goal(of, a+" / "+b, want, all)
+	return all
 }
 
 // atLeast notes a rate that was promised as such.
@@ -166,15 +180,7 @@ func (r *report) table(name string) {
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : publish : settle")
 	for _, n := range r.names(name) {
-		pick := func(get func(figure) float64) []float64 {
-			var out []float64
-			for _, f := range r.figures {
-				if f.Case == name && f.Name == n && f.Turn > 0 {
-					out = append(out, get(f))
-				}
-			}
-			return out
-		}
+		pick := func(get func(figure) float64) []float64 { return r.pick(name, n, get) }
 		mid := func(get func(figure) float64) float64 { m, _, _ := spread(pick(get)); return m }
 		rate, low, high := spread(pick(func(f figure) float64 { return f.Rate }))
 		phases := ""

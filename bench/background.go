@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	proc "github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// background is a relay in a process of its own that works until it is told to stop, or killed. It never outlives this one.
+type background struct {
+	process *proc.Process
+	answer  string // the file that it answers in
+}
+
+// laneTurn is when a relay came to own a lane last, and when an event of the lane was acked first after that.
+type laneTurn struct{ Taken, Published time.Time }
+
+// background starts n relays. stop ends those that still run.
+func (s *stack) background(n int, j job) (relays []*background, stop func(), err error) {
+	j.Kind = "run"
+	stop = func() {
+		for _, b := range relays {
+			b.process.Stop(syscall.SIGKILL, time.Second)
+		}
+	}
+	for range n {
+		b, err := s.startBackground(j)
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		relays = append(relays, b)
+	}
+	return relays, stop, nil
+}
+
+func (s *stack) startBackground(j job) (*background, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(s.dir, "relay-")
+	if err != nil {
+		return nil, err
+	}
+	j.Answer = filepath.Join(dir, "answer")
+	in, err := json.Marshal(j)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, childArg)
+	cmd.Stdin = bytes.NewReader(in)
+	p, err := proc.Start(cmd, filepath.Join(dir, "log"), syscall.SIGKILL)
+	return &background{p, j.Answer}, err
+}
+
+// end tells the relay to stop, as an orchestrator does, and returns what it measured.
+func (b *background) end() (a answer, err error) {
+	b.process.Stop(syscall.SIGTERM, 30*time.Second)
+	if err := b.process.Wait(); err != nil {
+		return a, fmt.Errorf("a relay ended: %w\n%s", err, b.process.LogTail())
+	}
+	raw, err := os.ReadFile(b.answer)
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal(raw, &a)
+}
+
+// shares is how many lanes each relay owns that is alive.
+func (s *stack) shares(ctx context.Context) ([]int, error) {
+	rows, err := s.db.Query(ctx, queryShares)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int])
+}
+
+// unevenness is by how many lanes the largest share is above the smallest.
+func unevenness(shares []int) int { return slices.Max(shares) - slices.Min(shares) }
+
+// awaitShares waits until n relays own all lanes in equal shares.
+func (s *stack) awaitShares(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		shares, err := s.shares(ctx)
+		if err != nil {
+			return fmt.Errorf("waiting for %d relays: %w", n, err)
+		}
+		owned := 0
+		for _, share := range shares {
+			owned += share
+		}
+		if len(shares) == n && owned == relay.Lanes && unevenness(shares) <= 1 {
+			return nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("waiting for %d relays, with shares %v: %w", n, shares, err)
+		}
+	}
+}
+
+// watched is a publisher that notes when lanes were taken, and when something of them was acked first.
+type watched struct {
+	*publisher.Kafka
+	mu      sync.Mutex
+	lanes   [relay.Lanes]laneTurn
+	settled int
+	last    time.Time // of the settles
+}
+
+func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := w.Kafka.Publish(ctx, events)
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, err := range verdicts {
+		if l := &w.lanes[events[i].Position.Lane]; err == nil && l.Published.IsZero() {
+			l.Published = now
+		}
+	}
+	return verdicts
+}
+
+func (w *watched) observer() relay.Observer {
+	return relay.Observer{
+		LaneTaken: func(lane int16, _ int64) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.lanes[lane] = laneTurn{Taken: time.Now()}
+		},
+		Settled: func(n int, _ time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.settled, w.last = w.settled+n, time.Now()
+		},
+	}
+}
+
+// runChild relays until it is told to stop.
+func runChild(ctx context.Context, j job) (a answer, err error) {
+	kafka, err := newPublisher(j, nil)
+	if err != nil {
+		return a, err
+	}
+	defer func() { _ = kafka.Close() }()
+	pool, err := pgxpool.New(ctx, j.URL)
+	if err != nil {
+		return a, err
+	}
+	defer pool.Close()
+	to := &watched{Kafka: kafka}
+	r, err := relay.New(pool, to, relay.Config{
+		Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),
+	})
+	if err != nil {
+		return a, err
+	}
+	if err := r.Run(ctx); err != nil {
+		return a, err
+	}
+	if ctx.Err() == nil {
+		return a, errors.New("the relay ended by itself")
+	}
+	a.Settled, a.LastSettle, a.Lanes = to.settled, to.last, to.lanes[:]
+	return a, nil
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+const (
+	namePolling = "relay in a process of its own"
+	nameWoken   = "relay embedded, with Wake"
+	// fromCommit is the same event by event, but from the moment when its commit had returned.
+	fromCommit = ", from commit"
+)
+
+const (
+	latencyRate    = 1000 // events a second
+	latencyWriters = 16   // connections that append; two or three of them are at work at a time
+	latencyWarm    = 1500 * time.Millisecond
+)
+
+// latencyCase: how long it takes from the moment at which a transaction with one event is due until a consumer has the event.
+// The schedule is fixed in advance: a stall counts for every event that was due in it, whoever was late. Then what a relay
+// costs that has nothing to do.
+func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
+	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
+		"The idle relay's events are statements", latencyRate, payloadSize, o.live.latency))
+	payload := payloads(distinct)
+	all := map[string][]time.Duration{}
+	for turn := range o.repeats + 1 {
+		length := o.live.latency
+		if turn == 0 {
+			length = min(length, 2*time.Second)
+		}
+		for _, name := range []string{namePolling, nameWoken} {
+			m, err := s.latencyOnce(ctx, o, name == nameWoken, length, payload)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			for _, one := range []struct {
+				name string
+				from []time.Duration
+			}{{name, m.due}, {name + fromCommit, m.committed}} {
+				times := latencies(one.from, m.arrived, m.warm)
+				f := m.figure
+				f.Case, f.Name, f.Turn = "latency", one.name, turn
+				f.P50, f.P99 = milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99))
+				rep.add(f)
+				rep.say("    p50 %.1f, p99 %.1f, max %.1f ms", f.P50, f.P99, milliseconds(times[len(times)-1]))
+				if turn > 0 {
+					all[one.name] = append(all[one.name], times...)
+				}
+			}
+		}
+	}
+	for _, name := range []string{namePolling, namePolling + fromCommit, nameWoken, nameWoken + fromCommit} {
+		zero := make([]time.Duration, len(all[name]))
+		times := latencies(zero, all[name], 0)
+		rep.say("  all turns together: %s: %d events, p50 %.1f, p99 %.1f, p99.9 %.1f ms", name, len(times),
+			milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99)), milliseconds(percentile(times, 0.999)))
+	}
+	rep.atMost("latency", namePolling+", p50 ms", 20, rep.pick("latency", namePolling, func(f figure) float64 { return f.P50 }))
+	rep.atMost("latency", namePolling+", p99 ms", 50, rep.pick("latency", namePolling, func(f figure) float64 { return f.P99 }))
+	rep.atMost("latency", nameWoken+", p50 ms", 6, rep.pick("latency", nameWoken, func(f figure) float64 { return f.P50 }))
+	return s.idleRelay(ctx, o, rep)
+}
+
+// moments of the events of a turn, after one epoch; those before warm are of the warm-up.
+type moments struct {
+	due, committed, arrived []time.Duration
+	warm                    int
+	figure                  figure
+}
+
+func (s *stack) latencyOnce(ctx context.Context, o options, embedded bool, length time.Duration, payload [][]byte) (*moments, error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
+		return nil, err
+	}
+	wake, end, err := s.latencyRelay(ctx, o, embedded, topic)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _, _ = end() }()
+	if err := s.awaitShares(ctx, 1); err != nil {
+		return nil, err
+	}
+	warm := int(latencyWarm.Seconds() * latencyRate)
+	n := warm + int(length.Seconds()*latencyRate)
+	p := &paced{topic: topic, payload: payload, epoch: time.Now(), n: n, wake: wake, committed: make([]time.Duration, n)}
+	seen := newArrivals(p.epoch, n)
+	following, cancel := context.WithCancel(ctx)
+	defer cancel()
+	followed := make(chan error, 1)
+	go func() { followed <- seen.follow(following, s.kafka, topic) }()
+	before := serverCPU()
+	if err := p.run(ctx, s.pg.URL()); err != nil {
+		return nil, err
+	}
+	select {
+	case <-seen.all:
+	case err := <-followed:
+		return nil, errors.Join(errors.New("the consumer ended"), err)
+	case <-time.After(time.Minute):
+		return nil, fmt.Errorf("%d of %d events did not arrive", seen.left.Load(), n)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	used := serverCPU().minus(before)
+	cancel()
+	m := &moments{committed: p.committed, warm: warm}
+	last := time.Duration(0)
+	for i := range n {
+		m.due, m.arrived = append(m.due, p.due(i)), append(m.arrived, time.Duration(seen.at[i].Load()))
+		last = max(last, m.arrived[i])
+	}
+	per := 1e6 / float64(n)
+	m.figure = figure{Events: n - warm, Seconds: (last - m.due[warm]).Seconds(), PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per}
+	m.figure.Rate = float64(m.figure.Events) / m.figure.Seconds
+	a, err := end()
+	m.figure.CPU, m.figure.PeakKiB = a.CPU*per, a.PeakKiB
+	return m, errors.Join(err, <-followed)
+}
+
+// latencyRelay starts a relay, here or in a process of its own. end stops it; a later call of it does nothing.
+func (s *stack) latencyRelay(ctx context.Context, o options, embedded bool, topic string) (wake func(), end func() (answer, error), err error) {
+	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression}
+	if !embedded {
+		relays, stop, err := s.background(1, j)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func() {}, sync.OnceValues(func() (answer, error) { defer stop(); return relays[0].end() }), nil
+	}
+	to, err := newPublisher(j, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	pool, err := pgxpool.New(ctx, j.URL)
+	if err != nil {
+		_ = to.Close()
+		return nil, nil, err
+	}
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: o.pumps, ClaimEvents: o.claimEvents, Logger: quiet()})
+	if err != nil {
+		pool.Close()
+		_ = to.Close()
+		return nil, nil, err
+	}
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(running) }()
+	return r.Wake, sync.OnceValues(func() (answer, error) {
+		cancel()
+		defer pool.Close()
+		defer func() { _ = to.Close() }()
+		return answer{}, <-ended
+	}), nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

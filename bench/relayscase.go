@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+const (
+	nameHandOver = "hand-over on shutdown"
+	nameTakeOver = "take-over after a kill"
+	// defaultLease is what a relay has when nobody sets one.
+	defaultLease = 15 * time.Second
+	// longLease keeps the lanes with relays that are stopped (SIGSTOP) while the outbox is filled.
+	longLease = 2 * time.Minute
+)
+
+// relaysCase: two and four relays against one, each a process of its own, on the same events; then how long events wait when
+// one of two relays is told to stop, and when it is killed.
+func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
+	lease := o.live.lease
+	if lease == 0 {
+		lease = defaultLease
+	}
+	rep.note("relays", fmt.Sprintf("%d events, drained by one, two or four relays that share the lanes already; then, at %d events a second, one of two relays leaves: p50 is the time from its signal until the other owns "+
+		"every lane and has published from each that it took; the lease is %v", o.live.relayEvents, flowRate, lease))
+	payload := payloads(distinct)
+	var uneven []float64
+	names := []string{"one relay", "two relays", "four relays"}
+	for turn := range o.repeats + 1 {
+		for i, name := range names {
+			f, differ, err := s.drainShared(ctx, o, 1<<i, payload)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			f.Case, f.Name, f.Turn = "relays", name, turn
+			rep.add(f)
+			if turn > 0 && i > 0 {
+				uneven = append(uneven, float64(differ))
+			}
+		}
+	}
+	rep.ratio("relays", names[1], names[0], 1)
+	rep.ratio("relays", names[2], names[0], 1)
+	rep.atMost("relays", "lanes of one relay more than of another, at most, during a drain", 1, uneven)
+	for _, one := range []struct {
+		name        string
+		signal      syscall.Signal
+		first, last int // turns
+		atMost      time.Duration
+		unit        string
+	}{
+		{nameHandOver, syscall.SIGTERM, 0, o.repeats, time.Second, "s"},
+		{nameTakeOver, syscall.SIGKILL, 1, o.live.relayKills, lease + time.Second, "s (lease + 1 s)"}, // a lease each: no warm-up
+	} {
+		for turn := one.first; turn <= one.last; turn++ {
+			f, err := s.leave(ctx, o, one.signal, lease)
+			if err != nil {
+				return fmt.Errorf("%s: %w", one.name, err)
+			}
+			f.Case, f.Name, f.Turn = "relays", one.name, turn
+			rep.add(f)
+			rep.say("    %.2f s", f.Seconds)
+		}
+		rep.atMost("relays", one.name+", "+one.unit, one.atMost.Seconds(), rep.pick("relays", one.name, func(f figure) float64 { return f.Seconds }))
+	}
+	return nil
+}
+
+// drainShared starts n relays and, when they have shared the lanes, stops their processes (SIGSTOP) while the outbox is
+// filled. The time is from the moment at which they may go on to the last settle. differ is by how many lanes their shares
+// differed at most meanwhile.
+func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]byte) (f figure, differ int, err error) {
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return f, 0, err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyOutbox); err != nil {
+		return f, 0, err
+	}
+	relays, stop, err := s.background(n, job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, Lease: longLease,
+	})
+	if err != nil {
+		return f, 0, err
+	}
+	defer stop()
+	if err := s.awaitShares(ctx, n); err != nil {
+		return f, 0, err
+	}
+	// The first claims of lanes that were just taken end first: a process must not be stopped within a transaction.
+	if err := pause(ctx, 500*time.Millisecond); err != nil {
+		return f, 0, err
+	}
+	if err := signalAll(relays, syscall.SIGSTOP); err != nil {
+		return f, 0, err
+	}
+	events := o.live.relayEvents
+	filling, cancel := context.WithTimeout(ctx, longLease/2)
+	defer cancel()
+	if err := s.fill(filling, topic, events, payload); err != nil {
+		return f, 0, err
+	}
+	wal, err := s.wal(ctx)
+	if err != nil {
+		return f, 0, err
+	}
+	before, began := serverCPU(), time.Now()
+	if err := signalAll(relays, syscall.SIGCONT); err != nil {
+		return f, 0, err
+	}
+	if differ, err = s.awaitPublished(ctx, topic, events); err != nil {
+		return f, 0, err
+	}
+	f = figure{Events: events}
+	var last time.Time
+	settled := 0
+	for _, b := range relays {
+		a, err := b.end()
+		if err != nil {
+			return f, 0, err
+		}
+		if a.LastSettle.After(last) {
+			last = a.LastSettle
+		}
+		settled += a.Settled
+		f.CPU += a.CPU * 1e6 / float64(events)
+		f.PeakKiB = max(f.PeakKiB, a.PeakKiB)
+	}
+	if settled != events {
+		return f, 0, fmt.Errorf("the relays say that they settled %d of %d events", settled, events)
+	}
+	after, err := s.wal(ctx)
+	if err != nil {
+		return f, 0, err
+	}
+	used := serverCPU().minus(before)
+	f.PostgresCPU, f.KafkaCPU = used.postgres*1e6/float64(events), used.kafka*1e6/float64(events)
+	f.Seconds, f.WALBytes = last.Sub(began).Seconds(), float64(after-wal)/float64(events)
+	f.Rate = float64(events) / f.Seconds
+	return f, differ, s.left(ctx)
+}
+
+func signalAll(relays []*background, sig os.Signal) error {
+	for _, b := range relays {
+		if err := b.process.Signal(sig); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitPublished waits until a topic has so many records, and looks at the shares of the lanes meanwhile.
+func (s *stack) awaitPublished(ctx context.Context, topic string, want int) (differ int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	for {
+		shares, err := s.shares(ctx)
+		if err != nil {
+			return differ, err
+		}
+		differ = max(differ, unevenness(shares))
+		got, err := s.records(ctx, topic)
+		if err != nil || got >= int64(want) {
+			return differ, err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return differ, fmt.Errorf("%d of %d events published: %w", got, want, err)
+		}
+	}
+}
+
+// records is how many records a topic has.
+func (s *stack) records(ctx context.Context, topic string) (n int64, err error) {
+	var ask []kafka.OffsetRequest
+	for p := range partitions {
+		ask = append(ask, kafka.LastOffsetOf(p))
+	}
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ask}})
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range res.Topics[topic] {
+		n, err = n+p.LastOffset, errors.Join(err, p.Error)
+	}
+	return n, err
+}
+
+// flowRate is how many events a second are appended while a relay leaves.
+const flowRate = 1000
+
+// leave starts two relays and a steady flow of events, sends one relay a signal, and measures until the other owns every lane
+// and has published from each that it took over.
+func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease time.Duration) (figure, error) {
+	f := figure{Rate: flowRate}
+	topic, drop, err := s.topic(ctx, 0)
+	if err != nil {
+		return f, err
+	}
+	defer drop()
+	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
+		return f, err
+	}
+	relays, stop, err := s.background(2, job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Compression: o.compression, Lease: lease})
+	if err != nil {
+		return f, err
+	}
+	defer stop()
+	if err := s.awaitShares(ctx, 2); err != nil {
+		return f, err
+	}
+	flowing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	appended := make(chan error, 1)
+	go func() { appended <- appendEvery(flowing, s.db, 10*time.Millisecond, topic, flowRate/100) }()
+	if err := pause(ctx, 2*time.Second); err != nil { // both are at work
+		return f, err
+	}
+	at := time.Now()
+	if err := relays[0].process.Signal(sig); err != nil {
+		return f, err
+	}
+	if err := s.awaitShares(ctx, 1); err != nil {
+		return f, err
+	}
+	if err := pause(ctx, 2*time.Second); err != nil { // in which every lane gets events
+		return f, err
+	}
+	cancel()
+	if err := ignoreCanceled(<-appended); err != nil {
+		return f, err
+	}
+	if sig != syscall.SIGKILL {
+		if _, err := relays[0].end(); err != nil {
+			return f, err
+		}
+	}
+	a, err := relays[1].end()
+	if err != nil {
+		return f, err
+	}
+	took, err := lastPublished(a.Lanes, at)
+	f.Seconds, f.Events = took.Seconds(), a.Settled
+	f.P50 = milliseconds(took)
+	return f, err
+}
+
+// lastPublished is how long after a moment a relay had published from every lane that it took since.
+func lastPublished(lanes []laneTurn, at time.Time) (took time.Duration, err error) {
+	taken := slices.DeleteFunc(slices.Clone(lanes), func(l laneTurn) bool { return !l.Taken.After(at) })
+	if len(taken) < relay.Lanes/4 {
+		return 0, fmt.Errorf("only %d lanes changed hands", len(taken))
+	}
+	for _, l := range taken {
+		if l.Published.IsZero() {
+			return 0, errors.New("nothing was published from a lane that was taken over")
+		}
+		took = max(took, l.Published.Sub(at))
+	}
+	return took, nil
+}
