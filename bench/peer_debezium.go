@@ -11,10 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const nameDebezium = "Debezium outbox router"
+const (
+	nameDebezium = "Debezium outbox router"
+	// Java compiles what runs often while it runs: a Connect that has just started is several times as slow as one that
+	// has been running. The relay is started anew in each turn.
+	nameDebeziumFresh = "Debezium outbox router, just started"
+)
 
 // debeziumSettings stand beside the figures.
-const debeziumSettings = debeziumVersion + " in Kafka Connect 4.1.0 standalone (one process for all turns, -Xmx2G, G1), max.batch.size=8192 " +
+const debeziumSettings = debeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process for all turns, and one started in each), max.batch.size=8192 " +
 	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 compression.type=snappy, " +
 	"rows inserted in transactions of 1000, from the first record in Kafka to the last"
 
@@ -53,9 +58,15 @@ type arrival struct {
 	servers usage
 }
 
+// debeziumRun is one measurement: the connector and its slot have the same name.
+type debeziumRun struct {
+	name, connector string
+	events          int
+}
+
 // debeziumOnce makes a slot, inserts n rows after it, starts a connector on the slot, and takes the time from the first
 // record that it sees in the topic to the last: neither the start nor other tables' log are in it.
-func (s *stack) debeziumOnce(ctx context.Context, c *connect, turn, n int, payload [][]byte, rep *report) (f figure, err error) {
+func (s *stack) debeziumOnce(ctx context.Context, c *connect, run debeziumRun, payload [][]byte, rep *report) (f figure, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return f, err
@@ -65,7 +76,7 @@ func (s *stack) debeziumOnce(ctx context.Context, c *connect, turn, n int, paylo
 	if err != nil {
 		return f, err
 	}
-	name := fmt.Sprintf("debezium_%d", turn)
+	name, n := run.connector, run.events
 	if err := s.fillDebezium(ctx, name, topic, n, payload); err != nil {
 		return f, fmt.Errorf("fill: %w", err)
 	}
@@ -81,13 +92,15 @@ func (s *stack) debeziumOnce(ctx context.Context, c *connect, turn, n int, paylo
 	if first.records >= n {
 		first = began // so few that they came at once: the start is in it
 	}
-	if err := s.allArrived(ctx, rep, nameDebezium, topic, n); err != nil {
+	if err := s.allArrived(ctx, rep, run.name, topic, n); err != nil {
 		return f, err
 	}
 	if err := c.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil); err != nil {
 		return f, err
 	}
-	return figureBetween(first, last, peakOf(strconv.Itoa(c.process.PID()))), c.await(ctx, func() (bool, error) {
+	f = figureBetween(first, last)
+	f.Name, f.PeakKiB = run.name, peakOf(strconv.Itoa(c.process.PID()))
+	return f, c.await(ctx, func() (bool, error) {
 		dropped, err := s.db.Exec(ctx, queryDropSlot, name)
 		return dropped.RowsAffected() == 1, err
 	})
@@ -156,11 +169,11 @@ func (s *stack) arrivalOf(c *connect, records int) arrival {
 }
 
 // figureBetween is the figure of what happened between two moments.
-func figureBetween(first, last arrival, peakKiB int64) figure {
+func figureBetween(first, last arrival) figure {
 	n, seconds, used := last.records-first.records, last.at.Sub(first.at).Seconds(), last.servers.minus(first.servers)
 	per := 1e6 / float64(max(n, 1))
 	return figure{
-		Name: nameDebezium, Events: n, Seconds: seconds, Rate: float64(n) / seconds, PeakKiB: peakKiB,
+		Events: n, Seconds: seconds, Rate: float64(n) / seconds,
 		CPU: (last.own - first.own) * per, PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per,
 	}
 }

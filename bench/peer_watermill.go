@@ -95,7 +95,8 @@ func watermillChild(ctx context.Context, j job) (a answer, err error) {
 	case err := <-ended:
 		return a, errors.Join(errors.New("the forwarder ended"), err)
 	}
-	return a, errors.Join(f.Close(), <-ended)
+	// The subscriber first: it stores how far it came, which the forwarder's end would cut off.
+	return a, errors.Join(from.Close(), f.Close(), <-ended)
 }
 
 func watermillPublisher(j job, logger watermill.LoggerAdapter) (message.Publisher, error) {

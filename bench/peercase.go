@@ -30,15 +30,22 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		rep.say("%s is left out: %v", nameDebezium, err)
+		rep.say("Debezium is left out: %v", err)
 	} else {
 		defer connect.stop()
-		peers = append(peers, peer{name: nameDebezium, goal: 10, once: func(ctx context.Context, turn int) (figure, error) {
-			return s.debeziumOnce(ctx, connect, turn, o.debeziumEvents, payload, rep)
+		peers = append(peers, peer{nameDebezium, 10, func(ctx context.Context, turn int) (figure, error) {
+			return s.debeziumOnce(ctx, connect, debeziumRun{nameDebezium, fmt.Sprintf("debezium_%d", turn), o.debeziumEvents}, payload, rep)
+		}}, peer{nameDebeziumFresh, 10, func(ctx context.Context, turn int) (figure, error) {
+			fresh, err := s.startConnect(ctx)
+			if err != nil {
+				return figure{}, err
+			}
+			defer fresh.stop()
+			return s.debeziumOnce(ctx, fresh, debeziumRun{nameDebeziumFresh, fmt.Sprintf("debezium_fresh_%d", turn), o.debeziumEvents}, payload, rep)
 		}})
 	}
-	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; %s: %d, %s; Watermill: %d, %s; River: %d, %s; by hand: %d, %s",
-		payloadSize, keys, o.events, nameDebezium, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
+	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s; Watermill: %d, %s; River: %d, %s; by hand: %d, %s",
+		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
 		o.libraryEvents, riverSettings, o.handEvents, handSettings))
 	for turn := range o.repeats + 1 {
 		for _, p := range peers {
