@@ -70,6 +70,13 @@ demo: ## payments to ledger and email in one process, with faults, and the count
 bench: ## rates on this machine, peers side by side; one case: make bench ONLY=relay
 	cd bench && go run . $(if $(ONLY),-only $(ONLY))
 
+# What the smoke runs: cases that take seconds with small numbers.
+SMOKE := relay,inbox,hold,chain
+bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does it work and print? Its figures are worth nothing
+	cd bench && go test -count=1 ./...
+	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \
+	cd bench && go run . -quick -only $(SMOKE) -json "$$figures" && go run . -figures "$$figures"
+
 kafka: ## fetch Kafka's jars ahead of the first test
 	$(STACK) jars
 
@@ -77,4 +84,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof guarantees lint soak fuzz vuln demo bench kafka clean bugs
+.PHONY: help test test-short models proof guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs

@@ -46,7 +46,7 @@ func (o *options) planFlags(f *flag.FlagSet) {
 // costsCase measures what an event costs in each step of the chain, each step alone and in batches of two sizes, and writes
 // that where -model reads it.
 func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a tenth of them in small ones; CPU, log and network of each step alone", o.costEvents, payloadSize))
+	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, log and network of each step alone", o.costEvents, payloadSize))
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
 	}
@@ -109,8 +109,11 @@ func costOf(g stageAnswer, n float64) plan.Cost {
 	}
 }
 
-// costClaim is how many events a small claim has: about 25 for each partition.
-const costClaim = 200
+// A small claim has about 50 events for each partition, more than the smallest fetch brings: each fetch is one record batch.
+const (
+	costClaim = 50 * partitions
+	costFetch = 16 << 10
+)
 
 // small sends events one by one, in small claims and small record batches.
 func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *report, turn int) error {
@@ -119,28 +122,27 @@ func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *rep
 		return err
 	}
 	defer drop()
-	n := o.costEvents / 10
-	run := func(name string, j job) error {
+	n := o.costEvents / 4
+	run := func(name string, j job, before ...string) error {
 		j.Stage.Events = n
-		if err := s.exec(ctx, queryVacuumOutbox, queryEmptyInbox, queryVacuumInbox, queryCheckpoint); err != nil {
+		if err := s.exec(ctx, before...); err != nil {
 			return err
 		}
 		_, err := m.stage(ctx, s, rep, turn, name, topic, j)
 		return err
 	}
-	if err := s.exec(ctx, queryEmptyOutbox); err != nil {
+	// No checkpoint between append and relay: see fill.
+	if err := run(costAppendSmall, job{Stage: stageJob{Append: true, PerAppend: 1, Producers: 8}}, queryEmptyOutbox, queryCheckpoint); err != nil {
 		return err
 	}
-	if err := run(costAppendSmall, job{Stage: stageJob{Append: true, PerAppend: 1, Producers: 8}}); err != nil {
+	if err := run(costRelaySmall, job{Pumps: o.pumps, ClaimEvents: costClaim, Stage: stageJob{Relay: true}}, queryVacuumOutbox); err != nil {
 		return err
 	}
-	if err := run(costRelaySmall, job{Pumps: o.pumps, ClaimEvents: costClaim, Stage: stageJob{Relay: true}}); err != nil {
+	empty := []string{queryEmptyInbox, queryVacuumInbox, queryCheckpoint}
+	if err := run(costFetchSmall, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: 50}}, empty...); err != nil {
 		return err
 	}
-	if err := run(costFetchSmall, job{Stage: stageJob{Consume: true, FetchBytes: 1, Batch: 50}}); err != nil {
-		return err
-	}
-	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: 1, Batch: inboxBatch}})
+	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: inboxBatch}}, empty...)
 }
 
 // large does the same in batches as large as they come.
@@ -168,7 +170,7 @@ func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *rep
 		return err
 	}
 	m.claim, m.settle = append(m.claim, g.ClaimMS), append(m.settle, g.SettleMS)
-	m.kafkaStored = append(m.kafkaStored, g.KafkaNet/float64(n))
+	m.kafkaStored = append(m.kafkaStored, g.KafkaNet/float64(g.Settled))
 	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox, queryCheckpoint); err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func parse(args []string) (options, error) {
 	case o.history < historyDays:
 		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
 	}
-	o.costEvents -= o.costEvents % 400 // whole transactions and claims, in small batches too
+	o.costEvents -= o.costEvents % 160 // whole transactions and claims, in small batches too
 	return o, nil
 }
 
@@ -242,6 +242,9 @@ func run(ctx context.Context, args []string) error {
 	for _, c := range chosen {
 		if err := c.run(ctx, s, o, rep); err != nil {
 			return fmt.Errorf("case %s: %w", c.name, err)
+		}
+		if len(rep.names(c.name)) == 0 {
+			return fmt.Errorf("case %s has measured nothing", c.name)
 		}
 		rep.table(c.name)
 	}

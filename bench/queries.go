@@ -117,8 +117,9 @@ select count(*) from ledger_entry`
 
 // The bytes of a table, partitions and what is stored out of line included, and those of its indexes.
 const querySizes = `-- bench: sizes
-select coalesce(sum(pg_table_size(t.relid)), 0)::float8, coalesce(sum(pg_indexes_size(t.relid)), 0)::float8
-from pg_partition_tree($1::text::regclass) t`
+select sum(pg_table_size(t.relid))::float8, sum(pg_indexes_size(t.relid))::float8
+from (select $1::text::regclass as relid union select relid from pg_partition_tree($1::text::regclass)) t`
+
 
 // How many lanes each relay owns whose lease is running.
 const queryShares = `-- bench: shares

@@ -16,7 +16,7 @@ const costsFile = "costs.json"
 // How the steady loads are appended.
 const (
 	steadyAppend    = 20
-	steadyProducers = 4
+	steadyProducers = 16
 )
 
 // simulationCase: what the simulation says of the chain from append to effect, from costs that were measured step by step,

@@ -21,8 +21,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// stageJob says which steps of the chain a child runs, and for how long: until each has had Events events or, when there is a
-// Seconds, for so long after warmUp.
+// stageJob says which steps of the chain a child runs, and for how long: until each has had Events events, the first tenth of
+// which is not measured, or, when there is a Seconds, for so long after warmUp.
 type stageJob struct {
 	Append, Relay, Consume bool
 	Rate                   float64 // appended events a second; 0: as fast as it goes
@@ -89,36 +89,32 @@ func stageChild(ctx context.Context, j job) (a answer, err error) {
 			return a, context.Cause(ctx)
 		}
 	}
-	timed := j.Stage.Seconds > 0
+	payload := payloads(distinct)
+	if j.Stage.Relay {
+		run(s.relay)
+	}
+	if j.Stage.Append {
+		running.Go(func() {
+			if err := s.produce(ctx, payload); err != nil && ctx.Err() == nil {
+				cancel(err)
+			}
+		})
+	}
+	begins := func() error { return s.reached(ctx, j.Stage.Events/10) }
+	ends := func() error { return s.reached(ctx, j.Stage.Events) }
+	if j.Stage.Seconds > 0 {
+		begins = func() error { return pause(ctx, warmUp) }
+		ends = func() error { return pause(ctx, time.Duration(j.Stage.Seconds*float64(time.Second))) }
+	}
+	if err := begins(); err != nil {
+		return a, err
+	}
 	before, err := s.look(ctx)
 	if err != nil {
 		return a, err
 	}
-	if j.Stage.Relay {
-		run(s.relay)
-	}
-	done := make(chan struct{})
-	if j.Stage.Append {
-		running.Go(func() {
-			if err := s.produce(ctx); err != nil && ctx.Err() == nil {
-				cancel(err)
-			}
-			close(done)
-		})
-	}
-	if timed {
-		if err := pause(ctx, warmUp); err != nil {
-			return a, err
-		}
-		if before, err = s.look(ctx); err != nil {
-			return a, err
-		}
-		s.forget()
-		err = pause(ctx, time.Duration(j.Stage.Seconds*float64(time.Second)))
-	} else {
-		err = s.finished(ctx, done)
-	}
-	if err != nil {
+	s.forget()
+	if err := ends(); err != nil {
 		return a, err
 	}
 	after, err := s.look(ctx)
@@ -135,17 +131,11 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// finished waits until every step has had all events.
-func (s *stages) finished(ctx context.Context, produced <-chan struct{}) error {
-	if s.Stage.Append {
-		select {
-		case <-produced:
-		case <-ctx.Done():
-		}
-	}
-	n := int64(s.Stage.Events)
-	for s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume && s.handled.Load() < n {
-		if err := pause(ctx, 2*time.Millisecond); err != nil {
+// reached waits until every step has had so many events.
+func (s *stages) reached(ctx context.Context, events int) error {
+	n := int64(events)
+	for s.Stage.Append && s.appended.Load() < n || s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume && s.handled.Load() < n {
+		if err := pause(ctx, time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -204,8 +194,7 @@ func (s *stages) connect(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 // produce appends from several goroutines, each at times of its own: what comes late does not move what comes next.
-func (s *stages) produce(ctx context.Context) error {
-	payload := payloads(distinct)
+func (s *stages) produce(ctx context.Context, payload [][]byte) error {
 	period := time.Duration(0)
 	if s.Stage.Rate > 0 {
 		period = time.Duration(float64(s.Stage.PerAppend*s.Stage.Producers) / s.Stage.Rate * float64(time.Second))

@@ -6,6 +6,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 )
@@ -136,6 +137,19 @@ type Costs struct {
 	Waits  Waits   `json:"waits"`
 	Sizes  Sizes   `json:"sizes"`
 	Checks []Check `json:"checks,omitempty"`
+}
+
+// measuredPartitions is how many the topics have that costs are measured with.
+const measuredPartitions = 8
+
+// relayed is what the relay takes for an event in claims of n. A batch's cost is that of a claim that reaches all partitions it
+// was measured with; to Kafka and to its client it is one of requests, and a small claim needs fewer, one for more partitions more.
+func (c Costs) relayed(n float64, partitions int) Cost {
+	p := float64(partitions)
+	requests := p * (1 - math.Pow(1-1/p, n)) / measuredPartitions
+	batch := c.Relay.Batch
+	batch.Client, batch.Kafka, batch.KafkaNet = batch.Client*requests, batch.Kafka*requests, batch.KafkaNet*requests
+	return c.Relay.Event.plus(batch, 1/n)
 }
 
 // Check is one quantity of a measured run beside what the simulation said of it.

@@ -50,24 +50,52 @@ type Need struct {
 	OutboxNet, InboxNet, KafkaNet, ReplicasNet   float64
 	Backlog                                      float64 // bytes in the outbox after an outage of Kafka
 	KafkaDisk, InboxWeek, InboxWindow, WALPerDay float64 // bytes
-	OutboxFull, InboxFull                        []Limit // what ends one outbox database and one inbox database
+	OutboxFullest, InboxFullest                  Fullness
 }
 
-// For computes what a rate needs. CPU grows with the rate, and a little less with larger batches: that is all that the
-// model knows of Postgres on more cores than the costs were measured on.
+// Fullness is the part of a database that is full first, and how much is used of what may be used of it.
+type Fullness struct {
+	What string
+	Part float64
+}
+
+// For computes what a rate needs. CPU grows with the rate, and less with larger batches: that is all that the model knows of
+// Postgres on more cores than the costs were measured on.
 func For(c Costs, a Assumptions, rate float64) Need {
-	n := Need{Rate: rate, Outboxes: 1}
-	n.sizePartitions(c, a)
-	for range 20 { // more databases make smaller claims, which cost more
-		before := n.Outboxes
-		n.outbox(c, a)
-		if n.Outboxes = max(before, count(rate, lowest(n.OutboxFull))); n.Outboxes == before {
-			break
-		}
-	}
+	n := Need{Rate: rate}
+	n.Outboxes, n.InboxDatabases = count(rate, lowest(OutboxEnds(c, a))), count(rate, lowest(InboxEnds(c, a)))
+	n.partitions(c, a)
+	n.outbox(c, a)
 	n.inbox(c, a)
+	n.OutboxFullest, n.InboxFullest = n.fullest(n.outboxLimits(c, a), n.Outboxes), n.fullest(n.inboxLimits(a), n.InboxDatabases)
 	n.sizes(c, a)
 	return n
+}
+
+func (n *Need) fullest(limits []Limit, databases int) Fullness {
+	first := First(limits)
+	return Fullness{first.What, n.Rate / float64(databases) / first.Rate}
+}
+
+// OutboxEnds are the rates at which parts of one outbox database are full, with claims of the size that they then have.
+func OutboxEnds(c Costs, a Assumptions) []Limit {
+	n := Need{Rate: 100_000, Outboxes: 1}
+	for range 100 { // each step changes the size of the claims a little less
+		n.partitions(c, a)
+		n.outbox(c, a)
+		n.Rate = lowest(n.outboxLimits(c, a))
+	}
+	return n.outboxLimits(c, a)
+}
+
+// InboxEnds are the same of one inbox database, with full batches.
+func InboxEnds(c Costs, a Assumptions) []Limit {
+	n := Need{Rate: 100_000, Outboxes: 1}
+	n.partitions(c, a)
+	n.outbox(c, a)
+	n.InboxSize = inboxBatch
+	n.inbox(c, a)
+	return n.inboxLimits(a)
 }
 
 // count is how many of a thing that carries so much a rate needs.
@@ -101,51 +129,59 @@ func PartitionRate(c Costs) float64 {
 	return inboxBatch / (c.Inbox.Of(inboxBatch).Seconds() + c.Fetch.Batch.Seconds() + c.Waits.Handle*1e-3)
 }
 
-func (n *Need) sizePartitions(c Costs, a Assumptions) {
-	n.Partitions = max(8, count(n.Rate, PartitionRate(c)*a.Use))
+// partitions gives each outbox database a topic of its own: a claim that is spread over the partitions of all others makes requests of
+// a few records each.
+func (n *Need) partitions(c Costs, a Assumptions) {
+	n.Partitions = max(measuredPartitions, count(n.Rate/float64(n.Outboxes), PartitionRate(c)*a.Use)) * n.Outboxes
 	// What arrives between two looks of the relay comes as one batch, until a transaction is full.
 	n.InboxSize = clamp(n.Rate/float64(n.Partitions)*(probeEvery+gatherFor), 1, inboxBatch)
 }
 
-// outbox computes what one of the databases carries, with the pumps that it needs.
+// outbox computes what the outbox databases carry, with the pumps that they need.
 func (n *Need) outbox(c Costs, a Assumptions) {
 	rate := n.Rate / float64(n.Outboxes)
-	perPump := PumpRate(c) * a.Use
-	pumps := min(max(2*relayPumps, count(rate, perPump)), laneCount)
+	pumps := min(max(2*relayPumps, count(rate, PumpRate(c)*a.Use)), laneCount)
 	n.ClaimSize = clamp(rate*probeEvery/float64(pumps), 1, claimEvents)
-	n.Pumps = pumps * n.Outboxes
 	n.Relays = (pumps + relayPumps - 1) / relayPumps * n.Outboxes
-	append1, relay := c.Append.Per(a.PerAppend), c.Relay.Per(n.ClaimSize)
-	idle := c.Idle.Postgres * 1e-6 * float64(n.Relays)
-	n.Producers, n.Append = cores(append1.Client, n.Rate), cores(append1.Postgres, n.Rate)
-	n.Claim, n.Settle = cores(relay.Postgres*c.ClaimShare, n.Rate)+idle, cores(relay.Postgres*(1-c.ClaimShare), n.Rate)
-	n.Relay = cores(relay.Client, n.Rate) + c.Idle.Client*1e-6*float64(n.Relays)
-	n.OutboxWAL = (append1.WAL + relay.WAL) * n.Rate
-	n.OutboxNet = (append1.DatabaseNet + relay.DatabaseNet) * n.Rate
-	n.OutboxFull = []Limit{
+	n.Pumps = n.Relays * relayPumps
+	one, relay, idle := c.Append.Per(a.PerAppend), c.relayed(n.ClaimSize, n.Partitions/n.Outboxes), c.Idle
+	relays := float64(n.Relays)
+	n.Producers, n.Append = cores(one.Client, n.Rate), cores(one.Postgres, n.Rate)
+	n.Claim = cores(relay.Postgres*c.ClaimShare, n.Rate) + cores(idle.Postgres, relays)
+	n.Settle = cores(relay.Postgres*(1-c.ClaimShare), n.Rate)
+	n.Relay = cores(relay.Client, n.Rate) + cores(idle.Client, relays)
+	n.OutboxWAL = (one.WAL + relay.WAL) * n.Rate
+	n.OutboxNet = (one.DatabaseNet+relay.DatabaseNet)*n.Rate + idle.DatabaseNet*relays
+}
+
+// outboxLimits are of one of the outbox databases, at what an event costs now.
+func (n *Need) outboxLimits(c Costs, a Assumptions) []Limit {
+	return []Limit{
 		{"Postgres' CPU", full(n.Append+n.Claim+n.Settle, a.DatabaseCores*a.Use, n.Rate)},
 		{"its log", full(n.OutboxWAL, a.WALRate*a.Use, n.Rate)},
 		{"its network", full(n.OutboxNet, a.NetRate*a.Use, n.Rate)},
-		{"32 lanes", laneCount * perPump},
+		{"32 lanes", laneCount * PumpRate(c) * a.Use},
 	}
 }
 
 func (n *Need) inbox(c Costs, a Assumptions) {
-	one, fetch, relay := c.Inbox.Per(n.InboxSize), c.Fetch.Per(n.InboxSize), c.Relay.Per(n.ClaimSize)
-	n.Inbox = cores(one.Postgres, n.Rate)
-	n.Workers = cores(one.Client+fetch.Client, n.Rate)
+	relay := c.relayed(n.ClaimSize, n.Partitions/n.Outboxes)
+	one := c.Inbox.Per(n.InboxSize).plus(c.Fetch.Per(clamp(n.ClaimSize/float64(n.Partitions/n.Outboxes), 1, n.InboxSize)), 1)
+	n.Inbox, n.Workers = cores(one.Postgres, n.Rate), cores(one.Client, n.Rate)
 	// A follower fetches and writes what the leader has taken; that costs it about what producing costs the leader.
-	n.Kafka = cores(relay.Kafka*a.Replicas+one.Kafka+fetch.Kafka, n.Rate)
+	n.Kafka = cores(relay.Kafka*a.Replicas+one.Kafka, n.Rate)
 	n.InboxWAL, n.InboxNet = one.WAL*n.Rate, one.DatabaseNet*n.Rate
-	n.KafkaNet = (relay.KafkaNet + one.KafkaNet + fetch.KafkaNet) * n.Rate
+	n.KafkaNet = (relay.KafkaNet + one.KafkaNet) * n.Rate
 	n.ReplicasNet = relay.KafkaNet * (a.Replicas - 1) * n.Rate
-	n.InboxFull = []Limit{
+	n.Brokers = max(3, count(n.Kafka, a.BrokerCores*a.Use), count(n.KafkaNet+n.ReplicasNet*2, a.NetRate*a.Use))
+}
+
+func (n *Need) inboxLimits(a Assumptions) []Limit {
+	return []Limit{
 		{"Postgres' CPU", full(n.Inbox, a.DatabaseCores*a.Use, n.Rate)},
 		{"its log", full(n.InboxWAL, a.WALRate*a.Use, n.Rate)},
 		{"its network", full(n.InboxNet, a.NetRate*a.Use, n.Rate)},
 	}
-	n.InboxDatabases = count(n.Rate, lowest(n.InboxFull))
-	n.Brokers = max(3, count(n.Kafka, a.BrokerCores*a.Use), count(n.KafkaNet+n.ReplicasNet*2, a.NetRate*a.Use))
 }
 
 func (n *Need) sizes(c Costs, a Assumptions) {

@@ -140,7 +140,7 @@ func (s *chain) pump(p int) {
 	}
 	events := slices.Clone(s.queues[p][:n])
 	s.queues[p] = s.queues[p][n:]
-	all := s.Relay.Of(float64(n))
+	all := Cost{}.plus(s.relayed(float64(n), s.Partitions), float64(n))
 	claim := Cost{Postgres: all.Postgres * s.ClaimShare}
 	publish := Cost{Client: all.Client, Kafka: all.Kafka}
 	settle := Cost{Postgres: all.Postgres * (1 - s.ClaimShare)}

@@ -25,7 +25,7 @@ func CostTable(c Costs) string {
 	}
 	line("append, a transaction for each", c.Append.Per(1))
 	line("append, 40 in a transaction", c.Append.Per(40))
-	line("relay, claims of 10", c.Relay.Per(10))
+	line("relay, claims of 10", c.relayed(10, measuredPartitions))
 	line("relay, claims of 8,000", c.Relay.Per(claimEvents))
 	line("fetch and inbox with effect, one a transaction", c.Inbox.Per(1).plus(c.Fetch.Per(1), 1))
 	line("fetch and inbox with effect, 500 a transaction", c.Inbox.Per(inboxBatch).plus(c.Fetch.Per(inboxBatch), 1))
@@ -67,11 +67,12 @@ func NeedTable(c Costs, a Assumptions) string {
 	}
 	size := func(get func(Need) float64) func(Need) string { return func(n Need) string { return bytes(get(n)) } }
 	line("**outbox databases**", whole(func(n Need) int { return n.Outboxes }))
-	line("what ends one of them first", func(n Need) string { f := First(n.OutboxFull); return f.What + ", at " + group(round(f.Rate)) })
+	line("the same with 40 events in a producer's transaction", func(n Need) string { b := a; b.PerAppend = 40; return group(float64(For(c, b, n.Rate).Outboxes)) })
+	line("fullest part of each, of what may be used", func(n Need) string { return fullness(n.OutboxFullest) })
 	line("**inbox databases**", whole(func(n Need) int { return n.InboxDatabases }))
-	line("what ends one of them first", func(n Need) string { f := First(n.InboxFull); return f.What + ", at " + group(round(f.Rate)) })
+	line("fullest part of each, of what may be used", func(n Need) string { return fullness(n.InboxFullest) })
 	line("**relays**, each with two pumps", whole(func(n Need) int { return n.Relays }))
-	line("**partitions**", whole(func(n Need) int { return n.Partitions }))
+	line("**partitions**, in a topic for each outbox database", whole(func(n Need) int { return n.Partitions }))
 	line("**brokers**", whole(func(n Need) int { return n.Brokers }))
 	line("busy cores: producers, for appending", number(func(n Need) float64 { return n.Producers }))
 	line("busy cores: Postgres, append", number(func(n Need) float64 { return n.Append }))
@@ -103,20 +104,23 @@ func LimitTable(c Costs, a Assumptions) string {
 	var t table
 	t.row("one of these", "is full at events a second", "because of")
 	add := func(what string, rate float64, why string) { t.row(what, group(round(rate)), why) }
-	at := func(perAppend float64) []Limit { b := a; b.PerAppend = perAppend; return For(c, b, 100_000).OutboxFull }
-	for _, l := range at(1) {
-		add("outbox database, one event a transaction", l.Rate, l.What)
+	forty := a
+	forty.PerAppend = 40
+	for _, l := range OutboxEnds(c, a) {
+		add(fmt.Sprintf("outbox database, %.0f event a transaction", a.PerAppend), l.Rate, l.What)
 	}
-	for _, l := range at(40)[:2] {
+	for _, l := range OutboxEnds(c, forty)[:2] {
 		add("outbox database, 40 events a transaction", l.Rate, l.What)
 	}
 	add("pump", PumpRate(c)*a.Use, "one claim after the other")
-	for _, l := range For(c, a, 100_000).InboxFull {
+	for _, l := range InboxEnds(c, a) {
 		add("inbox database", l.Rate, l.What)
 	}
 	add("partition", PartitionRate(c)*a.Use, "one transaction of its consumer after the other")
 	return t.String()
 }
+
+func fullness(f Fullness) string { return fmt.Sprintf("%s, %.0f%%", f.What, f.Part*100) }
 
 // CheckTable compares what the simulation said with what was measured.
 func CheckTable(c Costs) string {
