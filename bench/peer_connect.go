@@ -112,6 +112,9 @@ func (c *connect) await(ctx context.Context, done func() (bool, error)) error {
 		case <-c.process.Done():
 			return fmt.Errorf("Kafka Connect ended:\n%s", c.process.LogTail())
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return ctx.Err()
+			}
 			return fmt.Errorf("Kafka Connect: %w\n%s", ctx.Err(), c.process.LogTail())
 		case <-time.After(10 * time.Millisecond):
 		}
