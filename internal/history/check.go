@@ -20,7 +20,8 @@ type Allowed struct {
 	// Foreign: records without our headers, of other producers, are in the topics too.
 	Foreign bool
 	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention. A group may carry its offset
-	// of the old topic into the new one, past records that it never read: Kafka names both alike.
+	// of the old topic into the new one, past records that it never read: Kafka names both alike. An event that was sent again
+	// then has its effect when the second record is read, behind those that followed the first.
 	Gone map[string]bool
 	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the way, and
 	// what was held before goes to other partitions under the numbers that it had.
@@ -108,12 +109,13 @@ const (
 type seen uint8
 
 const (
-	seenAppend  seen = 1 << iota // a producer was about to commit it
-	seenOK                       // and was told that it did
-	seenFailed                   // or that it failed for certain
-	seenSent                     // a relay handed it to the publisher
-	seenAcked                    // and was told that it is written
-	seenRefused                  // or refused for certain
+	seenAppend    seen = 1 << iota // a producer was about to commit it
+	seenOK                         // and was told that it did
+	seenFailed                     // or that it failed for certain
+	seenSent                       // a relay handed it to the publisher
+	seenAcked                      // and was told that it is written
+	seenRefused                    // or refused for certain
+	seenSentAgain                  // handed over more than once
 )
 
 func newRun(in *Input) *run {

@@ -151,6 +151,7 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 	type last struct {
 		version   int64
 		partition int32
+		offset    int64
 		id        uuid.UUID
 	}
 	booked := make(map[booking]uuid.UUID, len(r.dump.Effects))
@@ -189,11 +190,13 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		}
 		before := &lists[f.Consumer][s.list]
 		moved := r.in.Allowed.Grown[e.Topic] && before.partition != f.Partition
-		if e.Version <= before.version && !moved {
+		// Its first record may be one of those that were never read; then this is the effect of a later one.
+		unread := r.in.Allowed.Gone[e.Topic] && s.seen&seenSentAgain != 0 && before.partition == f.Partition && before.offset < f.Offset
+		if e.Version <= before.version && !moved && !unread {
 			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q behind version %d", f.Consumer, e.Version, e.Key, before.version)
 			continue
 		}
-		*before = last{e.Version, f.Partition, f.ID}
+		*before = last{e.Version, f.Partition, f.Offset, f.ID}
 	}
 	return booked
 }

@@ -93,18 +93,12 @@ func inboxMutations() map[string]mutation {
 			return true
 		}, []Name{ParkedWithoutReason}, nil},
 		"effects of a key swapped": {func(x *mutant) bool {
-			for i := range x.Dump.Effects {
-				a := &x.Dump.Effects[i]
-				for j := i + 1; j < len(x.Dump.Effects); j++ {
-					b := &x.Dump.Effects[j]
-					ea, eb := x.event(a.ID), x.event(b.ID)
-					if a.Consumer == b.Consumer && plain(ea) && plain(eb) && ea.Key == eb.Key && ea.Topic == eb.Topic {
-						*a, *b = *b, *a
-						return true
-					}
-				}
+			a, b := x.effects(func(*Effect) bool { return true })
+			if a == nil {
+				return false
 			}
-			return false
+			*a, *b = *b, *a
+			return true
 		}, []Name{AppliedOutOfOrder}, nil},
 		"a day dropped inside the window": {func(x *mutant) bool {
 			x.Dump.DroppedBefore = now.AddDate(0, 0, -3).Truncate(24 * time.Hour)

@@ -87,6 +87,36 @@ func swap(a, b *Record) {
 	a.Offset, b.Offset = b.Offset, a.Offset
 }
 
+// effects are two that follow each other of one key, nil: there are none; the first of them fits.
+func (x *mutant) effects(fits func(first *Effect) bool) (first, second *Effect) {
+	for i := range x.Dump.Effects {
+		a := &x.Dump.Effects[i]
+		for j := i + 1; j < len(x.Dump.Effects); j++ {
+			b := &x.Dump.Effects[j]
+			ea, eb := x.event(a.ID), x.event(b.ID)
+			if a.Consumer == b.Consumer && plain(ea) && plain(eb) && ea.Tenant == eb.Tenant && ea.Key == eb.Key && ea.Topic == eb.Topic {
+				if fits(a) {
+					return a, b
+				}
+				break
+			}
+		}
+	}
+	return nil, nil
+}
+
+// sends are the entries by which relays handed an event over.
+func (x *mutant) sends(id uuid.UUID) (all []Entry) {
+	for i := range x.Histories {
+		for _, e := range x.Histories[i].Entries {
+			if e.Kind == KindPublish && slices.ContainsFunc(e.Sent, func(s Sent) bool { return s.ID == id }) {
+				all = append(all, e)
+			}
+		}
+	}
+	return all
+}
+
 func plain(e *Event) bool { return e.Key != "" && !e.Scheduled }
 
 func (x *mutant) add(file int, e Entry) {

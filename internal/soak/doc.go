@@ -23,4 +23,9 @@
 //	21  60s               A topic was deleted and made again under a running group: 60 records at its beginning were never
 //	                      read, for the group's offset of the old topic stood past them by the time that it looked. A limit:
 //	                      nothing in a fetch by name tells the two topics apart. Excused for that topic only.
+//	20261122 30m          The same limit, seen from another side: a group went on at offset 1000 of the topic that was made
+//	                      again, and read there the last records of a first attempt. Those before them, which it had not
+//	                      read, came again with the second attempt: three effects behind a later one. Excused for that
+//	                      topic only, and for events that were sent again only. And the harness gave up a resize while
+//	                      the workers still caught up: it waits as long as they get on.
 package soak

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -174,8 +175,12 @@ func (x *scene) accept(partitions int) error {
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
 	began := time.Now()
-	for deadline := began.Add(2 * healLimit); ; <-tick.C {
+	least := int64(math.MaxInt64)
+	for deadline := began; ; <-tick.C {
 		lag, err := x.lag(topicGrowing)
+		if err == nil && lag < least { // the workers get on
+			least, deadline = lag, time.Now().Add(2*healLimit)
+		}
 		if err == nil && lag == 0 {
 			ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 			op := x.note(history.Entry{Kind: history.KindOperate, Verb: "accept", Topic: topicGrowing, Count: partitions})
@@ -188,7 +193,7 @@ func (x *scene) accept(partitions int) error {
 			x.note(history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.Unknown, Err: err.Error()})
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s cannot be accepted with %d partitions: lag %d, %w", topicGrowing, partitions, lag, err)
+			return fmt.Errorf("%s cannot be accepted with %d partitions: lag %d, %v", topicGrowing, partitions, lag, err)
 		}
 	}
 }
