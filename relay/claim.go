@@ -27,6 +27,10 @@ type laneClaim struct {
 	discarded int   // journalled events that are gone
 	behind    int   // events that moved behind the lists of their keys
 	full      bool  // there may be more
+	bulk      bool  // read in bulk
+	cut       bool  // of what was read in bulk, not everything is taken
+	large     bool  // has a large event, or one that it left
+	much      bool  // the next claim is to read in bulk
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -65,6 +69,7 @@ type claiming struct {
 	settled  laneKeys // entries that must be gone
 	reserve  laneSet  // lanes that need numbers
 	plain    laneSet  // lanes with no marks
+	bulk     laneSet  // such lanes that have much: see bulk.go
 	marked   laneSet  // lanes that may have marks, or of which nothing is known
 	lists    laneSet
 	draining laneSet
@@ -114,7 +119,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		commit = toNothing
 	}
 	if err = failpoint.Err(failpoint.RelayClaim); err == nil {
-		err = s.send(ctx, transaction(r.cfg.Lease, commit, func(b *pgx.Batch) { k.queue(b, ids) }))
+		err = k.send(ctx, s, commit, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlTakenBack: over another connection, every lane reads its journal
@@ -130,8 +135,6 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	r.movedDue(grants, k.perLane, k.moved)
 	c = k.c
 	c.paused = k.paused
-	c.sort()
-	c.number(k.at)
 	kept := c.lanes[:0]
 	for i := range c.lanes {
 		l := c.lanes[i]
@@ -139,7 +142,9 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			lost = append(lost, l.grant)
 			continue
 		}
-		l.full = l.fresh || l.work != takeNew || l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
+		much := l.cut || l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
+		l.full = much || l.fresh || l.work != takeNew
+		l.much = much && l.count >= r.bulkFrom && !l.large
 		kept = append(kept, l)
 	}
 	c.lanes = kept
@@ -152,6 +157,25 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		c.events[i].Position.Epoch = c.epoch
 	}
 	return c, lost, false, nil
+}
+
+// send runs the transaction.
+func (k *claiming) send(ctx context.Context, s *session, commit, ids string) error {
+	queue := func(b *pgx.Batch) { k.queue(b, ids) }
+	inBulk := len(k.bulk.lanes) > 0
+	opening := transaction
+	if inBulk {
+		opening = begin
+	}
+	if err := s.send(ctx, opening(k.r.cfg.Lease, commit, queue)); err != nil {
+		return err
+	}
+	k.c.sort()
+	k.c.number(k.at)
+	if inBulk {
+		return k.journal(ctx, s)
+	}
+	return nil
 }
 
 // claiming decides what to do for each lane.
@@ -185,6 +209,9 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.draining.add(l)
 		case l.work == takeList:
 			k.lists.add(l)
+		case !g.fresh && !g.parked && g.bulk:
+			l.bulk = true
+			k.bulk.add(l)
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
 		default:
@@ -284,6 +311,9 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	if s := &k.marked; len(s.lanes) > 0 {
 		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh).
 			Query(k.read((*rowReader).readMarked))
+	}
+	if s := &k.bulk; len(s.lanes) > 0 {
+		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.perLane, s.floors, ids, int32(largePayload)).Query(k.readBulk)
 	}
 	if s := &k.plain; len(s.lanes) > 0 {
 		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).

@@ -65,3 +65,9 @@ func LowestFloor(r *Relay) int64 {
 	}
 	return slices.Min(floors)
 }
+
+// SetBulkFrom lets lanes that had so many events be read in bulk.
+func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
+
+// BulkLanes is how many lanes the next claim reads in bulk.
+func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool { return l.bulk })) }

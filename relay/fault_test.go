@@ -74,16 +74,24 @@ func TestP3_7_UnknownCommits(t *testing.T) {
 	for name, action := range map[string]pgtest.Action{
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
 	} {
-		for _, step := range []string{"take", "settle", "renew", "take over"} {
+		for _, step := range []string{"take", "read", "journal", "settle", "renew", "take over"} {
 			t.Run(step+" "+name, func(t *testing.T) {
 				t.Parallel()
 				db, to := outboxDB(t), &memory{}
 				fill(t, db, 500, 30)
 				proxy := pgtest.NewProxy(t, db.URL)
 				trap := proxy.On(commitAfter(step), 0, action)
-				r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps = 1 }))
+				inBulk := step == "read" || step == "journal"
+				r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) {
+					if c.Pumps = 1; inBulk {
+						c.ClaimEvents = 3 * relay.Lanes
+					}
+				}))
 				if err != nil {
 					t.Fatal(err)
+				}
+				if inBulk {
+					relay.SetBulkFrom(r, 1)
 				}
 				stop := running(t, r)
 				<-trap.Fired()

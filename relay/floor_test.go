@@ -109,6 +109,9 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	claim := func(floors []int64) int {
 		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
 	}
+	bulk := func(floors []int64) int {
+		return f.pages("read", lanes, f.Fences(lanes), owner, zero, 250, floors, ids, 8000)
+	}
 	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the worse.
 	f.db.Exec(t, `vacuum outbox_event`)
 	f.db.Exec(t, `insert into outbox_claim select 0, 1 << 20, array_agg(g), array_agg(g) from generate_series(50001, 50020) g`)
@@ -117,7 +120,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	}
 	f.db.Exec(t, `delete from outbox_claim`)
 	sample := func(floors []int64) int { return f.pages("sampleEvents", relay.SampleLimit, lanes, floors, ids, "3 s") }
-	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim, "sample": sample} {
+	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim, "bulk": bulk, "sample": sample} {
 		if flat, full := pages(found), pages(zero); flat > 1000 || full < 10*flat || (name == "look" && flat > 100) {
 			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
 		} else {
@@ -147,7 +150,8 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 		for i := range nexts {
 			nexts[i] = from
 		}
-		return f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids)
+		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, 250, floors, ids, 8000)
+		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids))
 	}
 	settled := make([]int64, len(lanes))
 	for i := range settled {

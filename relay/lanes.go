@@ -37,6 +37,7 @@ type laneState struct {
 	releasing bool    // some of what is parked is to be released
 	groups    []place // where it holds events for
 	turn      int     // of the works that its claims do
+	bulk      bool    // had more events than a claim takes, and none of them large
 }
 
 // grant is a lane as a pump took it from the table.
@@ -54,6 +55,7 @@ type grant struct {
 	releasing bool
 	groups    []place
 	turn      int
+	bulk      bool
 }
 
 // laneTable is the relay's view of its lanes, shared by keeper, prober and pumps.
@@ -129,7 +131,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.turn++
 		out = append(out, grant{
 			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
-			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn,
+			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk,
 		})
 	}
 	return out

@@ -49,6 +49,8 @@ type Relay struct {
 	health *health
 
 	undrained atomic.Int64 // events that the end of work left without an ack
+
+	bulkFrom int // see bulk.go
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
@@ -72,7 +74,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1),
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))

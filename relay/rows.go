@@ -197,7 +197,8 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	}
 	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
 	l.count++
-	r.bytes[l.lane] += len(r.e.Payload) + eventOverhead
+	l.large = l.large || len(r.e.Payload) > largePayload
+	r.bytes[l.lane] += len(r.e.Payload) + len(r.headers) + eventOverhead
 	if r.it.from != fromParked {
 		r.it.alone = r.parkEvent || r.e.Key == ""
 	}

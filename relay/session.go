@@ -113,6 +113,11 @@ func (s *session) send(ctx context.Context, b *pgx.Batch) error {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
+	return s.pipeline(ctx, b)
+}
+
+// pipeline is send on the connection that there is: for the second half of a transaction.
+func (s *session) pipeline(ctx context.Context, b *pgx.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	s.warned = false
@@ -139,11 +144,17 @@ const (
 
 // transaction wraps queued statements in begin, settings and commit.
 func transaction(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.Batch {
+	b := begin(timeout, commit, queue)
+	b.Queue(sqlCommit)
+	return b
+}
+
+// begin is a transaction that another pipeline ends.
+func begin(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.Batch {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(sqlSettings, commit, milliseconds(timeout), milliseconds(timeout/3))
 	queue(&b)
-	b.Queue(sqlCommit)
 	return &b
 }
 

@@ -47,6 +47,7 @@ type week struct {
 	rnd    *rand.Rand // of the test's goroutine
 	inside *rand.Rand // of the broker, under its lock
 	park   relay.Park
+	bulk   bool // claims read in bulk
 
 	dead      map[int32]int  // partition: calls for which it stays away
 	forbidden map[string]int // topic: calls for which it is refused
@@ -67,6 +68,7 @@ func newWeek(t *testing.T, seed uint64) *week {
 		dead: map[int32]int{}, forbidden: map[string]int{}, next: map[string]int{}, discarded: map[uuid.UUID]bool{},
 	}
 	w.park = []relay.Park{relay.ParkKey, relay.ParkKey, relay.ParkEvent}[seed%3]
+	w.bulk = seed%2 == 0
 	w.b.set(w.verdict)
 	return w
 }
@@ -142,8 +144,12 @@ func (w *week) settleDown(t *testing.T, most int) {
 // relay starts one that is stopped without mercy: what it has claimed stays open.
 func (w *week) relay(t *testing.T) (stop func()) {
 	t.Helper()
+	events := 320
+	if w.bulk {
+		events = 2 * relay.Lanes // so few that lanes have more than a claim takes
+	}
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
-		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, 320, -1, w.park
+		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, events, -1, w.park
 		c.FloorEvery, c.RescanEvery, c.ArchiveDays = 1, 1, 30
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }
 		c.Observer.Held = func(_ string, _ int32, n int) { w.held.Add(int64(n)) }
@@ -152,6 +158,9 @@ func (w *week) relay(t *testing.T) (stop func()) {
 		c.Observer.Behind = func(n int) { w.behind.Add(int64(n)) }
 		c.Observer.Released = func(n int) { w.released.Add(int64(n)) }
 	}))
+	if w.bulk {
+		relay.SetBulkFrom(r, 1)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = r.Run(ctx) })

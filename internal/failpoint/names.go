@@ -11,6 +11,7 @@ const (
 	RelayClaim             Name = "relay/claim"
 	RelayClaimLocked       Name = "relay/claim-locked"
 	RelayClaimRead         Name = "relay/claim-read"
+	RelayJournal           Name = "relay/journal"
 	RelayDueMoved          Name = "relay/due-moved"
 	RelayUnmarked          Name = "relay/unmarked"
 	RelayClaimCommitted    Name = "relay/claim-committed"

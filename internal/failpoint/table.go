@@ -21,6 +21,7 @@ func relaying() []Point {
 		{RelayClaim, "a claim is about to be sent; an error is a COMMIT that was never sent", true},
 		{RelayClaimLocked, "a claim has its lanes' locks, by the answer; the answer to COMMIT is not read", true},
 		{RelayClaimRead, "a claim has rows; the answer to COMMIT is not read", true},
+		{RelayJournal, "a claim has read many rows and is about to journal them and to commit; an error is a COMMIT that was never sent", true},
 		{RelayDueMoved, "a claim has moved scheduled events into the outbox; the answer to COMMIT is not read", true},
 		{RelayUnmarked, "a claim has removed the mark of a released key; the answer to COMMIT is not read", true},
 		{RelayClaimCommitted, "a claim is committed and durable, and nothing else has happened; an error is a lost answer", true},
