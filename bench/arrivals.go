@@ -7,16 +7,16 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
-// arrivals notes when each of n events, whose key is its number, was first seen in a topic. It asks each partition for what
-// comes next (Client.Fetch, at least one byte), so the broker answers as soon as there is something: no queue, no group and
-// no pause of a reader stands in between.
+// arrivals notes when each of n events, whose key is its number, was first seen in a topic. One request at a time asks all
+// partitions for what comes next, at least one byte of it, so the broker answers as soon as there is something: no queue, no
+// group and no pause of a reader stands in between.
 type arrivals struct {
 	epoch time.Time
 	at    []atomic.Int64 // nanoseconds after epoch; 0: not yet
@@ -31,44 +31,48 @@ func newArrivals(epoch time.Time, n int) *arrivals {
 }
 
 // follow reads all partitions until ctx ends, or until one fails.
-func (a *arrivals) follow(ctx context.Context, client *kafka.Client, topic string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make([]error, partitions)
-	var wg sync.WaitGroup
-	for p := range partitions {
-		wg.Go(func() {
-			if errs[p] = a.partition(ctx, client, topic, p); errs[p] != nil {
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-func (a *arrivals) partition(ctx context.Context, client *kafka.Client, topic string, p int) error {
-	var next int64
+func (a *arrivals) follow(ctx context.Context, brokers []string, topic string) error {
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	var next [partitions]int64
 	for ctx.Err() == nil {
-		res, err := client.Fetch(ctx, &kafka.FetchRequest{Topic: topic, Partition: p, Offset: next, MinBytes: 1, MaxBytes: 1 << 20, MaxWait: time.Second})
-		if err == nil {
-			err = res.Error
-		}
-		var code kafka.Error
+		res, err := transport.RoundTrip(ctx, kafka.TCP(brokers...), fetchAll(topic, next))
+		now := time.Since(a.epoch)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &code) && code.Temporary(): // the topic is new
-			_ = pause(ctx, 10*time.Millisecond)
-			continue
 		case err != nil:
-			return fmt.Errorf("fetch partition %d: %w", p, err)
+			return fmt.Errorf("fetch: %w", err)
 		}
-		if next, err = a.note(res.Records, next, time.Since(a.epoch)); err != nil {
-			return fmt.Errorf("read partition %d: %w", p, err)
+		for _, t := range res.(*fetch.Response).Topics {
+			for i := range t.Partitions {
+				p := &t.Partitions[i]
+				switch code := kafka.Error(p.ErrorCode); {
+				case code.Temporary(): // the topic is new
+					_ = pause(ctx, 10*time.Millisecond)
+				case code != 0:
+					return fmt.Errorf("fetch partition %d: %w", p.Partition, code)
+				case p.RecordSet.Records != nil:
+					if next[p.Partition], err = a.note(p.RecordSet.Records, next[p.Partition], now); err != nil {
+						return fmt.Errorf("read partition %d: %w", p.Partition, err)
+					}
+				}
+			}
 		}
 	}
 	return nil
+}
+
+func fetchAll(topic string, next [partitions]int64) *fetch.Request {
+	r := &fetch.Request{ReplicaID: -1, MaxWaitTime: 1000, MinBytes: 1, MaxBytes: 16 << 20, SessionID: -1, SessionEpoch: -1}
+	ask := fetch.RequestTopic{Topic: topic}
+	for p, offset := range next {
+		ask.Partitions = append(ask.Partitions, fetch.RequestPartition{
+			Partition: int32(p), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: 1 << 20,
+		})
+	}
+	r.Topics = []fetch.RequestTopic{ask}
+	return r
 }
 
 // note takes what was fetched at a moment, and returns the offset to go on from.

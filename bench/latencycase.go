@@ -102,7 +102,7 @@ func (s *stack) latencyOnce(ctx context.Context, o options, embedded bool, lengt
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
 	followed := make(chan error, 1)
-	go func() { followed <- seen.follow(following, s.kafka, topic) }()
+	go func() { followed <- seen.follow(following, s.brokers, topic) }()
 	before := serverCPU()
 	if err := p.run(ctx, s.pg.URL()); err != nil {
 		return nil, err
