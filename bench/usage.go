@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -27,15 +28,28 @@ func serverCPUOf(parent int) (u usage) {
 			self, _ := cpuOf(pid)
 			u.kafka += self
 		case strings.HasPrefix(filepath.Base(string(bytes.SplitN(cmdline, []byte{0}, 2)[0])), "postgres"):
-			self, reaped := cpuOf(pid)
-			u.postgres += self + reaped
-			for _, backend := range children(pid) {
-				self, _ := cpuOf(backend)
-				u.postgres += self
-			}
+			u.postgres += withBackends(pid)
 		}
 	}
 	return u
+}
+
+// withBackends is a postmaster's CPU. It looks again when a backend came or went meanwhile: one that was reaped between the
+// two looks at it would be in neither.
+func withBackends(postmaster int) (sum float64) {
+	for range 10 {
+		backends := children(postmaster)
+		self, reaped := cpuOf(postmaster)
+		sum = self + reaped
+		for _, backend := range backends {
+			self, _ := cpuOf(backend)
+			sum += self
+		}
+		if slices.Equal(backends, children(postmaster)) {
+			break
+		}
+	}
+	return sum
 }
 
 func children(pid int) (out []int) {
