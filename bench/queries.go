@@ -120,7 +120,6 @@ const querySizes = `-- bench: sizes
 select sum(pg_table_size(t.relid))::float8, sum(pg_indexes_size(t.relid))::float8
 from (select $1::text::regclass as relid union select relid from pg_partition_tree($1::text::regclass)) t`
 
-
 // How many lanes each relay owns whose lease is running.
 const queryShares = `-- bench: shares
 select count(l.lane) from relay_member m left join outbox_lane l on l.owner = m.owner

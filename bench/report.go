@@ -127,7 +127,9 @@ func (r *report) ratio(of, a, b string, want float64) {
 func (r *report) ratios(of, a, b string) (all []float64) {
 	rates := r.rates(of, b)
 	for turn, rate := range r.rates(of, a) {
-		all = append(all, rate/rates[turn])
+		if rates[turn] > 0 { // small numbers may be over before anything is measured
+			all = append(all, rate/rates[turn])
+		}
 	}
 	return all
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
-// chartCase is the case that the chart shows.
-const chartCase = "relay"
-
 // write prints what was asked for, or writes it into the pages of -docs.
 func (o options) write(out io.Writer) error {
 	if o.model {
@@ -55,15 +52,19 @@ func (o options) writeFigures(out io.Writer) error {
 		_, err := fmt.Fprint(out, page.Tables(lines))
 		return err
 	}
+	var drawn []*page.Case
 	for i := range lines.Cases {
-		if c := &lines.Cases[i]; c.Name == chartCase {
-			svg, err := page.Chart(c, "Events a second into Kafka, log scale: more is better", nameRelay)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(o.docs, "benchmarks.svg"), svg, 0o644); err != nil {
-				return err
-			}
+		if c := &lines.Cases[i]; c.Name == "relay" || c.Name == "peers" {
+			drawn = append(drawn, c)
+		}
+	}
+	if len(drawn) > 0 {
+		svg, err := page.Chart(drawn, "Events a second from Postgres into Kafka, log scale", nameRelay)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(o.docs, "benchmarks.svg"), svg, 0o644); err != nil {
+			return err
 		}
 	}
 	return page.Fill(filepath.Join(o.docs, "benchmarks.md"), map[string]string{"figures": page.Tables(lines)})

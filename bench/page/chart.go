@@ -47,18 +47,20 @@ type bar struct {
 	mid, low, high float64
 }
 
-// Chart draws the rates of a case as SVG: a bar to the median on a log scale, a line from min to max, the fastest on top. The
-// alternative named ours stands out.
-func Chart(c *Case, title, ours string) ([]byte, error) {
+// Chart draws the rates of some cases as SVG: a bar to the median on a log scale, a line from min to max, the fastest on top. An
+// alternative that several of the cases have is drawn as the first has measured it; the one named ours stands out.
+func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	var bars []bar
-	for _, name := range c.Names() {
-		mid, low, high := spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
-		if low > 0 {
-			bars = append(bars, bar{name, mid, low, high})
+	for _, c := range cases {
+		for _, name := range c.Names() {
+			mid, low, high := spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
+			if low > 0 && !slices.ContainsFunc(bars, func(b bar) bool { return b.name == name }) {
+				bars = append(bars, bar{name, mid, low, high})
+			}
 		}
 	}
 	if len(bars) == 0 {
-		return nil, errors.New("no rates to draw in the case " + c.Name)
+		return nil, errors.New("there are no rates to draw")
 	}
 	slices.SortStableFunc(bars, func(a, b bar) int { return cmp.Compare(b.mid, a.mid) })
 	least, most := bars[0].low, bars[0].high
@@ -82,6 +84,7 @@ func Chart(c *Case, title, ours string) ([]byte, error) {
 	say(`<style>%s</style>`, chartStyle)
 	say(`<rect class="back" width="%d" height="%d"/>`, chartWidth, height)
 	say(`<text class="title" x="16" y="26">%s</text>`, escape(title))
+	say(`<text class="quiet" x="16" y="%d">bar: median; line: min to max</text>`, chartTop-14)
 	for d := from; d <= to; d++ {
 		say(`<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/>`, x(math.Pow(10, d)), chartTop-8, x(math.Pow(10, d)), height-12)
 		say(`<text class="quiet" x="%.1f" y="%d" text-anchor="middle">%s</text>`, x(math.Pow(10, d)), chartTop-14, number(math.Pow(10, d)))

@@ -21,6 +21,8 @@ const lines = `{"about":{"cores":"1","date":"yesterday","load":"0"}}
 {"case":"relay","name":"only warm","turn":0,"events":5,"rate":9}
 {"case":"relay","goal":"a / slow","median":73.3,"min":66.7,"max":80,"want":60,"met":true}
 {"case":"latency","goal":"p50, ms","median":25,"min":20,"max":30,"want":20,"at_most":true,"met":false}
+{"case":"peers","name":"slow","turn":1,"rate":3}
+{"case":"peers","name":"slower","turn":1,"rate":1100}
 `
 
 func TestTables(t *testing.T) {
@@ -33,7 +35,7 @@ func TestTables(t *testing.T) {
 	for _, want := range []string{
 		"| relay | a / slow | **73.3** (66.7 to 80) | at least 60 | met |\n",
 		"| latency | p50, ms | **25** (20 to 30) | at most 20 | **not met** |\n",
-		"### relay\n\nsettings.\n\ntoday, 2 cores, load average 0.1 at the start, 2 turns.\n\n",
+		"### relay\n\nsettings.\n\ntoday, 2 cores, load average 0.1 at the start, turns: 2.\n\n",
 		"| | events/s, median (min to max) | own CPU an event, µs | peak, MiB | new thing |\n",
 		`| a\|b & c | 110,000 (100,000 to 120,000) | 4 | 2 | 21 |` + "\n",
 		"| slow | 1,500 (1,500 to 1,500) | - | - | - |\n",
@@ -60,7 +62,7 @@ func TestChart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	svg, err := Chart(&l.Cases[0], "Rates < of today", "slow")
+	svg, err := Chart([]*Case{&l.Cases[0], &l.Cases[2]}, "Rates < of today", "slow")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ func TestChart(t *testing.T) {
 		t.Fatalf("no XML: %v\n%s", err, svg)
 	}
 	for _, want := range []string{
-		`role="img"`, "<title id=\"title\">Rates &lt; of today</title>", "a|b &amp; c: 110,000 (100,000 to 120,000); slow: 1,500", "prefers-color-scheme: dark",
+		`role="img"`, "<title id=\"title\">Rates &lt; of today</title>", "a|b &amp; c: 110,000 (100,000 to 120,000); slow: 1,500 (1,500 to 1,500); slower: 1,100 (1,100 to 1,100).", "prefers-color-scheme: dark",
 		// From 1,000 to 1,000,000: 1,500 is at 0.1761 of 3 decades in 460 pixels.
 		`<rect class="bar ours" x="330" y="98" width="27.0"`,
 	} {
@@ -80,7 +82,7 @@ func TestChart(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, svg)
 		}
 	}
-	if _, err := Chart(&l.Cases[1], "none", ""); err == nil {
+	if _, err := Chart([]*Case{&l.Cases[1]}, "none", ""); err == nil {
 		t.Error("a case without rates was drawn")
 	}
 }

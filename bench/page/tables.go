@@ -15,8 +15,8 @@ var columns = []struct {
 	{"p50_ms", "p50, ms", 1},
 	{"p99_ms", "p99, ms", 1},
 	{"cpu_us", "own CPU an event, µs", 1},
-	{"postgres_cpu_us", "Postgres", 1},
-	{"kafka_cpu_us", "Kafka", 1},
+	{"postgres_cpu_us", "Postgres' CPU", 1},
+	{"kafka_cpu_us", "Kafka's CPU", 1},
 	{"wal_bytes", "log an event, bytes", 1},
 	{"wire_bytes", "sent an event, bytes", 1},
 	{"peak_kib", "peak, MiB", 1.0 / 1024},
@@ -60,7 +60,7 @@ func figures(c *Case) string {
 		fmt.Fprintf(&b, "%s.\n\n", strings.TrimSuffix(c.Note, "."))
 	}
 	if about := c.About; about["date"] != "" {
-		fmt.Fprintf(&b, "%s, %s cores, load average %s at the start, %d turns.\n\n", about["date"], about["cores"], about["load"], turns(c))
+		fmt.Fprintf(&b, "%s, %s cores, load average %s at the start, turns: %d.\n\n", about["date"], about["cores"], about["load"], turns(c))
 	}
 	if len(c.Figures) == 0 {
 		return b.String()
