@@ -5,16 +5,18 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and a look for events every millisecond.
-// In its slices a few events are appended each tick; in between they are appended as fast as they go.
+// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and
+// no Kafka, for the claim is what it is about. A few events are appended each tick in its slices, and many in between.
 const (
 	claimsSlices = 3
-	claimsPumps  = 8
+	claimsPumps  = 16
 	claimsTick   = 10 * time.Millisecond
 	claimsCalm   = 5 // events a tick
+	claimsStorm  = 100
 	nameFirst    = "claims, at the start"
 	nameLast     = "claims, at the end"
 )
@@ -22,24 +24,19 @@ const (
 // claimsCase: under a snapshot that stays open the rows of every settled claim and event stay where they are. A claim of few
 // events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of claiming.
 func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps; before and after them %d slices of %v with %d events a second; the figures are 1/median claim time",
+	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d slices of %v with %d events a second; the figures are 1/median claim time",
 		o.claims, claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))
-	topic, drop, err := s.topic(ctx, 0)
-	if err != nil {
-		return err
-	}
-	defer drop()
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.watchClaims(ctx, topic, relay.Config{Pumps: claimsPumps, ClaimEvents: relay.Lanes, ProbeAwake: time.Millisecond})
+	w, err := s.watchClaims(ctx, ackAll{}, relay.Config{Pumps: claimsPumps, ClaimEvents: relay.Lanes})
 	if err != nil {
 		return err
 	}
 	calm := func(name string, turn int) error {
-		stop := w.append(ctx, s, 1, claimsTick, topic, claimsCalm)
+		stop := w.append(ctx, s, claimsTick, "none", claimsCalm)
 		defer stop()
 		f, err := w.slice(ctx, s, rep, o.claimsSlice)
 		if err == nil {
@@ -61,7 +58,7 @@ func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 			return err
 		}
 	}
-	if err := w.storm(ctx, s, rep, o.claims, topic); err != nil {
+	if err := w.storm(ctx, s, rep, o.claims); err != nil {
 		return err
 	}
 	for turn := range claimsSlices + 1 {
@@ -75,8 +72,8 @@ func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 }
 
 // storm makes claims until there were so many.
-func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims int, topic string) error {
-	stop := w.append(ctx, s, 4, time.Millisecond, topic, 2)
+func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims int) error {
+	stop := w.append(ctx, s, claimsTick, "none", claimsStorm)
 	defer stop()
 	began, made := time.Now(), 0
 	for told := began; made < claims; {
@@ -96,4 +93,11 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 	}
 	rep.say("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began), entries, rows)
 	return nil
+}
+
+// ackAll is a broker without cost.
+type ackAll struct{}
+
+func (ackAll) Publish(_ context.Context, events []event.Event) []error {
+	return make([]error, len(events))
 }

@@ -188,7 +188,7 @@ func cases() []measureCase {
 		{name: "snapshot", run: snapshotCase},
 		{name: "growth", run: growthCase},
 		{name: "shapes", run: shapesCase},
-		{name: "claims", run: claimsCase},
+		{name: "claims", withoutKafka: true, run: claimsCase},
 		{name: "history", withoutKafka: true, run: historyCase},
 		{name: "chain", run: chainCase},
 		{name: "brokers", withoutKafka: true, run: brokersCase},

@@ -36,11 +36,16 @@ func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.watchClaims(ctx, topic, relay.Config{})
+	to, err := newPublisher(job{Brokers: s.brokers, Topic: topic}, nil)
 	if err != nil {
 		return err
 	}
-	defer w.append(ctx, s, 1, 10*time.Millisecond, topic, snapshotRate/100)()
+	defer func() { _ = to.Close() }()
+	w, err := s.watchClaims(ctx, to, relay.Config{})
+	if err != nil {
+		return err
+	}
+	defer w.append(ctx, s, 10*time.Millisecond, topic, snapshotRate/100)()
 	slice := func(turn int) (figure, error) {
 		f, err := w.slice(ctx, s, rep, each)
 		if err == nil {
@@ -87,12 +92,8 @@ type claimWatch struct {
 }
 
 // watchClaims runs a relay until ctx ends.
-func (s *stack) watchClaims(ctx context.Context, topic string, cfg relay.Config) (*claimWatch, error) {
+func (s *stack) watchClaims(ctx context.Context, to relay.Publisher, cfg relay.Config) (*claimWatch, error) {
 	w := &claimWatch{relayed: make(chan error, 1), failed: make(chan error, 1)}
-	to, err := newPublisher(job{Brokers: s.brokers, Topic: topic}, nil)
-	if err != nil {
-		return nil, err
-	}
 	pool, err := pgxpool.New(ctx, s.pg.URL())
 	if err != nil {
 		return nil, err
@@ -105,23 +106,20 @@ func (s *stack) watchClaims(ctx context.Context, topic string, cfg relay.Config)
 	}
 	go func() {
 		defer pool.Close()
-		defer func() { _ = to.Close() }()
 		w.relayed <- r.Run(ctx)
 	}()
 	return w, nil
 }
 
-// append has callers append n events each at every tick, until it is stopped.
-func (w *claimWatch) append(ctx context.Context, s *stack, callers int, every time.Duration, topic string, n int) (stop func()) {
+// append has n events appended at every tick, until it is stopped.
+func (w *claimWatch) append(ctx context.Context, s *stack, every time.Duration, topic string, n int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	for range callers {
-		wg.Go(func() {
-			if err := ignoreCanceled(appendEvery(ctx, s.db, every, topic, n)); err != nil {
-				w.fail(err)
-			}
-		})
-	}
+	wg.Go(func() {
+		if err := ignoreCanceled(appendEvery(ctx, s.db, every, topic, n)); err != nil {
+			w.fail(err)
+		}
+	})
 	return func() { cancel(); wg.Wait() }
 }
 
