@@ -19,7 +19,7 @@ import (
 // the claim, and the lane's next claim is a take.
 const (
 	// bulkFrom is how many events of a lane a claim must have had besides (Relay.bulkFrom, which tests lower).
-	bulkFrom = 16
+	bulkFrom = 2
 	// largePayload is from how many bytes of payload on an event is large. Postgres stores it beside the table from about 2,000 on.
 	largePayload = 8000
 )

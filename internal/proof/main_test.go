@@ -24,6 +24,8 @@ const (
 	envKafka = "PROOF_KAFKA"
 	envTopic = "PROOF_TOPIC"
 	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
+
+	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
 )
 
 // role is what a process does.

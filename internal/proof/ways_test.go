@@ -33,6 +33,7 @@ func (w *way) special() bool {
 var ways = map[failpoint.Name]*way{
 	failpoint.RelayIncarnation:       {later: 1, prepare: otherTimeline},
 	failpoint.RelayIncarnationRaised: {later: 1, prepare: otherTimeline},
+	failpoint.RelayJournal:           {env: []string{envSmallClaims + "=1"}},
 	failpoint.RelayPin:               {later: 1},
 	failpoint.RelayPinned:            {later: 1},
 	failpoint.RelayFenceRaise:        {later: 1, beside: "relay/claim-committed=error@2"},
