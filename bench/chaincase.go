@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/outbox"
@@ -129,7 +130,7 @@ func appendChild(ctx context.Context, j job) (a answer, err error) {
 // payment is one that the ledger understands, filled up to the common size.
 func payment(topic string, filler []byte) event.Event {
 	account := fmt.Sprintf("acc-%d", rand.IntN(keys))
-	b := fmt.Appendf(make([]byte, 0, payloadSize), `{"payment_id":"%s","account_id":"%s","amount":%d,"currency":"EUR","note":"`,
+	b := fmt.Appendf(make([]byte, 0, payloadSize), `{"payment_id":"%s","account_id":"%s","amount":%d,"currency":"EUR","note":"one of the payments of a chain: `,
 		event.NewID(), account, 1+rand.IntN(1_000_000))
 	return event.Event{
 		ID: event.NewID(), Source: "payments", Topic: topic, Key: account, Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
@@ -146,16 +147,23 @@ func workerChild(ctx context.Context, j job) (a answer, err error) {
 	defer pool.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	started, ended := time.Now(), make(chan error, 1)
-	go func() {
-		ended <- ledger.Run(ctx, ledger.Config{
-			DatabaseURL: secret.Of(j.URL), Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic, Listen: "off", Logger: quiet(),
-		})
-	}()
+	started, ended, parked := time.Now(), make(chan error, 1), make(chan error, 1)
+	cfg := ledger.Config{
+		DatabaseURL: secret.Of(j.URL), Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic, Listen: "off", Logger: quiet(),
+	}
+	cfg.Inbox.Observer.Parked = func(p inbox.ParkedInfo) {
+		select {
+		case parked <- p.Err:
+		default:
+		}
+	}
+	go func() { ended <- ledger.Run(ctx, cfg) }()
 	for booked, want := 0, 2*j.Events; booked < want; {
 		select {
 		case err := <-ended:
 			return a, errors.Join(errors.New("the worker ended"), err)
+		case err := <-parked:
+			return a, errors.Join(errors.New("a payment is parked"), err)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if err := pool.QueryRow(ctx, queryBookedAtMost).Scan(&booked); err == nil && booked >= want {

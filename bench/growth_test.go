@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -113,5 +114,17 @@ func TestPeaks(t *testing.T) {
 	r.peaks("c", "worker", "worker")
 	if r.goals[0].Median != 250 || r.goals[0].Met || r.goals[1].Met {
 		t.Errorf("got %+v: want 250 MiB, not met, and nothing measured not met either", r.goals)
+	}
+}
+
+// Whatever filler is cut, a payment is JSON of the common size.
+func TestPayment(t *testing.T) {
+	t.Parallel()
+	filler := payloads(100)
+	for i := range 10_000 {
+		e := payment("payments", filler[i%len(filler)])
+		if len(e.Payload) != payloadSize || !json.Valid(e.Payload) {
+			t.Fatalf("%d bytes, want %d of JSON: %s", len(e.Payload), payloadSize, e.Payload)
+		}
 	}
 }
