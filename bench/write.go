@@ -59,7 +59,7 @@ func (o options) writeFigures(out io.Writer) error {
 		}
 	}
 	if len(drawn) > 0 {
-		svg, err := page.Chart(drawn, "Events a second from Postgres into Kafka, log scale", nameRelay)
+		svg, err := page.Chart(drawn, "Events a second into Kafka, log scale", nameRelay)
 		if err != nil {
 			return err
 		}
