@@ -24,6 +24,13 @@ const (
 	largePayload = 8000
 )
 
+// rowsFor is how many rows of a lane may be taken when they are of a size, and some more, for they may be smaller now. What is
+// read and not taken has travelled for nothing.
+func (k *claiming) rowsFor(size int) int {
+	fit := k.bytes / max(size, 1)
+	return min(k.perLane, fit+fit/4+1)
+}
+
 // readBulk reads rows that have no entry yet, as far as they are taken.
 func (k *claiming) readBulk(rows pgx.Rows) error {
 	r, last := k.rows, make(map[int16]int64, len(k.bulk.lanes))

@@ -134,3 +134,18 @@ func TestP3BulkLocks(t *testing.T) {
 		})
 	}
 }
+
+// TestP3BulkRows: how many rows are asked for follows from the size of the last ones, up and down.
+func TestP3BulkRows(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ perLane, bytes, size, want int }{
+		{500, 1 << 20, 0, 500},
+		{500, 1 << 20, 1024, 500},
+		{500, 1 << 20, 8500, 123 + 30 + 1},
+		{500, 1 << 20, 1 << 21, 1},
+	} {
+		if n := relay.RowsFor(c.perLane, c.bytes, c.size); n != c.want {
+			t.Errorf("%d rows of %d bytes, want %d", n, c.size, c.want)
+		}
+	}
+}

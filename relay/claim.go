@@ -31,6 +31,7 @@ type laneClaim struct {
 	cut       bool  // of what was read in bulk, not everything is taken
 	large     bool  // has a large event, or one that it left
 	much      bool  // the next claim is to read in bulk
+	size      int   // of its events, on average
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -70,6 +71,7 @@ type claiming struct {
 	reserve  laneSet  // lanes that need numbers
 	plain    laneSet  // lanes with no marks
 	bulk     laneSet  // such lanes that have much: see bulk.go
+	most     []int32  // rows that are read of each of them
 	marked   laneSet  // lanes that may have marks, or of which nothing is known
 	lists    laneSet
 	draining laneSet
@@ -144,7 +146,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		}
 		much := l.cut || l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
 		l.full = much || l.fresh || l.work != takeNew
-		l.much = much && l.count >= r.bulkFrom && !l.large
+		l.much, l.size = much && l.count >= r.bulkFrom && !l.large, k.rows.bytes[l.lane]/max(l.count, 1)
 		kept = append(kept, l)
 	}
 	c.lanes = kept
@@ -212,6 +214,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		case !g.fresh && !g.parked && g.bulk:
 			l.bulk = true
 			k.bulk.add(l)
+			k.most = append(k.most, int32(k.rowsFor(g.size)))
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
 		default:
@@ -313,7 +316,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 			Query(k.read((*rowReader).readMarked))
 	}
 	if s := &k.bulk; len(s.lanes) > 0 {
-		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.perLane, s.floors, ids, int32(largePayload)).Query(k.readBulk)
+		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.most, s.floors, ids, int32(largePayload)).Query(k.readBulk)
 	}
 	if s := &k.plain; len(s.lanes) > 0 {
 		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).

@@ -109,8 +109,9 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	claim := func(floors []int64) int {
 		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
 	}
+	most := slices.Repeat([]int32{250}, len(lanes))
 	bulk := func(floors []int64) int {
-		return f.pages("read", lanes, f.Fences(lanes), owner, zero, 250, floors, ids, 8000)
+		return f.pages("read", lanes, f.Fences(lanes), owner, zero, most, floors, ids, 8000)
 	}
 	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the worse.
 	f.db.Exec(t, `vacuum outbox_event`)
@@ -150,7 +151,7 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 		for i := range nexts {
 			nexts[i] = from
 		}
-		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, 250, floors, ids, 8000)
+		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, slices.Repeat([]int32{250}, len(lanes)), floors, ids, 8000)
 		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids))
 	}
 	settled := make([]int64, len(lanes))

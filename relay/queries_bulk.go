@@ -11,8 +11,8 @@ with ids as materialized (
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
 		and $7::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
-	select l.lane, case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::bigint[]) f (lane, fence, next, floor)
+	select l.lane, case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor, f.most
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::bigint[], $5::integer[]) f (lane, fence, next, floor, most)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
@@ -26,7 +26,7 @@ from mine m cross join lateral (
 	from {schema}outbox_event e
 	where e.lane = m.lane and e.id > m.floor
 	order by e.id
-	limit $5
+	limit m.most
 ) p`
 
 	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th to the

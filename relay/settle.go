@@ -110,7 +110,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
-				s.ready, s.bulk = r.more(s, l.full), l.much
+				s.ready, s.bulk, s.size = r.more(s, l.full), l.much, l.size
 			})
 		}
 	}
