@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and
-// no Kafka, for the claim is what it is about. A few events are appended each tick in its slices, and many in between.
+// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and no Kafka, for the claim is what it
+// is about. A few events are appended each tick in its slices, and many in between.
 const (
 	claimsSlices = 3
 	claimsPumps  = 16
