@@ -1,10 +1,10 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
-	"sort"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -28,10 +28,11 @@ type laneClaim struct {
 	behind    int   // events that moved behind the lists of their keys
 	full      bool  // there may be more
 	bulk      bool  // read in bulk
-	cut       bool  // of what was read in bulk, not everything is taken
 	large     bool  // has a large event, or one that it left
 	much      bool  // the next claim is to read in bulk
+	last      int64 // its highest id
 	size      int   // of its events, on average
+	gap       float64
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -41,6 +42,13 @@ type claim struct {
 	events []event.Event // lane by lane, each in sequence order
 	items  []item        // of the events
 	paused []string      // topics, as of its transaction
+	spare  room
+}
+
+// room is slices to be used again.
+type room struct {
+	events []event.Event
+	items  []item
 }
 
 // work is what a claim does for a lane: one thing at a time, in turn while there are several.
@@ -70,9 +78,10 @@ type claiming struct {
 	settled  laneKeys // entries that must be gone
 	reserve  laneSet  // lanes that need numbers
 	plain    laneSet  // lanes with no marks
-	bulk     laneSet  // such lanes that have much: see bulk.go
-	most     []int32  // rows that are read of each of them
-	marked   laneSet  // lanes that may have marks, or of which nothing is known
+	many     []*laneClaim
+	bulk     laneSet // such lanes that have much: see bulk.go
+	highest  int64   // up to which id they are read
+	marked   laneSet // lanes that may have marks, or of which nothing is known
 	lists    laneSet
 	draining laneSet
 	open     laneSet // lanes that may have an open entry
@@ -144,9 +153,9 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			lost = append(lost, l.grant)
 			continue
 		}
-		much := l.cut || l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
-		l.full = much || l.fresh || l.work != takeNew
-		l.much, l.size = much && l.count >= r.bulkFrom && !l.large, k.rows.bytes[l.lane]/max(l.count, 1)
+		much := l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
+		l.full = much || l.bulk || l.fresh || l.work != takeNew
+		l.much = (much || l.bulk && l.count >= k.perLane/8) && l.work == takeNew && l.count >= r.bulkFrom && !l.large
 		kept = append(kept, l)
 	}
 	c.lanes = kept
@@ -173,7 +182,11 @@ func (k *claiming) send(ctx context.Context, s *session, commit, ids string) err
 		return err
 	}
 	k.c.sort()
+	if inBulk {
+		k.cut()
+	}
 	k.c.number(k.at)
+	k.measure()
 	if inBulk {
 		return k.journal(ctx, s)
 	}
@@ -183,7 +196,7 @@ func (k *claiming) send(ctx context.Context, s *session, commit, ids string) err
 // claiming decides what to do for each lane.
 func (r *Relay) claiming(s *session, grants []grant) *claiming {
 	k := &claiming{
-		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.scratch[:0], items: s.items[:0]},
+		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.room.events[:0], items: s.room.items[:0], spare: s.spare},
 		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
 		perLane: max(r.cfg.ClaimEvents/len(grants), 1), bytes: max(r.cfg.ClaimBytes/len(grants), 1),
 		locked: make(map[int16]bool, len(grants)), same: true, moved: map[int16]int64{},
@@ -212,9 +225,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		case l.work == takeList:
 			k.lists.add(l)
 		case !g.fresh && !g.parked && g.bulk:
-			l.bulk = true
-			k.bulk.add(l)
-			k.most = append(k.most, int32(k.rowsFor(g.size)))
+			k.many = append(k.many, l)
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
 		default:
@@ -223,6 +234,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		l.groups = nil // as this claim will find them
 		l.parked, l.releasing = false, false
 	}
+	k.window()
 	return k
 }
 
@@ -315,12 +327,13 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh).
 			Query(k.read((*rowReader).readMarked))
 	}
-	if s := &k.bulk; len(s.lanes) > 0 {
-		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.most, s.floors, ids, int32(largePayload)).Query(k.readBulk)
-	}
 	if s := &k.plain; len(s.lanes) > 0 {
 		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).
 			Query(k.read((*rowReader).readNew))
+	}
+	if s := &k.bulk; len(s.lanes) > 0 {
+		b.Queue(sqlReadSettings)
+		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload)).Query(k.readBulk)
 	}
 }
 
@@ -378,26 +391,38 @@ func (l *laneClaim) holdsPartOf(topic string) bool {
 }
 
 // sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of
-// the payloads.
+// the payloads. New events have their ids in the number's place.
 func (c *claim) sort() {
-	if !sort.IsSorted(byNumber{c}) {
-		sort.Sort(byNumber{c})
+	order := make([]ordinal, len(c.events))
+	for i := range order {
+		order[i] = ordinal{c.events[i].Position.Lane, int32(i), c.events[i].Position.Seq}
 	}
+	if slices.IsSortedFunc(order, ordinal.compare) {
+		return
+	}
+	slices.SortFunc(order, ordinal.compare)
+	events, items := slices.Grow(c.spare.events[:0], len(order)), slices.Grow(c.spare.items[:0], len(order))
+	for _, o := range order {
+		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
+	}
+	clear(c.events) // the payloads, not the room
+	clear(c.items)
+	c.spare.events, c.spare.items = c.events, c.items
+	c.events, c.items = events, items
 }
 
-// byNumber sorts events and their items by lane and number.
-type byNumber struct{ c *claim }
-
-func (s byNumber) Len() int { return len(s.c.events) }
-
-func (s byNumber) Less(i, j int) bool {
-	a, b := &s.c.events[i].Position, &s.c.events[j].Position
-	return a.Lane < b.Lane || (a.Lane == b.Lane && a.Seq < b.Seq)
+// ordinal is where an event stands in its lane, and in the claim.
+type ordinal struct {
+	lane int16
+	at   int32
+	seq  int64
 }
 
-func (s byNumber) Swap(i, j int) {
-	s.c.events[i], s.c.events[j] = s.c.events[j], s.c.events[i]
-	s.c.items[i], s.c.items[j] = s.c.items[j], s.c.items[i]
+func (o ordinal) compare(b ordinal) int {
+	if o.lane != b.lane {
+		return cmp.Compare(o.lane, b.lane)
+	}
+	return cmp.Compare(o.seq, b.seq)
 }
 
 // number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of

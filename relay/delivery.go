@@ -37,6 +37,7 @@ type item struct {
 	partition int32    // fromHeld, or held: of the group
 	refusal   *refusal // parked: why
 	behind    bool     // parked: it was not refused itself
+	large     bool     // read in bulk, without what makes it large
 }
 
 // refusal is the verdict that parks.

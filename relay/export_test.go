@@ -71,8 +71,3 @@ func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
 
 // BulkLanes is how many lanes the next claim reads in bulk.
 func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool { return l.bulk })) }
-
-// RowsFor is how many rows a claim reads in bulk of a lane with events of a size.
-func RowsFor(perLane, bytes, size int) int {
-	return (&claiming{perLane: perLane, bytes: bytes}).rowsFor(size)
-}

@@ -38,7 +38,9 @@ type laneState struct {
 	groups    []place // where it holds events for
 	turn      int     // of the works that its claims do
 	bulk      bool    // had more events than a claim takes, and none of them large
-	size      int     // what an event of the last claim took, on average
+	size      int     // what an event of its last claim took, on average
+	last      int64   // the highest id of that claim
+	gap       float64 // from one of its ids to the next, on average
 }
 
 // grant is a lane as a pump took it from the table.
@@ -58,6 +60,8 @@ type grant struct {
 	turn      int
 	bulk      bool
 	size      int
+	last      int64
+	gap       float64
 }
 
 // laneTable is the relay's view of its lanes, shared by keeper, prober and pumps.
@@ -133,7 +137,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.turn++
 		out = append(out, grant{
 			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
-			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, size: l.size,
+			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, size: l.size, last: l.last, gap: l.gap,
 		})
 	}
 	return out

@@ -47,7 +47,7 @@ func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published
 	err = r.finish(ctx, s, c, result)
 	clear(c.events) // the payloads, not the room
 	clear(c.items)
-	s.scratch, s.items = c.events, c.items
+	s.room, s.spare = room{c.events, c.items}, c.spare
 	return result.acked, err
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
@@ -32,8 +31,8 @@ type session struct {
 	// reopened is called when a lost connection was replaced, perhaps by one to another server.
 	reopened func()
 	warned   bool
-	scratch  []event.Event // the last claim's slices, for the next one
-	items    []item
+	room     room // the last claim's slices, for the next one
+	spare    room
 }
 
 // connection is what a session needs of a *pgx.Conn.

@@ -82,7 +82,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready, s.doubt = true, true, s.doubt || result.late })
 		case l.first == 0:
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
-				s.fresh, s.read, s.ready, s.bulk = false, l.reads, r.more(s, l.behind > 0 || l.work != takeNew || l.cut), false
+				s.fresh, s.read, s.ready, s.bulk = false, l.reads, r.more(s, l.behind > 0 || l.work != takeNew || l.bulk), false
 			})
 		default:
 			set.lanes = append(set.lanes, l)
@@ -110,7 +110,8 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
-				s.ready, s.bulk, s.size = r.more(s, l.full), l.much, l.size
+				s.ready, s.bulk = r.more(s, l.full), l.much
+				s.size, s.last, s.gap = l.size, l.last, l.gap
 			})
 		}
 	}
