@@ -27,5 +27,5 @@
 //	                      again, and read there the last records of a first attempt. Those before them, which it had not
 //	                      read, came again with the second attempt: three effects behind a later one. Excused for that
 //	                      topic only, and for events that were sent again only. And the harness gave up a resize while
-//	                      the workers still caught up: it waits as long as they get on.
+//	                      the workers still caught up: it accepts without waiting for them now.
 package soak

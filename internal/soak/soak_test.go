@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -35,8 +36,8 @@ func TestSoak(t *testing.T) {
 type made struct {
 	mu     sync.Mutex
 	done   map[string]int
-	failed []string // what was drawn and could not be made, and why
-	stuck  []string // what could not be undone: then nothing is well again
+	failed []string     // what was drawn and could not be made, and why
+	stuck  []string     // what could not be undone: then nothing is well again
 }
 
 // make makes the faults, each track one after the other, and returns when the time is over and all are undone.
@@ -50,10 +51,16 @@ func (x *scene) make(faults []fault) *made {
 	for _, track := range tracks {
 		all.Go(func() {
 			for _, f := range faults {
-				if k := byName[f.kind]; k.track == track.name {
-					await(began.Add(f.at))
-					m.one(x, k, f)
+				k := byName[f.kind]
+				if k.track != track.name {
+					continue
 				}
+				if time.Since(began) > x.duration { // the track's faults took longer than they were drawn for
+					m.leave(f, errors.New("the time was over"))
+					continue
+				}
+				await(began.Add(f.at))
+				m.one(x, k, f)
 			}
 		})
 	}
@@ -75,15 +82,22 @@ func (m *made) one(x *scene, k kind, f fault) {
 		}
 	}
 	ended := history.Entry{Kind: history.KindFaultEnded, Op: op, Verb: f.kind, Detail: f.target, Outcome: history.OK}
-	m.mu.Lock()
 	if err == nil {
+		m.mu.Lock()
 		m.done[f.kind]++
+		m.mu.Unlock()
 	} else {
-		m.failed = append(m.failed, fmt.Sprintf("%s of %s at %v: %v", f.kind, f.target, f.at, err))
+		m.leave(f, err)
 		ended.Outcome, ended.Err = history.Failed, err.Error()
 	}
-	m.mu.Unlock()
 	x.note(ended)
+}
+
+// leave notes what was not made.
+func (m *made) leave(f fault, why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = append(m.failed, fmt.Sprintf("%s of %s at %v: %v", f.kind, f.target, f.at, why))
 }
 
 func await(at time.Time) {

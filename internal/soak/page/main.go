@@ -108,7 +108,7 @@ func text(reports []soak.Report) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nFaults made, in all of these runs: %s. Drawn and not made, because another fault was in the way: %d.\n", list(faults), notMade)
+	fmt.Fprintf(&b, "\nFaults made, in all of these runs: %s. Drawn and not made, because another fault was in the way or the time was over: %d.\n", list(faults), notMade)
 	fmt.Fprintf(&b, "\nKilled at failpoints by chance: %s.\n\n", list(kills))
 	return b.String()
 }
