@@ -36,8 +36,8 @@ func TestSoak(t *testing.T) {
 type made struct {
 	mu     sync.Mutex
 	done   map[string]int
-	failed []string     // what was drawn and could not be made, and why
-	stuck  []string     // what could not be undone: then nothing is well again
+	failed []string // what was drawn and could not be made, and why
+	stuck  []string // what could not be undone: then nothing is well again
 }
 
 // make makes the faults, each track one after the other, and returns when the time is over and all are undone.
