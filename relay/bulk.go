@@ -37,7 +37,7 @@ func (k *claiming) window() {
 		from, perID, size = min(from, l.grant.last), perID+1/max(l.grant.gap, 1), max(size, l.grant.size)
 	}
 	events := len(k.many) * max(min(k.perLane, k.bytes/max(size, 1)), 1)
-	k.highest = from + max(int64(float64(events)/perID), 1)
+	k.highest, k.tooMany = from+max(int64(float64(events)/perID), 1), 2*events
 	for _, l := range k.many {
 		if l.grant.last >= k.highest {
 			k.plain.add(l)
@@ -50,18 +50,21 @@ func (k *claiming) window() {
 
 // readBulk reads rows that have no entry yet.
 func (k *claiming) readBulk(rows pgx.Rows) error {
-	r := k.rows
+	r, n := k.rows, 0
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &r.it.large}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
+		n++
 		r.e.Position.First, r.e.Position.Maybe = true, false
 		r.it = item{id: r.e.Position.Seq, large: r.it.large || len(r.headers) > largePayload}
 		return r.add(k.c, k.at[r.e.Position.Lane])
 	})
+	k.overflown = n == k.tooMany
 	return k.c.read(err)
 }
 
 // cut takes the events of each lane up to its first large one, and of all lanes the same share when they are more, or larger,
-// than a claim may have.
+// than a claim may have. It takes nothing when they were so many that not all were read: ids stand closer than they did, behind
+// a hole for example. The lanes' next claim is a take then.
 func (k *claiming) cut() {
 	type run struct {
 		l       *laneClaim
@@ -72,7 +75,7 @@ func (k *claiming) cut() {
 	for i, to := 0, 0; i < len(c.events); i = to {
 		r := run{l: k.at[c.events[i].Position.Lane], from: i}
 		for to = i; to < len(c.events) && c.events[to].Position.Lane == r.l.lane; to++ {
-			if r.l.large = r.l.large || r.l.bulk && c.items[to].large; r.l.bulk && r.l.large {
+			if r.l.large = r.l.large || r.l.bulk && (k.overflown || c.items[to].large); r.l.bulk && r.l.large {
 				continue
 			}
 			if r.n++; r.l.bulk {

@@ -62,30 +62,33 @@ const (
 
 // claiming is a claim transaction while it is built and read.
 type claiming struct {
-	r        *Relay
-	c        *claim
-	grants   []grant
-	at       map[int16]*laneClaim
-	rows     *rowReader
-	perLane  int
-	bytes    int // per lane
-	locked   map[int16]bool
-	same     bool
-	paused   []string
-	moved    map[int16]int64 // scheduled events that came due
-	drains   drains
-	all      laneSet  // every lane
-	settled  laneKeys // entries that must be gone
-	reserve  laneSet  // lanes that need numbers
-	plain    laneSet  // lanes with no marks
-	many     []*laneClaim
-	bulk     laneSet // such lanes that have much: see bulk.go
-	highest  int64   // up to which id they are read
-	marked   laneSet // lanes that may have marks, or of which nothing is known
-	lists    laneSet
-	draining laneSet
-	open     laneSet // lanes that may have an open entry
-	beside   laneSet // lanes that may have marks or held events
+	r       *Relay
+	c       *claim
+	grants  []grant
+	at      map[int16]*laneClaim
+	rows    *rowReader
+	perLane int
+	bytes   int // per lane
+	locked  map[int16]bool
+	same    bool
+	paused  []string
+	moved   map[int16]int64 // scheduled events that came due
+	drains  drains
+	all     laneSet  // every lane
+	settled laneKeys // entries that must be gone
+	reserve laneSet  // lanes that need numbers
+	plain   laneSet  // lanes with no marks
+	many    []*laneClaim
+	bulk    laneSet // such lanes that have much: see bulk.go
+	highest int64   // up to which id they are read
+	tooMany int     // rows, for that
+	// overflown: there were so many, and perhaps more.
+	overflown bool
+	marked    laneSet // lanes that may have marks, or of which nothing is known
+	lists     laneSet
+	draining  laneSet
+	open      laneSet // lanes that may have an open entry
+	beside    laneSet // lanes that may have marks or held events
 }
 
 // laneSet are parameters of a statement.
@@ -333,7 +336,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	}
 	if s := &k.bulk; len(s.lanes) > 0 {
 		b.Queue(sqlReadSettings)
-		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload)).Query(k.readBulk)
+		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload), k.tooMany).Query(k.readBulk)
 	}
 }
 

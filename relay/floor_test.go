@@ -110,7 +110,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
 	}
 	bulk := func(floors []int64) int {
-		return f.pages("read", lanes, f.Fences(lanes), owner, zero, int64(1)<<40, floors, ids, 2000)
+		return f.pages("read", lanes, f.Fences(lanes), owner, zero, int64(1)<<40, floors, ids, 2000, 100_000)
 	}
 	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the worse.
 	f.db.Exec(t, `vacuum outbox_event`)
@@ -151,7 +151,7 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 		for i := range nexts {
 			nexts[i] = from
 		}
-		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, int64(1)<<40, floors, ids, 2000)
+		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, int64(1)<<40, floors, ids, 2000, 100_000)
 		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids))
 	}
 	settled := make([]int64, len(lanes))

@@ -8,7 +8,8 @@ select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan
 
 	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is read once
 	// for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in order and decides
-	// which are claimed, so that nothing is kept here. A large row comes without what makes it large.
+	// which are claimed, so that nothing is kept here. A large row comes without what makes it large. As many
+	// rows as the limit are too many: others may be missing before them.
 	sqlRead = `-- relay: read
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -25,7 +26,8 @@ select e.lane, e.id, v.large, e.message_id, e.source, e.tenant, e.topic, e.key, 
 	case when not v.large then e.headers end, case when not v.large then e.payload end, coalesce(e.event_time, e.created_at)
 from {schema}outbox_event e
 cross join lateral (select coalesce(octet_length(e.payload) > $8::integer, false) or coalesce(pg_column_size(e.headers) > 1000, false) as large) v
-where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5`
+where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
+limit $9`
 
 	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th to the
 	// $7th of $5.
