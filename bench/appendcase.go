@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/outbox"
 )
@@ -69,7 +70,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 			rep.atMost("append", "time with / without Append, 32 writers", 1.3, ratios)
 			continue
 		}
-		median, low, high := spread(ratios)
+		median, low, high := page.Spread(ratios)
 		rep.say("  time with / without Append, %d writers: %.2f (%.2f to %.2f)", n, median, low, high)
 	}
 	rep.ratio("append", nameWith(64), nameWith(32), 0.9)

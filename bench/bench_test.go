@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"testing"
+
+	"github.com/effectonce/effectonce/bench/page"
 )
 
 func TestSpread(t *testing.T) {
@@ -17,7 +19,7 @@ func TestSpread(t *testing.T) {
 		{[]float64{9, 1, 5}, 5, 1, 9},
 		{[]float64{4, 1, 2, 9}, 3, 1, 9},
 	} {
-		if m, l, h := spread(c.in); m != c.median || l != c.low || h != c.high {
+		if m, l, h := page.Spread(c.in); m != c.median || l != c.low || h != c.high {
 			t.Errorf("spread(%v) = %v, %v, %v", c.in, m, l, h)
 		}
 	}

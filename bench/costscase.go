@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
@@ -218,7 +219,7 @@ func (m *costsMeasured) quietly(ctx context.Context, s *stack, o options, rep *r
 // costs splits the medians of all turns into what a batch costs and what an event costs.
 func (m *costsMeasured) costs() plan.Costs {
 	of := func(name string) plan.Sample { return plan.Median(m.samples[name]) }
-	mid := func(all []float64) float64 { v, _, _ := spread(all); return v }
+	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
 	c := plan.Costs{
 		Append:     plan.Fit(of(costAppendSmall), of(costAppendLarge)),
 		Relay:      plan.Fit(of(costRelaySmall), of(costRelayLarge)),
@@ -255,6 +256,6 @@ func (m *costsMeasured) waits(c plan.Costs) plan.Waits {
 		beyond(&w.publish, g.PublishMS, (claimed.Client+claimed.Kafka)*1e-3)
 		beyond(&w.handle, g.HandleMS, c.Inbox.Of(float64(g.Handled)/float64(max(g.Batches, 1))).Seconds()*1e3)
 	}
-	mid := func(all []float64) float64 { v, _, _ := spread(all); return v }
+	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
 	return plan.Waits{Append: mid(w.append), Claim: mid(w.claim), Publish: mid(w.publish), Settle: mid(w.settle), Handle: mid(w.handle)}
 }

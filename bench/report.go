@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"text/tabwriter"
+
+	"github.com/effectonce/effectonce/bench/page"
 )
 
 // figure is one measurement. CPU is in microseconds an event; claim, publish and settle are seconds, summed over pumps.
@@ -163,7 +165,7 @@ func (r *report) goal(of, what string, want float64, all []float64) {
 }
 
 func (r *report) judge(g goal, all []float64) {
-	g.Median, g.Min, g.Max = spread(all)
+	g.Median, g.Min, g.Max = page.Spread(all)
 	switch {
 	case len(all) == 0: // nothing was measured
 	case g.AtMost:
@@ -183,8 +185,8 @@ func (r *report) table(name string) {
 	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : publish : settle")
 	for _, n := range r.names(name) {
 		pick := func(get func(figure) float64) []float64 { return r.pick(name, n, get) }
-		mid := func(get func(figure) float64) float64 { m, _, _ := spread(pick(get)); return m }
-		rate, low, high := spread(pick(func(f figure) float64 { return f.Rate }))
+		mid := func(get func(figure) float64) float64 { m, _, _ := page.Spread(pick(get)); return m }
+		rate, low, high := page.Spread(pick(func(f figure) float64 { return f.Rate }))
 		phases := ""
 		if claim := mid(func(f figure) float64 { return f.Claim }); claim > 0 {
 			phases = fmt.Sprintf("%.2f : %.2f : %.2f s", claim, mid(func(f figure) float64 { return f.Publish }), mid(func(f figure) float64 { return f.Settle }))
@@ -229,17 +231,4 @@ func some(v float64) string {
 		return ""
 	}
 	return fmt.Sprintf("%.1f", v)
-}
-
-// spread is median, min and max; zeros of nothing.
-func spread(all []float64) (median, low, high float64) {
-	if len(all) == 0 {
-		return 0, 0, 0
-	}
-	s := slices.Sorted(slices.Values(all))
-	median = s[len(s)/2]
-	if len(s)%2 == 0 {
-		median = (s[len(s)/2-1] + median) / 2
-	}
-	return median, s[0], s[len(s)-1]
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/effectonce/effectonce/bench/page"
 	"github.com/effectonce/effectonce/bench/plan"
 )
 
@@ -102,7 +103,7 @@ func (s *stack) load(ctx context.Context, o options, l plan.Load, name string, r
 		for _, out := range all {
 			values = append(values, get(out))
 		}
-		v, _, _ := spread(values)
+		v, _, _ := page.Spread(values)
 		return v
 	}
 	var out plan.Outcome

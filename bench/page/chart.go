@@ -53,7 +53,7 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	var bars []bar
 	for _, c := range cases {
 		for _, name := range c.Names() {
-			mid, low, high := spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
+			mid, low, high := Spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
 			if low > 0 && !slices.ContainsFunc(bars, func(b bar) bool { return b.name == name }) {
 				bars = append(bars, bar{name, mid, low, high})
 			}

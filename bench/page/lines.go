@@ -150,8 +150,8 @@ func readFigure(raw []byte) (Figure, error) {
 	return f, nil
 }
 
-// spread is median, min and max.
-func spread(all []float64) (median, low, high float64) {
+// Spread is median, min and max; zeros of nothing.
+func Spread(all []float64) (median, low, high float64) {
 	if len(all) == 0 {
 		return 0, 0, 0
 	}

@@ -90,7 +90,7 @@ func figures(c *Case) string {
 	}
 	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(shown)) + "\n")
 	for _, name := range c.Names() {
-		mid, low, high := spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
+		mid, low, high := Spread(c.counted(name, func(f Figure) float64 { return f.Rate }))
 		if len(c.counted(name, func(f Figure) float64 { return f.Rate })) == 0 {
 			continue // nothing but a warm-up
 		}
@@ -100,7 +100,7 @@ func figures(c *Case) string {
 		}
 		fmt.Fprintf(&b, "| %s | %s |", cell(name), rate)
 		for _, s := range shown {
-			v, _, _ := spread(c.counted(name, s.get))
+			v, _, _ := Spread(c.counted(name, s.get))
 			fmt.Fprintf(&b, " %s |", number(v))
 		}
 		b.WriteString("\n")
