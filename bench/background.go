@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	proc "github.com/effectonce/effectonce/internal/child"
@@ -157,16 +156,11 @@ func (w *watched) observer() relay.Observer {
 
 // runChild relays until it is told to stop.
 func runChild(ctx context.Context, j job) (a answer, err error) {
-	kafka, err := newPublisher(j, nil)
+	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = kafka.Close() }()
-	pool, err := pgxpool.New(ctx, j.URL)
-	if err != nil {
-		return a, err
-	}
-	defer pool.Close()
+	defer free()
 	to := &watched{Kafka: kafka}
 	r, err := relay.New(pool, to, relay.Config{
 		Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),

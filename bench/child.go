@@ -149,16 +149,11 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 // over and the first connections are in it.
 func drain(ctx context.Context, j job) (a answer, err error) {
 	var sent atomic.Int64
-	to, err := newPublisher(j, &sent)
+	pool, to, free, err := relayEnds(ctx, j, &sent)
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = to.Close() }()
-	pool, err := pgxpool.New(ctx, j.URL)
-	if err != nil {
-		return a, err
-	}
-	defer pool.Close()
+	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -257,6 +252,18 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 	default:
 	}
 	return a, err
+}
+
+// relayEnds are what a relay stands between. free closes both.
+func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to *publisher.Kafka, free func(), err error) {
+	if to, err = newPublisher(j, sent); err != nil {
+		return nil, nil, nil, err
+	}
+	if from, err = pgxpool.New(ctx, j.URL); err != nil {
+		_ = to.Close()
+		return nil, nil, nil, err
+	}
+	return from, to, func() { from.Close(); _ = to.Close() }, nil
 }
 
 func newPublisher(j job, sent *atomic.Int64) (*publisher.Kafka, error) {

@@ -80,7 +80,7 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 		if err := w.wait(100 * time.Millisecond); err != nil {
 			return err
 		}
-		n, median, worst := w.times.take()
+		n, median, worst := w.claims()
 		if made += n; time.Since(told) > 30*time.Second {
 			told = time.Now()
 			rep.say("  %d claims, median now %v, worst %v", made, median, worst)

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -110,16 +108,11 @@ func (h *half) Publish(ctx context.Context, events []event.Event) []error {
 
 // holdChild drains until nothing is left in the outbox: everything is published or held.
 func holdChild(ctx context.Context, j job) (a answer, err error) {
-	kafka, err := newPublisher(j, nil)
+	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = kafka.Close() }()
-	pool, err := pgxpool.New(ctx, j.URL)
-	if err != nil {
-		return a, err
-	}
-	defer pool.Close()
+	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	to := &half{Kafka: kafka, dead: j.Dead}
@@ -158,16 +151,11 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 
 // steadyChild relays what is appended meanwhile.
 func steadyChild(ctx context.Context, j job) (a answer, err error) {
-	kafka, err := newPublisher(j, nil)
+	pool, kafka, free, err := relayEnds(ctx, j, nil)
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = kafka.Close() }()
-	pool, err := pgxpool.New(ctx, j.URL)
-	if err != nil {
-		return a, err
-	}
-	defer pool.Close()
+	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	to := &half{Kafka: kafka, dead: j.Dead}

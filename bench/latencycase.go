@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -142,19 +140,13 @@ func (s *stack) latencyRelay(ctx context.Context, o options, embedded bool, topi
 		}
 		return func() {}, sync.OnceValues(func() (answer, error) { defer stop(); return relays[0].end() }), nil
 	}
-	to, err := newPublisher(j, nil)
+	pool, to, free, err := relayEnds(ctx, j, nil)
 	if err != nil {
-		return nil, nil, err
-	}
-	pool, err := pgxpool.New(ctx, j.URL)
-	if err != nil {
-		_ = to.Close()
 		return nil, nil, err
 	}
 	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: o.pumps, ClaimEvents: o.claimEvents, Logger: quiet()})
 	if err != nil {
-		pool.Close()
-		_ = to.Close()
+		free()
 		return nil, nil, err
 	}
 	running, cancel := context.WithCancel(ctx)
@@ -162,8 +154,7 @@ func (s *stack) latencyRelay(ctx context.Context, o options, embedded bool, topi
 	go func() { ended <- r.Run(running) }()
 	return r.Wake, sync.OnceValues(func() (answer, error) {
 		cancel()
-		defer pool.Close()
-		defer func() { _ = to.Close() }()
+		defer free()
 		return answer{}, <-ended
 	}), nil
 }

@@ -85,7 +85,7 @@ const snapshotSlice = 30 * time.Second
 
 // claimWatch is a relay in this process, whose claims are timed.
 type claimWatch struct {
-	times   claimTimes
+	times   timings // of claims
 	pages   pageCounts
 	relayed chan error
 	failed  chan error // of a producer beside it
@@ -154,6 +154,15 @@ func (w *claimWatch) wait(d time.Duration) error {
 	}
 }
 
+// claims are how many there were since the last look, and how long they took.
+func (w *claimWatch) claims() (n int, median, worst time.Duration) {
+	all := w.times.take()
+	if n = len(all); n > 0 {
+		median, worst = all[n/2], all[n-1]
+	}
+	return n, median, worst
+}
+
 // slice is the claims of some time.
 func (w *claimWatch) slice(ctx context.Context, s *stack, rep *report, d time.Duration) (figure, error) {
 	w.times.take()
@@ -163,7 +172,7 @@ func (w *claimWatch) slice(ctx context.Context, s *stack, rep *report, d time.Du
 	if err := w.wait(d); err != nil {
 		return figure{}, err
 	}
-	n, median, worst := w.times.take()
+	n, median, worst := w.claims()
 	if n == 0 {
 		return figure{}, errors.New("no claim in a whole slice")
 	}
@@ -227,27 +236,4 @@ func (p *pageCounts) per(claims int) string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// claimTimes collects how long claims took.
-type claimTimes struct {
-	mu  sync.Mutex
-	all []time.Duration
-}
-
-func (c *claimTimes) add(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, d)
-}
-
-func (c *claimTimes) take() (n int, median, worst time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n = len(c.all); n > 0 {
-		slices.Sort(c.all)
-		median, worst = c.all[n/2], c.all[n-1]
-	}
-	c.all = nil
-	return n, median, worst
 }

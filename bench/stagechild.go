@@ -161,7 +161,7 @@ func (s *stages) look(ctx context.Context) (m moment, err error) {
 
 func (s *stages) forget() {
 	for _, t := range []*timings{&s.appends, &s.claims, &s.publishes, &s.settles, &s.handles, &s.toPublished, &s.toApply} {
-		t.forget()
+		t.take()
 	}
 }
 
@@ -337,21 +337,23 @@ func (t *timings) add(d ...time.Duration) {
 	t.all = append(t.all, d...)
 }
 
-func (t *timings) forget() {
+// take returns them sorted, and forgets them.
+func (t *timings) take() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	all := t.all
 	t.all = nil
+	slices.Sort(all)
+	return all
 }
 
-// quantiles are how many there are, their median and their 99th percentile, in milliseconds.
+// quantiles are how many there are, their median and their 99th percentile, in milliseconds. It forgets them.
 func (t *timings) quantiles() (n int, p50, p99 float64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n = len(t.all); n == 0 {
+	all := t.take()
+	if n = len(all); n == 0 {
 		return 0, 0, 0
 	}
-	slices.Sort(t.all)
-	at := func(q float64) float64 { return t.all[min(int(q*float64(n)), n-1)].Seconds() * 1e3 }
+	at := func(q float64) float64 { return all[min(int(q*float64(n)), n-1)].Seconds() * 1e3 }
 	return n, at(0.5), at(0.99)
 }
 
