@@ -39,7 +39,7 @@ func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 		}
 		var rows [][]any
 		switch name := statementName(q.SQL); name {
-		case "begin":
+		case "begin", "probe settings":
 		case "settings":
 			level = q.Arguments[0].(string)
 		case "commit":

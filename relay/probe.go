@@ -70,6 +70,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	var free bool
 	var members int64
 	var b pgx.Batch
+	b.Queue(sqlProbeSettings)
 	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &free, &members, &releasing)
 	})
