@@ -101,7 +101,7 @@ func (k *claiming) cut() {
 	c.events, c.items = c.events[:kept], c.items[:kept]
 }
 
-// measure notes what the next claim's window follows from.
+// measure notes what the next claim's window follows from, and the floors that the settle leaves.
 func (k *claiming) measure() {
 	for i, to := 0, 0; i < len(k.c.events); i = to { // lane by lane
 		l := k.at[k.c.events[i].Position.Lane]
@@ -111,6 +111,7 @@ func (k *claiming) measure() {
 		first, n := k.c.items[i].id, to-i
 		l.last, l.size = k.c.items[to-1].id, k.rows.bytes[l.lane]/n
 		l.gap = float64(l.last-first) / float64(max(n-1, 1))
+		l.floorAfter = min(l.floorAfter, l.last)
 	}
 }
 

@@ -21,18 +21,19 @@ const eventOverhead = 512
 // laneClaim is one lane's part of a claim: one journal entry.
 type laneClaim struct {
 	grant
-	work      work
-	first     int64 // the entry's key; 0: the lane had nothing
-	count     int   // events that came with it
-	discarded int   // journalled events that are gone
-	behind    int   // events that moved behind the lists of their keys
-	full      bool  // there may be more
-	bulk      bool  // read in bulk
-	large     bool  // has a large event, or one that it left
-	much      bool  // the next claim is to read in bulk
-	last      int64 // its highest id
-	size      int   // of its events, on average
-	gap       float64
+	work       work
+	first      int64 // the entry's key; 0: the lane had nothing
+	count      int   // events that came with it
+	discarded  int   // journalled events that are gone
+	behind     int   // events that moved behind the lists of their keys
+	full       bool  // there may be more
+	bulk       bool  // read in bulk
+	large      bool  // has a large event, or one that it left
+	much       bool  // the next claim is to read in bulk
+	last       int64 // its highest id
+	size       int   // of its events, on average
+	gap        float64
+	floorAfter int64 // the lane's floor once this is settled: up to it nothing is left then; 0: not known
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -229,8 +230,10 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.lists.add(l)
 		case !g.fresh && !g.parked && g.bulk:
 			k.many = append(k.many, l)
+			l.floorAfter = l.decided
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
+			l.floorAfter = l.decided
 		default:
 			k.marked.add(l)
 		}

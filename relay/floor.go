@@ -20,11 +20,16 @@ import (
 //  3. wait until each of them has ended;
 //  4. what a look from the old floor then finds first, up to the highest, is the end of the new floor.
 //
+// A claim whose snapshot is later than step 3 is such a look as well: it takes all that its lane has up to its last id. Once it
+// is settled, the lane has nothing left up to that id, or up to the highest if that is lower. So a lane's floor follows its
+// claims, which would read what they have just deleted again and again otherwise.
+//
 // Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
 // they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else notices
 // that the server has changed.
 type floorFinder struct {
 	looked   time.Time // when the last step was made
+	steps    int       // made since the numbering was met
 	scanned  time.Time // when the last look below the floors was made
 	ids      string    // the numbering of ids; "": none that allows a floor
 	decided  int64     // every id up to this one is decided
@@ -32,12 +37,16 @@ type floorFinder struct {
 	waitsFor map[string]bool
 }
 
+// firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
+const firstSteps = 3
+
 // lift makes one step toward higher floors when it is time. It belongs to the prober, whose session it uses.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
-	if r.cfg.FloorEvery < 0 || time.Since(f.looked) < r.cfg.FloorEvery {
+	if r.cfg.FloorEvery < 0 || f.steps >= firstSteps && time.Since(f.looked) < r.cfg.FloorEvery {
 		return nil
 	}
 	f.looked = time.Now()
+	f.steps++
 	if f.scanned.IsZero() {
 		f.scanned = f.looked // every lane begins with a look from zero
 	}
@@ -73,7 +82,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	case ids != f.ids || ids != r.lanes.numbering() || highest < f.decided || highest < f.hi:
 		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next step
 		// begins again.
-		f.ids, f.decided, f.hi = ids, 0, 0
+		f.ids, f.decided, f.hi, f.steps = ids, 0, 0, 1
 		r.lanes.resetFloors(ids)
 		return nil
 	case ids == "" || (f.hi == 0 && highest == f.decided):
@@ -92,6 +101,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 		}
 	}
 	f.decided, f.hi = f.hi, 0
+	r.lanes.decide(f.ids, f.decided)
 	return nil
 }
 
@@ -219,10 +229,29 @@ func (t *laneTable) numbering() string {
 func (t *laneTable) resetFloors(ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ids = ids
+	t.falls++
+	t.ids, t.decided = ids, 0
 	for _, l := range t.owned {
 		l.floor = 0
 	}
+}
+
+// decide notes up to which id everything is decided.
+func (t *laneTable) decide(ids string, highest int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids == ids {
+		t.decided = highest
+	}
+}
+
+// passed raises the floor of a lane whose claim is settled, unless floors fell since: what the claim knew may not hold any more.
+func (t *laneTable) passed(l *laneClaim) {
+	t.update(l.lane, l.fence, func(s *laneState) {
+		if t.falls == l.falls {
+			s.floor = max(s.floor, l.floorAfter)
+		}
+	})
 }
 
 // listFloors returns the lanes for which want is true, their floors, and the numbering that these are in.
@@ -255,6 +284,7 @@ func (t *laneTable) raiseFloors(ids string, to func(lane int16) (floor int64, ok
 func (t *laneTable) dropFloors(lanes []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.falls++
 	for _, lane := range lanes {
 		if l := t.owned[lane]; l != nil {
 			l.floor = 0

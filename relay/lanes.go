@@ -51,6 +51,8 @@ type grant struct {
 	floor     int64
 	settled   int64
 	ids       string // the numbering that floor is in
+	decided   int64  // every id up to it was decided before the claim
+	falls     int    // of laneTable.falls
 	fresh     bool
 	reads     int // of laneTable.reads
 	due       bool
@@ -70,6 +72,9 @@ type laneTable struct {
 	owned map[int16]*laneState
 	reads int    // how often the journal had to be read again, for every lane
 	ids   string // the numbering of event ids that the floors are in; "": there are none
+	// decided: every id up to it is decided, in that numbering. See floorFinder.
+	decided int64
+	falls   int // how often floors were put back to zero
 }
 
 func newLaneTable() *laneTable { return &laneTable{owned: make(map[int16]*laneState, Lanes)} }
@@ -116,6 +121,7 @@ func (t *laneTable) distrust() {
 func (t *laneTable) reread(lanes []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.falls++
 	for _, lane := range lanes {
 		if l := t.owned[lane]; l != nil {
 			l.read, l.floor, l.ready = -1, 0, true
@@ -136,7 +142,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.busy, l.woken = true, false
 		l.turn++
 		out = append(out, grant{
-			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
+			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
 			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, size: l.size, last: l.last, gap: l.gap,
 		})
 	}
@@ -150,9 +156,10 @@ func (t *laneTable) renew(grants []grant) {
 	for i := range grants {
 		g := &grants[i]
 		if l := t.owned[g.lane]; l == nil || l.fence != g.fence {
-			g.fresh, g.floor = true, 0
+			g.fresh, g.floor, g.decided = true, 0, 0
 		} else {
 			g.fresh, g.floor, g.ids, g.reads = l.fresh || l.read != t.reads, l.floor, t.ids, t.reads
+			g.decided, g.falls = t.decided, t.falls
 		}
 	}
 }

@@ -122,7 +122,7 @@ type modelClaim struct {
 	forbidden uint8 // topics that were paused before it began
 	lanes     [modelLanes]struct {
 		has, full, behind, stale bool
-		fence                    uint8
+		fence, floorAfter        uint8
 		work                     uint8
 		first                    int32
 		groups                   uint8
@@ -145,6 +145,7 @@ type modelRelay struct {
 	cut    uint8 // sessions whose connection is lost, and which do not know yet
 	lanes  [modelLanes]modelOwned
 	ids    uint8 // the numbering that the floors are in; 0: none
+	known  uint8 // up to which id everything is decided, as the pumps know
 	closed uint8 // places
 	paused uint8 // topics
 	claim  modelClaim

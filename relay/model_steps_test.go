@@ -266,6 +266,11 @@ func (m *modelRun) claim(i int) {
 				c.items[k].sent = false
 			}
 		}
+		if m.world.rules.lateDecided {
+			for k := range c.lanes {
+				c.lanes[k].floorAfter = c.lanes[k].last
+			}
+		}
 		if !m.world.rules.noSortOut {
 			r.newDelivery(c).sortOut(context.Background())
 		}
@@ -442,6 +447,11 @@ func (m *modelRun) settle(i int, result published) {
 		}
 		if m.world.rules.settleOn {
 			result.left = map[int16]bool{}
+		}
+		if m.world.rules.lateDecided {
+			for k := range c.lanes {
+				c.lanes[k].floorAfter = min(c.lanes[k].floorAfter, r.lanes.decided)
+			}
 		}
 		_ = r.finish(ctx, s, c, result)
 		if m.world.rules.noRaise {

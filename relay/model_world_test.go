@@ -296,7 +296,7 @@ func (m *modelRun) load(i int) *Relay {
 	r := &Relay{
 		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids)},
+		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids), decided: int64(from.known)},
 		health: newHealth(-1),
 	}
 	for lane := range from.lanes {
@@ -340,7 +340,12 @@ func (m *modelRun) store(i int, r *Relay) {
 		}
 		to.lanes[lane] = o
 	}
-	to.ids, to.closed, to.paused = numberOf(r.lanes.ids), 0, 0
+	to.ids, to.known, to.closed, to.paused = numberOf(r.lanes.ids), uint8(r.lanes.decided), 0, 0
+	if r.lanes.falls > 0 {
+		for lane := range to.claim.lanes {
+			to.claim.lanes[lane].floorAfter = 0
+		}
+	}
 	for at := range r.health.closed {
 		to.closed |= placeBit(at)
 	}
@@ -359,7 +364,7 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
 			continue
 		}
 		l := laneClaim{grant: grant{lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: placesOf(f.groups)}}
-		l.work, l.first, l.full = work(f.work), int64(f.first), f.full
+		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
 			l.reads--
 		}
@@ -392,11 +397,12 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 		l := &c.lanes[k]
 		t := &to.lanes[l.lane]
 		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.reads != r.lanes.reads, uint8(l.fence)
-		t.work, t.first = uint8(l.work), int32(l.first)
+		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
 		for _, at := range l.groups {
 			t.groups |= placeBit(at)
 		}
 	}
+	r.lanes.falls = 0 // the claim knows of those before it
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{

@@ -107,6 +107,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		case err != nil || !settled[l.lane]:
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.doubt = true })
 		default:
+			r.lanes.passed(&l)
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
