@@ -3,7 +3,9 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,8 +180,17 @@ func TestRefusedByGrantsSaysWhatToDo(t *testing.T) {
 func TestP1UnreadableRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
-	for table, due := range map[string]string{"outbox_event": "", "outbox_scheduled": ", due"} {
+	for table, due := range map[string]bool{"outbox_event": false, "outbox_scheduled": true} {
 		for _, c := range []struct{ column, value string }{
+			{"topic", `''`},
+			{"topic", `'.'`},
+			{"topic", `'..'`},
+			{"topic", `'a b'`},
+			{"topic", `repeat('t', 250)`},
+			{"type", `''`},
+			{"key", `repeat('k', 8193)`},
+			{"message_id", `'00000000-0000-0000-0000-000000000000'`},
+			{"message_id", `'ffffffff-ffff-ffff-ffff-ffffffffffff'`},
 			{"headers", `'{"a":["x"]}'`},
 			{"headers", `'{"a":[]}'`},
 			{"headers", `'{"a":{"b":"x"}}'`},
@@ -193,11 +204,17 @@ func TestP1UnreadableRowsAreRefused(t *testing.T) {
 			{"created_at", `'infinity'`},
 			{"created_at", `'10000-01-02'`}, // the move of a scheduled event would make it the event's time
 		} {
-			now := ""
-			if due != "" {
-				now = ", now()"
+			values := map[string]string{"topic": "'t'", "type": "'T'"}
+			if due {
+				values["due"] = "now()"
 			}
-			_, err := db.Pool.Exec(t.Context(), "insert into "+table+" (topic, type, "+c.column+due+") values ('t', 'T', "+c.value+now+")")
+			values[c.column] = c.value
+			columns := slices.Sorted(maps.Keys(values))
+			var list []string
+			for _, column := range columns {
+				list = append(list, values[column])
+			}
+			_, err := db.Pool.Exec(t.Context(), "insert into "+table+" ("+strings.Join(columns, ", ")+") values ("+strings.Join(list, ", ")+")")
 			var refused *pgconn.PgError
 			if !errors.As(err, &refused) || refused.Code != "23514" {
 				t.Errorf("%s takes %s %s: %v", table, c.column, c.value, err)
