@@ -19,7 +19,7 @@ type live struct {
 func (l *live) flags(f *flag.FlagSet) {
 	f.DurationVar(&l.latency, "latency", 7*time.Second, "how long a turn of the latency case measures, after its own warm-up")
 	f.DurationVar(&l.tax, "append", 3*time.Second, "how long each alternative of the append case works in a turn")
-	f.IntVar(&l.relayEvents, "relays-events", 150_000, "events that the relays of the relays case share in a drain")
+	f.IntVar(&l.relayEvents, "relays-events", 300_000, "events that the relays of the relays case share in a drain")
 	f.IntVar(&l.relayKills, "relays-kills", 2, "how often the relays case kills a relay, which takes a lease each; 0: never")
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }

@@ -75,9 +75,13 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return nil
 }
 
-// drainShared starts n relays and, when they have shared the lanes, stops their processes (SIGSTOP) while the outbox is
-// filled. The time is from the moment at which they may go on to the last settle. differ is by how many lanes their shares
-// differed at most meanwhile.
+// warmEvents are drained by each of some relays before they are measured, so that connections, plans and heaps are as those of
+// relays that run for long.
+const warmEvents = 40_000
+
+// drainShared starts n relays and, when they have shared the lanes and drained something, stops their processes (SIGSTOP) while
+// the outbox is filled. The time is from the moment at which they may go on to the last settle. differ is by how many lanes their
+// shares differed at most meanwhile.
 func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]byte) (f figure, differ int, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
@@ -97,14 +101,14 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 	if err := s.awaitShares(ctx, n); err != nil {
 		return f, 0, err
 	}
-	// The first claims of lanes that were just taken end first: a process must not be stopped within a transaction.
-	if err := pause(ctx, 500*time.Millisecond); err != nil {
+	events := o.live.relayEvents
+	warm := n * min(warmEvents, events/4)
+	if err := s.warm(ctx, topic, warm, payload); err != nil {
 		return f, 0, err
 	}
 	if err := signalAll(relays, syscall.SIGSTOP); err != nil {
 		return f, 0, err
 	}
-	events := o.live.relayEvents
 	filling, cancel := context.WithTimeout(ctx, longLease/2)
 	defer cancel()
 	if err := s.fill(filling, topic, events, payload); err != nil {
@@ -114,14 +118,16 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 	if err != nil {
 		return f, 0, err
 	}
+	own := -cpuOfAll(relays)
 	before, began := serverCPU(), time.Now()
 	if err := signalAll(relays, syscall.SIGCONT); err != nil {
 		return f, 0, err
 	}
-	if differ, err = s.awaitPublished(ctx, topic, events); err != nil {
+	if differ, err = s.awaitPublished(ctx, topic, warm+events); err != nil {
 		return f, 0, err
 	}
 	f = figure{Events: events}
+	f.CPU = (own + cpuOfAll(relays)) * 1e6 / float64(events)
 	var last time.Time
 	settled := 0
 	for _, b := range relays {
@@ -133,11 +139,10 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 			last = a.LastSettle
 		}
 		settled += a.Settled
-		f.CPU += a.CPU * 1e6 / float64(events)
 		f.PeakKiB = max(f.PeakKiB, a.PeakKiB)
 	}
-	if settled != events {
-		return f, 0, fmt.Errorf("the relays say that they settled %d of %d events", settled, events)
+	if settled != warm+events {
+		return f, 0, fmt.Errorf("the relays say that they settled %d of %d events", settled, warm+events)
 	}
 	after, err := s.wal(ctx)
 	if err != nil {
@@ -148,6 +153,29 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 	f.Seconds, f.WALBytes = last.Sub(began).Seconds(), float64(after-wal)/float64(events)
 	f.Rate = float64(events) / f.Seconds
 	return f, differ, s.left(ctx)
+}
+
+// warm has the relays drain n events.
+func (s *stack) warm(ctx context.Context, topic string, n int, payload [][]byte) error {
+	if err := s.fill(ctx, topic, n, payload); err != nil {
+		return err
+	}
+	if _, err := s.awaitPublished(ctx, topic, n); err != nil {
+		return err
+	}
+	// The last settles end first, and the floors rise: a process must not be stopped within a transaction.
+	if err := pause(ctx, time.Second); err != nil {
+		return err
+	}
+	return s.left(ctx)
+}
+
+func cpuOfAll(relays []*background) (seconds float64) {
+	for _, b := range relays {
+		self, _ := cpuOf(b.process.PID())
+		seconds += self
+	}
+	return seconds
 }
 
 func signalAll(relays []*background, sig os.Signal) error {
