@@ -51,11 +51,11 @@ func (k *claiming) window() {
 // readBulk reads rows that have no entry yet.
 func (k *claiming) readBulk(rows pgx.Rows) error {
 	r, n := k.rows, 0
-	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &r.it.large}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &r.it.at, &r.it.large}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		n++
 		r.e.Position.First, r.e.Position.Maybe = true, false
-		r.it = item{id: r.e.Position.Seq, large: r.it.large || len(r.headers) > largePayload}
+		r.it = item{id: r.e.Position.Seq, at: r.it.at, large: r.it.large || len(r.headers) > largePayload}
 		return r.add(k.c, k.at[r.e.Position.Lane])
 	})
 	k.overflown = n == k.tooMany
@@ -138,7 +138,7 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 			s.close()
 			return err
 		}
-		b.Queue(k.r.q.journal, lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, ids, low, high).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(k.r.q.journal, lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, idList(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
 			if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
 				return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
 			}

@@ -2,9 +2,11 @@ package relay_test
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
@@ -203,13 +205,20 @@ func TestP3BulkTableOrder(t *testing.T) {
 // nothing has happened. The second pipeline never goes to another connection, which has no locks.
 func TestP3BulkLocks(t *testing.T) {
 	t.Parallel()
-	for name, action := range map[string]pgtest.Action{"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter} {
+	type fault struct {
+		at     string
+		action pgtest.Action
+	}
+	for name, fault := range map[string]fault{
+		"cut before": {"read", pgtest.CutBefore}, "reply dropped": {"read", pgtest.DropReply}, "cut after": {"read", pgtest.CutAfter},
+		"cut before the settle": {"settle placed", pgtest.CutBefore}, "reply to the settle dropped": {"settle placed", pgtest.DropReply},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, to := outboxDB(t), &memory{}
 			fill(t, db, 500, 30)
 			proxy := pgtest.NewProxy(t, db.URL)
-			trap := proxy.On(statement("read"), 0, action)
+			trap := proxy.On(statement(fault.at), 0, fault.action)
 			r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps, c.ClaimEvents = 1, 3*relay.Lanes }))
 			if err != nil {
 				t.Fatal(err)
@@ -224,6 +233,58 @@ func TestP3BulkLocks(t *testing.T) {
 			}
 			numbered(t, to.events())
 			inOrder(t, to.events(), 500)
+		})
+	}
+}
+
+// TestP3BulkMoved: rows that were read in bulk do not lie there any more when they are settled. Each is deleted all the same, and
+// nothing that lies in their place.
+func TestP3BulkMoved(t *testing.T) {
+	t.Parallel()
+	for name, move := range map[string]func(f *floors, claimed event.Event) (more int){
+		"rewritten": func(f *floors, _ event.Event) int {
+			f.db.Exec(f.t, `vacuum full outbox_event`)
+			return 0
+		},
+		"deleted": func(f *floors, claimed event.Event) int {
+			f.db.Exec(f.t, `delete from outbox_event where message_id = $1`, claimed.ID)
+			return 0
+		},
+		"replaced": func(f *floors, claimed event.Event) int {
+			was := pgtest.One[string](f.t, f.db, `delete from outbox_event where message_id = $1 returning ctid::text`, claimed.ID)
+			f.db.Exec(f.t, `vacuum outbox_event`)
+			f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'new', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 9999) g`)
+			if !pgtest.One[bool](f.t, f.db, `select exists (select from outbox_event where ctid = $1::text::tid)`, was) {
+				f.t.Error("nothing took the place of the row: this shows nothing")
+			}
+			return 10_000
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log strings.Builder
+			f, r := bulky(t, pgtest.NewDatabase(t, migrations.Outbox), func(c *relay.Config) {
+				c.Logger, c.ClaimEvents = slog.New(slog.NewTextHandler(&log, nil)), 50*relay.Lanes
+			})
+			fill(t, f.db, 20_000, 200)
+			want, moved := 20_000, false
+			f.to.verdict = func(call int, e event.Event) error {
+				if call == 3 && !moved {
+					moved = true
+					want += move(f, e)
+				}
+				return nil
+			}
+			if bulk := f.steps(r); bulk == 0 || !moved {
+				t.Errorf("lanes were read in bulk %d times", bulk)
+			}
+			if n := inOrder(t, f.to.events(), want); n != 0 {
+				t.Errorf("%d events were published twice", n)
+			}
+			drained(t, f.db)
+			if n := strings.Count(log.String(), "settled by their ids instead"); n != 1 {
+				t.Errorf("%d settles went by ids instead, want 1: %s", n, log.String())
+			}
 		})
 	}
 }

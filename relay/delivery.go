@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/seeded"
 )
@@ -32,12 +34,13 @@ type item struct {
 	id        int64 // in the outbox
 	from      source
 	fate      fate
-	sent      bool     // an attempt under this number may have reached the broker, now or in an earlier claim
-	alone     bool     // parked, or to be parked, without its key
-	partition int32    // fromHeld, or held: of the group
-	refusal   *refusal // parked: why
-	behind    bool     // parked: it was not refused itself
-	large     bool     // read in bulk, without what makes it large
+	sent      bool       // an attempt under this number may have reached the broker, now or in an earlier claim
+	alone     bool       // parked, or to be parked, without its key
+	partition int32      // fromHeld, or held: of the group
+	refusal   *refusal   // parked: why
+	behind    bool       // parked: it was not refused itself
+	large     bool       // read in bulk, without what makes it large
+	at        pgtype.TID // read in bulk: where its row lay then
 }
 
 // refusal is the verdict that parks.

@@ -259,7 +259,7 @@ type queries struct {
 	lock, takenBack, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, highest, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
-	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal string
+	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
 }
 
@@ -280,7 +280,7 @@ func newQueries(schema string) (*queries, error) {
 		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
-		read: q(sqlRead), journal: q(sqlJournal),
+		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),
 		sample: newSampleQueries(prefix),
 	}
 	seed(all, q)

@@ -22,7 +22,7 @@ with ids as materialized (
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
 )
-select e.lane, e.id, v.large, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
+select e.lane, e.id, e.ctid, v.large, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
 	case when not v.large then e.headers end, case when not v.large then e.payload end, coalesce(e.event_time, e.created_at)
 from {schema}outbox_event e
 cross join lateral (select coalesce(octet_length(e.payload) > $8::integer, false) or coalesce(pg_column_size(e.headers) > 1000, false) as large) v
@@ -36,4 +36,24 @@ insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq, f.first_seq + f.high - f.low))
 from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integer[]) f (lane, fence, first_seq, low, high)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
+
+	// As settle, by where read found the rows ($5, in the order of the table, with their ids in $6): that saves a descent of the
+	// index for each. It fails, with a division by zero, when these are not the rows that lie there, because somebody has
+	// rewritten the table or deleted events, and when a lane is lost. A scan by ctids goes in their order.
+	sqlSettlePlaced = `-- relay: settle placed
+with own as materialized (
+	select f.lane, c.entry
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+	cross join lateral (
+		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
+	cross join lateral (
+		select c.ctid as entry from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+), entries as (
+	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
+), gone as (
+	delete from {schema}outbox_event e
+	where e.ctid = any ($5::tid[]) and (select count(*) from own) = cardinality($1::smallint[])
+	returning e.id
+)
+select lane from own where 1 / ((select array_agg(gone.id) from gone) is not distinct from $6::bigint[])::integer = 1`
 )

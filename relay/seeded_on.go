@@ -8,7 +8,7 @@ import "github.com/effectonce/effectonce/internal/seeded"
 func seed(q *queries, expand func(sql string) string) {
 	takes := []*string{&q.take, &q.takeMarked}
 	settles := []*string{&q.settleAcked, &q.settleAckedArchived, &q.settlePark, &q.settleBehind, &q.settleHold, &q.settleEntries}
-	whole := []*string{&q.settle, &q.settleArchived}
+	whole := []*string{&q.settle, &q.settleArchived, &q.settlePlaced}
 	for _, sql := range takes {
 		// What the relay remembers of a lane is believed, whatever the sequence says.
 		seeded.Replace(seeded.RelayCursor, sql, "case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor", "f.floor")
@@ -19,7 +19,7 @@ func seed(q *queries, expand func(sql string) string) {
 	for _, sql := range append(takes, &q.list) {
 		seeded.Replace(seeded.RelayClaimInOneStatement, sql, "one)\n), picked", "one) for update of l\n), picked")
 	}
-	seeded.Replace(seeded.RelayClaimInOneStatement, &q.read, "one)\n)\nselect e.lane, e.id, v.large", "one) for update of l\n)\nselect e.lane, e.id, v.large")
+	seeded.Replace(seeded.RelayClaimInOneStatement, &q.read, "one)\n)\nselect e.lane, e.id, e.ctid, v.large", "one) for update of l\n)\nselect e.lane, e.id, e.ctid, v.large")
 	seeded.Replace(seeded.RelayClaimInOneStatement, &q.lock, "for update of l", "")
 	seeded.Replace(seeded.RelayCursor, &q.read, "case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor", "f.floor")
 	for _, sql := range whole {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -22,9 +24,12 @@ type settling struct {
 	plain laneKeys // lanes of which everything stands in the outbox: what is not acked moves, and the rest of the entry is deleted
 	moved laneKeys // those of them of which something moves
 	mixed laneKeys // lanes with events that stand beside the outbox: each is named
-	count outcome
-	added map[int16][]place // groups that lanes have after it
-	parks map[int16]bool    // lanes that have something parked after it
+	// placed are lanes that were read in bulk and are acked as a whole, with their rows, which lay where rows says.
+	placed laneKeys
+	rows   []placedRow
+	count  outcome
+	added  map[int16][]place // groups that lanes have after it
+	parks  map[int16]bool    // lanes that have something parked after it
 
 	acked struct {
 		lanes     []int16
@@ -49,6 +54,12 @@ type settling struct {
 		firstTopic    string
 		firstReason   refusal
 	}
+}
+
+// placedRow is an event's row and where it was.
+type placedRow struct {
+	at pgtype.TID
+	id int64
 }
 
 // laneKeys are the parameters that every statement of a settle begins with.
@@ -91,7 +102,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	set.gather(c)
+	set.gather(c, r.cfg.ArchiveDays <= 0)
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	if seeded.On(seeded.RelayUnknownCommitKnown) && pgerr.CommitUnknown(err) {
@@ -130,9 +141,10 @@ func (r *Relay) more(l *laneState, rows bool) bool {
 }
 
 // gather sorts the events of complete lanes by their fates.
-func (set *settling) gather(c *claim) {
+// With byPlace, lanes of which all rows may be where they were read are settled by that.
+func (set *settling) gather(c *claim, byPlace bool) {
 	at := make(map[int16]*laneClaim, len(set.lanes))
-	mixed, moves := make(map[int16]bool, len(set.lanes)), make(map[int16]bool, len(set.lanes))
+	mixed, moves, placed := map[int16]bool{}, map[int16]bool{}, map[int16]bool{}
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		at[l.lane] = l
@@ -147,6 +159,10 @@ func (set *settling) gather(c *claim) {
 		switch l := &set.lanes[i]; {
 		case mixed[l.lane]:
 			set.mixed.add(l)
+		case byPlace && l.bulk && !moves[l.lane]:
+			set.placed.add(l)
+			placed[l.lane] = true
+			set.count.acked += l.count
 		default:
 			set.plain.add(l)
 			if moves[l.lane] {
@@ -157,10 +173,18 @@ func (set *settling) gather(c *claim) {
 		}
 	}
 	for i := range c.items {
-		if l := at[c.events[i].Position.Lane]; l != nil && (mixed[l.lane] || moves[l.lane]) {
+		l := at[c.events[i].Position.Lane]
+		switch {
+		case l == nil:
+		case mixed[l.lane] || moves[l.lane]:
 			set.gatherOne(c, i, l, mixed[l.lane])
+		case placed[l.lane]:
+			set.rows = append(set.rows, placedRow{c.items[i].at, c.items[i].id})
 		}
 	}
+	slices.SortFunc(set.rows, func(a, b placedRow) int {
+		return cmp.Or(cmp.Compare(a.at.BlockNumber, b.at.BlockNumber), cmp.Compare(a.at.OffsetNumber, b.at.OffsetNumber))
+	})
 }
 
 func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
@@ -216,6 +240,11 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 	pause := newBackOff()
 	for {
 		settled, err = r.settle(ctx, s, set)
+		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
+			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): settled by their ids instead")
+			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
+			continue
+		}
 		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
 			return settled, err
 		}
@@ -231,7 +260,8 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	read := func(rows pgx.Rows) error {
 		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
 	}
-	all, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
+	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
+	all := concat(&set.placed, &rest)
 	if err := set.sending(); err != nil {
 		return settled, err
 	}
@@ -253,6 +283,9 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		// What is left of an entry in the outbox now is acked.
 		if k := &set.plain; len(k.lanes) > 0 {
 			r.queueSettled(b, set, k).Query(read)
+		}
+		if k := &set.placed; len(k.lanes) > 0 {
+			b.Queue(r.q.settlePlaced, k.lanes, k.fences, r.owner, k.firsts, rowPlaces(set.rows), rowIDs(set.rows)).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
 			b.Queue(r.q.settleEntries, k.lanes, k.fences, r.owner, k.firsts).Query(read)
