@@ -19,6 +19,8 @@ import (
 const (
 	nameMany        = "1,000 events an Append, one caller"
 	nameManyFour    = "1,000 events an Append, four callers"
+	nameTogether    = "without, 32 writers, statements in a batch"
+	nameQueue       = "with Queue, 32 writers, statements in a batch"
 	nameNotify      = "with Append and pg_notify, 32 writers"
 	nameRelayBeside = "with Append, 32 writers, a relay beside"
 )
@@ -34,7 +36,7 @@ func nameWith(writers int) string    { return fmt.Sprintf("with Append, %d write
 
 // appendCase: what an event costs the transaction that it is about.
 func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, (Append of one event of %d bytes, pg_notify,) commit, a round trip each, writers on connections of their own, for %v; "+
+	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, (Append of one event of %d bytes, pg_notify,) commit, a round trip each but where it says batch, writers on connections of their own, for %v; "+
 		"p50 and p99 are of a whole transaction. The large Appends' rate is in events", accounts, payloadSize, o.live.tax))
 	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts); err != nil {
 		return err
@@ -50,6 +52,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 	for _, n := range writers {
 		all = append(all, writing{nameWithout(n), n, 1, business}, writing{nameWith(n), n, 1, withEvent})
 	}
+	all = append(all, writing{nameTogether, 32, 1, businessBatch}, writing{nameQueue, 32, 1, withQueue})
 	all = append(all, writing{nameNotify, 32, 1, withNotify}, writing{nameMany, 1, perAppend, manyEvents}, writing{nameManyFour, 4, perAppend, manyEvents})
 	for turn := range o.repeats + 1 {
 		for _, one := range all {
@@ -73,6 +76,7 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 		median, low, high := page.Spread(ratios)
 		rep.say("  time with / without Append, %d writers: %.2f (%.2f to %.2f)", n, median, low, high)
 	}
+	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.3, rep.ratios("append", nameTogether, nameQueue))
 	rep.ratio("append", nameWith(64), nameWith(32), 0.9)
 	rep.atLeast("append", nameMany, 100_000)
 	return s.appendBeside(ctx, o, rep)
@@ -216,6 +220,28 @@ func withNotify(ctx context.Context, tx pgx.Tx, e []event.Event) error {
 	}
 	_, err := tx.Exec(ctx, queryNotify, e[0].Topic)
 	return err
+}
+
+// businessBatch is the same two statements in one round trip.
+func businessBatch(ctx context.Context, tx pgx.Tx, e []event.Event) error {
+	b := new(pgx.Batch)
+	queueBusiness(b)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+func withQueue(ctx context.Context, tx pgx.Tx, e []event.Event) error {
+	b := new(pgx.Batch)
+	queueBusiness(b)
+	if err := outbox.Queue(ctx, b, e...); err != nil {
+		return err
+	}
+	return tx.SendBatch(ctx, b).Close()
+}
+
+func queueBusiness(b *pgx.Batch) {
+	account, amount := rand.IntN(accounts), rand.IntN(100_000)
+	b.Queue(queryPay, account, amount, "settled by card, invoice 2026-11")
+	b.Queue(queryBook, account, amount)
 }
 
 func manyEvents(ctx context.Context, tx pgx.Tx, e []event.Event) error {

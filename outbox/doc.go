@@ -19,6 +19,11 @@
 //  8. An event with NotBefore waits in a table of its own. It has no place in its key's order until it is due: what the key
 //     has had by then comes first.
 //
+// # In one round trip
+//
+// A round trip of its own is most of what one event costs a transaction. [Queue] puts events into the pgx.Batch of the
+// statements that make the change.
+//
 // # Plain SQL
 //
 // Any language can append. Everything but topic and type has a default:

@@ -32,6 +32,25 @@ func ExampleAppend() {
 	_ = withdraw
 }
 
+// The same in one round trip between begin and commit: the statements and the event travel together.
+func ExampleQueue() {
+	withdraw := func(ctx context.Context, db *pgxpool.Pool, account string, amount int64) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			e, err := event.JSON("accounts", account, "Withdrawn", map[string]int64{"amount": amount})
+			if err != nil {
+				return err
+			}
+			var batch pgx.Batch
+			batch.Queue("update account set balance = balance - $2 where id = $1", account, amount)
+			if err := outbox.Queue(ctx, &batch, e); err != nil {
+				return err
+			}
+			return tx.SendBatch(ctx, &batch).Close()
+		})
+	}
+	_ = withdraw
+}
+
 // A reminder that is published in three days, unless it is cancelled. It takes its place in its key's order then.
 func ExampleAppend_notBefore() {
 	remind := func(ctx context.Context, tx pgx.Tx, invoice string) error {
