@@ -40,9 +40,16 @@ type floorFinder struct {
 // firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
 const firstSteps = 3
 
+// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided.
+const passingShare = 8
+
 // lift makes one step toward higher floors when it is time. It belongs to the prober, whose session it uses.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
-	if r.cfg.FloorEvery < 0 || f.steps >= firstSteps && time.Since(f.looked) < r.cfg.FloorEvery {
+	every := r.cfg.FloorEvery
+	if r.lanes.passing() {
+		every /= passingShare
+	}
+	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every {
 		return nil
 	}
 	f.looked = time.Now()
@@ -123,10 +130,16 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 	}))
-	if err == nil {
+	switch {
+	case err != nil:
+		return err
+	case len(now) == 0:
+		f.decided = highest
+		r.lanes.decide(f.ids, f.decided)
+	default:
 		f.hi, f.waitsFor = highest, now
 	}
-	return err
+	return nil
 }
 
 func readHolders(rows pgx.Rows) (map[string]bool, error) {
@@ -243,6 +256,18 @@ func (t *laneTable) decide(ids string, highest int64) {
 	if t.ids == ids {
 		t.decided = highest
 	}
+}
+
+// passing reports whether lanes that have much to send are past what is decided: their floors do not follow them.
+func (t *laneTable) passing() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if l.bulk && l.last > t.decided {
+			return true
+		}
+	}
+	return false
 }
 
 // passed raises the floor of a lane whose claim is settled, unless floors fell since: what the claim knew may not hold any more.
