@@ -21,7 +21,7 @@
 //
 // # In one round trip
 //
-// A round trip of its own is most of what one event costs a transaction. [Queue] puts events into the pgx.Batch of the
+// A round trip is a third of what one event costs a transaction. [Queue] puts events into the pgx.Batch of the
 // statements that make the change.
 //
 // # Plain SQL

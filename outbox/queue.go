@@ -19,7 +19,7 @@ func Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) error {
 }
 
 // Queue is [Appender.Append] as a part of a batch of the caller's: the events travel with the statements of the business
-// change, behind those that are queued already, and cost no round trip of their own, which is most of what one event costs.
+// change, behind those that are queued already, and cost no round trip of their own.
 //
 // Send the batch within the transaction of the business change (tx.SendBatch), after the locks that order its keys. A batch
 // that is sent on a connection or pool outside of a transaction is one itself, of all its statements, unless it begins or
