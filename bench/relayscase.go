@@ -9,8 +9,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -157,7 +159,11 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 
 // warm has the relays drain n events.
 func (s *stack) warm(ctx context.Context, topic string, n int, payload [][]byte) error {
-	if err := s.fill(ctx, topic, n, payload); err != nil {
+	// Not by fill: it empties the tables, which the relays are at work on.
+	err := inParallel(ctx, 1, n, 10_000, func(ctx context.Context, n int) error {
+		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, events(topic, n, payload)...) })
+	})
+	if err != nil {
 		return err
 	}
 	if _, err := s.awaitPublished(ctx, topic, n); err != nil {
