@@ -34,12 +34,12 @@ func (k *claiming) window() {
 	}
 	from, perID, size := int64(math.MaxInt64), 0.0, 0
 	for _, l := range k.many {
-		from, perID, size = min(from, l.grant.last), perID+1/max(l.grant.gap, 1), max(size, l.grant.size)
+		from, perID, size = min(from, l.pace.last), perID+1/max(l.pace.gap, 1), max(size, l.pace.size)
 	}
 	events := len(k.many) * max(min(k.perLane, k.bytes/max(size, 1)), 1)
 	k.highest, k.tooMany = from+max(int64(float64(events)/perID), 1), 2*events
 	for _, l := range k.many {
-		if l.grant.last >= k.highest {
+		if l.pace.last >= k.highest {
 			k.plain.add(l)
 			continue
 		}
@@ -72,15 +72,16 @@ func (k *claiming) cut() {
 	}
 	var runs []run
 	c, events, bytes := k.c, 0, 0
-	for i, to := 0, 0; i < len(c.events); i = to {
-		r := run{l: k.at[c.events[i].Position.Lane], from: i}
-		for to = i; to < len(c.events) && c.events[to].Position.Lane == r.l.lane; to++ {
-			if r.l.large = r.l.large || r.l.bulk && (k.overflown || c.items[to].large); r.l.bulk && r.l.large {
-				continue
+	for l, s := range c.runs(k.at) {
+		r := run{l, s.from, s.len()}
+		if l.bulk {
+			r.n = 0
+			for i := s.from; i < s.to && !l.large; i++ {
+				if l.large = k.overflown || c.items[i].large; !l.large {
+					r.n, bytes = r.n+1, bytes+len(c.events[i].Payload)+eventOverhead
+				}
 			}
-			if r.n++; r.l.bulk {
-				events, bytes = events+1, bytes+len(c.events[to].Payload)+eventOverhead
-			}
+			events += r.n
 		}
 		runs = append(runs, r)
 	}
@@ -101,17 +102,19 @@ func (k *claiming) cut() {
 	c.events, c.items = c.events[:kept], c.items[:kept]
 }
 
+// pace is how the events of a lane's last claim lay: what the window of the next one follows from.
+type pace struct {
+	last int64   // the highest id
+	size int     // of an event in memory, on average
+	gap  float64 // from one id to the next, on average
+}
+
 // measure notes what the next claim's window follows from, and the floors that the settle leaves.
 func (k *claiming) measure() {
-	for i, to := 0, 0; i < len(k.c.events); i = to { // lane by lane
-		l := k.at[k.c.events[i].Position.Lane]
-		for to = i + 1; to < len(k.c.events) && k.c.events[to].Position.Lane == l.lane; {
-			to++
-		}
-		first, n := k.c.items[i].id, to-i
-		l.last, l.size = k.c.items[to-1].id, k.rows.bytes[l.lane]/n
-		l.gap = float64(l.last-first) / float64(max(n-1, 1))
-		l.floorAfter = min(l.floorAfter, l.last)
+	for l, s := range k.c.runs(k.at) {
+		first, last := k.c.items[s.from].id, k.c.items[s.to-1].id
+		l.seen = pace{last: last, size: k.rows.bytes[l.lane] / s.len(), gap: float64(last-first) / float64(max(s.len()-1, 1))}
+		l.floorAfter = min(l.floorAfter, last)
 	}
 }
 
@@ -121,17 +124,16 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 	var lanes laneKeys
 	ids := make([]int64, 0, len(k.c.events))
 	var low, high []int32
-	for i, to := 0, 0; i < len(k.c.events); i = to { // lane by lane
-		l := k.at[k.c.events[i].Position.Lane]
-		for to = i; to < len(k.c.events) && k.c.events[to].Position.Lane == l.lane; to++ {
-			if l.bulk {
-				ids = append(ids, k.c.items[to].id)
-			}
+	for l, part := range k.c.runs(k.at) {
+		if !l.bulk {
+			continue
 		}
-		if l.bulk {
-			lanes.add(l)
-			low, high = append(low, int32(len(ids)-(to-i)+1)), append(high, int32(len(ids)))
+		lanes.add(l)
+		low = append(low, int32(len(ids)+1))
+		for _, it := range k.c.items[part.from:part.to] {
+			ids = append(ids, it.id)
 		}
+		high = append(high, int32(len(ids)))
 	}
 	if len(lanes.lanes) > 0 {
 		if err := failpoint.Err(failpoint.RelayJournal); err != nil {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -30,9 +29,7 @@ type laneClaim struct {
 	bulk       bool  // read in bulk
 	large      bool  // has a large event, or one that it left
 	much       bool  // the next claim is to read in bulk
-	last       int64 // its highest id
-	size       int   // of its events, on average
-	gap        float64
+	seen       pace  // of its events
 	floorAfter int64 // the lane's floor once this is settled: up to it nothing is left then; 0: not known
 }
 
@@ -44,12 +41,6 @@ type claim struct {
 	items  []item        // of the events
 	paused []string      // topics, as of its transaction
 	spare  room
-}
-
-// room is slices to be used again.
-type room struct {
-	events []event.Event
-	items  []item
 }
 
 // work is what a claim does for a lane: one thing at a time, in turn while there are several.
@@ -394,61 +385,6 @@ func (l *laneClaim) holds(at place) bool { return slices.Contains(l.groups, at) 
 // holdsPartOf reports whether the lane holds events for some partition of a topic.
 func (l *laneClaim) holdsPartOf(topic string) bool {
 	return slices.ContainsFunc(l.groups, func(g place) bool { return g.topic == topic && g.partition != wholeTopic })
-}
-
-// sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of
-// the payloads. New events have their ids in the number's place.
-func (c *claim) sort() {
-	order := make([]ordinal, len(c.events))
-	for i := range order {
-		order[i] = ordinal{c.events[i].Position.Lane, int32(i), c.events[i].Position.Seq}
-	}
-	if slices.IsSortedFunc(order, ordinal.compare) {
-		return
-	}
-	slices.SortFunc(order, ordinal.compare)
-	events, items := slices.Grow(c.spare.events[:0], len(order)), slices.Grow(c.spare.items[:0], len(order))
-	for _, o := range order {
-		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
-	}
-	clear(c.events) // the payloads, not the room
-	clear(c.items)
-	c.spare.events, c.spare.items = c.events, c.items
-	c.events, c.items = events, items
-}
-
-// ordinal is where an event stands in its lane, and in the claim.
-type ordinal struct {
-	lane int16
-	at   int32
-	seq  int64
-}
-
-func (o ordinal) compare(b ordinal) int {
-	if o.lane != b.lane {
-		return cmp.Compare(o.lane, b.lane)
-	}
-	return cmp.Compare(o.seq, b.seq)
-}
-
-// number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of
-// ids, which stand in the number's place until here. Events of an open entry have theirs.
-func (c *claim) number(at map[int16]*laneClaim) {
-	var l *laneClaim
-	isNew := false
-	for i := range c.events {
-		p := &c.events[i].Position
-		if l == nil || l.lane != p.Lane {
-			l = at[p.Lane]
-			if isNew = l.first == 0; isNew {
-				l.first = l.next
-			}
-		}
-		if isNew {
-			p.Seq = l.next
-			l.next++
-		}
-	}
 }
 
 // raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were

@@ -263,7 +263,7 @@ func (t *laneTable) passing() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
-		if l.bulk && l.last > t.decided {
+		if l.bulk && l.pace.last > t.decided {
 			return true
 		}
 	}

@@ -38,9 +38,7 @@ type laneState struct {
 	groups    []place // where it holds events for
 	turn      int     // of the works that its claims do
 	bulk      bool    // had more events than a claim takes, and none of them large
-	size      int     // what an event of its last claim took, on average
-	last      int64   // the highest id of that claim
-	gap       float64 // from one of its ids to the next, on average
+	pace      pace    // of its last claim
 }
 
 // grant is a lane as a pump took it from the table.
@@ -61,9 +59,7 @@ type grant struct {
 	groups    []place
 	turn      int
 	bulk      bool
-	size      int
-	last      int64
-	gap       float64
+	pace      pace
 }
 
 // laneTable is the relay's view of its lanes, shared by keeper, prober and pumps.
@@ -143,7 +139,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 		l.turn++
 		out = append(out, grant{
 			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
-			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, size: l.size, last: l.last, gap: l.gap,
+			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, pace: l.pace,
 		})
 	}
 	return out

@@ -268,7 +268,7 @@ func (m *modelRun) claim(i int) {
 		}
 		if m.world.rules.lateDecided {
 			for k := range c.lanes {
-				c.lanes[k].floorAfter = c.lanes[k].last
+				c.lanes[k].floorAfter = c.lanes[k].seen.last
 			}
 		}
 		if !m.world.rules.noSortOut {

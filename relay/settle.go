@@ -123,7 +123,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
 				s.ready, s.bulk = r.more(s, l.full), l.much
-				s.size, s.last, s.gap = l.size, l.last, l.gap
+				s.pace = l.seen
 			})
 		}
 	}

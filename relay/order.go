@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// room is slices to be used again.
+type room struct {
+	events []event.Event
+	items  []item
+}
+
+// sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of
+// the payloads. New events have their ids in the number's place.
+func (c *claim) sort() {
+	order := make([]ordinal, len(c.events))
+	for i := range order {
+		order[i] = ordinal{c.events[i].Position.Lane, int32(i), c.events[i].Position.Seq}
+	}
+	if slices.IsSortedFunc(order, ordinal.compare) {
+		return
+	}
+	slices.SortFunc(order, ordinal.compare)
+	events, items := slices.Grow(c.spare.events[:0], len(order)), slices.Grow(c.spare.items[:0], len(order))
+	for _, o := range order {
+		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
+	}
+	clear(c.events) // the payloads, not the room
+	clear(c.items)
+	c.spare.events, c.spare.items = c.events, c.items
+	c.events, c.items = events, items
+}
+
+// ordinal is where an event stands in its lane, and in the claim.
+type ordinal struct {
+	lane int16
+	at   int32
+	seq  int64
+}
+
+func (o ordinal) compare(b ordinal) int {
+	if o.lane != b.lane {
+		return cmp.Compare(o.lane, b.lane)
+	}
+	return cmp.Compare(o.seq, b.seq)
+}
+
+// span is where the events of one lane stand in a claim: from it on, up to the one before to.
+type span struct{ from, to int }
+
+func (s span) len() int { return s.to - s.from }
+
+// runs are the lanes that have events in a sorted claim, and where these stand.
+func (c *claim) runs(at map[int16]*laneClaim) iter.Seq2[*laneClaim, span] {
+	return func(yield func(*laneClaim, span) bool) {
+		for from, to := 0, 0; from < len(c.events); from = to {
+			lane := c.events[from].Position.Lane
+			for to = from + 1; to < len(c.events) && c.events[to].Position.Lane == lane; {
+				to++
+			}
+			if !yield(at[lane], span{from, to}) {
+				return
+			}
+		}
+	}
+}
+
+// number gives the new events the numbers that the journal has for them: from the lane's next one on, in the order of
+// ids, which stand in the number's place until here. Events of an open entry have theirs.
+func (c *claim) number(at map[int16]*laneClaim) {
+	for l, s := range c.runs(at) {
+		if l.first != 0 {
+			continue
+		}
+		l.first = l.next
+		for i := range c.events[s.from:s.to] {
+			c.events[s.from+i].Position.Seq = l.next
+			l.next++
+		}
+	}
+}
