@@ -31,12 +31,14 @@ type request struct {
 	topic     string
 	partition int
 	message   *rawproduce.Request
+	records   protocol.RawRecordSet
+	joined    int // how many partitions the request has
 }
 
 // values decodes what a request holds, with kafka-go's decoder.
 func (r request) values() []string {
 	var rs protocol.RecordSet
-	raw := r.message.Topics[0].Partitions[0].RecordSet.Reader.(*bytes.Reader)
+	raw := r.records.Reader.(*bytes.Reader)
 	if _, err := rs.ReadFrom(raw); err != nil {
 		panic(err)
 	}
@@ -82,12 +84,23 @@ func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (ka
 		if m.Acks != -1 {
 			panic("acks are not all")
 		}
-		t := m.Topics[0]
-		p := f.produce(ctx, request{t.Topic, int(t.Partitions[0].Partition), m})
-		if p == nil {
-			return nil, f.err
+		res, joined := &produce.Response{}, 0
+		for i := range m.Topics {
+			joined += len(m.Topics[i].Partitions)
 		}
-		return &produce.Response{Topics: []produce.ResponseTopic{{Topic: t.Topic, Partitions: []produce.ResponsePartition{*p}}}}, nil
+		for _, t := range m.Topics {
+			answers := produce.ResponseTopic{Topic: t.Topic}
+			for _, p := range t.Partitions {
+				said := f.produce(ctx, request{t.Topic, int(p.Partition), m, p.RecordSet, joined})
+				if said == nil {
+					return nil, f.err
+				}
+				said.Partition = p.Partition
+				answers.Partitions = append(answers.Partitions, *said)
+			}
+			res.Topics = append(res.Topics, answers)
+		}
+		return res, nil
 	}
 	return nil, fmt.Errorf("unexpected %T", req)
 }

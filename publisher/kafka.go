@@ -74,7 +74,7 @@ func (k *Kafka) Close() error {
 
 // Publish sends events and returns a verdict for each, in their order; see the package's text for what verdicts mean.
 // Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later of
-// that partition is sent by this call, and other partitions go on.
+// that partition is sent by this call, and other partitions go on. Small batches for partitions of one broker share a request.
 //
 // The end of ctx stops new requests. What is in flight then still gets its verdict, within Config.Timeout.
 func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
@@ -88,18 +88,24 @@ func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
 	defer k.running.Done()
 
 	groups := k.group(ctx, events, verdicts)
+	workers := min(len(groups), mostAtOnce)
+	r := &round{k: k, busy: workers}
 	var next atomic.Int32
 	work := func() {
+		defer r.rest()
 		for {
 			i := int(next.Add(1)) - 1
 			if i >= len(groups) {
 				return
 			}
-			k.sendGroup(ctx, groups[i], events, verdicts)
+			k.sendGroup(ctx, r, groups[i], events, verdicts)
 		}
 	}
+	if workers == 0 {
+		return verdicts
+	}
 	var wg sync.WaitGroup
-	for range min(len(groups), mostAtOnce) - 1 {
+	for range workers - 1 {
 		wg.Go(work)
 	}
 	work()
@@ -133,7 +139,8 @@ func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {
 		return 0, ErrClosed
 	}
 	defer k.running.Done()
-	return k.describe(ctx, topic)
+	leaders, err := k.describe(ctx, topic)
+	return len(leaders), err
 }
 
 func (k *Kafka) begin() bool {

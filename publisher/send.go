@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,14 +31,14 @@ type outcome struct {
 }
 
 // sendGroup sends the events of one partition and writes their verdicts (nil is there already).
-func (k *Kafka) sendGroup(ctx context.Context, g group, events []event.Event, verdicts []error) {
-	out := k.deliver(ctx, g, events)
+func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event.Event, verdicts []error) {
+	out := k.deliver(ctx, r, g, events)
 	if out.err == nil {
 		return
 	}
 	rest := g.order[out.acked:]
 	if seeded.On(seeded.PublisherSkipsAhead) && out.tried > 0 && out.tried < len(rest) {
-		k.sendGroup(ctx, group{to: g.to, order: rest[out.tried:]}, events, verdicts)
+		k.sendGroup(ctx, r, group{to: g.to, order: rest[out.tried:]}, events, verdicts)
 		rest = rest[:out.tried]
 	}
 	for _, i := range rest[:out.tried] {
@@ -58,9 +57,16 @@ func (k *Kafka) sendGroup(ctx context.Context, g group, events []event.Event, ve
 }
 
 // deliver sends batch after batch while the partition is ours, smaller ones where the broker wants that.
-func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outcome {
-	if err := k.acquire(ctx, g.to.send); err != nil {
-		return outcome{err: stopped(err)}
+func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.Event) outcome {
+	select {
+	case g.to.send <- struct{}{}:
+	default:
+		r.rest()
+		err := k.acquire(ctx, g.to.send)
+		r.resume()
+		if err != nil {
+			return outcome{err: stopped(err)}
+		}
 	}
 	defer func() { <-g.to.send }()
 	b := k.pool.Get().(*batch)
@@ -80,7 +86,7 @@ func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outc
 		if err := b.seal(time.Now()); err != nil {
 			return outcome{acked, n, err, maybe}
 		}
-		first, lost, err := k.produce(ctx, g.to, b)
+		first, lost, err := k.produce(ctx, r, g.to, b)
 		maybe = maybe || lost
 		if err == nil {
 			acked, most = acked+n, len(g.order)
@@ -112,10 +118,10 @@ func (k *Kafka) deliver(ctx context.Context, g group, events []event.Event) outc
 // produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records that
 // the broker named as refused, or -1. lost: the answer to an earlier request for it was lost, so the batch may be in the log
 // whatever err says.
-func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int, lost bool, err error) {
+func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) (first int, lost bool, err error) {
 	var waits backoff.BackOff
 	for {
-		first, err = k.attempt(ctx, to, b)
+		first, err = k.attempt(ctx, r, to, b)
 		if err == nil {
 			return first, lost, nil
 		}
@@ -136,40 +142,39 @@ func (k *Kafka) produce(ctx context.Context, to *partition, b *batch) (first int
 			waits = backoff.WithMaxRetries(backoff.NewExponentialBackOff(
 				backoff.WithInitialInterval(repeatAfter), backoff.WithMultiplier(3)), repeats)
 		}
-		if !k.pause(ctx, waits.NextBackOff()) {
+		r.rest()
+		goOn := k.pause(ctx, waits.NextBackOff())
+		r.resume()
+		if !goOn {
 			return first, lost, err
 		}
 		lost = lost || answerLost(err)
 	}
 }
 
-// attempt makes one request. It outlives ctx on purpose: a request that was sent has an outcome, and dropping the answer
-// would only make it unknown. The client's time-out bounds it.
-func (k *Kafka) attempt(ctx context.Context, to *partition, b *batch) (first int, err error) {
-	started, acks := time.Now(), kafka.RequireAll
-	if seeded.On(seeded.PublisherAcksNone) {
-		acks = kafka.RequireNone
-	}
+// attempt makes one request, or has a part of one. It outlives ctx on purpose: a request that was sent has an outcome, and
+// dropping the answer would only make it unknown. Config.Timeout bounds it.
+func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) (first int, err error) {
+	started := time.Now()
 	failpoint.Hit(failpoint.PublisherSend)
-	res, err := k.client.RawProduce(context.WithoutCancel(ctx), &kafka.RawProduceRequest{
-		Topic: to.topic.name, Partition: to.id, RequiredAcks: acks,
-		RawRecords: protocol.RawRecordSet{Reader: bytes.NewReader(b.frame)},
-	})
-	if err == nil && res.Error == nil {
+	said, err := r.post(context.WithoutCancel(ctx), to, b)
+	if err == nil && said.ErrorCode == 0 {
 		err = failpoint.Err(failpoint.PublisherAcked)
 	}
 	if err != nil {
 		b.lent = true
+		r.rest()
+		defer r.resume()
 		return -1, k.reason(ctx, to.topic.name, err)
 	}
-	if res.Error != nil {
+	if refused := refusalOf(said); refused != nil {
 		first = -1
-		for i := range res.RecordErrors {
-			if first < 0 || i < first {
-				first = i
+		for i := range said.RecordErrors {
+			if n := int(said.RecordErrors[i].BatchIndex); first < 0 || n < first {
+				first = n
 			}
 		}
-		return first, res.Error
+		return first, refused
 	}
 	if k.cfg.Observer.Produced != nil {
 		k.cfg.Observer.Produced(to.topic.name, to.id, b.count, len(b.frame), time.Since(started))

@@ -32,9 +32,11 @@ type topic struct {
 
 // partition serialises the requests to one partition.
 type partition struct {
-	topic *topic
-	id    int
-	send  chan struct{} // semaphore: one request in flight
+	topic  *topic
+	id     int
+	send   chan struct{} // semaphore: one request in flight
+	leader atomic.Int32  // the broker, as of the last metadata; -1: none
+	alone  atomic.Bool   // its batches share no request: the last one failed or was late
 }
 
 func (k *Kafka) topic(name string) *topic {
@@ -80,13 +82,14 @@ func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 		return t.parts, nil
 	}
 	t.mu.Unlock()
-	count, err := k.count(ctx, t)
-	return k.note(ctx, t, count, err)
+	leaders, err := k.count(ctx, t)
+	return k.note(ctx, t, leaders, err)
 }
 
-// count asks for the partition count to use: metadata, then the pin. Errors are verdicts.
-func (k *Kafka) count(ctx context.Context, t *topic) (int, error) {
-	found, err := k.describe(ctx, t.name)
+// count asks for the partitions to use, by their leaders: metadata, then the pinned count. Errors are verdicts.
+func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
+	leaders, err := k.describe(ctx, t.name)
+	found := len(leaders)
 	switch {
 	case err == nil:
 		t.missing = time.Time{}
@@ -96,31 +99,31 @@ func (k *Kafka) count(ctx context.Context, t *topic) (int, error) {
 			t.missing = time.Now()
 		}
 		if time.Since(t.missing) < k.cfg.UnknownTopicGrace {
-			return 0, err
+			return nil, err
 		}
-		return 0, rejection(ScopeTopic, t.name, -1, err)
+		return nil, rejection(ScopeTopic, t.name, -1, err)
 	case classify(err) == topicRefuse:
-		return 0, rejection(ScopeTopic, t.name, -1, err)
+		return nil, rejection(ScopeTopic, t.name, -1, err)
 	default:
 		k.wire.refresh()
-		return 0, err
+		return nil, err
 	}
 	pinned := found
 	if k.cfg.Pin != nil {
 		if pinned, err = k.cfg.Pin(ctx, t.name, found); err != nil {
-			return 0, fmt.Errorf("publisher: the pinned partition count of topic %s: %w", t.name, err)
+			return nil, fmt.Errorf("publisher: the pinned partition count of topic %s: %w", t.name, err)
 		}
 	} else if parts := t.snapshot(); parts != nil {
 		pinned = len(parts)
 	}
 	if pinned != found && !seeded.On(seeded.PublisherFollowsResize) {
-		return 0, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
+		return nil, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
 	}
-	return found, nil
+	return leaders, nil
 }
 
 // note keeps what count answered and says it as resolve does. The topic becomes refused, usable, or stays what it was.
-func (k *Kafka) note(ctx context.Context, t *topic, count int, err error) ([]*partition, error) {
+func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) ([]*partition, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.refused
@@ -144,13 +147,16 @@ func (k *Kafka) note(ctx context.Context, t *topic, count int, err error) ([]*pa
 	if was != nil {
 		k.cfg.Logger.InfoContext(ctx, "topic accepted again", "topic", t.name)
 	}
-	if len(t.parts) != count {
-		parts := make([]*partition, count)
+	if len(t.parts) != len(leaders) {
+		parts := make([]*partition, len(leaders))
 		// Partitions keep their semaphores: an older call may have a request in flight.
-		for i := copy(parts, t.parts); i < count; i++ {
+		for i := copy(parts, t.parts); i < len(parts); i++ {
 			parts[i] = &partition{topic: t, id: i, send: make(chan struct{}, 1)}
 		}
 		t.parts = parts
+	}
+	for i, leader := range leaders {
+		t.parts[i].leader.Store(leader)
 	}
 	return t.parts, nil
 }
@@ -168,22 +174,35 @@ func (t *topic) doubt() {
 	t.checked = time.Time{}
 }
 
-// describe returns the partition count in the metadata.
-func (k *Kafka) describe(ctx context.Context, name string) (int, error) {
+// describe returns the leaders of the partitions in the metadata; -1: none.
+func (k *Kafka) describe(ctx context.Context, name string) ([]int32, error) {
 	k.wire.learn(name)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
 	if err != nil {
-		return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
+		return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
 	}
 	for i := range res.Topics {
 		t := &res.Topics[i]
 		switch {
 		case t.Name != name:
 		case t.Error != nil:
-			return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
+			return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
 		case len(t.Partitions) > 0:
-			return len(t.Partitions), nil
+			return leadersOf(t.Partitions), nil
 		}
 	}
-	return 0, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
+	return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
+}
+
+func leadersOf(parts []kafka.Partition) []int32 {
+	leaders := make([]int32, len(parts))
+	for i := range leaders {
+		leaders[i] = -1
+	}
+	for i := range parts {
+		if p := &parts[i]; p.Error == nil && p.ID < len(leaders) {
+			leaders[p.ID] = int32(p.Leader.ID)
+		}
+	}
+	return leaders
 }

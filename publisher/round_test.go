@@ -1,0 +1,183 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/produce"
+	"github.com/segmentio/kafka-go/protocol/rawproduce"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+)
+
+// spread are events for every partition of a topic in turn, each with its number.
+func spread(topic string, partitions, from, n int) (events []event.Event) {
+	names := keys(partitions)
+	for i := range n {
+		events = append(events, some(topic, names[i%partitions], fmt.Sprint(from+i)))
+	}
+	return events
+}
+
+// joins are how many partitions each request of a fake had.
+type joins struct {
+	mu    sync.Mutex
+	of    map[int][]int // by partition
+	wrote map[int][]string
+}
+
+func (j *joins) note(r request) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.of[r.partition] = append(j.of[r.partition], r.joined)
+	j.wrote[r.partition] = append(j.wrote[r.partition], r.values()...)
+}
+
+func (j *joins) take() map[int][]int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	of := j.of
+	j.of = map[int][]int{}
+	return of
+}
+
+func newJoins() *joins { return &joins{of: map[int][]int{}, wrote: map[int][]string{}} }
+
+// TestFewEventsShareARequest: what a call has for eight partitions goes in one request. A partition that fails gets its own verdict,
+// and requests of its own until it answers again.
+func TestFewEventsShareARequest(t *testing.T) {
+	t.Parallel()
+	seen, fails := newJoins(), false
+	f := &fake{partitions: 8, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		seen.note(r)
+		if fails && r.partition == 3 {
+			return code(kafka.NotEnoughReplicas)
+		}
+		return &produce.ResponsePartition{}
+	}}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
+	requests := func(want ...int) {
+		t.Helper()
+		of := seen.take()
+		for p, joined := range want {
+			if !slices.Equal(of[p], []int{joined}) {
+				t.Errorf("partition %d was sent to in requests of %v partitions, want one of %d", p, of[p], joined)
+			}
+		}
+	}
+	allAcked(t, k.Publish(t.Context(), spread("t", 8, 0, 40)))
+	requests(8, 8, 8, 8, 8, 8, 8, 8)
+	fails = true
+	for turn := range 2 {
+		for i, err := range k.Publish(t.Context(), spread("t", 8, 40, 40)) {
+			if bad := i%8 == 3; bad != (err != nil) || bad && !errors.Is(err, kafka.NotEnoughReplicas) {
+				t.Errorf("turn %d, event %d: %v", turn, i, err)
+			}
+		}
+		if turn == 0 {
+			requests(8, 8, 8, 8, 8, 8, 8, 8)
+		} else {
+			requests(7, 7, 7, 1, 7, 7, 7, 7)
+		}
+	}
+	fails = false
+	allAcked(t, k.Publish(t.Context(), spread("t", 8, 80, 40)))
+	requests(7, 7, 7, 1, 7, 7, 7, 7)
+	allAcked(t, k.Publish(t.Context(), spread("t", 8, 120, 40)))
+	requests(8, 8, 8, 8, 8, 8, 8, 8)
+}
+
+// TestLeadersThatDiffer: a request that was made by old metadata is for several brokers now. It is not sent, and each part is.
+func TestLeadersThatDiffer(t *testing.T) {
+	t.Parallel()
+	seen := newJoins()
+	f := &fake{partitions: 4, err: rawproduce.NewError(errors.New("mismatching leaders (1!=2)")), produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		if r.joined > 1 {
+			return nil
+		}
+		seen.note(r)
+		return &produce.ResponsePartition{}
+	}}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
+	allAcked(t, k.Publish(t.Context(), spread("t", 4, 0, 20)))
+	for p := range 4 {
+		if want := []string{fmt.Sprint(p), fmt.Sprint(p + 4), fmt.Sprint(p + 8), fmt.Sprint(p + 12), fmt.Sprint(p + 16)}; !slices.Equal(seen.wrote[p], want) {
+			t.Errorf("partition %d has %v, want %v", p, seen.wrote[p], want)
+		}
+	}
+}
+
+// TestAJointAnswerIsLost: nothing of such a request is known, and a part that is refused when it is sent again may have been
+// written.
+func TestAJointAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	f := &fake{partitions: 4, err: io.ErrUnexpectedEOF, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		switch {
+		case r.joined > 1:
+			return nil
+		case r.partition == 2:
+			return code(kafka.TopicAuthorizationFailed)
+		}
+		return &produce.ResponsePartition{}
+	}}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
+	for i, err := range k.Publish(t.Context(), spread("t", 4, 0, 20)) {
+		var refused *Rejection
+		if i%4 == 2 {
+			if !errors.As(err, &refused) || !refused.MaybeWritten() {
+				t.Errorf("event %d: %v, want a refusal that may have been written", i, err)
+			}
+		} else if err != nil {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+}
+
+// counting counts the produce requests on their way to a real broker.
+type counting struct {
+	kafka.Transport
+	mu       sync.Mutex
+	produced int
+}
+
+func (c *counting) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request) (kafka.Response, error) {
+	if _, ok := req.(*rawproduce.Request); ok {
+		c.mu.Lock()
+		c.produced++
+		c.mu.Unlock()
+	}
+	return c.Transport.RoundTrip(ctx, addr, req)
+}
+
+// TestAJointRequestArrives: a real broker takes it, and has every record in its partition, in order.
+func TestAJointRequestArrives(t *testing.T) {
+	t.Parallel()
+	topic, other := kafkatest.Topic(t, 8), kafkatest.Topic(t, 3)
+	by := &counting{}
+	t.Cleanup(by.CloseIdleConnections)
+	k := newKafka(t, kafkatest.Brokers(t), Config{Transport: by})
+	allAcked(t, k.Publish(t.Context(), append(spread(topic, 8, 0, 80), spread(other, 3, 0, 30)...)))
+	if by.produced != 1 {
+		t.Errorf("%d produce requests for 11 partitions of a broker, want 1", by.produced)
+	}
+	for name, partitions := range map[string]int{topic: 8, other: 3} {
+		next, records := map[int32]int{}, kafkatest.ReadAll(t, name)
+		for _, r := range records {
+			if want := fmt.Sprint(next[r.Partition]*partitions + int(r.Partition)); string(r.Value) != want {
+				t.Fatalf("%s-%d has %s where %s was due", name, r.Partition, r.Value, want)
+			}
+			next[r.Partition]++
+		}
+		if len(records) != 10*partitions {
+			t.Errorf("%s has %d records, want %d", name, len(records), 10*partitions)
+		}
+	}
+}
