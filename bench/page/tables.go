@@ -101,7 +101,11 @@ func figures(c *Case) string {
 		fmt.Fprintf(&b, "| %s | %s |", cell(name), rate)
 		for _, s := range shown {
 			v, _, _ := Spread(c.counted(name, s.get))
-			fmt.Fprintf(&b, " %s |", number(v))
+			value := "-" // nobody measured it
+			if v != 0 {
+				value = number(v)
+			}
+			fmt.Fprintf(&b, " %s |", value)
 		}
 		b.WriteString("\n")
 	}
@@ -131,11 +135,11 @@ func turns(c *Case) (n int) {
 // cell keeps a text in its cell.
 func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
-// number prints what can be read: whole thousands with commas, small values with their digits, "-" for none.
+// number prints what can be read: whole thousands with commas, small values with their digits.
 func number(v float64) string {
 	switch a := math.Abs(v); {
 	case a == 0:
-		return "-"
+		return "0"
 	case a < 1:
 		return fmt.Sprintf("%.3g", v)
 	case a < 10:
