@@ -16,6 +16,9 @@ import (
 // them and commits. The lanes stay locked between the two. What a lane has up to an id is the next that it has, so this is a
 // claim like any other; it costs Postgres a third (docs/decisions/0021).
 //
+// Floors that fell, with a connection for example, must be found again first: below them may be millions of dead rows, which a scan
+// by a bitmap would visit each time, while take leaves a mark in the index at each that it meets.
+//
 // How much is read follows from the ids and the sizes that the last events had, and not from a count of bytes as in take, hence
 // only small rows travel: a large one ends the lane's part of the claim, and the lane's next claim is a take.
 const (

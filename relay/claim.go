@@ -219,7 +219,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.draining.add(l)
 		case l.work == takeList:
 			k.lists.add(l)
-		case !g.fresh && !g.parked && g.bulk:
+		case !g.fresh && !g.parked && g.bulk && (g.floor > 0 || g.falls == 0):
 			k.many = append(k.many, l)
 			l.floorAfter = l.decided
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
