@@ -3,6 +3,7 @@ package relay_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -286,4 +287,39 @@ func TestP3BulkMoved(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestP6RescanWaitsForABacklog: nobody looks below the floors of lanes that have much; when they have caught up, what is there is
+// found.
+func TestP6RescanWaitsForABacklog(t *testing.T) {
+	t.Parallel()
+	var found []int16
+	f, r := bulky(t, outboxDB(t), func(c *relay.Config) {
+		c.ClaimEvents, c.Observer.BelowFloor = 50*relay.Lanes, func(lane int16) { found = append(found, lane) }
+	})
+	fill(t, f.db, 20_000, 2000)
+	for range 3 {
+		_, err := f.Step(t.Context())
+		f.must(err)
+		f.must(f.Lift(t.Context()))
+	}
+	_, floors, _ := f.Floors()
+	if n := relay.BulkLanes(r); n != relay.Lanes || slices.Min(floors) < 2 {
+		t.Fatalf("%d lanes have much, the floors are %v: this shows nothing", n, floors)
+	}
+	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (1, 'payments', 'below', 'T', '0')`)
+	f.must(f.Rescan(t.Context()))
+	if len(found) > 0 {
+		t.Errorf("lanes %v were looked at", found)
+	}
+	for relay.BulkLanes(r) > 0 {
+		_, err := f.Step(t.Context())
+		f.must(err)
+	}
+	f.must(f.Rescan(t.Context()))
+	f.drain()
+	if len(found) != 1 {
+		t.Errorf("lanes %v had a row below their floors, want one", found)
+	}
+	inOrder(t, f.to.events(), 20_001)
 }

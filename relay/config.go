@@ -46,8 +46,8 @@ type Config struct {
 	// events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from removing what was
 	// published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks read more dead rows. Negative: no floors.
 	FloorEvery time.Duration
-	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row. Default 1 min;
-	// negative: never.
+	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row, so a lane that has a
+	// backlog is looked at when it has caught up. Default 1 min; negative: never.
 	RescanEvery time.Duration
 	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look at
 	// them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role owns the

@@ -188,7 +188,8 @@ func (r *Relay) rescan(ctx context.Context, s *session) error {
 	if err := s.open(ctx); err != nil { // a new connection puts the floors at zero: they must not be read before that
 		return err
 	}
-	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 })
+	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just deleted.
+	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 && !l.bulk })
 	idle := r.lanes.list((*laneState).quiet)
 	if len(lanes)+len(idle) == 0 {
 		return nil
