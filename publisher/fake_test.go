@@ -3,6 +3,7 @@ package publisher
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -82,7 +83,7 @@ func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (ka
 		return res, nil
 	case *rawproduce.Request:
 		if m.Acks != -1 {
-			panic("acks are not all")
+			return nil, errors.New("acks are not all")
 		}
 		res, joined := &produce.Response{}, 0
 		for i := range m.Topics {
