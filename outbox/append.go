@@ -68,17 +68,10 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
-	if a.TracerProvider != nil && len(events) > 0 {
-		var span trace.Span
-		ctx, span = a.startSpan(ctx, events)
-		defer func() { tracing.End(span, err) }()
-	}
-	batches, err := a.prepare(ctx, events)
+	ctx, batches, end, err := a.begin(ctx, "append", events)
+	defer func() { end(err) }()
 	if err != nil {
 		return err
-	}
-	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
-		return fmt.Errorf("outbox: append: %w", err)
 	}
 	for _, b := range batches {
 		if len(b.events) >= copyFrom || b.bytes > maxStatement {
@@ -102,17 +95,10 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
 	}
-	if a.TracerProvider != nil && len(events) > 0 {
-		var span trace.Span
-		ctx, span = a.startSpan(ctx, events)
-		defer func() { tracing.End(span, err) }()
-	}
-	batches, err := a.prepare(ctx, events)
+	ctx, batches, end, err := a.begin(ctx, "append", events)
+	defer func() { end(err) }()
 	if err != nil {
 		return err
-	}
-	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
-		return fmt.Errorf("outbox: append: %w", err)
 	}
 	for _, b := range batches {
 		err := b.statements(func(query string, args []any) error {
@@ -134,6 +120,24 @@ type batch struct {
 	rows   []row
 	later  bool // they are scheduled, all of them
 	bytes  int  // of everything that is sent, roughly
+}
+
+// begin starts the span of a call that is to write events, checks them, and reaches the point before they are written. end ends
+// the span with what came of the call, and is never nil.
+func (a Appender) begin(ctx context.Context, call string, events []event.Event) (_ context.Context, batches []*batch, end func(error), err error) {
+	end = func(error) {}
+	if a.TracerProvider != nil && len(events) > 0 {
+		var span trace.Span
+		ctx, span = a.startSpan(ctx, events)
+		end = func(err error) { tracing.End(span, err) }
+	}
+	if batches, err = a.prepare(ctx, events); err != nil {
+		return ctx, nil, end, err
+	}
+	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
+		return ctx, nil, end, fmt.Errorf("outbox: %s: %w", call, err)
+	}
+	return ctx, batches, end, nil
 }
 
 // prepare refuses what cannot be published, before anything is sent. What is to come later is a batch of its own.

@@ -3,14 +3,10 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/tracing"
 )
 
 // Queue is [Appender.Queue] of the zero Appender.
@@ -33,17 +29,10 @@ func (a Appender) Queue(ctx context.Context, batch *pgx.Batch, events ...event.E
 	if batch == nil {
 		return errors.New("outbox: batch is nil: queue within the batch of the business change")
 	}
-	if a.TracerProvider != nil && len(events) > 0 {
-		var span trace.Span
-		ctx, span = a.startSpan(ctx, events)
-		defer func() { tracing.End(span, err) }()
-	}
-	batches, err := a.prepare(ctx, events)
+	_, batches, end, err := a.begin(ctx, "queue", events)
+	defer func() { end(err) }()
 	if err != nil {
 		return err
-	}
-	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
-		return fmt.Errorf("outbox: queue: %w", err)
 	}
 	for _, b := range batches {
 		if err := b.statements(func(query string, args []any) error {
