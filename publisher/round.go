@@ -71,26 +71,25 @@ func (r *round) resume() {
 
 // post sends a batch and returns the answer. ctx must not end before: see Kafka.attempt.
 func (r *round) post(ctx context.Context, to *partition, b *batch) (*produce.ResponsePartition, error) {
-	p := &post{to, b, make(chan answer, 1)}
-	if len(b.frame) > joinBelow || to.leader.Load() < 0 || to.alone.Load() {
+	p, started := &post{to, b, make(chan answer, 1)}, time.Now()
+	alone := len(b.frame) > joinBelow || to.leader.Load() < 0 || to.alone.Load()
+	var a answer
+	if alone {
 		r.rest()
-		started := time.Now()
-		r.k.request(ctx, []*post{p})
-		a := <-p.answer
-		to.alone.Store(a.err != nil || a.said.ErrorCode != 0 || time.Since(started) > tardy)
+		a = r.k.answers(ctx, []*post{p})[0]
 		r.resume()
-		return &a.said, a.err
+	} else {
+		r.mu.Lock()
+		r.waiting = append(r.waiting, p)
+		r.busy--
+		due := r.due()
+		r.mu.Unlock()
+		r.send(due)
+		started = time.Now()
+		a = <-p.answer
 	}
-	r.mu.Lock()
-	r.waiting = append(r.waiting, p)
-	r.busy--
-	due := r.due()
-	r.mu.Unlock()
-	r.send(due)
-	started := time.Now()
-	a := <-p.answer
-	if a.err != nil || a.said.ErrorCode != 0 || time.Since(started) > tardy {
-		to.alone.Store(true)
+	if bad := a.err != nil || a.said.ErrorCode != 0 || time.Since(started) > tardy; bad || alone {
+		to.alone.Store(bad)
 	}
 	return &a.said, a.err
 }
@@ -126,13 +125,6 @@ func (r *round) send(requests [][]*post) {
 				p.answer <- answers[i]
 			}
 		}()
-	}
-}
-
-// request sends posts and gives each its answer.
-func (k *Kafka) request(ctx context.Context, posts []*post) {
-	for i, a := range k.answers(ctx, posts) {
-		posts[i].answer <- a
 	}
 }
 
