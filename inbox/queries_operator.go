@@ -100,7 +100,7 @@ update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = 
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and (halted_at is not null or attempts > 0)`
 
 const sqlConsumerList = `-- inbox: list the consumers
-select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until
 from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const sqlProgressList = `-- inbox: list the progress

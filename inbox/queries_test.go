@@ -27,6 +27,9 @@ func TestQueriesPrepare(t *testing.T) {
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
 		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
+		"marksOf": sqlMarksOf, "accepted": sqlAccepted, "moveMark": sqlMoveMark, "firstMark": sqlFirstMark, "knownIDs": sqlKnownIDs,
+		"accept": sqlAccept, "acceptResumes": sqlAcceptResumes, "lockConsumers": sqlLockConsumers, "moveConsumer": sqlMoveConsumer,
+		"forgetOffsets": sqlForgetOffsets,
 		"sampleParked": sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}
 	fill := strings.NewReplacer("{day}", "20260101", "{from}", dayBound(1), "{to}", dayBound(2), "{table}", "inbox_message_20260101")

@@ -396,9 +396,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 // begin locks, makes sure that the head is still the same, and records its id.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failure) {
 	in := t.in
-	var s state
-	var lock, statement, durable string
-	err := tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer))
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}
