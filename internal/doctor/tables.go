@@ -153,17 +153,17 @@ func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),
-			"Effects that failed for good, and what waits behind them; quarantined events are too old, or of a clock that is wrong, to be judged.",
+			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether they were applied: too old, of a clock that is wrong, or of no number that decides.",
 			"relay inbox parked list --consumer "+c.Consumer+"; then release or discard")
 		return
 	}
-	f.ok(check, "nothing parked, window %d days", int(c.Window.Hours()/24))
+	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))
 }
 
-// shortest is the shortest window of all consumers; 0 when there is none.
+// shortest is the shortest window of all consumers whose window decides; 0 when there is none.
 func shortest(d inbox.Diagnosis) (window time.Duration) {
 	for _, c := range d.Consumers {
-		if window == 0 || c.Window < window {
+		if c.Dedup == inbox.ByID && (window == 0 || c.Window < window) {
 			window = c.Window
 		}
 	}
