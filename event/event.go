@@ -54,9 +54,12 @@ type Position struct {
 	Offset    int64
 	// First is set by the relay when it knows of no earlier attempt to publish the event. It is not on the wire.
 	First bool
-	// Maybe says that the event was, or may have been, written before under another number: it was refused after an attempt of
-	// unknown outcome, and an operator released it, or it is replayed. A consumer that goes by numbers cannot tell; one by ids can.
+	// Maybe says that an earlier attempt under another number may have written the event: it was refused after an attempt
+	// of unknown outcome, and an operator released it. A consumer that goes by numbers cannot tell; one by ids can.
 	Maybe bool
+	// Replayed says that the event was written before under another number, and that an operator has it published once more.
+	// The consumer sets it.
+	Replayed bool
 }
 
 // ContentTypeJSON is the content type that [JSON] sets.

@@ -33,7 +33,7 @@ const (
 	HeaderMaybe       = "ce_maybe" // "true", or absent
 	HeaderTraceParent = "traceparent"
 	// HeaderReplay stands among the event's own headers, as "true", when an operator of the outbox has it published once more,
-	// under another number. To a reader it says what HeaderMaybe says.
+	// under another number.
 	HeaderReplay = "effectonce_replay"
 )
 
@@ -219,7 +219,7 @@ func (e *Event) decodeAttribute(name, value string) bool {
 	case HeaderMaybe:
 		e.Position.Maybe = value == string(maybe)
 	case HeaderReplay:
-		e.Position.Maybe = e.Position.Maybe || value == string(maybe)
+		e.Position.Replayed = value == string(maybe)
 	case HeaderSpecVersion:
 	default:
 		return false

@@ -33,6 +33,7 @@ const (
 	dayMissing                // a partition is not there
 	stale                     // the cached state was old: the plan put an id into the wrong table
 	refused                   // the id at index may not be decided
+	unsure                    // the event at index may have been applied: it is given up without a run
 	bounded                   // the list for the event at index is full
 	skipping                  // the effect skipped after it had written
 	failed                    // the effect; index -1: any of the events
@@ -83,7 +84,7 @@ type passing struct {
 // the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written, and one
 // where nothing is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
-	p, f := in.dedup.plan(w.events, w.guard)
+	p, f := in.dedup.plan(w.events, w.guard, false)
 	if f != nil {
 		return f
 	}
@@ -237,7 +238,8 @@ type planned struct {
 	marks  *marks // how far the numbers are decided when it is committed
 	moved  []int  // of marks.of: those of which the transaction replaces the row
 	lost   bool   // another transaction has moved one of them
-	lookup bool   // ids count as well
+	lookup bool   // what ids know counts as well
+	aged   bool   // and so does their age
 }
 
 // wrote: the transaction has rows of its own, so that its COMMIT waits for the standby.

@@ -22,8 +22,9 @@ const (
 	// (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only relays write to, with
 	// a partition count that does not change while events are repeated. What it does not know by a number it does not guess:
 	//
-	//   - An event that may have been published under another number (ce_maybe: released by an operator of the outbox after an
-	//     unknown outcome, or replayed) is quarantined.
+	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it after an
+	//     unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing overtakes it, until
+	//     somebody has looked whether it was applied. One that is replayed is quarantined alone: it comes after newer ones anyway.
 	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is accepted
 	//     ([Operator.AcceptNumbering]): what was published just before may be published again under new numbers, and is then applied
 	//     again, unless a business key stands behind the effect. What comes late under an older incarnation is quarantined.
@@ -73,8 +74,8 @@ func dedupNamed(name string) Dedup {
 type strategy interface {
 	// ready reads what a plan needs to know of a partition, where it is not known.
 	ready(ctx context.Context, p partitionName, g *guard) *failure
-	// plan says what to record of the events, by what earlier transactions read.
-	plan(events []event.Event, g *guard) (*planned, *failure)
+	// plan says what to record of the events, by what earlier transactions read. giveUp: the one event is to be parked.
+	plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure)
 	// queue adds the statements that record the plan. Whoever records the same waits for whoever was first. read takes
 	// their results.
 	queue(b *pgx.Batch, p *planned)
@@ -109,7 +110,7 @@ type byID struct{ in *Inbox }
 
 func (byID) ready(context.Context, partitionName, *guard) *failure { return nil }
 
-func (d byID) plan(events []event.Event, _ *guard) (*planned, *failure) {
+func (d byID) plan(events []event.Event, _ *guard, _ bool) (*planned, *failure) {
 	cfg := &d.in.cfg
 	return d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
 }

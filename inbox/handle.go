@@ -126,6 +126,12 @@ func (b *batch) step(ctx context.Context) error {
 		return b.skipped(f)
 	case refused:
 		return b.refused(ctx, f)
+	case unsure:
+		if !b.upTo(f.index) {
+			b.spent(0)
+			b.doom = f.err
+		}
+		return nil
 	case bounded:
 		return b.bounded(ctx, f)
 	case failed:
@@ -241,7 +247,7 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 	if f := b.in.dedup.ready(ctx, b.name, b.guard); f != nil {
 		return b.again(ctx, f)
 	}
-	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.guard); f != nil {
+	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.guard, false); f != nil {
 		b.stops()
 		return b.halt(ctx, f.err)
 	}

@@ -29,8 +29,10 @@ const (
 	CodeTooOld = "too_old"
 	// CodeTooFarAhead: its id is of a day too far in the future: the clock that made it is broken. It is quarantined.
 	CodeTooFarAhead = "too_far_ahead"
-	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is quarantined.
+	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is parked as if it had failed.
 	CodeMaybePublished = "maybe_published"
+	// CodeReplayed: it was published under another number, see [ByWatermark]. It is quarantined.
+	CodeReplayed = "replayed"
 	// CodeOldNumbering: it is of a numbering that its partition has left, see [ByWatermark]. It is quarantined.
 	CodeOldNumbering = "old_numbering"
 	// CodeNoNumber: it carries no number, see [ByWatermark]. It is quarantined; where its partition has no event with one,
@@ -155,8 +157,8 @@ func quarantineCode(p place) string {
 		return CodeTooOld
 	case tooFuture:
 		return CodeTooFarAhead
-	case maybeBefore:
-		return CodeMaybePublished
+	case replayed:
+		return CodeReplayed
 	case oldNumbering:
 		return CodeOldNumbering
 	}
@@ -289,7 +291,7 @@ func (in *Inbox) tellAside(events []event.Event, a *aside) {
 // park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it was
 // applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
 func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing, out []Outcome) *failure {
-	p, f := in.dedup.plan([]event.Event{*e}, g)
+	p, f := in.dedup.plan([]event.Event{*e}, g, true)
 	if f != nil {
 		return f
 	}

@@ -28,7 +28,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
 		"marksOf": sqlMarksOf, "accepted": sqlAccepted, "moveMark": sqlMoveMark, "firstMark": sqlFirstMark, "knownIDs": sqlKnownIDs,
-		"accept": sqlAccept, "acceptResumes": sqlAcceptResumes, "lockConsumers": sqlLockConsumers, "moveConsumer": sqlMoveConsumer,
+		"judged": sqlJudged, "accept": sqlAccept, "acceptResumes": sqlAcceptResumes, "lockConsumers": sqlLockConsumers, "moveConsumer": sqlMoveConsumer,
 		"forgetOffsets": sqlForgetOffsets,
 		"sampleParked":  sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}

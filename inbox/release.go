@@ -116,6 +116,11 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	if err != nil {
 		return false, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
 	}
+	if r.hash != nil && head.code == CodeMaybePublished {
+		// Released was what stood before it. Whoever releases it must have looked at it.
+		h.tellReleased(e, Parked, errMaybe)
+		return false, in.failAgain(ctx, r, head, errMaybe, 0)
+	}
 	if head.attempts >= in.cfg.CrashAttempts { // before this count
 		h.tellReleased(e, Parked, errKilled)
 		return false, in.failAgain(ctx, r, head, errKilled, 0)
@@ -251,7 +256,7 @@ func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, 
 	}
 	head := &record{}
 	err = tx.QueryRow(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
-		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts)
+		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return head, err
 	}

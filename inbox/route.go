@@ -49,7 +49,7 @@ const (
 
 	tooOld       // nobody can tell whether it was applied
 	tooFuture    // the clock that made it is broken
-	maybeBefore  // it may have been published under another number
+	replayed     // it was published under another number
 	oldNumbering // of a numbering that its partition has left
 	unnumbered   // it carries no number
 )
@@ -112,9 +112,9 @@ func dayBound(d dayNumber) string {
 func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
 	d, _ := idDay(e.ID)
 	switch p {
-	case maybeBefore:
-		return errors.New("it may have been published before under another number (the relay says so of what it releases after an unknown outcome, and of what it " +
-			"replays), so a consumer that goes by numbers cannot tell whether it was applied: look at its business row, then release it to apply it, or discard it")
+	case replayed:
+		return errors.New("it is replayed, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look at its business row, " +
+			"then release it to apply it, or discard it")
 	case oldNumbering:
 		return fmt.Errorf("it is of numbering %s, which its partition has left for a later one, so nobody can tell whether it was applied under another number: "+
 			"look at its business row, then release it to apply it, or discard it", e.Position.Epoch)

@@ -63,6 +63,7 @@ const (
 	verdictNew      verdict = iota
 	verdictRepeat           // decided already
 	verdictMaybe            // it may be, under another number
+	verdictReplayed         // it was published under another number
 	verdictOld              // of a numbering that the partition has left, and above what is decided of that
 	verdictUnknown          // it has no number
 	verdictForeign          // it has none, and nothing else here has one
@@ -118,6 +119,8 @@ func (j *judge) judge(e *event.Event) verdict {
 		return verdictOld
 	case e.Position.Maybe:
 		return verdictMaybe
+	case e.Position.Replayed:
+		return verdictReplayed
 	}
 	return verdictNew
 }
@@ -188,10 +191,10 @@ func (j *judge) older(n numbering) bool {
 // place is where a verdict leaves an event that is not new; a verdict that has none halts.
 func (v verdict) place() (where place, ok bool) {
 	switch v {
-	case verdictNew, verdictRepeat:
+	case verdictNew, verdictRepeat, verdictMaybe:
 		return numbered, true
-	case verdictMaybe:
-		return maybeBefore, true
+	case verdictReplayed:
+		return replayed, true
 	case verdictOld:
 		return oldNumbering, true
 	case verdictUnknown:
@@ -216,8 +219,12 @@ func (v verdict) halt(e *event.Event) error {
 		"a consumer of it goes ByID, or ByOffset where its one writer never repeats a record"))
 }
 
-// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant.
-func (m *marks) plan(events []event.Event, offset, halt bool) (*planned, *failure) {
+var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, under a new number, so a consumer that goes by numbers "+
+	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
+
+// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp: the one
+// event is to be parked.
+func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)
 	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}
 	seen := make(map[uuid.UUID]struct{}, len(events))
@@ -230,6 +237,12 @@ func (m *marks) plan(events []event.Event, offset, halt bool) (*planned, *failur
 		where, ok := v.place()
 		if !ok {
 			return nil, &failure{kind: refused, index: i, err: v.halt(e)}
+		}
+		if v == verdictMaybe {
+			if !giveUp {
+				return nil, &failure{kind: unsure, index: i, err: errMaybe}
+			}
+			v = verdictNew
 		}
 		_, twice := seen[e.ID]
 		seen[e.ID] = struct{}{}

@@ -74,16 +74,20 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 
 // plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older than what
 // was remembered, nobody can tell.
-func (d *byNumber) plan(events []event.Event, g *guard) (*planned, *failure) {
+func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
 	m, cfg, s := g.getMarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
 		return nil, &failure{kind: stale, err: errStale} // another goroutine found them to be old
 	}
-	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt)
-	if f != nil || !s.ids {
-		return p, f
+	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt, giveUp)
+	if f != nil {
+		return nil, f
 	}
-	p.lookup = true
+	// What a person has decided has its id recorded.
+	p.lookup, p.aged = s.ids || giveUp, s.ids
+	if !s.ids {
+		return p, nil
+	}
 	for i := range p.ids {
 		id := &p.ids[i]
 		if !id.isNew || s.place(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
@@ -148,6 +152,6 @@ func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
 	return nil
 }
 
-func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.lookup == s.ids }
+func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.ids }
 
 func (*byNumber) forget(place) string { return "" }

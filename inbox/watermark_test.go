@@ -198,23 +198,67 @@ func TestP9_8_FirstContactIsNoRise(t *testing.T) {
 	same(t, "older", handle(t, h, numbered(1, 1)), repeat(inbox.Quarantined, 1))
 }
 
-// TestP9_8_MaybePublishedIsQuarantined: a second number for an event is not a second event.
-func TestP9_8_MaybePublishedIsQuarantined(t *testing.T) {
+// TestP9_8_MaybePublishedIsParked: a second number for an event is not a second event, and nothing of its key overtakes it
+// before somebody has said what it is.
+func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := &switchable{bad: map[uuid.UUID]error{}}
 	in := w.byWatermark(quick(inbox.Config{}))
-	h := in.Each(s.effect)
+	h := in.Each(write)
+	log := number(keyed("a", "b", "a", "b", "a", "c"), epochOne, 1)
+	handle(t, h, log[:2])
+	again, unseen := log[0], log[3]
+	again.Position.Seq, again.Position.Maybe = 3, true
+	unseen.Position.Maybe = true
+	rest := []event.Event{again, unseen, log[4], log[5], again}
+	same(t, "outcomes", handle(t, h, rest), []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied, inbox.Duplicate})
+	same(t, "redelivered", handle(t, w.byWatermark(inbox.Config{}).Each(write), rest), repeat(inbox.Duplicate, 5))
+	same(t, "parked", w.parked(), []string{
+		"failed maybe_published " + again.ID.String(), "failed maybe_published " + unseen.ID.String(), "behind  " + log[4].ID.String(),
+	})
+	w.noRows()
+	o := w.operator()
+	list, err := o.Parked(t.Context(), inbox.ParkedFilter{Key: "a"})
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%v: %v", list, err)
+	}
+	if _, err := o.DiscardEvent(t.Context(), list[0].ID, "its business row is there"); err != nil {
+		t.Fatal(err)
+	}
+	w.releaseKey("a", 1)
+	w.releaseKey("b", 1)
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	got := map[uuid.UUID]int{}
+	for _, id := range w.effects() {
+		got[id]++
+	}
+	for _, e := range []event.Event{log[0], log[1], unseen, log[4], log[5]} {
+		if got[e.ID] != 1 {
+			t.Errorf("event %d has %d effects", e.Position.Seq, got[e.ID])
+		}
+	}
+	// Published once more, under yet another number: what a person has decided stays decided.
+	again.Position.Seq, unseen.Position.Seq = 7, 8
+	same(t, "a third number", handle(t, h, []event.Event{again, unseen}), repeat(inbox.Duplicate, 2))
+}
+
+// TestP9_8_ReplayedIsQuarantined: alone, for it comes after newer ones anyway.
+func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.byWatermark(quick(inbox.Config{}))
+	h := in.Each(write)
 	log := numbered(1, 6)
 	handle(t, h, log[:3])
 	again, unseen := log[1], log[4]
-	again.Position.Seq, again.Position.Maybe = 4, true
-	unseen.Position.Seq, unseen.Position.Maybe = 5, true
+	again.Position.Seq, again.Position.Replayed = 4, true
+	unseen.Position.Seq, unseen.Position.Replayed = 5, true
 	same(t, "outcomes", handle(t, h, []event.Event{again, unseen, log[5], again}), []inbox.Outcome{
 		inbox.Quarantined, inbox.Quarantined, inbox.Applied, inbox.Duplicate,
 	})
 	same(t, "redelivered", handle(t, h, []event.Event{again, unseen, log[5]}), repeat(inbox.Duplicate, 3))
-	same(t, "quarantined", w.parked(), []string{"quarantined maybe_published " + again.ID.String(), "quarantined maybe_published " + unseen.ID.String()})
+	same(t, "quarantined", w.parked(), []string{"quarantined replayed " + again.ID.String(), "quarantined replayed " + unseen.ID.String()})
 	o := w.operator()
 	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
 	if err != nil || len(list) != 2 {
@@ -229,7 +273,6 @@ func TestP9_8_MaybePublishedIsQuarantined(t *testing.T) {
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked")
 	same(t, "effects", w.effects(), ids([]event.Event{log[0], log[1], log[2], log[5], unseen}))
-	// Published once more, under yet another number: what an operator has decided stays decided.
 	again.Position.Seq, unseen.Position.Seq = 7, 8
 	same(t, "a third number", handle(t, h, []event.Event{again, unseen}), repeat(inbox.Duplicate, 2))
 }
@@ -299,7 +342,9 @@ func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	h := w.byWatermark(inbox.Config{MaxAttempts: 3, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
 		// Rolled back, and before it is tried for the last time.
 		if r.Reason == "failed" {
-			once.Do(func() { same(t, "elsewhere", handle(t, other, log), []inbox.Outcome{inbox.Duplicate, inbox.Applied, inbox.Applied}) })
+			once.Do(func() {
+				same(t, "elsewhere", handle(t, other, log), []inbox.Outcome{inbox.Duplicate, inbox.Applied, inbox.Applied})
+			})
 		}
 	}}}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == log[1].ID {
@@ -357,7 +402,7 @@ func TestP9_8_ProcessTxIsRefused(t *testing.T) {
 	}
 }
 
-// TestP9_8_AnotherDatabaseIsNoticed: marks in memory are of the database that they were read from.
+// TestP9_8_RowsThatAreGone: marks in memory are of the database that they were read from.
 func TestP9_8_RowsThatAreGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -576,4 +621,25 @@ func TestP9_8_StateIsShown(t *testing.T) {
 	if _, err := nobody.Move(t.Context(), inbox.ByWatermark, "no consumer"); err == nil || errors.Is(err, pgx.ErrNoRows) {
 		t.Error(fmt.Sprint(err))
 	}
+}
+
+// TestP9_8_AReleaseStopsAtWhatNobodyJudged: releasing a key is a word on its first event, and not on another one of its list that
+// may have been applied.
+func TestP9_8_AReleaseStopsAtWhatNobodyJudged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := number(keyed("a", "a", "a"), epochOne, 1)
+	log[1].Position.Maybe = true
+	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: inbox.Terminal("x", errBad)}}
+	in := w.byWatermark(quick(inbox.Config{}))
+	h := in.Each(s.effect)
+	same(t, "outcomes", handle(t, h, log), repeat(inbox.Parked, 3))
+	s.mended.Store(true)
+	w.releaseKey("a", 3)
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked_key where state = 'parked' and code = 'maybe_published'")
+	same(t, "before it", w.effects(), ids(log[:1]))
+	w.releaseKey("a", 2)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "all", w.effects(), ids(log))
 }
