@@ -48,7 +48,7 @@ func (r *run) consumers() map[string][]inboxState {
 		if p.Kind != "behind" && p.Code == "" {
 			r.found.add(ParkedWithoutReason, one(p.ID), "%s is %s at %s and does not say why", p.ID, p.Kind, p.Consumer)
 		}
-		if e, _, ok := r.event(p.ID); ok && p.Kind == "failed" && e.Poison != "effect" {
+		if e, _, ok := r.event(p.ID); ok && p.Kind == "failed" && e.Poison != "effect" && p.Code != "maybe_published" {
 			r.found.add(InnocentParked, one(p.ID), "%s is parked at %s as %s, and nothing is wrong with it", p.ID, p.Consumer, p.Code)
 		}
 		if s := r.inboxState(all, p.Consumer, p.ID); s != nil {

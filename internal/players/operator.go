@@ -144,6 +144,11 @@ func (o *operator) inboxKeys(ctx context.Context) error {
 		if k.Releasing {
 			continue
 		}
+		if k.Head != nil {
+			if gone, err := o.repeated(ctx, inbox.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
+				return err // the next round releases what stood behind it
+			}
+		}
 		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
 			if err := o.discardInbox(ctx, inbox.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
 				return err
@@ -177,6 +182,18 @@ func (o *operator) discardInbox(ctx context.Context, f inbox.ParkedFilter) error
 	return nil
 }
 
+// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under another
+// number may be new.
+func (o *operator) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
+	if !o.ByWatermark {
+		return false, nil
+	}
+	if err := o.db.QueryRow(ctx, isApplied, Consumer, f.MessageID.String()).Scan(&gone); err != nil || !gone {
+		return false, err
+	}
+	return true, o.discardInbox(ctx, f)
+}
+
 // inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
 func (o *operator) inboxAlone(ctx context.Context) error {
 	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
@@ -192,6 +209,9 @@ func (o *operator) inboxAlone(ctx context.Context) error {
 				return err
 			}
 			continue
+		}
+		if gone, err := o.repeated(ctx, inbox.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
+			return err
 		}
 		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
 		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
