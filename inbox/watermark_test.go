@@ -43,13 +43,6 @@ func (w *world) byWatermark(cfg inbox.Config) *inbox.Inbox {
 	return w.inbox(cfg)
 }
 
-// mark is how far a lane is decided.
-func (w *world) mark(epoch string, lane int) int64 {
-	w.t.Helper()
-	return pgtest.One[int64](w.t, w.DB, `select coalesce(max(s), 0) from inbox_watermark m, unnest(lanes, seqs) u (l, s)
-		where version > 0 and outbox_id || '.' || incarnation = $1 and l = $2`, epoch, lane)
-}
-
 // noRows asserts that the inbox remembers no id.
 func (w *world) noRows() {
 	w.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -231,6 +232,12 @@ func (o *operator) halted(ctx context.Context) error {
 			if part.HaltedAt == nil {
 				continue
 			}
+			if part.Code == inbox.CodeNewNumbering {
+				if err := o.accept(ctx, part); err != nil {
+					return err
+				}
+				continue
+			}
 			e := history.Entry{Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
 			if err := o.do(e, func() error { return o.in.Resume(ctx, part.Topic, part.Partition, "the soak goes on") }); err != nil {
 				return err
@@ -238,4 +245,14 @@ func (o *operator) halted(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// accept does what the reason of a halt at a new numbering says.
+func (o *operator) accept(ctx context.Context, part inbox.PartitionState) error {
+	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
+	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+	return o.do(e, func() error {
+		_, err := o.in.AcceptNumbering(ctx, epoch, "the soak goes on")
+		return err
+	})
 }

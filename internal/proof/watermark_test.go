@@ -73,8 +73,13 @@ func TestCommitCutsByWatermark(t *testing.T) {
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
 	} {
 		for _, at := range []cut{
-			{statement: "inbox: move a mark"}, {statement: "inbox: pass"}, {statement: "inbox: mark a key"}, {statement: "inbox: park"},
-			{statement: "inbox: quarantine"}, {statement: "inbox: leave the list"}, {statement: "inbox: count a run", alone: true, prepare: killedWorker},
+			{statement: "inbox: move a mark"},
+			{statement: "inbox: pass"},
+			{statement: "inbox: mark a key"},
+			{statement: "inbox: park"},
+			{statement: "inbox: quarantine"},
+			{statement: "inbox: leave the list"},
+			{statement: "inbox: count a run", alone: true, prepare: killedWorker},
 		} {
 			if !c.cut(t, proxy, at, action) {
 				t.Errorf("%s: the transaction of %q did not come within %v", name, at.statement, reachWithin)
