@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,6 +129,8 @@ func (f *findings) inbox(d inbox.Diagnosis) {
 	switch {
 	case len(d.Consumers) == 0:
 		f.ok("inbox days", "no consumer has started yet")
+	case !slices.ContainsFunc(d.Consumers, func(c inbox.ConsumerDiagnosis) bool { return c.Dedup == inbox.ByID }):
+		f.ok("inbox days", "no consumer goes by ids")
 	case len(d.Missing) > 0:
 		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
 	case d.DaysAhead < 2:
