@@ -27,7 +27,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
 		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
-		"marksOf": sqlMarksOf, "accepted": sqlAccepted, "moveMark": sqlMoveMark, "firstMark": sqlFirstMark, "knownIDs": sqlKnownIDs,
+		"marksOf": sqlMarksOf, "accepted": sqlAccepted, "firstMet": sqlFirstMet, "moveMark": sqlMoveMark, "firstMark": sqlFirstMark, "knownIDs": sqlKnownIDs,
 		"judged": sqlJudged, "accept": sqlAccept, "acceptResumes": sqlAcceptResumes, "lockConsumers": sqlLockConsumers, "moveConsumer": sqlMoveConsumer,
 		"forgetOffsets": sqlForgetOffsets,
 		"sampleParked":  sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,

@@ -7,6 +7,10 @@ select outbox_id::text, incarnation, version, lanes, seqs, latest from {schema}i
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and version > 0
 order by outbox_id, incarnation, version`
 
+// The earliest incarnation of each outbox that any partition of the topic has met.
+const sqlFirstMet = `-- inbox: first numberings met
+select outbox_id::text, min(incarnation) from {schema}inbox_watermark where consumer_name = $1::text and topic = $2::text group by outbox_id`
+
 const sqlAccepted = `-- inbox: accepted numberings
 select outbox_id::text, max(incarnation) from {schema}inbox_numbering where consumer_name = $1::text group by outbox_id`
 

@@ -49,11 +49,12 @@ type mark struct {
 	latest  int64           // the latest time of a decided event, Unix milliseconds
 }
 
-// marks are those of a partition, by numbering, and what is accepted of each outbox. They are never changed: a transaction that is
+// marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction that is
 // rolled back leaves them as they were.
 type marks struct {
 	of       []mark
 	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
+	first    map[uuid.UUID]int32 // the earliest one that any partition of the topic had met
 }
 
 // verdict is what the numbers say of an event.
@@ -83,7 +84,7 @@ type judge struct {
 }
 
 func newJudge(m *marks, offset bool) *judge {
-	return &judge{marks: marks{slices.Clone(m.of), m.accepted}, before: m, moved: make([]bool, len(m.of)), offset: offset, last: -1}
+	return &judge{marks: marks{slices.Clone(m.of), m.accepted, m.first}, before: m, moved: make([]bool, len(m.of)), offset: offset, last: -1}
 }
 
 // judge decides on the next event. Whatever is said but verdictForeign and those behind it has moved the mark.
@@ -169,9 +170,11 @@ func (j *judge) move(lane int16, number int64, e *event.Event) {
 	}
 }
 
-// newer: the partition has met earlier incarnations of the outbox, and none as late.
+// newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the partition
+// none as late. A partition that was added may get what was applied from another one.
 func (j *judge) newer(n numbering) bool {
-	met := false
+	first, met := j.first[n.outbox]
+	met = met && first < n.incarnation
 	for i := range j.of {
 		if m := &j.of[i]; m.outbox == n.outbox && m.version > 0 {
 			met = true

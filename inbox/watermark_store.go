@@ -17,15 +17,15 @@ import (
 
 // byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its effects run.
 type byNumber struct {
-	in                                    *Inbox
-	offset                                bool // offsets are the numbers
-	marksOf, accepted, move, first, known string
+	in                                         *Inbox
+	offset                                     bool // offsets are the numbers
+	marksOf, accepted, met, move, first, known string
 }
 
 func newByNumber(in *Inbox) *byNumber {
 	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
 	return &byNumber{
-		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted), move: text(sqlMoveMark),
+		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted), met: text(sqlFirstMet), move: text(sqlMoveMark),
 		first: text(sqlFirstMark), known: text(sqlKnownIDs),
 	}
 }
@@ -35,15 +35,10 @@ func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failur
 	if g.getMarks() != nil {
 		return nil
 	}
-	m := &marks{accepted: map[uuid.UUID]int32{}}
+	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
 	var b pgx.Batch
-	// What is accepted first: whoever accepts does so before anything of it is met.
-	b.Queue(d.accepted, d.in.consumer).Query(func(rows pgx.Rows) error {
-		var outbox pgtype.UUID
-		var incarnation int32
-		_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation}, func() error { m.accepted[outbox.Bytes] = incarnation; return nil })
-		return err
-	})
+	b.Queue(d.accepted, d.in.consumer).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.accepted) })
+	b.Queue(d.met, d.in.consumer, p.topic).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.first) })
 	b.Queue(d.marksOf, d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
 		m.of, err = pgx.CollectRows(rows, readMark)
 		return err
@@ -56,6 +51,13 @@ func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failur
 	}
 	g.setMarks(m)
 	return nil
+}
+
+func readIncarnations(rows pgx.Rows, into map[uuid.UUID]int32) error {
+	var outbox pgtype.UUID
+	var incarnation int32
+	_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation}, func() error { into[outbox.Bytes] = incarnation; return nil })
+	return err
 }
 
 func readMark(row pgx.CollectableRow) (m mark, err error) {

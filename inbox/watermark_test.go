@@ -163,6 +163,14 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 		t.Fatalf("%d partitions go on: %v", n, err)
 	}
 	same(t, "accepted", handle(t, h, young), repeat(inbox.Applied, 6))
+	// One that was added may get what another partition had: it stops as well, unless its numbering is accepted.
+	added := number(some(2), strings.TrimSuffix(epochTwo, "2")+"3", 1)
+	for i := range added {
+		added[i].Position.Partition = 9
+	}
+	if _, err := h.Handle(t.Context(), added); err == nil {
+		t.Error("an added partition begins with a numbering that nobody accepted")
+	}
 	// A partition that is not as far has its old events first, and then goes on by itself.
 	far := func(events []event.Event) []event.Event {
 		for i := range events {
