@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +17,9 @@ const (
 	inboxBatch = 500 // events of a call of Handle, as the consumer's default
 	nameBatch  = "Batch, 500 a transaction, 4 partitions"
 	nameTwice  = "duplicates only, 500 a transaction, 4 partitions"
+	nameMarked = "Batch ByWatermark, 500 a transaction, 4 partitions"
+	markedOnly = "duplicates only ByWatermark, 500 a transaction, 4 partitions"
+	noInbox    = "no inbox: the effect and a commit, 500 a transaction, 4 partitions"
 )
 
 // inboxKind is one way to handle a stream of messages.
@@ -30,7 +32,8 @@ type inboxKind struct {
 }
 
 // inboxCase: a ledger entry for each message, once. A batch effect against a transaction for each message, by this inbox
-// and written by hand, on 1, 8 and 32 connections.
+// and written by hand, on 1, 8 and 32 connections. And the same batch by watermarks, which keep no row for a message, and
+// without any inbox.
 func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
@@ -42,13 +45,21 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err := in.Prepare(ctx); err != nil {
 		return err
 	}
+	marked, err := inbox.New(s.db, "ledger-by-watermark", inbox.Config{Schema: "public", Dedup: inbox.ByWatermark})
+	if err != nil {
+		return err
+	}
 	rep.note("inbox", fmt.Sprintf("one ledger row for each message; %d messages in batches of %d, %d one by one", o.inboxBatched, inboxBatch, o.inboxSingle))
 	plain := handlerFunc(s.plainOne)
-	many, single := newEvents(o.inboxBatched), newEvents(o.inboxSingle)
+	many, single := partitioned(newEvents(o.inboxBatched), inboxBatch, 4), partitioned(newEvents(o.inboxSingle), 1, 32)
 	kinds := []inboxKind{
 		{nameBatch, in.Batch(creditAll), many, inboxBatch, 4, false},
 		{nameTwice, in.Batch(creditAll), many, inboxBatch, 4, true},
+		{nameMarked, marked.Batch(creditAll), many, inboxBatch, 4, false},
+		{markedOnly, marked.Batch(creditAll), many, inboxBatch, 4, true},
+		{noInbox, handlerFunc(s.plainAll), many, inboxBatch, 4, false},
 		{"Batch, 500 a transaction, 1 partition", in.Batch(creditAll), many, inboxBatch, 1, false},
+		{"Batch ByWatermark, 500 a transaction, 1 partition", marked.Batch(creditAll), many, inboxBatch, 1, false},
 	}
 	for _, n := range []int{1, 8, 32} {
 		kinds = append(kinds, inboxKind{single1(n), in.Each(credit), single, 1, n, false}, inboxKind{plain1(n), plain, single, 1, n, false})
@@ -81,6 +92,7 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	rep.atLeast("inbox", nameBatch, 30_000)
 	rep.atLeast("inbox", nameTwice, 100_000)
+	rep.ratio("inbox", nameMarked, nameBatch, 1.3)
 	return nil
 }
 
@@ -100,20 +112,34 @@ func newEvents(n int) []event.Event {
 	return out
 }
 
-// stream hands the events out in calls of size to callers at a time, and returns how long that took.
+// partitioned spreads events over partitions as a relay's topic has them: each partition is a stretch of whole batches, with
+// the numbers of 32 lanes.
+func partitioned(events []event.Event, size, partitions int) []event.Event {
+	stretch := stretchOf(len(events), size, partitions)
+	for i := range events {
+		events[i].Position = event.Position{
+			Partition: int32(i / stretch), Offset: int64(i % stretch), Epoch: "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", Lane: int16(i % 32), Seq: int64(i + 1),
+		}
+	}
+	return events
+}
+
+// stretchOf is how many events each of n gets, in whole batches.
+func stretchOf(events, size, n int) int {
+	batches := (events + size - 1) / size
+	return (batches + n - 1) / n * size
+}
+
+// stream hands the events out to callers at a time, each a stretch of them in calls of size, and returns how long that took.
 func stream(ctx context.Context, h inbox.Handler, all []event.Event, size, callers int) (seconds float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var next atomic.Int64
 	var wg sync.WaitGroup
+	stretch := stretchOf(len(all), size, callers)
 	started := time.Now()
-	for range callers {
+	for c := range callers {
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				from := int(next.Add(int64(size))) - size
-				if from >= len(all) {
-					return
-				}
+			for from := c * stretch; from < min((c+1)*stretch, len(all)) && ctx.Err() == nil; from += size {
 				if _, err := h.Handle(ctx, all[from:min(from+size, len(all))]); err != nil {
 					cancel(err)
 					return
@@ -143,6 +169,11 @@ type handlerFunc func(ctx context.Context, events []event.Event) ([]inbox.Outcom
 
 func (f handlerFunc) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	return f(ctx, events)
+}
+
+// plainAll is a worker that does not deduplicate: the least that a batch of effects can cost.
+func (s *stack) plainAll(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+	return nil, pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return creditAll(ctx, tx, events) })
 }
 
 // plainOne is the pattern as a service writes it by hand: insert the id, run the effect when it is new, commit.

@@ -51,7 +51,7 @@ create table if not exists ledger (
 )`
 
 const queryEmptyInbox = `-- bench: empty inbox
-truncate inbox_message, inbox_message_any, ledger`
+truncate inbox_message, inbox_message_any, inbox_watermark, ledger`
 
 const queryVacuumInbox = `-- bench: vacuum inbox
 vacuum analyze inbox_message, ledger`

@@ -57,6 +57,9 @@ type Position struct {
 	// Maybe says that an earlier attempt under another number may have written the event: it was refused after an attempt
 	// of unknown outcome, and an operator released it. A consumer that goes by numbers cannot tell; one by ids can.
 	Maybe bool
+	// Replayed says that the event was written before under another number, and that an operator has it published once more.
+	// The consumer sets it.
+	Replayed bool
 }
 
 // ContentTypeJSON is the content type that [JSON] sets.

@@ -32,6 +32,9 @@ const (
 	HeaderLaneSeq     = "ce_laneseq"
 	HeaderMaybe       = "ce_maybe" // "true", or absent
 	HeaderTraceParent = "traceparent"
+	// HeaderReplay stands among the event's own headers, as "true", when an operator of the outbox has it published once more,
+	// under another number.
+	HeaderReplay = "effectonce_replay"
 )
 
 // DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
@@ -215,6 +218,8 @@ func (e *Event) decodeAttribute(name, value string) bool {
 		}
 	case HeaderMaybe:
 		e.Position.Maybe = value == string(maybe)
+	case HeaderReplay:
+		e.Position.Replayed = value == string(maybe)
 	case HeaderSpecVersion:
 	default:
 		return false

@@ -54,45 +54,47 @@ func TestP9_3_CommitUnknown(t *testing.T) {
 		"sent later":  {pgtest.Late, inbox.Duplicate},
 		"sent later2": {pgtest.Late, inbox.Duplicate},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, r := newWorld(t), &retries{}
-			proxy := pgtest.NewProxy(t, w.URL)
-			observer := r.observer()
-			var trap *pgtest.Trap
-			var released sync.Once
-			told := observer.Retried
-			observer.Retried = func(i inbox.RetriedInfo) {
-				told(i)
-				if i.Reason == "conflict" { // the second run waits for the first one's rows: only now does its COMMIT arrive
-					released.Do(trap.Release)
+		for _, dedup := range []inbox.Dedup{inbox.ByID, inbox.ByWatermark} {
+			t.Run(name+" "+dedup.String(), func(t *testing.T) {
+				t.Parallel()
+				w, r := newWorld(t), &retries{}
+				proxy := pgtest.NewProxy(t, w.URL)
+				observer := r.observer()
+				var trap *pgtest.Trap
+				var released sync.Once
+				told := observer.Retried
+				observer.Retried = func(i inbox.RetriedInfo) {
+					told(i)
+					if i.Reason == "conflict" { // the second run waits for the first one's rows: only now does its COMMIT arrive
+						released.Do(trap.Release)
+					}
 				}
-			}
-			if err := w.inbox(inbox.Config{}).Prepare(t.Context()); err != nil { // the days, which may take longer than the lock time-out below
-				t.Fatal(err)
-			}
-			in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: observer, LockTimeout: 20 * time.Millisecond}))
-			if err := in.Prepare(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			runs, events := 0, some(10)
-			trap = proxy.OnCommit(c.action)
-			out := handle(t, in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
-				runs++
-				return writeAll(ctx, tx, events)
-			}), events)
-			<-trap.Fired()
-			same(t, "effects", w.effects(), ids(events))
-			if c.want != inbox.Undecided {
-				same(t, "outcomes", out, repeat(c.want, 10))
-			}
-			if r.count("commit unknown") != 1 {
-				t.Errorf("retries %v", r.list)
-			}
-			if c.action == pgtest.Late && (r.count("conflict") == 0 || runs != 1) {
-				t.Errorf("the second run did not wait for the first: %d runs, retries %v", runs, r.list)
-			}
-		})
+				if err := w.inbox(inbox.Config{Dedup: dedup}).Prepare(t.Context()); err != nil { // the days, which may take longer than the lock time-out below
+					t.Fatal(err)
+				}
+				in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Dedup: dedup, Observer: observer, LockTimeout: 20 * time.Millisecond}))
+				if err := in.Prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				runs, events := 0, number(some(10), epochOne, 1)
+				trap = proxy.OnCommit(c.action)
+				out := handle(t, in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+					runs++
+					return writeAll(ctx, tx, events)
+				}), events)
+				<-trap.Fired()
+				same(t, "effects", w.effects(), ids(events))
+				if c.want != inbox.Undecided {
+					same(t, "outcomes", out, repeat(c.want, 10))
+				}
+				if r.count("commit unknown") != 1 {
+					t.Errorf("retries %v", r.list)
+				}
+				if c.action == pgtest.Late && (r.count("conflict") == 0 || runs != 1) {
+					t.Errorf("the second run did not wait for the first: %d runs, retries %v", runs, r.list)
+				}
+			})
+		}
 	}
 }
 

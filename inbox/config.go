@@ -47,7 +47,11 @@ type Config struct {
 	// Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay inbox maintain`.
 	MaintainEvery time.Duration
 
-	// OnFailure is what becomes of an event that finally fails, and of one that is too old or too far ahead to be decided;
+	// Dedup is how a repeat is told from a new event; default [ByID]. It is fixed at the consumer's first start: another one
+	// is refused, because it knows nothing of what was applied.
+	Dedup Dedup
+
+	// OnFailure is what becomes of an event that finally fails, and of one of which nobody can tell whether it was applied;
 	// default [ParkKey].
 	OnFailure FailurePolicy
 	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: any number. At the bound the
@@ -98,7 +102,7 @@ const (
 	// ParkEvent parks the event alone: later events of its key overtake it. For effects that do not need order.
 	ParkEvent
 	// Halt stops the partition at the event, with a [HaltError]. Nothing behind it is applied until somebody acts. So does an
-	// event that is too old or too far ahead, which the others quarantine.
+	// event that is too old or too far ahead, or that its number does not decide, which the others quarantine.
 	Halt
 )
 
@@ -187,6 +191,9 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	}
 	if c.OnFailure < ParkKey || c.OnFailure > Halt {
 		return settings{}, fmt.Errorf("inbox: OnFailure %d: want ParkKey, ParkEvent or Halt", c.OnFailure)
+	}
+	if c.Dedup < ByID || c.Dedup > ByOffset {
+		return settings{}, fmt.Errorf("inbox: Dedup %d: want ByID, ByWatermark or ByOffset", c.Dedup)
 	}
 	if c.Gate != nil && c.Gate.room == nil {
 		return settings{}, errors.New("inbox: the Gate is not ready: make it with NewGate")

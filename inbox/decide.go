@@ -33,6 +33,7 @@ const (
 	dayMissing                // a partition is not there
 	stale                     // the cached state was old: the plan put an id into the wrong table
 	refused                   // the id at index may not be decided
+	unsure                    // the event at index may have been applied: it is given up without a run
 	bounded                   // the list for the event at index is full
 	skipping                  // the effect skipped after it had written
 	failed                    // the effect; index -1: any of the events
@@ -83,7 +84,7 @@ type passing struct {
 // the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written, and one
 // where nothing is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
-	p, f := in.plan(w.events)
+	p, f := in.dedup.plan(w.events, w.guard, false)
 	if f != nil {
 		return f
 	}
@@ -92,7 +93,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
-	open, f := in.insert(ctx, conn.Conn(), p)
+	open, f := in.insert(ctx, conn.Conn(), p, w.guard)
 	if f == nil {
 		f = w.guard.stays(p.home)
 	}
@@ -135,7 +136,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	if ctx.Err() != nil {
 		return &failure{kind: canceled, err: ctx.Err()}
 	}
-	if p.inserted == 0 && a.written == 0 {
+	if !p.wrote() && a.written == 0 {
 		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby was cut.
 		if f := in.barrier(ctx, conn.Conn()); f != nil {
 			return f
@@ -144,6 +145,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	if f := in.passAndCommit(ctx, conn.Conn(), w.pass); f != nil {
 		return f
 	}
+	w.guard.setMarks(p.marks)
 	in.tellAside(w.events, a)
 	return nil
 }
@@ -223,13 +225,25 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, func()) {
 	return longer, func() { stop(); cancel() }
 }
 
-// planned is which id goes to which table, for one transaction.
+// planned is what one transaction does with its events: which id goes to which table, or which numbers are new.
 type planned struct {
-	ids      []planID // sorted by id, then by index: inserts in another order deadlock
+	ids      []planID // by id: sorted by it, then by index, for inserts in another order deadlock
 	inserted int
-	refused  int    // how many are too old or too far ahead
+	refused  int    // how many nobody can decide
 	home     string // the database that the transaction met
+	queued   int    // by id: statements that insert
+
+	// Of a watermark.
+	name   partitionName
+	marks  *marks // how far the numbers are decided when it is committed
+	moved  []int  // of marks.of: those of which the transaction replaces the row
+	lost   bool   // another transaction has moved one of them
+	lookup bool   // what ids know counts as well
+	aged   bool   // and so does their age
 }
+
+// wrote: the transaction has rows of its own, so that its COMMIT waits for the standby.
+func (p *planned) wrote() bool { return p.inserted > 0 || len(p.moved) > 0 }
 
 type planID struct {
 	id    uuid.UUID
@@ -238,20 +252,16 @@ type planID struct {
 	isNew bool
 }
 
-// plan puts each id into its table by the state that the last transaction read.
-func (in *Inbox) plan(events []event.Event) (*planned, *failure) {
-	return in.state.Load().plan(events, in.cfg.windowDays, in.cfg.DaysAhead, in.cfg.OnFailure == Halt)
-}
-
+// plan puts each id into its table.
 func (s *state) plan(events []event.Event, windowDays dayNumber, ahead int, halt bool) (*planned, *failure) {
 	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
 		e := &events[i]
 		if e.ID == uuid.Nil {
-			return nil, &failure{kind: refused, index: i, err: errors.New("it has no id: events must come from event.Decode, or carry one")}
+			return nil, &failure{kind: refused, index: i, err: errNoID}
 		}
 		where := s.place(e.ID, windowDays, ahead)
-		if where == tooOld || where == tooFuture {
+		if where.undecidable() {
 			if halt {
 				return nil, &failure{kind: refused, index: i, err: refusal(where, e, *s, windowDays)}
 			}
@@ -266,6 +276,22 @@ func (s *state) plan(events []event.Event, windowDays dayNumber, ahead int, halt
 		return cmp.Compare(a.index, b.index)
 	})
 	return p, nil
+}
+
+var (
+	errNoID  = errors.New("it has no id: events must come from event.Decode, or carry one")
+	errStale = errors.New("inbox: what the plan was made from has changed")
+)
+
+// newIDs is the text of the uuid[] of the ids that are new.
+func (p *planned) newIDs() string {
+	ids := make([]uuid.UUID, 0, p.inserted)
+	for i := range p.ids {
+		if p.ids[i].isNew {
+			ids = append(ids, p.ids[i].id)
+		}
+	}
+	return uuidArray(ids)
 }
 
 // holds: by what a transaction read for itself, every id is where the plan put it.
@@ -310,24 +336,18 @@ func (p *planned) array(where place) string {
 	return string(append(b, '}'))
 }
 
-// insert begins the transaction, reads the state, inserts the ids and looks whether anything of the consumer is open, in one
-// round trip. inbox_message comes before any in every transaction: the other way round deadlocks. The ids come before the
-// look, for whoever parked one of them held its row until that was committed.
-func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open bool, f *failure) {
-	days, others := p.array(inDay), p.array(inAny)
+// insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything of the
+// consumer is open, in one round trip. The record comes before the look, for whoever parked one of them held its row until
+// that was committed.
+func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guard) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer)
 	b.Queue(sqlHome)
-	if days != "" {
-		b.Queue(in.sql.insertDay, in.consumer, days)
-	}
-	if others != "" {
-		b.Queue(in.sql.insertAny, in.consumer, others)
-	}
+	in.dedup.queue(&b, p)
 	b.Queue(in.sql.open, in.consumer)
 	res := conn.SendBatch(ctx, &b)
-	s, err := readInsert(res, p, days != "", others != "")
+	s, err := in.readInsert(res, p)
 	if err == nil {
 		err = res.QueryRow().Scan(&open)
 	}
@@ -342,42 +362,33 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned) (open b
 	case err != nil && pgerr.Is(err, pgerr.CheckViolation):
 		return false, &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
 	case err != nil:
-		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d ids: %w", len(p.ids), err))
+		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d events: %w", len(p.ids), err))
 	case s.floor < 0:
 		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
 	}
+	if err := in.registeredAs(s.dedup); err != nil {
+		return false, &failure{kind: fatal, err: err}
+	}
 	// The state may have changed since the plan: only the one read in this transaction counts.
-	if !p.holds(s, in.cfg.windowDays, in.cfg.DaysAhead) {
-		return false, &failure{kind: stale, err: errors.New("inbox: the days moved on")}
+	if !in.dedup.holds(p, s) {
+		g.setMarks(nil)
+		return false, &failure{kind: stale, err: errStale}
 	}
 	return open, nil
 }
 
-func readInsert(res pgx.BatchResults, p *planned, days, others bool) (*state, error) {
+func (in *Inbox) readInsert(res pgx.BatchResults, p *planned) (*state, error) {
 	if _, err := res.Exec(); err != nil {
 		return nil, err
 	}
-	var s state
-	var lock, statement, durable string
-	if err := res.QueryRow().Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor); err != nil {
+	s, err := stateOf(res.QueryRow())
+	if err != nil {
 		return nil, err
 	}
 	if err := res.QueryRow().Scan(&p.home); err != nil {
-		return &s, err
+		return s, err
 	}
-	for _, there := range []bool{days, others} {
-		if !there {
-			continue
-		}
-		rows, err := res.Query()
-		if err != nil {
-			return &s, err
-		}
-		if err := p.mark(rows); err != nil {
-			return &s, err
-		}
-	}
-	return &s, nil
+	return s, in.dedup.read(res, p)
 }
 
 // mark notes which ids were inserted.

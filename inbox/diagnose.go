@@ -29,6 +29,7 @@ type Diagnosis struct {
 // ConsumerDiagnosis is one consumer of a Diagnosis.
 type ConsumerDiagnosis struct {
 	Consumer    string
+	Dedup       Dedup
 	Window      time.Duration
 	Seen        time.Duration // since its last start
 	Parked      int64         // events that failed, and those behind them
@@ -43,7 +44,7 @@ func rights() (tables, wants []string) {
 		"inbox_message": {"select", "insert", "delete"}, "inbox_message_any": {"select", "insert", "delete"},
 		"inbox_consumer": {"select", "insert", "update"}, "inbox_days": {"select"},
 		"inbox_parked_key": {"select", "insert", "update", "delete"}, "inbox_parked": {"select", "insert", "update", "delete"},
-		"inbox_progress": {"select", "insert", "update", "delete"},
+		"inbox_progress": {"select", "insert", "update", "delete"}, "inbox_watermark": {"select", "insert", "delete"}, "inbox_numbering": {"select"},
 	} {
 		for _, want := range list {
 			tables, wants = append(tables, table), append(wants, want)
@@ -89,7 +90,9 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	d.Consumers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
 		var days int
 		var seen float64
-		err = row.Scan(&c.Consumer, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Halted)
+		var dedup string
+		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Halted)
+		c.Dedup = dedupNamed(dedup)
 		c.Window, c.Seen = time.Duration(days)*day, time.Duration(seen*float64(time.Second))
 		return c, err
 	})

@@ -38,11 +38,20 @@
 // ([event.IntentID], foreign ids) live in one table that is cleaned row by row, and are forgotten after the window: a
 // later duplicate of such an id is applied again, which duty 5 catches.
 //
+// # Without a row for an event
+//
+// What a relay publishes has numbers that rise in the order of publishing, and repeats carry theirs again. Config.Dedup
+// [ByWatermark] goes by them: one row for each partition says how far they are decided, and ids, their days and the window are
+// not needed. It is faster (docs/benchmarks.md), and promises the same for a topic that only relays write, within one
+// incarnation of the outbox; see there what it leaves to a person. [ByOffset] does the same for a topic of one foreign writer who
+// never repeats a record. Attempts, parking and releases are the same for all three. [Inbox.ProcessTx] needs ids. A consumer that
+// went by ids is moved with `relay inbox move`.
+//
 // # The tables
 //
 // migrations/inbox makes them. The consumer's role needs SELECT, INSERT and DELETE on inbox_message and inbox_message_any, SELECT,
 // INSERT, UPDATE and DELETE on inbox_parked_key and inbox_parked, SELECT, INSERT and UPDATE on inbox_consumer and
-// inbox_progress, SELECT on inbox_days. Days are made and dropped by the tables' owner:
+// inbox_progress, SELECT, INSERT and DELETE on inbox_watermark, SELECT on inbox_numbering and inbox_days. Days are made and dropped by the tables' owner:
 // Config.MaintenanceDB, or `relay inbox maintain` from cron. Through PgBouncer in transaction mode set
 // default_query_exec_mode=exec; every setting is SET LOCAL and no lock outlives its transaction.
 package inbox

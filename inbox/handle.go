@@ -32,9 +32,10 @@ func (h *handler) Assigned(topic string, partition int32) {
 	h.consumes(topic, h)
 }
 
-// Window is how long ids are remembered, for a consumer to compare with what its topics keep; zero: a shorter one is meant so.
+// Window is how long ids are remembered, for a consumer to compare with what its topics keep; zero: a shorter one is meant so,
+// or ids do not decide.
 func (h *handler) Window() time.Duration {
-	if h.cfg.AllowShortWindow {
+	if h.cfg.AllowShortWindow || h.cfg.Dedup != ByID {
 		return 0
 	}
 	return h.cfg.Window
@@ -92,6 +93,9 @@ func (b *batch) step(ctx context.Context) error {
 	if f == nil {
 		f = b.in.load(ctx, b.name, b.guard)
 	}
+	if f == nil {
+		f = b.in.dedup.ready(ctx, b.name, b.guard)
+	}
 	switch {
 	case f != nil:
 	case b.givesUp():
@@ -122,6 +126,12 @@ func (b *batch) step(ctx context.Context) error {
 		return b.skipped(f)
 	case refused:
 		return b.refused(ctx, f)
+	case unsure:
+		if !b.upTo(f.index) {
+			b.spent(0)
+			b.doom = f.err
+		}
+		return nil
 	case bounded:
 		return b.bounded(ctx, f)
 	case failed:
@@ -233,7 +243,11 @@ func (b *batch) refused(ctx context.Context, f *failure) error {
 	if err := b.in.refresh(ctx); err != nil {
 		return b.again(ctx, b.in.classify(ctx, err))
 	}
-	if _, f := b.in.plan(b.events[b.pos : b.pos+1]); f != nil {
+	b.guard.setMarks(nil)
+	if f := b.in.dedup.ready(ctx, b.name, b.guard); f != nil {
+		return b.again(ctx, f)
+	}
+	if _, f := b.in.dedup.plan(b.events[b.pos:b.pos+1], b.guard, false); f != nil {
 		b.stops()
 		return b.halt(ctx, f.err)
 	}

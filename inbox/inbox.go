@@ -29,6 +29,7 @@ type Inbox struct {
 	keeper     *keeper
 	gate       *Gate
 	tracer     *tracing.Tracer // nil: no spans
+	dedup      strategy
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
@@ -82,6 +83,7 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
 	in.sql, in.releaseSQL = newTexts(s.prefix), newReleaseTexts(s.prefix)
+	in.dedup = newStrategy(in)
 	if in.gate = s.Gate; in.gate == nil {
 		in.gate = NewGate()
 	}
@@ -126,9 +128,10 @@ func (in *Inbox) releaser(topic string) *handler {
 	return in.handlers.byTopic[topic]
 }
 
-// Prepare registers the consumer and makes the days that are missing. The first call fixes the consumer's floor: ids of
-// earlier days are history. A consumer calls it before it consumes; Handle does so by itself. It fails when the tables are
-// missing or days are missing that db's role may not make, and says what to do.
+// Prepare registers the consumer and makes the days that are missing, where it goes by ids. The first call fixes the consumer's
+// floor, for ids of earlier days are history, and its Config.Dedup. A consumer calls it before it consumes; Handle does so by
+// itself. It fails when the tables are missing, days are missing that db's role may not make, or the consumer is registered with
+// another Dedup, and says what to do.
 func (in *Inbox) Prepare(ctx context.Context) error {
 	if in.state.Load() != nil {
 		return nil
@@ -140,8 +143,10 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 		if err := in.register(ctx); err != nil {
 			return err
 		}
-		if _, err := in.keeper.makeDays(ctx); err != nil {
-			return err
+		if in.cfg.Dedup == ByID {
+			if _, err := in.keeper.makeDays(ctx); err != nil {
+				return err
+			}
 		}
 		return in.refresh(ctx)
 	})
@@ -159,25 +164,23 @@ func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 }
 
 func (in *Inbox) register(ctx context.Context) error {
-	var floor dayNumber
-	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays).Scan(&floor)
+	var dedup string
+	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays, in.cfg.Dedup.String()).Scan(&dedup)
 	if pgerr.Is(err, pgerr.UndefinedTable) {
 		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at Config.Schema: %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err)
 	}
-	return nil
+	return in.registeredAs(dedupNamed(dedup))
 }
 
 // refresh reads the state outside a writing transaction, which is good enough for a plan and for nothing else.
 func (in *Inbox) refresh(ctx context.Context) error {
-	var s state
-	var lock, statement, durable string
-	err := in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	s, err := stateOf(in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer))
 	if err != nil {
 		return fmt.Errorf("inbox: reading the state of consumer %q: %w", in.consumer, err)
 	}
-	in.state.Store(&s)
+	in.state.Store(s)
 	return nil
 }

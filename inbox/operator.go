@@ -145,7 +145,8 @@ func (edit Edit) apply(headers []event.Header) []event.Header {
 }
 
 // ReleaseKey lets the events of a parked key go, in order: a worker runs them one after the other, and what came meanwhile
-// goes behind them. When one fails again, the key is parked again. It returns how many events wait. It fails with
+// goes behind them. When one fails again, the key is parked again, and so it is at an event with [CodeMaybePublished] that is not
+// the first of the list: look whether it was applied, and then release the key, or discard the event. It returns how many events wait. It fails with
 // ErrNotParked; a key that is being released already is no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	const action = "release key"
@@ -158,6 +159,9 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 			if _, err := tx.Exec(ctx, o.sql(sql), o.consumer, hash); err != nil {
 				return err
 			}
+		}
+		if _, err := tx.Exec(ctx, o.sql(sqlJudged), o.consumer, hash, CodeMaybePublished); err != nil {
+			return err
 		}
 		if err := tx.QueryRow(ctx, o.sql(sqlListLength), o.consumer, hash).Scan(&events); err != nil {
 			return err
@@ -275,9 +279,7 @@ func (o *Operator) discarding(ctx context.Context, do func() error) error {
 
 // discard records the ids, keeps the records in the audit, and empties their places in the list.
 func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string, list []discardID) error {
-	var s state
-	var lock, statement, durable string
-	err := tx.QueryRow(ctx, o.sql(sqlState), "", "", consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	s, err := stateOf(tx.QueryRow(ctx, o.sql(sqlState), "", "", consumer))
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,22 @@ const (
 	CodeTooOld = "too_old"
 	// CodeTooFarAhead: its id is of a day too far in the future: the clock that made it is broken. It is quarantined.
 	CodeTooFarAhead = "too_far_ahead"
+	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is parked as if it had failed.
+	CodeMaybePublished = "maybe_published"
+	// CodeReplayed: it was published under another number, see [ByWatermark]. It is quarantined.
+	CodeReplayed = "replayed"
+	// CodeOldNumbering: it is of a numbering that its partition has left, see [ByWatermark]. It is quarantined.
+	CodeOldNumbering = "old_numbering"
+	// CodeNoNumber: it carries no number, see [ByWatermark]. It is quarantined; where its partition has no event with one,
+	// it halts that.
+	CodeNoNumber = "no_number"
+	// CodeNewNumbering: its numbering is newer than its partition's, see [ByWatermark]. Its partition halts until an operator
+	// accepts it.
+	CodeNewNumbering = "new_numbering"
+	// CodeOffsetsBack: its offset is decided, and its time is later than whatever was, see [ByOffset]. Its partition halts.
+	CodeOffsetsBack = "offsets_went_back"
+	// CodeNumbered: a relay wrote it, which repeats events, see [ByOffset]. Its partition halts.
+	CodeNumbered = "written_by_a_relay"
 	// CodeListFull: the list of its key is at Config.ParkedPerKey. It is not parked: its partition halts.
 	CodeListFull = "list_full"
 )
@@ -51,6 +68,7 @@ type aside struct {
 	outcomes    map[int]Outcome // by index of the event
 	written     int             // rows of inbox_parked
 	quarantined []int
+	code        string // of the first that is quarantined
 }
 
 // setAside looks at marks and open ids, once the ids are inserted, and puts what must not run where it belongs: events of a
@@ -83,6 +101,7 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 		switch to.verdict {
 		case asideQuarantine:
 			a.quarantined = append(a.quarantined, n)
+			a.code = cmp.Or(a.code, quarantineCode(id.place))
 			quarantine.add(&events[n], nil, kindQuarantined, quarantineCode(id.place), refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
 		case asideOpen:
 			a.outcomes[n] = Duplicate
@@ -118,7 +137,7 @@ func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UU
 		id := &p.ids[i]
 		listFull, marked := marks[string(hashes[id.index])]
 		switch {
-		case id.place == tooOld || id.place == tooFuture:
+		case id.place.undecidable():
 			list = append(list, asideAt{i, asideQuarantine})
 		case !id.isNew:
 		case open[id.id]:
@@ -133,10 +152,17 @@ func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UU
 }
 
 func quarantineCode(p place) string {
-	if p == tooOld {
+	switch p {
+	case tooOld:
 		return CodeTooOld
+	case tooFuture:
+		return CodeTooFarAhead
+	case replayed:
+		return CodeReplayed
+	case oldNumbering:
+		return CodeOldNumbering
 	}
-	return CodeTooFarAhead
+	return CodeNoNumber
 }
 
 // inLogOrder lists the places in ids in the order of the log.
@@ -258,14 +284,14 @@ func (in *Inbox) tellAside(events []event.Event, a *aside) {
 		return
 	}
 	e := &events[a.quarantined[0]]
-	in.log.Error("inbox: events quarantined: by the age of their ids nobody can tell whether they were applied; they wait for an operator",
-		"count", len(a.quarantined), "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset)
+	in.log.Error("inbox: events quarantined: nobody can tell whether they were applied; they wait for an operator",
+		"count", len(a.quarantined), "code", a.code, "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset)
 }
 
 // park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it was
 // applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
 func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing, out []Outcome) *failure {
-	p, f := in.plan([]event.Event{*e})
+	p, f := in.dedup.plan([]event.Event{*e}, g, true)
 	if f != nil {
 		return f
 	}
@@ -275,7 +301,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	}
 	defer release(ctx, conn)
 	failpoint.Hit(failpoint.InboxPark)
-	if _, f = in.insert(ctx, conn.Conn(), p); f == nil {
+	if _, f = in.insert(ctx, conn.Conn(), p, g); f == nil {
 		f = g.stays(p.home)
 	}
 	if f != nil {
@@ -302,6 +328,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 	if f := in.passAndCommit(ctx, conn.Conn(), pass); f != nil {
 		return f
 	}
+	g.setMarks(p.marks)
 	failpoint.Hit(failpoint.InboxParked)
 	if out[0] == Parked {
 		in.tellParked(bare(*e), cause, attempts)
@@ -311,10 +338,7 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 
 // parkNew lists an event whose id the open transaction has just inserted. An id that is open is decided.
 func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where place, cause error, attempts int) (Outcome, *failure) {
-	id, forget := uuidArray([]uuid.UUID{e.ID}), in.sql.forgetDay
-	if where == inAny {
-		forget = in.sql.forgetAny
-	}
+	id := uuidArray([]uuid.UUID{e.ID})
 	failed := func(err error) (Outcome, *failure) {
 		return Undecided, in.classify(ctx, fmt.Errorf("inbox: parking event %s: %w", e.ID, err))
 	}
@@ -342,7 +366,9 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 			return failed(err)
 		}
 	}
-	_, err = conn.Exec(ctx, forget, in.consumer, id)
+	if forget := in.dedup.forget(where); forget != "" {
+		_, err = conn.Exec(ctx, forget, in.consumer, id)
+	}
 	if err = failpoint.After(failpoint.InboxParkForgotten, err); err != nil {
 		return failed(err)
 	}

@@ -198,7 +198,11 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 
 // ConsumerState is a consumer of the inbox and how far it is.
 type ConsumerState struct {
-	Consumer  string        `json:"consumer"`
+	Consumer string `json:"consumer"`
+	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was moved
+	// from them; nil: it does not.
+	Dedup     string        `json:"dedup"`
+	IDsUntil  *time.Time    `json:"ids_until"`
 	Floor     time.Time     `json:"floor"` // the day of its first start: ids of earlier days are history
 	Window    time.Duration `json:"window"`
 	StartedAt time.Time     `json:"started_at"` // for the first time
@@ -231,7 +235,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 			var days int
-			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt)
+			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil)
 			c.Window = time.Duration(days) * day
 			return c, err
 		})

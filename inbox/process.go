@@ -14,12 +14,17 @@ import (
 
 // ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its key is
 // parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it retries nothing,
-// counts no attempts, and neither parks what fails nor halts a partition.
+// counts no attempts, and neither parks what fails nor halts a partition. It needs Config.Dedup ByID: only ids can tell of an event
+// by itself, out of its order.
 //
 // Record and effect stand behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
 // committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to be
 // decided, or the database's (40001 when tx is REPEATABLE READ or stricter and another process was quicker: begin again).
 func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (Outcome, error) {
+	if in.cfg.Dedup != ByID {
+		return Undecided, fmt.Errorf("inbox: ProcessTx goes by ids only, and consumer %q goes by %s: whoever calls it for single events may call it out of order, "+
+			"and an event that was overtaken would be taken for a repeat; use Each or Batch, or Config.Dedup ByID", in.consumer, in.cfg.Dedup)
+	}
 	if err := in.Prepare(ctx); err != nil {
 		return Undecided, err
 	}
@@ -82,10 +87,11 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 
 // insertTx records the id behind a savepoint and returns that when the id is new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew bool, savepoint pgx.Tx, err error) {
-	var s state
-	var lock, statement, durable string
 	// The time-outs are the caller's.
-	err = tx.QueryRow(ctx, in.sql.state, "", "", in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, "", "", in.consumer))
+	if err == nil && s.floor >= 0 {
+		err = in.registeredAs(s.dedup)
+	}
 	if err != nil {
 		return false, nil, fmt.Errorf("inbox: reading the state: %w", err)
 	}
@@ -94,7 +100,7 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew 
 	case inAny:
 		sql = in.sql.insertAny
 	case tooOld, tooFuture:
-		return false, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, s, in.cfg.windowDays)}
+		return false, nil, &HaltError{Event: bare(e), Err: refusal(where, &e, *s, in.cfg.windowDays)}
 	}
 	if savepoint, err = tx.Begin(ctx); err != nil {
 		return false, nil, fmt.Errorf("inbox: making a savepoint: %w", err)

@@ -34,6 +34,19 @@ type guard struct {
 	span   span
 	passed time.Time // when the progress was last moved
 	home   string    // the database that it began with; empty: not known yet
+	marks  *marks    // how far its numbers are decided; nil: not known. A watermark's, and never changed
+}
+
+func (g *guard) getMarks() *marks {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.marks
+}
+
+func (g *guard) setMarks(m *marks) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.marks = m
 }
 
 // unfinished holds the range that an earlier process left.
@@ -70,7 +83,7 @@ func (g *guard) stays(home string) *failure {
 		return nil
 	}
 	err := &MovedError{From: g.home, To: home}
-	g.home, g.loaded = "", false
+	g.home, g.loaded, g.marks = "", false, nil
 	return &failure{kind: moved, err: err}
 }
 

@@ -15,7 +15,9 @@ select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting
 	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	d.dropped_before - date '1970-01-01',
-	coalesce(c.floor - date '1970-01-01', -1)
+	coalesce(c.floor - date '1970-01-01', -1),
+	coalesce(c.dedup, ''),
+	coalesce(c.ids_until > clock_timestamp(), false)
 from {schema}inbox_days d left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
 // Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy hides.
@@ -47,12 +49,12 @@ select pg_logical_emit_message(true, 'effectonce', ''::text)`
 const sqlRollback = `-- inbox: roll back
 rollback`
 
-// The floor is the day of the first start; later starts only renew the window.
+// The floor is the day of the first start, and the strategy that of the first start; later starts only renew the window.
 const sqlRegister = `-- inbox: register the consumer
-insert into {schema}inbox_consumer as c (consumer_name, floor, window_days)
-values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer)
+insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
+values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
 on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp()
-returning floor - date '1970-01-01'`
+returning dedup`
 
 // What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
 // by an interrupted DETACH; loose ones were detached and not dropped.

@@ -6,7 +6,7 @@ select 'table ' || n.name || ': ' || n.want from unnest($1::text[], $2::text[]) 
 where not has_table_privilege(to_regclass('{schema}' || n.name), n.want) order by 1`
 
 const sqlDiagnose = `-- inbox: diagnose
-select c.consumer_name, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,
+select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind = 'quarantined'),
 	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name),

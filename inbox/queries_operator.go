@@ -47,6 +47,11 @@ const sqlReleaseKey = `-- inbox: release a key
 update {schema}inbox_parked_key set state = 'releasing', since = clock_timestamp()
 where consumer_name = $1::text and key_hash = $2::bytea and state = 'parked'`
 
+// The one that a person has looked at: behind it, another one stops the release again.
+const sqlJudged = `-- inbox: judged
+update {schema}inbox_parked set code = '' where code = $3::text
+	and id = (select min(id) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea)`
+
 const sqlResetReleases = `-- inbox: count the releases of a key anew
 update {schema}inbox_parked set release_attempts = 0
 where consumer_name = $1::text and key_hash = $2::bytea and release_attempts > 0`
@@ -100,7 +105,7 @@ update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = 
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and (halted_at is not null or attempts > 0)`
 
 const sqlConsumerList = `-- inbox: list the consumers
-select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until
 from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const sqlProgressList = `-- inbox: list the progress

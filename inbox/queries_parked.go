@@ -121,7 +121,7 @@ select state from {schema}inbox_parked where consumer_name = $1::text and id = $
 // The head of a list, or the event alone with that id.
 const sqlHead = `-- inbox: head
 select id, message_id::text, topic, record_partition, record_offset, record_millis, record_key, record_value, record_headers::text,
-	kind, release_attempts
+	kind, release_attempts, code
 from {schema}inbox_parked
 where consumer_name = $1::text and ($2::bytea is not null and key_hash = $2::bytea or $2::bytea is null and id = $3::bigint)
 order by id limit 1`

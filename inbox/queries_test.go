@@ -27,7 +27,10 @@ func TestQueriesPrepare(t *testing.T) {
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
 		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,
-		"sampleParked": sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
+		"marksOf": sqlMarksOf, "accepted": sqlAccepted, "firstMet": sqlFirstMet, "moveMark": sqlMoveMark, "firstMark": sqlFirstMark, "knownIDs": sqlKnownIDs,
+		"judged": sqlJudged, "accept": sqlAccept, "acceptResumes": sqlAcceptResumes, "lockConsumers": sqlLockConsumers, "moveConsumer": sqlMoveConsumer,
+		"forgetOffsets": sqlForgetOffsets,
+		"sampleParked":  sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}
 	fill := strings.NewReplacer("{day}", "20260101", "{from}", dayBound(1), "{to}", dayBound(2), "{table}", "inbox_message_20260101")
 	for name, sql := range queries {

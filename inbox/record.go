@@ -92,6 +92,7 @@ type record struct {
 	headers   string
 	kind      string
 	attempts  int
+	code      string
 }
 
 // event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its headers say.

@@ -116,6 +116,11 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	if err != nil {
 		return false, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
 	}
+	if r.hash != nil && head.code == CodeMaybePublished {
+		// Released was what stood before it. Whoever releases it must have looked at it.
+		h.tellReleased(e, Parked, errMaybe)
+		return false, in.failAgain(ctx, r, head, errMaybe, 0)
+	}
 	if head.attempts >= in.cfg.CrashAttempts { // before this count
 		h.tellReleased(e, Parked, errKilled)
 		return false, in.failAgain(ctx, r, head, errKilled, 0)
@@ -251,7 +256,7 @@ func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, 
 	}
 	head := &record{}
 	err = tx.QueryRow(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
-		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts)
+		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return head, err
 	}
@@ -396,9 +401,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 // begin locks, makes sure that the head is still the same, and records its id.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failure) {
 	in := t.in
-	var s state
-	var lock, statement, durable string
-	err := tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer).Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor)
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer))
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}

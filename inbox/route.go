@@ -2,10 +2,12 @@ package inbox
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -20,6 +22,19 @@ type state struct {
 	today   dayNumber // by the database's clock
 	dropped dayNumber // days before it may be gone
 	floor   dayNumber // day of the consumer's first start; -1: not registered
+	dedup   Dedup     // the strategy that the consumer is registered with
+	ids     bool      // it was moved from ids, and its repeats may still be known by them
+}
+
+// stateOf reads a row of sqlState.
+func stateOf(row pgx.Row) (*state, error) {
+	var s state
+	var lock, statement, durable, dedup string
+	if err := row.Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor, &dedup, &s.ids); err != nil {
+		return nil, err
+	}
+	s.dedup = dedupNamed(dedup)
+	return &s, nil
 }
 
 // place is where an id's row belongs.
@@ -28,9 +43,19 @@ type place uint8
 const (
 	inDay place = iota
 	inAny
-	tooOld    // nobody can tell whether it was applied
-	tooFuture // the clock that made it is broken
+	numbered // nowhere: its number decides
+
+	// What follows is not decided by anybody but a person, and is quarantined.
+
+	tooOld       // nobody can tell whether it was applied
+	tooFuture    // the clock that made it is broken
+	replayed     // it was published under another number
+	oldNumbering // of a numbering that its partition has left
+	unnumbered   // it carries no number
 )
+
+// undecidable: nobody can tell whether the event was applied.
+func (p place) undecidable() bool { return p >= tooOld }
 
 // place implements P9.1. The day inside an id never changes, the floor never changes and dropped only rises, so an id
 // never changes its table while its row counts.
@@ -86,7 +111,17 @@ func dayBound(d dayNumber) string {
 // refusal is the error of an id that may be neither applied nor passed over.
 func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
 	d, _ := idDay(e.ID)
-	if p == tooFuture {
+	switch p {
+	case replayed:
+		return errors.New("it is replayed, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look at its business row, " +
+			"then release it to apply it, or discard it")
+	case oldNumbering:
+		return fmt.Errorf("it is of numbering %s, which its partition has left for a later one, so nobody can tell whether it was applied under another number: "+
+			"look at its business row, then release it to apply it, or discard it", e.Position.Epoch)
+	case unnumbered:
+		return errors.New("it carries no number of a relay (ce_epoch, ce_lane, ce_laneseq), so a consumer that goes by numbers cannot tell whether it was applied: " +
+			"find out who wrote it into the topic, then release it to apply it, or discard it")
+	case tooFuture:
 		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): the clock that made it is broken; "+
 			"correct it, then release the event to apply it, or discard it (where it halts: raise Config.DaysAhead until it has passed)", dayName(d), dayName(s.today))
 	}

@@ -5,6 +5,8 @@ grant select, insert, delete on inbox_message, inbox_message_any to {role}_inbox
 grant select, insert, update on inbox_consumer to {role}_inbox;
 grant select on inbox_days to {role}_inbox;
 grant select, insert, update, delete on inbox_parked_key, inbox_parked, inbox_progress to {role}_inbox;
+grant select, insert, delete on inbox_watermark to {role}_inbox;
+grant select, insert, update on inbox_numbering to {role}_inbox;
 -- What people did is written and read, and never changed.
 grant select, insert on inbox_audit to {role}_inbox;
 

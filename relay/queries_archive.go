@@ -98,7 +98,8 @@ where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::tex
 	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
 order by a.pos limit $8`
 
-	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is there.
+	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is there. The
+	// header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
 	sqlReplay = `-- relay: replay
 with chosen as materialized (
 	select a.* from {schema}outbox_archive a
@@ -107,7 +108,8 @@ with chosen as materialized (
 	order by a.pos limit $8
 ), again as (
 	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
-	select message_id, source, tenant, topic, key, type, content_type, headers, payload, coalesce(event_time, created_at)
+	select message_id, source, tenant, topic, key, type, content_type, coalesce(headers, '{}') || '{"effectonce_replay": "true"}', payload,
+		coalesce(event_time, created_at)
 	from chosen order by pos
 )
 select count(*), coalesce(max(pos), 0) from chosen`

@@ -113,8 +113,9 @@ func (c Replay) args(now time.Time) []any {
 
 // Replay appends archived events to the outbox once more, in their old order, and leaves the rest to the relays. They keep
 // their message ids, so that an inbox which knows them removes them; ids older than its window go to quarantine. They get
-// new numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. A consumer
-// without deduplication sees them twice.
+// new numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. They say that they
+// are replayed (event.HeaderReplay): a consumer that goes by numbers quarantines them. One without deduplication sees them
+// twice.
 //
 // It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that ended
 // early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have repeated at most one batch. The

@@ -71,7 +71,9 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 //
 // It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
 // them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. What is
-// held goes first, in its order, whichever partition it was held for. It fails with ErrNoTopic for a topic that was never
+// held goes first, in its order, whichever partition it was held for. A new incarnation of the numbering begins then, for in its
+// new partition an event may have a lower number than what stands there: consumers that go by numbers stop and ask, instead of
+// dropping it. It fails with ErrNoTopic for a topic that was never
 // published to: its first count needs nobody's consent. Relays notice within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
@@ -99,8 +101,12 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 		if err == nil {
 			_, err = tx.Exec(ctx, o.topics.regroup, topic)
 		}
-		return audited{topic: topic, detail: map[string]any{
-			"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway,
-		}}, err
+		detail := map[string]any{"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
+		if err == nil && journalled+held > 0 {
+			var epoch string
+			err = tx.QueryRow(ctx, o.fence.newIncarnation).Scan(&epoch)
+			detail["epoch"] = epoch
+		}
+		return audited{topic: topic, detail: detail}, err
 	})
 }

@@ -74,15 +74,24 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	refused("an event is held for a partition")
 	pin(12, 6)
 	db.Exec(t, `update outbox_held set partition = -1`)
+	const epoch = `select outbox_id::text || '.' || incarnation from outbox_meta`
+	before := pgtest.One[string](t, db, epoch)
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "the topic was resized"); err != nil {
 		t.Error(err)
 	}
 	pin(12, 12)
+	if after := pgtest.One[string](t, db, epoch); after != before {
+		t.Errorf("a new numbering has begun, %s: consumers that go by numbers would halt for nothing", after)
+	}
 	db.Exec(t, `update outbox_held set sent = true`)
 	if err := o.AcceptPartitions(t.Context(), "payments", 24, true, "we take the risk"); err != nil {
 		t.Error(err)
 	}
 	pin(24, 24)
+	// In its new partition what is held may have lower numbers than what stands there.
+	if after := pgtest.One[string](t, db, epoch); after == before {
+		t.Error("no new numbering has begun: a consumer that goes by numbers would drop what is held")
+	}
 	if got := pgtest.One[string](t, db, `select string_agg(concat_ws(' ', action, detail->>'before', detail->>'partitions', detail->>'held'), ', ' order by id) from outbox_audit`); got != "accept partitions 6 12 0, accept partitions 12 24 1" {
 		t.Errorf("audit: %s", got)
 	}

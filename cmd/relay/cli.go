@@ -68,6 +68,9 @@ type cli struct {
 		Consumers inboxConsumersCommand `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
 		Parked    inboxParkedCommand    `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
 		Resume    inboxResumeCommand    `cmd:"" help:"Let a halted partition go on."`
+		Accept    inboxAcceptCommand    `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
+		Move      inboxMoveCommand      `cmd:"" help:"Have a consumer that goes by ids go by watermarks or offsets."`
+		Forget    inboxForgetCommand    `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`
 		Audit     inboxAuditCommand     `cmd:"" help:"List what people did with the inbox."`
 	} `cmd:"" help:"Look after the inbox."`
 }

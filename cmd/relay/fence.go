@@ -43,8 +43,8 @@ func (c *fenceCommand) run(ctx context.Context, p *program) error {
 	}
 	fmt.Fprintf(p.stdout, `%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they come again under the
 same ids. Workers with an inbox remove what they know, and need nothing. Consumers without deduplication see them twice.
-Consumers in watermark mode stop at the first event of the new numbering until somebody accepts it for them: what was published
-before cannot be told from what is new there.
+Consumers that go by watermark stop at the first event of the new numbering until somebody accepts it for them (relay inbox
+accept): what was published before cannot be told from what is new there.
 `, f.Waiting, f.Claimed)
 	return nil
 }

@@ -175,7 +175,7 @@ func TestInboxResume(t *testing.T) {
 	f.handle(t, "k", "a")
 	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason)
 		values ('ledger', 'payments', 3, 7, 9, 10, now(), 'killed', 'again and again')`)
-	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +14 days .* payments/3 +7 +9 +10 +\S+ +killed +again and again$`).MatchString(text) {
+	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +9 +10 +\S+ +killed +again and again$`).MatchString(text) {
 		t.Error(text)
 	}
 	var list []inbox.ConsumerState

@@ -26,9 +26,13 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		const head = "CONSUMER\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON"
+		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, s inbox.ConsumerState) {
-			begin := fmt.Sprintf("%s\t%d days\t%s\t%s", s.Consumer, int(s.Window.Hours()/24), s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
+			dedup := s.Dedup
+			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
+				dedup += " and id"
+			}
+			begin := fmt.Sprintf("%s\t%s\t%d days\t%s\t%s", s.Consumer, dedup, int(s.Window.Hours()/24), s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
 			if len(s.Partitions) == 0 {
 				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\n", begin)
 			}

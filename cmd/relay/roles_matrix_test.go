@@ -21,6 +21,7 @@ var may = map[string]map[string]string{
 	"inbox": {
 		"effectonce_migration": "S", "inbox_message": "SID", "inbox_message_any": "SID", "inbox_consumer": "SIU", "inbox_days": "S",
 		"inbox_parked_key": "SIUD", "inbox_parked": "SIUD", "inbox_progress": "SIUD", "inbox_audit": "SI",
+		"inbox_watermark": "SID", "inbox_numbering": "SIU",
 	},
 	// It owns inbox_message and its days: an owner may everything.
 	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "owner", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD", "inbox_parked": "s"},

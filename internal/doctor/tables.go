@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,6 +129,8 @@ func (f *findings) inbox(d inbox.Diagnosis) {
 	switch {
 	case len(d.Consumers) == 0:
 		f.ok("inbox days", "no consumer has started yet")
+	case !slices.ContainsFunc(d.Consumers, func(c inbox.ConsumerDiagnosis) bool { return c.Dedup == inbox.ByID }):
+		f.ok("inbox days", "no consumer goes by ids")
 	case len(d.Missing) > 0:
 		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
 	case d.DaysAhead < 2:
@@ -153,17 +156,17 @@ func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),
-			"Effects that failed for good, and what waits behind them; quarantined events are too old, or of a clock that is wrong, to be judged.",
+			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether they were applied: too old, of a clock that is wrong, or of no number that decides.",
 			"relay inbox parked list --consumer "+c.Consumer+"; then release or discard")
 		return
 	}
-	f.ok(check, "nothing parked, window %d days", int(c.Window.Hours()/24))
+	f.ok(check, "nothing parked, goes by %s, window %d days", c.Dedup, int(c.Window.Hours()/24))
 }
 
-// shortest is the shortest window of all consumers; 0 when there is none.
+// shortest is the shortest window of all consumers whose window decides; 0 when there is none.
 func shortest(d inbox.Diagnosis) (window time.Duration) {
 	for _, c := range d.Consumers {
-		if window == 0 || c.Window < window {
+		if c.Dedup == inbox.ByID && (window == 0 || c.Window < window) {
 			window = c.Window
 		}
 	}

@@ -118,6 +118,33 @@ type Consumer struct {
 	Name       string
 	Topics     []string
 	WindowDays int
+	// ByNumber: it keeps no row for an event; see Dump.Imply.
+	ByNumber bool
+}
+
+// Imply adds the rows that a consumer would have that goes by numbers, so that the same questions can be asked of it: an effect
+// is written in the transaction that moves the mark past its event. What an operator has discarded because it was applied is done.
+func (d *Dump) Imply() {
+	for _, c := range d.Consumers {
+		if !c.ByNumber {
+			continue
+		}
+		effects := map[uuid.UUID]bool{}
+		for i := range d.Effects {
+			if d.Effects[i].Consumer == c.Name {
+				effects[d.Effects[i].ID] = true
+			}
+		}
+		for i := range d.Inbox {
+			if row := &d.Inbox[i]; row.Consumer == c.Name && effects[row.ID] {
+				row.Status = "done"
+				delete(effects, row.ID)
+			}
+		}
+		for id := range effects {
+			d.Inbox = append(d.Inbox, InboxRow{Consumer: c.Name, ID: id, Status: "done"})
+		}
+	}
 }
 
 // InboxRow is an id that a consumer has decided. Its status is "done" or "discarded".

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -144,6 +145,11 @@ func (o *operator) inboxKeys(ctx context.Context) error {
 		if k.Releasing {
 			continue
 		}
+		if k.Head != nil {
+			if gone, err := o.repeated(ctx, inbox.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
+				return err // the next round releases what stood behind it
+			}
+		}
 		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
 			if err := o.discardInbox(ctx, inbox.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
 				return err
@@ -177,6 +183,18 @@ func (o *operator) discardInbox(ctx context.Context, f inbox.ParkedFilter) error
 	return nil
 }
 
+// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under another
+// number may be new.
+func (o *operator) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
+	if !o.ByWatermark {
+		return false, nil
+	}
+	if err := o.db.QueryRow(ctx, isApplied, Consumer, f.MessageID.String()).Scan(&gone); err != nil || !gone {
+		return false, err
+	}
+	return true, o.discardInbox(ctx, f)
+}
+
 // inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
 func (o *operator) inboxAlone(ctx context.Context) error {
 	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
@@ -192,6 +210,9 @@ func (o *operator) inboxAlone(ctx context.Context) error {
 				return err
 			}
 			continue
+		}
+		if gone, err := o.repeated(ctx, inbox.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
+			return err
 		}
 		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
 		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
@@ -211,6 +232,12 @@ func (o *operator) halted(ctx context.Context) error {
 			if part.HaltedAt == nil {
 				continue
 			}
+			if part.Code == inbox.CodeNewNumbering {
+				if err := o.accept(ctx, part); err != nil {
+					return err
+				}
+				continue
+			}
 			e := history.Entry{Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
 			if err := o.do(e, func() error { return o.in.Resume(ctx, part.Topic, part.Partition, "the soak goes on") }); err != nil {
 				return err
@@ -218,4 +245,14 @@ func (o *operator) halted(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// accept does what the reason of a halt at a new numbering says.
+func (o *operator) accept(ctx context.Context, part inbox.PartitionState) error {
+	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
+	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+	return o.do(e, func() error {
+		_, err := o.in.AcceptNumbering(ctx, epoch, "the soak goes on")
+		return err
+	})
 }

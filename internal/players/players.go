@@ -55,6 +55,7 @@ type Config struct {
 	TooLarge      string        // Producer: the topic that refuses large events
 	Jump          time.Duration // Producer: how far off its clock is when it makes ids; negative: behind
 	Each          bool          // Worker: one event after the other, not a batch at once
+	ByWatermark   bool          // Worker: it goes by numbers and not by ids. Operator: the worker does
 	Trouble       float64       // Worker: the chance of each kind of failure, per event
 }
 

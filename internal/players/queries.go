@@ -1,10 +1,11 @@
 package players
 
-// grants give each role what its work needs of book's tables, and nothing of the others'. {producer} and {worker} are users.
+// grants give each role what its work needs of book's tables, and nothing of the others'. {producer}, {worker} and {operator} are users.
 const grants = `-- players: grants
 grant select, insert, update on history_aggregate to {producer};
 grant insert on history_business to {producer};
 grant insert on history_effect to {worker};
+grant select on history_effect to {operator};
 grant select, insert on history_ledger to {worker};
 `
 
@@ -31,6 +32,10 @@ from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::te
 const ledgerAll = `-- players: ledger
 insert into history_ledger (consumer, business, message_id)
 select $1, l.business, l.id::uuid from unnest($2::text[], $3::text[]) as l (business, id) order by l.business on conflict do nothing`
+
+// isApplied is how an operator looks whether an event had its effect.
+const isApplied = `-- players: is it applied
+select exists (select from history_effect where consumer = $1 and message_id = $2::uuid)`
 
 const serializationFailure = `-- players: a conflict
 do $$ begin raise exception 'drawn by the player' using errcode = 'serialization_failure'; end $$`

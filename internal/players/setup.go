@@ -72,7 +72,7 @@ func Setup(ctx context.Context, conn *pgx.Conn) error {
 				execute format('alter table %s owner to player_owner', t);
 			end loop;
 		end $$`,
-		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker)).Replace(grants))
+		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker), "{operator}", User(Operator)).Replace(grants))
 	for _, sql := range script {
 		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("players: %.60s: %w", strings.TrimSpace(sql), err)

@@ -24,7 +24,12 @@ const SessionTimeout = 6 * time.Second
 
 // work is a member of the group, with the inbox and its releaser.
 func work(ctx context.Context, p *player) error {
+	dedup := inbox.ByID
+	if p.ByWatermark {
+		dedup = inbox.ByWatermark
+	}
 	in, err := inbox.New(p.db, Consumer, inbox.Config{
+		Dedup:  dedup,
 		Window: 14 * 24 * time.Hour, MaintainEvery: -1, ReleaseEvery: 300 * time.Millisecond, MaxAttempts: 4, Backoff: 20 * time.Millisecond,
 		MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second, StatementTimeout: 10 * time.Second, Logger: p.log,
 		Observer: tap.Inbox(p.rec, Consumer),

@@ -31,6 +31,7 @@ type cell struct {
 	url     string // of the database, for the processes
 	dir     string
 	log     string // of the failpoints
+	dedup   string // of the worker, see envDedup
 	started int
 	running map[role]*child.Process
 }
@@ -75,7 +76,7 @@ func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, failpoint.EnvLog+"="+c.log)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, failpoint.EnvLog+"="+c.log)
 	cmd.Env = append(cmd.Env, env...)
 	c.started++
 	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)

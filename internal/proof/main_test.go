@@ -25,8 +25,13 @@ const (
 	envTopic = "PROOF_TOPIC"
 	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
 
+	envDedup = "PROOF_DEDUP" // byWatermark: that of the worker, and the operator looks before letting anything be applied
+
 	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
 )
+
+// byWatermark is the value of envDedup; otherwise the worker goes by ids.
+const byWatermark = "watermark"
 
 // role is what a process does.
 type role string

@@ -23,8 +23,13 @@ const consumerName = "ledger"
 func runWorker(ctx context.Context, s *stage) error {
 	bound, _ := strconv.Atoi(os.Getenv(envBound))
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	dedup := inbox.ByID
+	if os.Getenv(envDedup) == byWatermark {
+		dedup = inbox.ByWatermark
+	}
 	// Hundreds of deaths in the same place are not what CrashAttempts is for.
 	in, err := inbox.New(s.db, consumerName, inbox.Config{
+		Dedup:         dedup,
 		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000, ParkedPerKey: bound, Backoff: 10 * time.Millisecond, Logger: log,
 	})
 	if err != nil {

@@ -181,10 +181,10 @@ func (x *scene) enterAll() {
 	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns = 1 })
 	for i, name := range append(workers, spare) {
 		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
-			c.Trouble, c.Each, c.Conns = 0.0003, i == 2, []int{6, 2, 3}[i]
+			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
-	x.enter(players.Operator, operator, true, nil)
+	x.enter(players.Operator, operator, true, func(c *players.Config) { c.ByWatermark = x.dedup == "watermark" })
 	x.enter(players.Maintainer, maintainer, true, func(c *players.Config) {
 		c.OwnerURL = players.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})

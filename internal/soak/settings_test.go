@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -19,6 +20,7 @@ const (
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
+	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id
 	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
 )
 
@@ -31,6 +33,7 @@ type settings struct {
 	faults   []string // empty: all
 	brokers  int
 	rate     int
+	dedup    string
 }
 
 func readSettings(t *testing.T) settings {
@@ -56,6 +59,9 @@ func readSettings(t *testing.T) settings {
 	}
 	s.brokers = number(t, envBrokers, s.brokers)
 	s.rate = number(t, envRate, s.rate)
+	if s.dedup = cmp.Or(os.Getenv(envDedup), "id"); s.dedup != "id" && s.dedup != "watermark" {
+		t.Fatalf("%s=%s: give id or watermark", envDedup, s.dedup)
+	}
 	return s
 }
 

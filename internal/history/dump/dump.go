@@ -47,7 +47,7 @@ func (s Source) Read(ctx context.Context) (history.Dump, error) {
 		one := history.Consumer{Name: c.Name, Topics: c.Topics}
 		for _, w := range windows {
 			if w.Name == c.Name {
-				one.WindowDays = w.WindowDays
+				one.WindowDays, one.ByNumber = w.WindowDays, w.ByNumber
 			}
 		}
 		d.Consumers = append(d.Consumers, one)
@@ -57,6 +57,7 @@ func (s Source) Read(ctx context.Context) (history.Dump, error) {
 		}
 		d.Offsets = append(d.Offsets, committed...)
 	}
+	d.Imply()
 	for _, topic := range s.Topics {
 		if err := s.readTopic(ctx, topic, &d); err != nil {
 			return d, fmt.Errorf("dump: topic %s: %w", topic, err)
@@ -148,7 +149,7 @@ func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 
 func (r *reader) inbox(ctx context.Context, d *history.Dump) {
 	var c history.Consumer
-	r.read(ctx, sqlConsumers, []any{&c.Name, &c.WindowDays}, func() { d.Consumers = append(d.Consumers, c) })
+	r.read(ctx, sqlConsumers, []any{&c.Name, &c.WindowDays, &c.ByNumber}, func() { d.Consumers = append(d.Consumers, c) })
 	var row history.InboxRow
 	r.read(ctx, sqlInbox, []any{&row.Consumer, &row.ID, &row.Status, &row.Any}, func() { d.Inbox = append(d.Inbox, row) })
 	var p history.InboxParked

@@ -48,7 +48,7 @@ select message_id from {schema}outbox_audit where action in ('edit parked', 'rel
 union select message_id from {schema}inbox_audit where action in ('edit parked', 'release event') and message_id is not null`
 
 	sqlConsumers = `-- dump: consumers
-select consumer_name, window_days from {schema}inbox_consumer`
+select consumer_name, window_days, dedup <> 'id' from {schema}inbox_consumer`
 
 	sqlInbox = `-- dump: inbox
 select consumer_name, message_id, status, false from {schema}inbox_message
@@ -68,10 +68,12 @@ select consumer_name, topic, partition, from_offset, halted_reason from {schema}
 	sqlDroppedBefore = `-- dump: dropped before
 select dropped_before from {schema}inbox_days`
 
-	// One statement, so one snapshot: an event that a release moves from the parked to the decided is in one of them.
+	// A consumer that goes by numbers has its effects to show. One statement, so one snapshot: an event that a release moves from the parked to the decided is in one of them.
 	sqlUndecided = `-- dump: undecided
 select t.id from unnest($2::text[]::uuid[]) as t (id)
 where not exists (select from {schema}inbox_message m where m.consumer_name = $1 and m.message_id = t.id)
 	and not exists (select from {schema}inbox_message_any a where a.consumer_name = $1 and a.message_id = t.id)
-	and not exists (select from {schema}inbox_parked p where p.consumer_name = $1 and p.message_id = t.id)`
+	and not exists (select from {schema}inbox_parked p where p.consumer_name = $1 and p.message_id = t.id)
+	and not (exists (select from {schema}inbox_consumer c where c.consumer_name = $1 and c.dedup <> 'id')
+		and exists (select from history_effect f where f.consumer = $1 and f.message_id = t.id))`
 )

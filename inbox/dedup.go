@@ -1,0 +1,152 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// Dedup is how an inbox tells a repeat from a new event.
+type Dedup int
+
+const (
+	// ByID keeps a row for each event: its id. It knows a repeat whoever sends it, in whatever order, from whatever
+	// partition, and after a restore of the producers' database, for Config.Window. It costs a row and an index entry an
+	// event, and a partition a day.
+	ByID Dedup = iota
+
+	// ByWatermark keeps a row for each partition and numbering: how far the numbers are decided that a relay gave its events
+	// (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only relays write to, with
+	// a partition count that does not change while events are repeated. What it does not know by a number it does not guess:
+	//
+	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it after an
+	//     unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing overtakes it, until
+	//     somebody has looked whether it was applied. One that is replayed is quarantined alone: it comes after newer ones anyway.
+	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is accepted
+	//     ([Operator.AcceptNumbering]): what was published just before may be published again under new numbers, and is then applied
+	//     again, unless a business key stands behind the effect. What comes late under an older incarnation is quarantined.
+	//   - A record without a number is quarantined, and halts a partition that has none with one.
+	//   - Two events that were appended with the same id are two events.
+	//
+	// A restore of the outbox that nobody fenced makes its relay count from the backup on: new events look like repeats, and are
+	// dropped. Run `relay fence`.
+	ByWatermark
+
+	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer writes to who
+	// never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat of the writer has
+	// an offset of its own and is applied again. A topic that was made again begins its offsets again; a record of it is
+	// told by its time, which must be later than all before, and halts its partition until an operator has the offsets forgotten
+	// ([Operator.ForgetOffsets]). One that a relay wrote halts its partition, for relays repeat.
+	//
+	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where they have
+	// none: a row each, and no assumption about offsets that begin again.
+	ByOffset
+)
+
+// String is the name that inbox_consumer keeps.
+func (d Dedup) String() string {
+	switch d {
+	case ByID:
+		return "id"
+	case ByWatermark:
+		return "watermark"
+	case ByOffset:
+		return "offset"
+	}
+	return fmt.Sprintf("dedup(%d)", int(d))
+}
+
+// dedupNamed is the one with that name; -1: there is none.
+func dedupNamed(name string) Dedup {
+	for d := ByID; d <= ByOffset; d++ {
+		if d.String() == name {
+			return d
+		}
+	}
+	return -1
+}
+
+// strategy is what of a transaction depends on Config.Dedup. The engine is the same for all: it plans, records, sets
+// aside, runs what is new and commits, in this order.
+type strategy interface {
+	// ready reads what a plan needs to know of a partition, where it is not known.
+	ready(ctx context.Context, p partitionName, g *guard) *failure
+	// plan says what to record of the events, by what earlier transactions read. giveUp: the one event is to be parked.
+	plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure)
+	// queue adds the statements that record the plan. Whoever records the same waits for whoever was first. read takes
+	// their results.
+	queue(b *pgx.Batch, p *planned)
+	read(res pgx.BatchResults, p *planned) error
+	// holds: by what the transaction itself read, the plan is right.
+	holds(p *planned, s *state) bool
+	// forget is the statement that takes the record of an event back that waits, for it gets one when it runs; empty: it has none.
+	forget(where place) string
+}
+
+func newStrategy(in *Inbox) strategy {
+	if in.cfg.Dedup == ByID {
+		return byID{in}
+	}
+	return newByNumber(in)
+}
+
+// registeredAs refuses to decide by anything but what the consumer is registered with.
+func (in *Inbox) registeredAs(d Dedup) error {
+	if d == in.cfg.Dedup {
+		return nil
+	}
+	how := "give this process the same Config.Dedup, or give it a consumer name of its own, whose group begins where you say and whose effects have a business key"
+	if d == ByID {
+		how = "stop all its workers and run `relay inbox move`, or give this process the same Config.Dedup"
+	}
+	return fmt.Errorf("inbox: consumer %q goes by %s, and this process would go by %s, which knows nothing of what was applied: %s", in.consumer, d, in.cfg.Dedup, how)
+}
+
+// byID records ids, each in the table of its day, or in any.
+type byID struct{ in *Inbox }
+
+func (byID) ready(context.Context, partitionName, *guard) *failure { return nil }
+
+func (d byID) plan(events []event.Event, _ *guard, _ bool) (*planned, *failure) {
+	cfg := &d.in.cfg
+	return d.in.state.Load().plan(events, cfg.windowDays, cfg.DaysAhead, cfg.OnFailure == Halt)
+}
+
+// queue puts inbox_message before any in every transaction: the other way round deadlocks.
+func (d byID) queue(b *pgx.Batch, p *planned) {
+	if days := p.array(inDay); days != "" {
+		b.Queue(d.in.sql.insertDay, d.in.consumer, days)
+		p.queued++
+	}
+	if others := p.array(inAny); others != "" {
+		b.Queue(d.in.sql.insertAny, d.in.consumer, others)
+		p.queued++
+	}
+}
+
+func (byID) read(res pgx.BatchResults, p *planned) error {
+	for range p.queued {
+		rows, err := res.Query()
+		if err != nil {
+			return err
+		}
+		if err := p.mark(rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d byID) holds(p *planned, s *state) bool {
+	return p.holds(s, d.in.cfg.windowDays, d.in.cfg.DaysAhead)
+}
+
+func (d byID) forget(where place) string {
+	if where == inAny {
+		return d.in.sql.forgetAny
+	}
+	return d.in.sql.forgetDay
+}

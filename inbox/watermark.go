@@ -1,0 +1,273 @@
+package inbox
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero one are
+// the offsets of the partition itself.
+type numbering struct {
+	outbox      uuid.UUID
+	incarnation int32
+}
+
+// numberingOf parses a ce_epoch.
+func numberingOf(epoch string) (n numbering, ok bool) {
+	dot := strings.LastIndexByte(epoch, '.')
+	if dot < 0 {
+		return n, false
+	}
+	id, err := uuid.Parse(epoch[:dot])
+	incarnation, ierr := strconv.ParseInt(epoch[dot+1:], 10, 32)
+	return numbering{id, int32(incarnation)}, err == nil && ierr == nil && id != uuid.Nil
+}
+
+func (n numbering) String() string { return fmt.Sprintf("%s.%d", n.outbox, n.incarnation) }
+
+func (n numbering) compare(m numbering) int {
+	return cmp.Or(bytes.Compare(n.outbox[:], m.outbox[:]), cmp.Compare(n.incarnation, m.incarnation))
+}
+
+// mark is how far the events of a numbering are decided in a partition: every one that is in the log, up to the highest number
+// of its lane. For a number is in the log for the first time after all lower ones of its lane, and what follows an event is
+// decided after it.
+type mark struct {
+	numbering
+	version int64           // of its row; 0: there is none yet
+	lanes   map[int16]int64 // the highest number in each
+	latest  int64           // the latest time of a decided event, Unix milliseconds
+}
+
+// marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction that is
+// rolled back leaves them as they were.
+type marks struct {
+	of       []mark
+	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
+	first    map[uuid.UUID]int32 // the earliest one that any partition of the topic had met
+}
+
+// verdict is what the numbers say of an event.
+type verdict uint8
+
+const (
+	verdictNew      verdict = iota
+	verdictRepeat           // decided already
+	verdictMaybe            // it may be, under another number
+	verdictReplayed         // it was published under another number
+	verdictOld              // of a numbering that the partition has left, and above what is decided of that
+	verdictUnknown          // it has no number
+	verdictForeign          // it has none, and nothing else here has one
+	verdictLater            // of a numbering that nobody has accepted
+	verdictRelay            // by offset: a relay wrote it
+	verdictBackward         // by offset: the topic was made again
+)
+
+// judge walks over a transaction's events in log order, moving a copy of the marks.
+type judge struct {
+	marks
+	before *marks
+	moved  []bool // of marks.of: it is the judge's own
+	offset bool   // offsets are the numbers
+	epoch  string // of the last event, and
+	last   int    // where its mark is; -1: it carries no numbering
+}
+
+func newJudge(m *marks, offset bool) *judge {
+	return &judge{marks: marks{slices.Clone(m.of), m.accepted, m.first}, before: m, moved: make([]bool, len(m.of)), offset: offset, last: -1}
+}
+
+// judge decides on the next event. Whatever is said but verdictForeign and those behind it has moved the mark.
+func (j *judge) judge(e *event.Event) verdict {
+	if j.offset {
+		return j.byOffset(e)
+	}
+	hasNumber := e.Position.Seq > 0
+	if hasNumber && e.Position.Epoch != j.epoch {
+		j.epoch, j.last = e.Position.Epoch, -1
+		if n, ok := numberingOf(j.epoch); ok {
+			j.last = j.find(n)
+		}
+	}
+	if !hasNumber || j.last < 0 {
+		if len(j.of) == 0 {
+			return verdictForeign
+		}
+		return verdictUnknown
+	}
+	m := &j.of[j.last]
+	if m.version == 0 && !j.moved[j.last] && j.newer(m.numbering) && j.accepted[m.outbox] < m.incarnation {
+		j.of, j.moved = slices.Delete(j.of, j.last, j.last+1), slices.Delete(j.moved, j.last, j.last+1)
+		j.epoch, j.last = "", -1
+		return verdictLater
+	}
+	passed := e.Position.Seq <= m.lanes[e.Position.Lane]
+	j.move(e.Position.Lane, e.Position.Seq, e)
+	switch {
+	case passed:
+		return verdictRepeat
+	case j.older(m.numbering):
+		return verdictOld
+	case e.Position.Maybe:
+		return verdictMaybe
+	case e.Position.Replayed:
+		return verdictReplayed
+	}
+	return verdictNew
+}
+
+// byOffset compares the event's offset with those that are decided.
+func (j *judge) byOffset(e *event.Event) verdict {
+	if e.Position.Epoch != "" {
+		return verdictRelay
+	}
+	j.last = j.find(numbering{})
+	m := &j.of[j.last]
+	// A number is above zero, an offset may be zero.
+	passed := e.Position.Offset < m.lanes[0]
+	if passed && e.Time.UnixMilli() > m.latest {
+		return verdictBackward
+	}
+	j.move(0, e.Position.Offset+1, e)
+	if passed {
+		return verdictRepeat
+	}
+	return verdictNew
+}
+
+// find returns the place of a numbering's mark, a new one where there is none.
+func (j *judge) find(n numbering) int {
+	i, found := slices.BinarySearchFunc(j.of, n, func(m mark, n numbering) int { return m.compare(n) })
+	if !found {
+		j.of = slices.Insert(j.of, i, mark{numbering: n, lanes: map[int16]int64{}})
+		j.moved = slices.Insert(j.moved, i, false)
+	}
+	return i
+}
+
+// move takes note of an event that this transaction decides. The row is written even if it stays as it is: that no other
+// transaction has moved it is what the decision rests on.
+func (j *judge) move(lane int16, number int64, e *event.Event) {
+	m := &j.of[j.last]
+	if !j.moved[j.last] {
+		j.moved[j.last] = true
+		m.lanes = maps.Clone(m.lanes)
+		m.version++
+	}
+	m.lanes[lane] = max(m.lanes[lane], number)
+	if !e.Time.IsZero() {
+		m.latest = max(m.latest, e.Time.UnixMilli())
+	}
+}
+
+// newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the partition
+// none as late. A partition that was added may get what was applied from another one.
+func (j *judge) newer(n numbering) bool {
+	first, met := j.first[n.outbox]
+	met = met && first < n.incarnation
+	for i := range j.of {
+		if m := &j.of[i]; m.outbox == n.outbox && m.version > 0 {
+			met = true
+			if m.incarnation >= n.incarnation {
+				return false
+			}
+		}
+	}
+	return met
+}
+
+// older: the partition has met a later incarnation of the outbox.
+func (j *judge) older(n numbering) bool {
+	return slices.ContainsFunc(j.of, func(m mark) bool { return m.outbox == n.outbox && m.version > 0 && m.incarnation > n.incarnation })
+}
+
+// place is where a verdict leaves an event that is not new; a verdict that has none halts.
+func (v verdict) place() (where place, ok bool) {
+	switch v {
+	case verdictNew, verdictRepeat, verdictMaybe:
+		return numbered, true
+	case verdictReplayed:
+		return replayed, true
+	case verdictOld:
+		return oldNumbering, true
+	case verdictUnknown:
+		return unnumbered, true
+	}
+	return 0, false
+}
+
+// halt is why a partition cannot go on at an event.
+func (v verdict) halt(e *event.Event) error {
+	switch v {
+	case verdictLater:
+		return Terminal(CodeNewNumbering, fmt.Errorf("its numbering %s is newer than its partition's: the outbox was fenced, restored or failed over, and what was published "+
+			"before may come again under new numbers; compare the last effects with the producers' tables, then run `relay inbox accept --epoch %s`", e.Position.Epoch, e.Position.Epoch))
+	case verdictRelay:
+		return Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a consumer of its topic goes ByID or ByWatermark"))
+	case verdictBackward:
+		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its time is later than that of everything decided: the topic was made again; "+
+			"then run `relay inbox forget-offsets --topic %s`, which has everything applied that the topic holds now", e.Topic))
+	}
+	return Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and nothing else in its partition does: no relay writes this topic; "+
+		"a consumer of it goes ByID, or ByOffset where its one writer never repeats a record"))
+}
+
+var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, under a new number, so a consumer that goes by numbers "+
+	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
+
+// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp: the one
+// event is to be parked.
+func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
+	j := newJudge(m, offset)
+	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}
+	seen := make(map[uuid.UUID]struct{}, len(events))
+	for i := range events {
+		e := &events[i]
+		if e.ID == uuid.Nil {
+			return nil, &failure{kind: refused, index: i, err: errNoID}
+		}
+		v := j.judge(e)
+		where, ok := v.place()
+		if !ok {
+			return nil, &failure{kind: refused, index: i, err: v.halt(e)}
+		}
+		if v == verdictMaybe {
+			if !giveUp {
+				return nil, &failure{kind: unsure, index: i, err: errMaybe}
+			}
+			v = verdictNew
+		}
+		_, twice := seen[e.ID]
+		seen[e.ID] = struct{}{}
+		if twice {
+			where = numbered
+		}
+		if where.undecidable() {
+			if halt {
+				return nil, &failure{kind: refused, index: i, err: Terminal(quarantineCode(where), refusal(where, e, state{}, 0))}
+			}
+			p.refused++
+		}
+		p.ids[i] = planID{id: e.ID, index: int32(i), place: where, isNew: v == verdictNew && !twice}
+		if p.ids[i].isNew {
+			p.inserted++
+		}
+	}
+	p.marks = &j.marks
+	for i, moved := range j.moved {
+		if moved {
+			p.moved = append(p.moved, i)
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,159 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its effects run.
+type byNumber struct {
+	in                                         *Inbox
+	offset                                     bool // offsets are the numbers
+	marksOf, accepted, met, move, first, known string
+}
+
+func newByNumber(in *Inbox) *byNumber {
+	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
+	return &byNumber{
+		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted), met: text(sqlFirstMet), move: text(sqlMoveMark),
+		first: text(sqlFirstMark), known: text(sqlKnownIDs),
+	}
+}
+
+// ready reads the marks of a partition, once for each assignment and whenever they turn out to be old.
+func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failure {
+	if g.getMarks() != nil {
+		return nil
+	}
+	m := &marks{accepted: map[uuid.UUID]int32{}, first: map[uuid.UUID]int32{}}
+	var b pgx.Batch
+	b.Queue(d.accepted, d.in.consumer).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.accepted) })
+	b.Queue(d.met, d.in.consumer, p.topic).Query(func(rows pgx.Rows) error { return readIncarnations(rows, m.first) })
+	b.Queue(d.marksOf, d.in.consumer, p.topic, p.id).Query(func(rows pgx.Rows) (err error) {
+		m.of, err = pgx.CollectRows(rows, readMark)
+		return err
+	})
+	switch err := d.in.db.SendBatch(ctx, &b).Close(); {
+	case pgerr.Is(err, pgerr.UndefinedTable):
+		return &failure{kind: fatal, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+	case err != nil:
+		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
+	}
+	g.setMarks(m)
+	return nil
+}
+
+func readIncarnations(rows pgx.Rows, into map[uuid.UUID]int32) error {
+	var outbox pgtype.UUID
+	var incarnation int32
+	_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation}, func() error { into[outbox.Bytes] = incarnation; return nil })
+	return err
+}
+
+func readMark(row pgx.CollectableRow) (m mark, err error) {
+	var outbox pgtype.UUID
+	var lanes []int16
+	var numbers []int64
+	if err := row.Scan(&outbox, &m.incarnation, &m.version, &lanes, &numbers, &m.latest); err != nil {
+		return m, err
+	}
+	m.outbox, m.lanes = outbox.Bytes, make(map[int16]int64, len(lanes))
+	for i, lane := range lanes {
+		m.lanes[lane] = numbers[i]
+	}
+	return m, nil
+}
+
+// plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older than what
+// was remembered, nobody can tell.
+func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
+	m, cfg, s := g.getMarks(), &d.in.cfg, d.in.state.Load()
+	if m == nil {
+		return nil, &failure{kind: stale, err: errStale} // another goroutine found them to be old
+	}
+	p, f := m.plan(events, d.offset, cfg.OnFailure == Halt, giveUp)
+	if f != nil {
+		return nil, f
+	}
+	// What a person has decided has its id recorded.
+	p.lookup, p.aged = s.ids || giveUp, s.ids
+	if !s.ids {
+		return p, nil
+	}
+	for i := range p.ids {
+		id := &p.ids[i]
+		if !id.isNew || s.place(id.id, cfg.windowDays, cfg.DaysAhead) != tooOld {
+			continue
+		}
+		if cfg.OnFailure == Halt {
+			return nil, &failure{kind: refused, index: i, err: refusal(tooOld, &events[i], *s, cfg.windowDays)}
+		}
+		id.isNew, id.place = false, tooOld
+		p.inserted--
+		p.refused++
+	}
+	return p, nil
+}
+
+// queue replaces the marks, by numbering, so that two transactions that meet in several wait for each other in the first.
+func (d *byNumber) queue(b *pgx.Batch, p *planned) {
+	for _, i := range p.moved {
+		m := &p.marks.of[i]
+		lanes := slices.Sorted(maps.Keys(m.lanes))
+		numbers := make([]int64, len(lanes))
+		for n, lane := range lanes {
+			numbers[n] = m.lanes[lane]
+		}
+		sql := d.move
+		if m.version == 1 {
+			sql = d.first
+		}
+		b.Queue(sql, d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes, numbers, m.latest)
+	}
+	if p.lookup {
+		b.Queue(d.known, d.in.consumer, p.newIDs())
+	}
+}
+
+func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
+	for range p.moved {
+		tag, err := res.Exec()
+		if err != nil {
+			return err
+		}
+		p.lost = p.lost || tag.RowsAffected() == 0
+	}
+	if !p.lookup {
+		return nil
+	}
+	rows, err := res.Query()
+	if err != nil {
+		return err
+	}
+	known := map[uuid.UUID]bool{}
+	var id pgtype.UUID
+	if _, err = pgx.ForEachRow(rows, []any{&id}, func() error { known[id.Bytes] = true; return nil }); err != nil {
+		return err
+	}
+	for i := range p.ids {
+		if p.ids[i].isNew && known[p.ids[i].id] {
+			p.ids[i].isNew = false
+			p.inserted--
+		}
+	}
+	return nil
+}
+
+func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.ids }
+
+func (*byNumber) forget(place) string { return "" }
