@@ -20,6 +20,30 @@ func (e *Event) Record() Record {
 	return r
 }
 
+// Encode returns the record in Kafka's format 2, as [Event.Raw] keeps it: key, value and headers, without time and place.
+func (r *Record) Encode() []byte {
+	n := len(r.Key) + len(r.Value) + 32
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value) + 10
+	}
+	// Attributes, and the distances in time and offset from the first record of a batch: it is the first.
+	b := appendBytes(appendBytes(append(make([]byte, 0, n), 0, 0, 0), r.Key), r.Value)
+	b = binary.AppendVarint(b, int64(len(r.Headers)))
+	for _, h := range r.Headers {
+		b = binary.AppendVarint(b, int64(len(h.Key)))
+		b = appendBytes(append(b, h.Key...), h.Value)
+	}
+	return b
+}
+
+// appendBytes appends a length and as many bytes; the length -1 for nil.
+func appendBytes(b, v []byte) []byte {
+	if v == nil {
+		return binary.AppendVarint(b, -1)
+	}
+	return append(binary.AppendVarint(b, int64(len(v))), v...)
+}
+
 // parseRaw takes key and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
 func parseRaw(b []byte) (key []byte, headers []Header, ok bool) {
 	if len(b) == 0 {
