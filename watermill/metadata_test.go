@@ -200,4 +200,3 @@ func newInboxes(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config, 
 	}
 	return in, w
 }
-
