@@ -29,7 +29,9 @@ type PublisherConfig struct {
 	Timeout time.Duration
 	// Refused says what an error of the publisher means. Only answer RecordRefused or TopicRefused when it is certain that the
 	// message was not written and cannot be, such as sarama.ErrMessageSizeTooLarge: the event is parked then, and its key with
-	// it. Default: no error is a refusal, and a message that fails is sent again for ever.
+	// it. A message that is refused so is sent once more, with nothing beside it, before it counts: publishers that gather what
+	// is on its way at the same time refuse the innocent with the guilty. Default: no error is a refusal, and a message that
+	// fails is sent again for ever.
 	Refused func(topic string, err error) Refusal
 	// Propagator takes the trace out of an event's headers for its message's context; it must be the Appender's. Nil: W3C trace
 	// context, without baggage.
@@ -62,7 +64,10 @@ type Publisher struct {
 	cfg PublisherConfig
 
 	mu   sync.Mutex
-	busy map[lane]bool // a message is on its way that nobody waits for any more
+	busy map[lane]bool // a message is on its way
+
+	// beside is held by every message that may have others beside it, and locked by one that must not.
+	beside sync.RWMutex
 }
 
 var _ relay.Publisher = (*Publisher)(nil)
@@ -128,6 +133,13 @@ func (p *Publisher) take(l lane) bool {
 	}
 	p.busy[l] = true
 	return true
+}
+
+// quiet reports whether no message is on its way, not even one that nobody waits for any more.
+func (p *Publisher) quiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.busy) == 0
 }
 
 func (p *Publisher) free(l lane) {

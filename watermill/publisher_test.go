@@ -213,6 +213,40 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestAnInnocentIsNotRefused: a publisher that gathers what is on its way refuses all of it for the sake of one message. That one
+// is refused, for it is refused alone as well.
+func TestAnInnocentIsNotRefused(t *testing.T) {
+	t.Parallel()
+	tooLarge := errors.New("too large")
+	var mu sync.Mutex
+	var flying int
+	together := make(chan struct{})
+	b := &broker{do: func(m *message.Message) error {
+		mu.Lock()
+		flying++
+		beside := flying > 1
+		if flying == 3 {
+			close(together)
+		}
+		mu.Unlock()
+		defer func() { mu.Lock(); flying--; mu.Unlock() }()
+		<-together
+		if beside || string(m.Payload) == "1/0" {
+			return tooLarge
+		}
+		return nil
+	}}
+	p := newPublisher(t, b, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+		if errors.Is(err, tooLarge) {
+			return watermill.RecordRefused
+		}
+		return watermill.NotRefused
+	}})
+	if v := verdicts(p.Publish(t.Context(), claim(3, 1))); !rejected("record")(v[1]) || v.count(acked) != 2 {
+		t.Error(v)
+	}
+}
+
 // TestAPublisherThatDoesNotAnswer costs its time-out once. Its outcome is unknown, and its lane sends nothing until it answers.
 func TestAPublisherThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()

@@ -47,15 +47,36 @@ func (c *call) send(ctx context.Context, l lane, indexes []int) {
 		case c.isRefused(l.topic):
 			stop(n, errRefused)
 			return
-		case !c.take(l):
-			stop(n, errBusy)
-			return
 		}
-		if c.verdicts[i] = c.verdict(l, c.publish(l, fromEvent(&c.events[i]))); c.verdicts[i] != nil {
+		if c.verdicts[i] = c.one(l, &c.events[i]); c.verdicts[i] != nil {
 			stop(n+1, errBehind)
 			return
 		}
 	}
+}
+
+// one publishes one event. One that is refused is published again, alone, and that verdict counts.
+func (c *call) one(l lane, e *event.Event) error {
+	c.beside.RLock()
+	verdict := c.attempt(l, e)
+	c.beside.RUnlock()
+	var refused *rejection
+	if !errors.As(verdict, &refused) || refused.scope != scopeRecord {
+		return verdict
+	}
+	c.beside.Lock()
+	defer c.beside.Unlock()
+	if !c.quiet() {
+		return fmt.Errorf("watermill: refused, perhaps for one that was on its way beside it: %w", refused.err)
+	}
+	return c.attempt(l, e)
+}
+
+func (c *call) attempt(l lane, e *event.Event) error {
+	if !c.take(l) {
+		return notSentError{errBusy}
+	}
+	return c.verdict(l, c.publish(l, fromEvent(e)))
 }
 
 // publish sends one message and waits for the answer, for as long as Timeout says. The lane is free when it has come.
@@ -101,12 +122,12 @@ func (c *call) verdict(l lane, err error) error {
 	}
 	switch c.cfg.Refused(l.topic, err) {
 	case RecordRefused:
-		return &rejection{err, "record"}
+		return &rejection{err, scopeRecord}
 	case TopicRefused:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.refused[l.topic] = true
-		return &rejection{err, "topic"}
+		return &rejection{err, scopeTopic}
 	}
 	return err
 }
@@ -126,6 +147,12 @@ func (notSentError) NotSent() bool { return true }
 func (e notSentError) Error() string { return "watermill: not sent: " + e.why.Error() }
 
 func (e notSentError) Unwrap() error { return e.why }
+
+// The scopes of a refusal.
+const (
+	scopeRecord = "record"
+	scopeTopic  = "topic"
+)
 
 // rejection is a certain refusal, see relay.Publisher.
 type rejection struct {
