@@ -66,4 +66,3 @@ func TestPubSubSuite(t *testing.T) {
 		})
 	}
 }
-
