@@ -8,8 +8,8 @@ import "encoding/binary"
 func (e *Event) Record() Record {
 	r := Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time, Value: e.Payload}
 	if e.Raw != nil {
-		if key, headers, ok := parseRaw(e.Raw); ok {
-			r.Key, r.Headers = key, headers
+		if key, value, headers, ok := parseRaw(e.Raw); ok {
+			r.Key, r.Value, r.Headers = key, value, headers
 			return r
 		}
 	}
@@ -44,26 +44,26 @@ func appendBytes(b, v []byte) []byte {
 	return append(binary.AppendVarint(b, int64(len(v))), v...)
 }
 
-// parseRaw takes key and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
-func parseRaw(b []byte) (key []byte, headers []Header, ok bool) {
+// parseRaw takes key, value and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
+func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	if len(b) == 0 {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
 	r := rawReader{b: b[1:]}
 	r.varint()
 	r.varint()
 	key = r.bytes()
-	r.bytes()
+	value = r.bytes()
 	n := r.varint()
 	// The smallest header has two lengths.
 	if n < 0 || n > int64(len(r.b)/2) {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
 	headers = make([]Header, 0, n)
 	for range n {
 		headers = append(headers, Header{Key: string(r.bytes()), Value: r.bytes()})
 	}
-	return key, headers, !r.bad
+	return key, value, headers, !r.bad
 }
 
 // rawReader takes values off a record; once one does not fit, bad is set.

@@ -40,12 +40,13 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 		r.Headers = append(r.Headers, event.Header{Key: MetadataUUID, Value: []byte(m.UUID)})
 	}
 	e := event.Decode(&r, i.cfg.ID)
-	switch {
-	case m.Metadata.Get(i.cfg.ID) != "" || m.Metadata.Get(event.HeaderID) != "":
-	case m.UUID != "":
-		e.ID = event.ForeignID(first(e.Source, topic), m.UUID)
-	case !known:
-		return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log that InboxConfig.Origin tells: nobody could know it again")
+	if e.ID == event.RecordID(topic, r.Partition, r.Offset, r.Time) { // it has none of its own
+		switch {
+		case m.UUID != "":
+			e.ID = event.ForeignID(first(e.Source, topic), m.UUID)
+		case !known:
+			return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log that InboxConfig.Origin tells: nobody could know it again")
+		}
 	}
 	e.Raw = r.Encode()
 	return e, nil
