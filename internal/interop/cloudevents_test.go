@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,15 +191,57 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	}
 }
 
-// TestOurRecordsInKcat: kcat (once kafkacat) prints key, headers and payload.
-func TestOurRecordsInKcat(t *testing.T) {
+// findKcat skips a test where there is none: Debian has it in the package kcat.
+func findKcat(t *testing.T) string {
+	t.Helper()
 	kafkatest.RequireReal(t)
-	kcat, err := exec.LookPath("kcat")
-	if err != nil {
-		if kcat, err = exec.LookPath("kafkacat"); err != nil {
-			t.Skip("kcat is not installed")
+	for _, name := range []string{"kcat", "kafkacat"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
 		}
 	}
+	t.Skip("kcat is not installed")
+	return ""
+}
+
+// TestKcatsRecords: what a librdkafka producer writes without an id is applied once, known by its place, though it is read again.
+func TestKcatsRecords(t *testing.T) {
+	t.Parallel()
+	kcat := findKcat(t)
+	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
+	cmd := exec.CommandContext(t.Context(), kcat, "-P", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-K", ":", "-H", "own=x", "-Z")
+	cmd.Stdin = strings.NewReader("a:1\na:1\nb:\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	db.Exec(t, "create table effect (what text)")
+	in, err := inbox.New(db.Pool, "plain", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group := range 2 {
+		var decided atomic.Int32
+		h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", fmt.Sprintf("%s=%s %v %s", e.Key, e.Payload, e.Payload == nil, e.Headers["own"]))
+			return err
+		})
+		c, err := consumer.New(counted{h, &decided}, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: fmt.Sprint(topic, group), Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := until(t, c.Run)
+		await(t, "three records", func() bool { return decided.Load() == 3 })
+		stop()
+	}
+	if got := pgtest.One[string](t, db, "select string_agg(what, ', ' order by what) from effect"); got != "a=1 false x, a=1 false x, b= true x" {
+		t.Errorf("effects %q", got)
+	}
+}
+
+// TestOurRecordsInKcat: kcat (once kafkacat) prints key, headers and payload.
+func TestOurRecordsInKcat(t *testing.T) {
+	t.Parallel()
+	kcat := findKcat(t)
 	topic := kafkatest.Topic(t, 1)
 	events := written(t, topic)
 	out, err := exec.CommandContext(t.Context(), kcat, "-C", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k|%S|%h|%s;").CombinedOutput()
