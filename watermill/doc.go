@@ -23,7 +23,7 @@
 //	Headers      all other metadata, and the message's UUID as "_watermill_message_uuid" ([MetadataUUID])
 //
 // The last is the header in which watermill-kafka keeps the UUID: its subscribers read what our relay wrote to Kafka as if its
-// own publisher had. Other metadata beginning with "ce_" is refused, for the relay writes these headers itself. A UUIDv7
+// own publisher had. Other metadata beginning with "ce_" or "effectonce_" is refused, for the relay writes these headers itself. A UUIDv7
 // (event.NewID().String()) is the best UUID for a message: inboxes drop its day as a whole, while all others are removed row by row.
 //
 // # Traces

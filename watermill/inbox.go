@@ -25,7 +25,8 @@ type InboxConfig struct {
 	// error of it refuses the message. Default: [PartitionKey].
 	Key func(topic string, m *message.Message) (string, error)
 	// Origin says where the subscriber found a message; false: it does not know. With it a message that kills its process is
-	// parked in the end (inbox.Config.CrashAttempts), and what is parked names its place. Default: not known. See the example of [Origin].
+	// parked in the end (inbox.Config.CrashAttempts), and what is parked names its place. Default: not known. For watermill-kafka
+	// the repository's examples/watermill has the function.
 	Origin func(m *message.Message) (Origin, bool)
 }
 
@@ -51,7 +52,7 @@ type Origin struct {
 //
 // A handler that fails is run again by the inbox, which then parks the message. Middlewares around it that take an error for
 // the end of a message (Watermill's PoisonQueue, IgnoreErrors) acknowledge what was not decided, and Retry within it runs a
-// handler again in a transaction that has failed: leave them out. Add this middleware last, so that it is next to the handler.
+// handler again in a transaction that has failed, or that still has what the first attempt wrote: leave them out. Add this middleware last, so that it is next to the handler.
 type Inbox struct {
 	in  *inbox.Inbox
 	cfg InboxConfig

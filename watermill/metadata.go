@@ -2,6 +2,7 @@ package watermill
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,6 +22,8 @@ const (
 	metadataName = "name"
 	// metadataDue is when a message of Watermill's package delay may be delivered.
 	metadataDue = "_watermill_delayed_until"
+	// ownPrefix begins the headers that the relay puts among an event's own.
+	ownPrefix = "effectonce_"
 )
 
 // PartitionKey returns the metadata [MetadataKey]. It is the Key function by default, and what NewWithPartitioningMarshaler of
@@ -73,9 +76,9 @@ func setMetadata(e *event.Event, name, value string) (err error) {
 		}
 		e.Headers[name] = value
 	default:
-		if event.ReservedHeader(name) {
-			return fmt.Errorf("the metadata %.64q is reserved: the relay writes the headers that begin with ce_ itself; remove it, "+
-				"above all from a message that was received and is published again", name)
+		if event.ReservedHeader(name) || strings.HasPrefix(name, ownPrefix) {
+			return fmt.Errorf("the metadata %.64q is reserved: the relay writes the headers that begin with ce_ and %s itself; remove it, "+
+				"above all from a message that was received and is published again", name, ownPrefix)
 		}
 		e.Headers[name] = value
 	}

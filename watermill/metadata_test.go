@@ -53,7 +53,11 @@ func drawMessage(t *rapid.T) *message.Message {
 // parked messages is the message that was published. The relay's own headers come on top.
 func TestMetadataCrossesWithoutLoss(t *testing.T) {
 	t.Parallel()
-	in := newInbox(t, pgtest.New(t, migrations.Inbox), inbox.Config{}, watermill.InboxConfig{})
+	db := pgtest.New(t, migrations.Inbox)
+	in := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
+		return watermill.Origin{Partition: 5, Offset: 6}, true
+	}})
+	nowhere := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{})
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMessage(t)
 		e, err := watermill.ToEvent("t", want, watermill.OutboxConfig{})
@@ -71,8 +75,12 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.ID != e.ID || got.Key != e.Key || got.Type != e.Type || got.Tenant != e.Tenant || got.ContentType != e.ContentType || !got.Time.Equal(e.Time) && !e.Time.IsZero() ||
-			got.Position.Seq != 7 || got.Position.Epoch != "x.1" || got.Position.Lane != 3 {
+			got.Position != (event.Position{Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6}) {
 			t.Fatalf("consumed %+v, was %+v", got, e)
+		}
+		// The numbers count within a partition, which is not known here.
+		if got, err := watermill.Consumed(nowhere, "t", sent); err != nil || got.ID != e.ID || got.Position.Epoch != "" || got.Position.Seq != 0 || got.Position.Lane != -1 {
+			t.Fatalf("consumed %+v, %v", got, err)
 		}
 		same(t, "released", watermill.Released(got), want)
 
@@ -145,6 +153,7 @@ func TestRefusedMetadata(t *testing.T) {
 		"ce_id":                    {"ce_id": "secret"},
 		"ce_laneseq":               {"ce_laneseq": "secret"},
 		"ce_mine":                  {"ce_mine": "secret"},
+		"effectonce_replay":        {"effectonce_replay": "secret"},
 		"ce_time":                  {"ce_time": "secret"},
 		"_watermill_delayed_until": {"_watermill_delayed_until": "secret"},
 		watermill.MetadataUUID:     {watermill.MetadataUUID: "secret"},

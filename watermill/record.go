@@ -48,6 +48,10 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 			return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log that InboxConfig.Origin tells: nobody could know it again")
 		}
 	}
+	if !known {
+		// The relay's numbers count within a partition: without that they tell nothing.
+		e.Position = event.Position{Lane: -1, Partition: unknownPartition, Offset: r.Offset}
+	}
 	e.Raw = r.Encode()
 	return e, nil
 }
