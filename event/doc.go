@@ -2,7 +2,8 @@
 //
 // An [Event] is appended by package outbox, published by package relay and handled by package inbox. On the wire it is
 // a Kafka record in the binary mode of the CloudEvents Kafka protocol binding 1.0: the payload is the record's value,
-// the key is the record's key, and everything else is a header (see [AppendHeaders] and [Decode]).
+// the key is the record's key, and everything else is a header (see [AppendHeaders] and [Decode]). Others may write the
+// structured mode, too, or no CloudEvents at all.
 //
 // Identity is what makes an effect happen once. Four ways to choose an event's id, cheapest first:
 //

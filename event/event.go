@@ -36,8 +36,8 @@ type Event struct {
 	NotBefore time.Time
 	// Position is where the event stands in its lane and in the log. The relay and the consumer set it; Append ignores it.
 	Position Position
-	// Raw is the Kafka record as the consumer read it, which [Event.Record] takes apart. It shares memory with Payload. Nil for
-	// an event that was not read from Kafka; nobody else sets it.
+	// Raw is the Kafka record as the consumer read it, which [Event.Record] takes apart. It may share memory with Payload. Nil
+	// for an event that was not read from anywhere. Packages consumer, inbox and watermill set it, and nobody else.
 	Raw []byte
 }
 

@@ -150,6 +150,10 @@ type Record struct {
 // id that is no UUID becomes [ForeignID] of (ce_source, or else the topic), no id at all becomes [RecordID]. Of a header
 // that occurs twice the last one counts, as Kafka's own lastHeader does. Key and header values that are not UTF-8 are
 // kept byte for byte in their strings, but cannot be stored as text; [Storable] tells.
+//
+// A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as if it had
+// come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the header ce_x. One
+// that does not parse is an event like any other.
 func Decode(r *Record, idHeader string) Event {
 	if idHeader == "" {
 		idHeader = HeaderID
@@ -178,6 +182,11 @@ func Decode(r *Record, idHeader string) Event {
 	}
 	if id == "" {
 		id = ceID
+	}
+	if isStructured(e.ContentType) {
+		if its, ok := e.decodeStructured(r.Value); ok && id == "" {
+			id = its
+		}
 	}
 	switch {
 	case id == "":

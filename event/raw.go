@@ -8,8 +8,8 @@ import "encoding/binary"
 func (e *Event) Record() Record {
 	r := Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time, Value: e.Payload}
 	if e.Raw != nil {
-		if key, headers, ok := parseRaw(e.Raw); ok {
-			r.Key, r.Headers = key, headers
+		if key, value, headers, ok := parseRaw(e.Raw); ok {
+			r.Key, r.Value, r.Headers = key, value, headers
 			return r
 		}
 	}
@@ -20,26 +20,50 @@ func (e *Event) Record() Record {
 	return r
 }
 
-// parseRaw takes key and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
-func parseRaw(b []byte) (key []byte, headers []Header, ok bool) {
+// Encode returns the record in Kafka's format 2, as [Event.Raw] keeps it: key, value and headers, without time and place.
+func (r *Record) Encode() []byte {
+	n := len(r.Key) + len(r.Value) + 32
+	for _, h := range r.Headers {
+		n += len(h.Key) + len(h.Value) + 10
+	}
+	// Attributes, and the distances in time and offset from the first record of a batch: it is the first.
+	b := appendBytes(appendBytes(append(make([]byte, 0, n), 0, 0, 0), r.Key), r.Value)
+	b = binary.AppendVarint(b, int64(len(r.Headers)))
+	for _, h := range r.Headers {
+		b = binary.AppendVarint(b, int64(len(h.Key)))
+		b = appendBytes(append(b, h.Key...), h.Value)
+	}
+	return b
+}
+
+// appendBytes appends a length and as many bytes; the length -1 for nil.
+func appendBytes(b, v []byte) []byte {
+	if v == nil {
+		return binary.AppendVarint(b, -1)
+	}
+	return append(binary.AppendVarint(b, int64(len(v))), v...)
+}
+
+// parseRaw takes key, value and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
+func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	if len(b) == 0 {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
 	r := rawReader{b: b[1:]}
 	r.varint()
 	r.varint()
 	key = r.bytes()
-	r.bytes()
+	value = r.bytes()
 	n := r.varint()
 	// The smallest header has two lengths.
 	if n < 0 || n > int64(len(r.b)/2) {
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
 	headers = make([]Header, 0, n)
 	for range n {
 		headers = append(headers, Header{Key: string(r.bytes()), Value: r.bytes()})
 	}
-	return key, headers, !r.bad
+	return key, value, headers, !r.bad
 }
 
 // rawReader takes values off a record; once one does not fit, bad is set.

@@ -42,6 +42,10 @@ func TestRecordIsTheOneThatWasRead(t *testing.T) {
 		if got := e.Record(); !reflect.DeepEqual(got, r) {
 			t.Errorf("got  %+v\nwant %+v", got, r)
 		}
+		e.Raw = r.Encode()
+		if got := e.Record(); !reflect.DeepEqual(got, r) {
+			t.Errorf("encoded: got  %+v\nwant %+v", got, r)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func (r *record) event() (event.Event, error) {
 		Topic: r.topic, Partition: r.partition, Offset: r.offset, Time: time.UnixMilli(r.millis), Key: r.key, Value: r.value, Headers: headers,
 	}
 	e := event.Decode(&rec, "")
-	e.ID = id
+	e.ID, e.Raw = id, rec.Encode()
 	return e, nil
 }
 

@@ -1,0 +1,103 @@
+package event
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+)
+
+// contentTypeStructured is the content type of a record whose value is a whole CloudEvent, as the structured mode of the Kafka
+// protocol binding has it. Other formats than JSON are left as they are.
+const contentTypeStructured = "application/cloudevents+json"
+
+// isStructured reports whether a content type says so; parameters such as a charset may follow.
+func isStructured(contentType string) bool {
+	if len(contentType) < len(contentTypeStructured) || !strings.EqualFold(contentType[:len(contentTypeStructured)], contentTypeStructured) {
+		return false
+	}
+	rest := strings.TrimLeft(contentType[len(contentTypeStructured):], " \t")
+	return rest == "" || rest[0] == ';'
+}
+
+// decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode would have
+// become, and data the payload. It returns the id. False: it is none, and e is as it was.
+func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(value, &members) != nil {
+		return "", false
+	}
+	attributes := map[string]string{}
+	for name, raw := range members {
+		if name == "data" || name == "data_base64" {
+			continue
+		}
+		if text, ok := attribute(raw); ok {
+			attributes[name] = text
+		}
+	}
+	if attributes["specversion"] != "1.0" || attributes["id"] == "" || attributes["source"] == "" || attributes["type"] == "" {
+		return "", false
+	}
+	payload, ok := structuredData(members, attributes["datacontenttype"])
+	if !ok {
+		return "", false
+	}
+	e.Payload, e.ContentType = payload, attributes["datacontenttype"]
+	if e.ContentType == "" && members["data"] != nil {
+		e.ContentType = ContentTypeJSON // what the format says of data that says nothing
+	}
+	id = attributes["id"]
+	delete(attributes, "id")
+	delete(attributes, "datacontenttype")
+	for name, text := range attributes {
+		if name = "ce_" + name; !e.decodeAttribute(name, text) {
+			if e.Headers == nil {
+				e.Headers = map[string]string{}
+			}
+			e.Headers[name] = text
+		}
+	}
+	return id, true
+}
+
+// attribute is a string, number or boolean as the binary mode writes it; false for null and for what cannot be one.
+func attribute(raw json.RawMessage) (string, bool) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil && !bytes.Equal(raw, []byte("null")) {
+		return text, true
+	}
+	switch c := raw[0]; {
+	case c == 't', c == 'f', c == '-', '0' <= c && c <= '9':
+		return string(raw), true
+	}
+	return "", false
+}
+
+// structuredData is the payload: the bytes of data_base64, a text where the content type is not JSON's, else data as it stands.
+func structuredData(members map[string]json.RawMessage, contentType string) (payload []byte, ok bool) {
+	if raw, has := members["data_base64"]; has {
+		var text string
+		if json.Unmarshal(raw, &text) != nil {
+			return nil, false
+		}
+		payload, err := base64.StdEncoding.DecodeString(text)
+		return payload, err == nil
+	}
+	raw, has := members["data"]
+	if !has || bytes.Equal(raw, []byte("null")) {
+		return nil, true
+	}
+	var text string
+	if !isJSON(contentType) && json.Unmarshal(raw, &text) == nil {
+		return []byte(text), true
+	}
+	return raw, true
+}
+
+// isJSON reports whether a content type is JSON or built on it. None at all means JSON.
+func isJSON(contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.ToLower(strings.TrimSpace(media))
+	return media == "" || strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
+}
