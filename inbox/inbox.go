@@ -93,6 +93,9 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 // Consumer is the name given to New.
 func (in *Inbox) Consumer() string { return in.consumer }
 
+// Dedup is how it tells a repeat from a new event.
+func (in *Inbox) Dedup() Dedup { return in.cfg.Dedup }
+
 // Each returns a handler that runs do for one event after the other, in batches of one transaction.
 func (in *Inbox) Each(do Effect) Handler { return in.handler(eachRunner(in.traced(do, true))) }
 

@@ -536,6 +536,19 @@ func TestAFreshAssignmentIsCounted(t *testing.T) {
 	}
 }
 
+// TestP9_8_NumbersNeedAPlace: an inbox that goes by numbers takes no message whose partition and offset nobody knows.
+func TestP9_8_NumbersNeedAPlace(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	for _, dedup := range []inbox.Dedup{inbox.ByWatermark, inbox.ByOffset} {
+		name := fmt.Sprint("numbers", dedup)
+		_, w := newInboxes(t, db, name, inbox.Config{Dedup: dedup}, watermill.InboxConfig{})
+		if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil || !strings.Contains(err.Error(), "Origin") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestIDs: which id a message is known by.
 func TestIDs(t *testing.T) {
 	t.Parallel()

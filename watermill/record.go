@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
 )
 
 // event makes of a message what a consumer would make of its record: metadata are the headers. It keeps the record, so that a
@@ -17,6 +18,9 @@ import (
 func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 	at, known := i.cfg.Origin(m)
 	r := event.Record{Topic: topic, Partition: at.Partition, Offset: at.Offset, Time: at.Time, Key: at.Key, Value: m.Payload}
+	if !known && i.in.Dedup() != inbox.ByID {
+		return event.Event{}, errors.New("InboxConfig.Origin does not tell its place in Kafka, and the inbox knows messages by their numbers there: set it, or inbox.Config.Dedup to ByID")
+	}
 	if !known {
 		r = event.Record{Topic: topic, Partition: unknownPartition, Offset: i.arrival(), Value: m.Payload}
 	}
