@@ -22,6 +22,7 @@ type laneState struct {
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
+	source  laneSource
 	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	due     bool // may have scheduled events whose time has come
@@ -66,8 +67,9 @@ type grant struct {
 type laneTable struct {
 	mu    sync.Mutex
 	owned map[int16]*laneState
-	reads int    // how often the journal had to be read again, for every lane
-	ids   string // the numbering of event ids that the floors are in; "": there are none
+	begin laneSource // of lanes that are taken
+	reads int        // how often the journal had to be read again, for every lane
+	ids   string     // the numbering of event ids that the floors are in; "": there are none
 	// decided: every id up to it is decided, in that numbering. See floorFinder.
 	decided int64
 	falls   int // how often floors were put back to zero
@@ -92,7 +94,7 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	for lane, fence := range now {
 		l := t.owned[lane]
 		if l == nil {
-			l = &laneState{fence: fence, fresh: true, ready: true, due: true}
+			l = &laneState{fence: fence, source: t.begin, fresh: true, ready: true, due: true}
 			t.owned[lane] = l
 			taken = append(taken, lane)
 		}
@@ -132,7 +134,7 @@ func (t *laneTable) pick(pump, n int, now time.Time) []grant {
 	var out []grant
 	for lane := int16(pump); lane < Lanes; lane += int16(n) {
 		l := t.owned[lane]
-		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
+		if l == nil || l.source != polled || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
 		l.busy, l.woken = true, false
@@ -325,4 +327,6 @@ func (t *laneTable) releasing(lanes []int16) {
 }
 
 // quiet: nobody works on the lane, and it is not known to have events.
-func (l *laneState) quiet() bool { return !l.ready && !l.busy && !l.doubt && !l.leaving }
+func (l *laneState) quiet() bool {
+	return l.source == polled && !l.ready && !l.busy && !l.doubt && !l.leaving
+}
