@@ -10,6 +10,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
+// mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
+const mostSkipped = 10_000
+
 // tick looks after the lanes that the pumps have: it gives them those that have no source yet, and takes those that are empty.
 func (f *follower) tick(work context.Context) error {
 	if err := f.owned(); err != nil {
@@ -21,8 +24,16 @@ func (f *follower) tick(work context.Context) error {
 	if err := f.released(work); err != nil {
 		return err
 	}
-	if f.count() == Lanes || time.Now().Before(f.again) {
+	if time.Now().Before(f.again) {
 		return nil
+	}
+	if f.count() == Lanes {
+		return nil
+	}
+	if len(f.skipped) > mostSkipped { // of lanes that others have
+		if _, err := f.decided(work); err != nil {
+			return err
+		}
 	}
 	before := f.count()
 	if err := f.handOver(work); err != nil {
