@@ -145,10 +145,14 @@ from gone order by seq`
 select extract(epoch from min(d.due) - clock_timestamp())::float8 from generate_series(0, 31) l (lane) cross join lateral (
 	select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d`
 
+	// In the WAL, for the relay that reads it: somebody has changed something that it looks at with SQL.
+	sqlAnnounce = `-- relay: announce
+select pg_logical_emit_message(true, 'effectonce', '')`
+
 	sqlStatusWAL = `-- relay: status wal
-select w.slot, (w.confirmed - '0/0')::bigint, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
+select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
 	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
-	s.safe_wal_size, coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
+	s.safe_wal_size, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
 left join pg_replication_slots s on s.slot_name = w.slot
 left join {schema}relay_member b on b.owner = w.owner`
