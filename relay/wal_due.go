@@ -51,7 +51,7 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 		return others, nil
 	}
 	most, moved := max(r.cfg.ClaimEvents/len(grants), 1), map[int16]int64{}
-	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err = s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		r.queueDue(b, grants, most, moved)
 	}))

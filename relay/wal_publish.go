@@ -119,7 +119,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		statement = r.q.wal.abandon
 	}
 	epoch := f.epoch
-	err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
 		})

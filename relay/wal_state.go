@@ -94,7 +94,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	} else {
 		r.log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.name, "why", why)
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.wal.lockLanes)
 		b.Queue(r.q.wal.abandonAll).Query(r.readRaised)
 	}))
@@ -103,7 +103,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	}
 	r.setWAL(walUnavailable)
 	mine := false
-	err = s.send(ctx, begin(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err = s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.wal.alone).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
@@ -158,7 +158,7 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		b.Queue(r.q.wal.abandon, set.lanes, set.fences, r.owner).Query(r.readRaised)
 	}))
