@@ -23,6 +23,7 @@ type laneState struct {
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
 	source  laneSource
+	wanted  bool // the follower is to have it: pumps leave it alone
 	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	due     bool // may have scheduled events whose time has come
@@ -129,12 +130,17 @@ func (t *laneTable) reread(lanes []int16) {
 
 // pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
 func (t *laneTable) pick(pump, n int, now time.Time) []grant {
+	return t.pickFor(pump, n, now, func(l *laneState) bool { return l.ready && !l.wanted })
+}
+
+// pickFor takes those lanes of one of n pumps that it may have.
+func (t *laneTable) pickFor(pump, n int, now time.Time, may func(l *laneState) bool) []grant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []grant
 	for lane := int16(pump); lane < Lanes; lane += int16(n) {
 		l := t.owned[lane]
-		if l == nil || l.source != polled || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
+		if l == nil || l.source != polled || !may(l) || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
 		l.busy, l.woken = true, false

@@ -64,13 +64,14 @@ select pg_logical_emit_message(false, 'effectonce', '')`
 select pg_logical_emit_message(true, 'effectonce barrier', '')`
 
 	sqlStreamed = `-- relay: streamed
-select s.lane, s.snapshot::text, (s.until - '0/0')::bigint from {schema}outbox_streamed s`
+select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done from {schema}outbox_streamed s`
 
 	sqlSnapshot = `-- relay: snapshot
 select pg_current_snapshot()::text`
 
-	// One snapshot shows that nothing of a lane is left, and is kept: what it shows was published from the table, and what it
-	// does not show comes from the WAL. A transaction that it shows has written its commit before the until.
+	// One snapshot of the lanes that can be handed over: what it shows is, or will be, published from the table, and what it does
+	// not show comes from the WAL. A transaction that it shows has written its commit before the until. Lanes with more than a few
+	// events left are not there.
 	sqlHandOver = `-- relay: hand over
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -81,15 +82,24 @@ with ids as materialized (
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 )
-insert into {schema}outbox_streamed (lane, snapshot, until)
-select m.lane, pg_current_snapshot(), pg_current_wal_insert_lsn() from mine m
-where not exists (select from (select from {schema}outbox_event e where e.lane = m.lane and e.id > m.floor order by e.id limit 1) one)
-	and not exists (select from {schema}outbox_claim c where c.lane = m.lane)
+select m.lane, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, array(
+	select e.id from {schema}outbox_event e where e.lane = m.lane and e.id > m.floor order by e.id limit $6 + 1)
+from mine m
+where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
 	and not exists (select from {schema}outbox_held h where h.lane = m.lane)
 	and not exists (select from {schema}outbox_parked_key k where k.lane = m.lane)
-	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)
+	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)`
+
+	sqlStream = `-- relay: stream
+insert into {schema}outbox_streamed (lane, snapshot, until, done)
+select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
+from unnest($1::smallint[], $2::bigint[], $4::text[], $5::bigint[]) f (lane, fence, snapshot, until)
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
+	and not exists (select from {schema}outbox_held h where h.lane = l.lane)
+	and not exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
 on conflict (lane) do nothing
-returning lane, snapshot::text, (until - '0/0')::bigint`
+returning lane`
 
 	sqlUnstream = `-- relay: unstream
 delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
@@ -160,7 +170,7 @@ left join {schema}relay_member b on b.owner = w.owner`
 
 // walQueries are the statements of the WAL source with their schema.
 type walQueries struct {
-	state, hashes, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, unstream, abandon, abandonAll,
+	state, hashes, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
 	gone, archived, nextDue, lockLanes, newIncarnation, status string
 }
 
@@ -169,7 +179,7 @@ func newWALQueries(prefix string) walQueries {
 	return walQueries{
 		state: q(sqlWALState), hashes: q(sqlWALHashes), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
 		own: q(sqlWALOwn), confirm: q(sqlWALConfirm), end: q(sqlWALEnd), beat: q(sqlWALBeat), barrier: q(sqlWALBarrier),
-		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
+		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
 		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),
 		newIncarnation: q(sqlNewIncarnation), status: q(sqlStatusWAL),
 	}

@@ -45,15 +45,31 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source) (db *pgtest
 	}
 }
 
-// BenchmarkWALDrain is what BenchmarkDrain is for the table: 100,000 events that one transaction wrote, from its commit on.
+// gated acks everything, once it may.
+type gated struct{ sync.RWMutex }
+
+func (g *gated) Publish(_ context.Context, events []event.Event) []error {
+	g.RLock()
+	defer g.RUnlock()
+	return make([]error, len(events))
+}
+
+// BenchmarkWALDrain is what BenchmarkDrain is for the table: 100,000 events that transactions of 100 wrote while nothing could be
+// published.
 func BenchmarkWALDrain(b *testing.B) {
 	const events = 100_000
-	db, settled, stop := walBench(b, discard{}, relay.SourceWAL)
+	to := &gated{}
+	db, settled, stop := walBench(b, to, relay.SourceWAL)
 	for b.Loop() {
 		b.StopTimer()
-		db.Exec(b, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
-			convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, $1) g`, events)
+		to.Lock()
+		db.Exec(b, `do $$ begin for i in 1..1000 loop
+			insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
+				convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, 100) g;
+			commit;
+		end loop; end $$`)
 		b.StartTimer()
+		to.Unlock()
 		for n := 0; n < events; n += <-settled {
 		}
 	}

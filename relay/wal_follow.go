@@ -30,6 +30,7 @@ type follower struct {
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
+	waited  int // ticks, for pumps that are at work
 }
 
 // streamedLane is a lane whose source the WAL is.
@@ -38,6 +39,8 @@ type streamedLane struct {
 	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is for us.
 	until uint64
 	snap  *walSnapshot
+	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
+	done map[int64]bool
 }
 
 // errLanesChanged: a lane was lost, or its fence was raised. The stream begins again where everything was published.
@@ -156,9 +159,10 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	var lane int16
 	var text string
 	var until int64
-	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until}, func() error {
+	var ids []int64
+	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
 		snap, err := parseSnapshot(text)
-		into[lane] = streamedLane{until: uint64(until), snap: snap}
+		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids)}
 		return err
 	})
 	return err
@@ -178,6 +182,17 @@ func (f *follower) look(ctx context.Context) error {
 		return fmt.Errorf("relay: reading the numbering: %w", err)
 	}
 	return nil
+}
+
+func setOf(ids []int64) map[int64]bool {
+	if len(ids) == 0 {
+		return nil
+	}
+	set := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }
 
 func (f *follower) count() (n int) {
@@ -253,6 +268,10 @@ func (f *follower) choose(b *walBatch) {
 			l.snap = nil // nothing that it shows can come any more
 		}
 		if l.snap != nil && l.snap.shows(it.xid) {
+			continue
+		}
+		if l.done[it.id] {
+			delete(l.done, it.id)
 			continue
 		}
 		b.events[kept], b.items[kept] = b.events[i], *it

@@ -3,6 +3,7 @@ package relay
 import (
 	"encoding/binary"
 	"math/bits"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -61,17 +62,30 @@ func (t *laneTable) fenceOf(lane int16) int64 {
 	return 0
 }
 
-// hold takes quiet lanes from the pumps, to be handed over. Each is given back by keep or by giveBack.
-func (t *laneTable) hold() (grants []grant) {
+// want makes the pumps leave alone the lanes that can be handed over. It reports whether some are still at work.
+func (t *laneTable) want() (some, busy bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for lane, l := range t.owned {
-		if l.quiet() && !l.fresh && len(l.groups) == 0 && !l.releasing {
-			l.busy, l.woken = true, false
-			grants = append(grants, grant{lane: lane, fence: l.fence, floor: l.floor, ids: t.ids})
-		}
+	for _, l := range t.owned {
+		l.wanted = l.source == polled && !l.doubt && !l.leaving && len(l.groups) == 0 && !l.releasing
+		some, busy = some || l.wanted, busy || l.wanted && l.busy
 	}
-	return grants
+	return some, busy
+}
+
+// unwant gives back what want has taken.
+func (t *laneTable) unwant() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		l.ready = l.ready || l.wanted
+		l.wanted = false
+	}
+}
+
+// wanted takes the lanes that nobody works on.
+func (t *laneTable) wanted(now time.Time) []grant {
+	return t.pickFor(0, 1, now, func(l *laneState) bool { return l.wanted })
 }
 
 // allStreamed reports whether the relay has lanes and the pumps have none.

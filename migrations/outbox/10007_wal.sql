@@ -17,5 +17,6 @@ create table outbox_streamed (
 	lane     smallint primary key,
 	snapshot pg_snapshot not null, -- what it shows was published from the table
 	until    pg_lsn not null, -- no transaction that commits after it is in the snapshot
+	done     bigint[] not null default '{}', -- ids that were published from the table all the same, after the snapshot
 	since    timestamptz not null default clock_timestamp()
 );
