@@ -79,7 +79,7 @@ func (d *walDeleter) run(ctx context.Context) error {
 	defer beat.Stop()
 	dirty := false // rows were deleted since the last confirmation
 	for {
-		idle := false
+		idle, urged := false, false
 		select {
 		case <-ctx.Done():
 			return nil
@@ -91,12 +91,14 @@ func (d *walDeleter) run(ctx context.Context) error {
 				return err
 			}
 		case <-soon.C:
+		case <-d.reader.urged:
+			urged = true
 		case <-beat.C:
 			idle = true
 		}
 		switch {
 		case d.deleted == d.marked:
-		case idle, dirty && time.Since(d.last) >= walConfirmEvery: // a place without rows waits for the heartbeat
+		case idle, urged, dirty && time.Since(d.last) >= walConfirmEvery: // a place without rows waits for the heartbeat
 			if err := d.confirm(ctx, idle); err != nil {
 				return err
 			}

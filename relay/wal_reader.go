@@ -37,6 +37,7 @@ type walReader struct {
 	mu    sync.Mutex
 	batch *walBatch     // what the follower has not taken yet
 	more  chan struct{} // there is something in it
+	urged chan struct{} // the server wants to know what is confirmed, as it does before it ends
 	room  chan struct{} // it was taken
 }
 
@@ -71,7 +72,7 @@ func startReader(ctx context.Context, conn *pgconn.PgConn, cfg *Config, slot str
 		return nil, fmt.Errorf("relay: reading the replication slot %s: %w", slot, err)
 	}
 	w := &walReader{
-		conn: conn, cfg: cfg, decoder: newWALDecoder(), batch: &walBatch{}, more: make(chan struct{}, 1), room: make(chan struct{}, 1),
+		conn: conn, cfg: cfg, decoder: newWALDecoder(), batch: &walBatch{}, more: make(chan struct{}, 1), urged: make(chan struct{}, 1), room: make(chan struct{}, 1),
 		told: from, received: from,
 	}
 	w.confirmed.Store(from)
@@ -177,10 +178,14 @@ func (w *walReader) keepalive(ctx context.Context, b []byte) error {
 		w.mu.Unlock()
 		w.announce()
 	}
-	if ka.ReplyRequested {
-		return w.status(ctx, false)
+	if !ka.ReplyRequested {
+		return nil
 	}
-	return nil
+	select {
+	case w.urged <- struct{}{}:
+	default:
+	}
+	return w.status(ctx, false)
 }
 
 func (w *walReader) decode(ctx context.Context, data []byte) error {

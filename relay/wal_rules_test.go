@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -551,5 +552,55 @@ func TestWALLongTransaction(t *testing.T) {
 	log := to.events()
 	if again := inOrder(t, log, 750); again > 0 {
 		t.Errorf("%d events were published twice", again)
+	}
+}
+
+// TestWALServerCrashes: the server crashes in the middle, and takes deletes back that were not on the disk; later it is shut
+// down in order, which waits for whoever reads its WAL.
+func TestWALServerCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	const events, keys = 3000, 30
+	var crash atomic.Bool
+	reached := make(chan struct{})
+	to := &memory{}
+	to.verdict = func(_ int, e event.Event) error {
+		if string(e.Payload) == "50" && crash.CompareAndSwap(true, false) {
+			close(reached)
+		}
+		return nil
+	}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 100 })))
+	streaming(t, db)
+	server.PauseWALWriter(t)
+	crash.Store(true)
+	fill(t, db, events, keys)
+	<-reached
+	server.StopImmediate()
+	server.Start(t)
+	db.Pool.Reset()
+	drained(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100' from generate_series(0, $1 - 1) g`, keys)
+	drained(t, db)
+	server.Restart(t)
+	db.Pool.Reset()
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '101' from generate_series(0, $1 - 1) g`, keys)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	again := inOrder(t, log, events+2*keys)
+	t.Logf("%d of %d events were sent again", again, events)
+	if n := byNumber(t, log); n != 1 {
+		t.Errorf("%d numberings", n)
 	}
 }
