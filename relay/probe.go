@@ -43,11 +43,11 @@ func (r *Relay) probe(ctx context.Context) {
 		switch {
 		case err != nil:
 			wait = pause.NextBackOff()
-		case time.Since(active) > r.cfg.IdleAfter:
-			wait = r.cfg.ProbeIdle
-			pause.Reset()
 		case r.resting():
 			wait = r.restFor()
+			pause.Reset()
+		case time.Since(active) > r.cfg.IdleAfter:
+			wait = r.cfg.ProbeIdle
 			pause.Reset()
 		default:
 			pause.Reset()

@@ -45,37 +45,50 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source) (db *pgtest
 	}
 }
 
-// gated acks everything, once it may.
-type gated struct{ sync.RWMutex }
-
-func (g *gated) Publish(_ context.Context, events []event.Event) []error {
-	g.RLock()
-	defer g.RUnlock()
-	return make([]error, len(events))
+// gated publishes once it may.
+type gated struct {
+	sync.RWMutex
+	to relay.Publisher
 }
 
-// BenchmarkWALDrain is what BenchmarkDrain is for the table: 100,000 events that transactions of 100 wrote while nothing could be
-// published.
-func BenchmarkWALDrain(b *testing.B) {
-	const events = 100_000
-	to := &gated{}
-	db, settled, stop := walBench(b, to, relay.SourceWAL)
-	for b.Loop() {
-		b.StopTimer()
-		to.Lock()
-		db.Exec(b, `do $$ begin for i in 1..1000 loop
-			insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
-				convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, 100) g;
-			commit;
-		end loop; end $$`)
-		b.StartTimer()
-		to.Unlock()
-		for n := 0; n < events; n += <-settled {
-		}
+func (g *gated) Publish(ctx context.Context, events []event.Event) []error {
+	g.RLock()
+	defer g.RUnlock()
+	return g.to.Publish(ctx, events)
+}
+
+// BenchmarkSource drains 200,000 events to Kafka that transactions of 100 wrote while nothing could be published, from the table
+// and from the WAL.
+func BenchmarkSource(b *testing.B) {
+	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
+		b.Run(name, func(b *testing.B) {
+			const events = 200_000
+			topic := kafkatest.Topic(b, 8, nil)
+			kafka, err := publisher.NewKafka(kafkatest.Brokers(b), publisher.Config{Logger: quiet()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = kafka.Close() }()
+			to := &gated{to: kafka}
+			db, settled, stop := walBench(b, to, source)
+			for b.Loop() {
+				b.StopTimer()
+				to.Lock()
+				db.Exec(b, `do $$ begin for i in 1..2000 loop
+					insert into outbox_event (topic, key, type, payload) select '`+topic+`', 'k' || (random() * 100000)::int, 'T',
+						convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, 100) g;
+					commit;
+				end loop; end $$`)
+				b.StartTimer()
+				to.Unlock()
+				for n := 0; n < events; n += <-settled {
+				}
+			}
+			b.ReportMetric(events*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			b.StopTimer()
+			stop()
+		})
 	}
-	b.ReportMetric(float64(events)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
-	b.StopTimer()
-	stop()
 }
 
 // timed notes how long ago an acked event was made, by the nanoseconds in its payload.
