@@ -45,6 +45,7 @@ type Relay struct {
 	moved   atomic.Int64 // when events were last settled
 
 	wal       atomic.Int32 // walMode
+	walWhy    atomic.Pointer[error]
 	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
 
 	dueNext time.Time // the prober's: no look for scheduled events before it

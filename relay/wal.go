@@ -104,6 +104,9 @@ func (r *Relay) follow(ctx, work context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if err != nil {
+			r.walWhy.Store(&err)
+		}
 		var unusable *unusableError
 		wait := pause.NextBackOff()
 		switch {

@@ -3,7 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
-
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,6 +27,29 @@ type WALStatus struct {
 	// safe_wal_size: how much may be written before the slot may be lost; nil: no limit is set.
 	State     string `json:"state"`
 	SafeBytes *int64 `json:"safe_bytes"`
+}
+
+// ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema is the
+// connection's search_path.
+func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALStatus, error) {
+	q, err := newQueries(schema)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	st, err := readWALStatus(ctx, db, q)
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
+	}
+	return st, nil
+}
+
+// WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the WAL, stands by,
+// or is not meant to.
+func (r *Relay) WALUnavailable() error {
+	if why := r.walWhy.Load(); why != nil && r.walMode() == walUnavailable {
+		return *why
+	}
+	return nil
 }
 
 // readWALStatus is nil for an outbox that no relay reads the WAL for.

@@ -221,6 +221,9 @@ func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 			if err := s.pool.Ping(asking); err != nil {
 				return fmt.Errorf("no answer from Postgres: %w", err)
 			}
+			if err := s.relay.WALUnavailable(); err != nil {
+				return fmt.Errorf("events are published from the table: %w", err)
+			}
 			return nil
 		},
 		Moving: func() error {
