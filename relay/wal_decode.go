@@ -35,10 +35,6 @@ type walBatch struct {
 	asked bool
 }
 
-func (b *walBatch) empty() bool {
-	return len(b.events) == 0 && b.pos == 0 && b.due.IsZero() && !b.asked
-}
-
 // full: the reader must wait.
 func (b *walBatch) full(cfg *Config) bool {
 	return len(b.events) >= cfg.ClaimEvents || b.bytes >= cfg.ClaimBytes

@@ -604,3 +604,50 @@ func TestWALServerCrashes(t *testing.T) {
 		t.Errorf("%d numberings", n)
 	}
 }
+
+// TestWAL6Failover: the slot dies with its server. On the new one everything that is committed is published, from the table and
+// then from the WAL, under a new numbering; the synchronous standby has whatever was published.
+func TestWAL6Failover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two servers")
+	}
+	t.Parallel()
+	primary := pgtest.NewServer(t)
+	old := primary.Database(t, migrations.Outbox)
+	standby := primary.Standby(t, "standby")
+	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
+	old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
+	old.Exec(t, `select pg_reload_conf()`)
+	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+	if _, err := relay.SetUpWAL(t.Context(), old.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	db, proxy, to := old.At(t, standby), pgtest.NewProxy(t, old.URL), &memory{}
+	r, err := relay.New(poolAt(t, proxy.URL()), to, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	streaming(t, old)
+	fill(t, old, 1000, 20)
+	pgtest.Await(t, "half of the events", func() (bool, error) { return to.count() > 500, nil })
+	primary.Kill()
+	standby.Promote(t)
+	proxy.To(t, standby.URL())
+	proxy.CutAll()
+	drained(t, db)
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '50' from generate_series(0, 19) g`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	inOrder(t, log, 1020)
+	if n := byNumber(t, log); n < 2 {
+		t.Error("the numbering is the one of the old server")
+	}
+	if log[len(log)-1].Position.Lane != -1 {
+		t.Error("the relay did not go back to the WAL")
+	}
+}
