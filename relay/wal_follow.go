@@ -22,6 +22,7 @@ type follower struct {
 	slot    string
 	epoch   string
 	base    uint64
+	since   uint64 // what commits from here on nobody has sent
 	barrier bool
 
 	mine    [Lanes]streamedLane
@@ -54,7 +55,7 @@ const (
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
 	return &follower{
-		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), barrier: st.standbys, skipped: map[uint32]bool{},
+		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), barrier: st.standbys, skipped: map[uint32]bool{},
 		spare: &walBatch{}, pause: walPauseLow,
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
@@ -276,7 +277,7 @@ func (f *follower) choose(b *walBatch) {
 		}
 		b.events[kept], b.items[kept] = b.events[i], *it
 		e := &b.events[kept]
-		e.Position = event.Position{Lane: walLane, Epoch: f.epoch, Seq: f.number(it), First: true}
+		e.Position = event.Position{Lane: walLane, Epoch: f.epoch, Seq: f.number(it), First: it.commit >= f.since}
 		kept++
 	}
 	clear(b.events[kept:])
@@ -297,7 +298,7 @@ const (
 // number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The same event
 // has the same number whenever it is read.
 func (f *follower) number(it *walItem) int64 {
-	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth)
+	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth) + 1
 }
 
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were.

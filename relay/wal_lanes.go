@@ -25,6 +25,7 @@ func (t *laneTable) assign(lanes []int16, source laneSource) {
 		if l := t.owned[lane]; l != nil && l.source == unassigned {
 			l.source = source
 			l.ready = source != streamed
+			l.parked = l.parked || source == streamed // it is not known, so the prober asks
 		}
 	}
 }

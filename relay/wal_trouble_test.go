@@ -166,3 +166,45 @@ func TestWALDropped(t *testing.T) {
 		t.Error("something is left")
 	}
 }
+
+// TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by a relay
+// that has never looked at it.
+func TestWALReleaseAfterATakeOver(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	b := newBroker(2)
+	b.set(func(e *event.Event, _ int32) answer {
+		if string(e.Payload) == "bad" {
+			return tooLarge
+		}
+		return answer{}
+	})
+	proxy := pgtest.NewProxy(t, db.URL)
+	first, err := relay.New(poolAt(t, proxy.URL()), b, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, first)
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, type, payload) values ('payments', 'T', 'bad')`)
+	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_parked`)
+	streaming(t, db)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	_ = stop()
+	stop = running(t, newRelay(t, db, b, config(fromWAL)))
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner join outbox_wal w on w.owner = m.owner and m.name <> ''`)
+	b.set(nil)
+	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d parked: %v", len(list), err)
+	}
+	if err := operator(t, db).ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_parked)`)
+	streaming(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
