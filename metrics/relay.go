@@ -41,6 +41,7 @@ type relayState struct {
 	held, heldPartitions, heldFor                                                  prometheus.Gauge
 	parked, parkedKeys, releasing, parkedFor                                       prometheus.Gauge
 	paused, pausedFor, stray, scheduled, scheduledLate, xminAge, oldestTransaction prometheus.Gauge
+	walLanes, walActive, walLag, walLagTime, walHeld, walSafe                      prometheus.Gauge
 	lanes                                                                          *prometheus.GaugeVec
 }
 
@@ -112,6 +113,12 @@ func (g *relayState) register(s *set) {
 	g.paused = s.gauge("outbox_paused_topics", "Topics that an operator has paused.")
 	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.")
 	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.")
+	g.walLanes = s.gauge("wal_lanes", "Lanes of 32 that are published from the WAL.")
+	g.walActive = s.gauge("wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.")
+	g.walLag = s.gauge("wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.")
+	g.walLagTime = s.gauge("wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its heartbeat and a little when there is nothing to confirm.")
+	g.walHeld = s.gauge("wal_held_bytes", "How much WAL Postgres keeps for the replication slot.")
+	g.walSafe = s.gauge("wal_safe_bytes", "How much may be written before the replication slot may be lost; -1: no limit, or no slot.")
 	g.xminAge = s.gauge("xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of the database began; -1 when the role may not look.")
 	g.oldestTransaction = s.gauge("oldest_transaction_seconds", "How long ago the oldest visible transaction that holds a snapshot began; -1 when the role may not look.")
 }
@@ -234,6 +241,7 @@ func (g *relayState) set(s relay.Sample) {
 	g.paused.Set(float64(s.PausedTopics))
 	g.pausedFor.Set(s.PausedFor.Seconds())
 	g.stray.Set(float64(s.ArchiveStray))
+	g.setWAL(s.WAL)
 	g.xminAge.Set(float64(s.XminAge))
 	oldest := s.OldestTransaction.Seconds()
 	if s.OldestTransaction < 0 {
@@ -241,4 +249,24 @@ func (g *relayState) set(s relay.Sample) {
 	}
 	g.oldestTransaction.Set(oldest)
 	g.sampled.SetToCurrentTime()
+}
+
+// setWAL is zero for an outbox whose WAL nobody reads.
+func (g *relayState) setWAL(s *relay.WALStatus) {
+	if s == nil {
+		s = &relay.WALStatus{}
+	}
+	active, safe := 0.0, -1.0
+	if s.Active {
+		active = 1
+	}
+	if s.SafeBytes != nil {
+		safe = float64(*s.SafeBytes)
+	}
+	g.walLanes.Set(float64(s.Lanes))
+	g.walActive.Set(active)
+	g.walLag.Set(float64(s.LagBytes))
+	g.walLagTime.Set(s.LagTime.Seconds())
+	g.walHeld.Set(float64(s.HeldBytes))
+	g.walSafe.Set(safe)
 }

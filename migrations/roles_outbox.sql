@@ -19,6 +19,10 @@ grant select, insert, update, delete on relay_member, outbox_held, outbox_parked
 grant select, insert on outbox_archive to {role}_relay;
 grant usage on sequence outbox_archive_pos_seq to {role}_relay;
 grant select, insert, delete on outbox_paused_topic to {role}_relay;
+-- Relays that read the WAL. Their login role needs REPLICATION besides, which no grant passes on; with it, it can read every
+-- publication of the database.
+grant select, insert, update on outbox_wal to {role}_relay;
+grant select, insert, delete on outbox_streamed to {role}_relay;
 -- What people did is written and read, and never changed.
 grant select, insert on outbox_audit to {role}_relay;
 -- The floor and `relay doctor` read the sequence's last value; nobody but the table draws from it.

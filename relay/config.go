@@ -53,6 +53,11 @@ type Config struct {
 	// them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role owns the
 	// tables; otherwise run `relay archive maintain` daily. Default 0: published events are deleted.
 	ArchiveDays int
+	// Source is where events are read: the table (the default), or the WAL.
+	Source Source
+	// WALHeartbeat is how often a slot that has nothing to send is moved on, with SourceWAL, so that Postgres can remove old WAL
+	// beside an idle outbox. Default 10 s, at least 1 s.
+	WALHeartbeat time.Duration
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
 	Name string
 	// TracerProvider makes a span "publish" for each claim, linked to the traces that its events were appended in. Nil: no spans.
@@ -125,6 +130,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.HoldAfter, 5*time.Second)
 	def(&c.FloorEvery, 250*time.Millisecond)
 	def(&c.RescanEvery, time.Minute)
+	def(&c.WALHeartbeat, 10*time.Second)
 	if c.Pumps == 0 {
 		c.Pumps = 2
 	}
@@ -160,6 +166,10 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0:
 		return fmt.Errorf("relay: IdleAfter is %v: must be positive", c.IdleAfter)
+	case c.Source != SourceTable && c.Source != SourceWAL:
+		return fmt.Errorf("relay: Source is %d: SourceTable or SourceWAL", c.Source)
+	case c.WALHeartbeat < time.Second:
+		return fmt.Errorf("relay: WALHeartbeat is %v: at least 1s", c.WALHeartbeat)
 	case c.Park != ParkKey && c.Park != ParkEvent:
 		return fmt.Errorf("relay: Park is %d: ParkKey or ParkEvent", c.Park)
 	}

@@ -37,7 +37,7 @@ func Queries(t testing.TB) map[string]string {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if short := strings.TrimPrefix(spec.Names[0].Name, "sql"); !strings.Contains(sql, "{day}") {
+				if short := strings.TrimPrefix(spec.Names[0].Name, "sql"); !strings.Contains(sql, "{day}") && !strings.Contains(sql, "{publication}") {
 					all[strings.ToLower(short[:1])+short[1:]] = sql
 				}
 			}

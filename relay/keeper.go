@@ -52,7 +52,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 
 // balance brings the number of lanes to the relay's share.
 func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, owned map[int16]int64, before time.Time) error {
-	share := fairShare(members, r.owner)
+	share := r.share(fairShare(members, r.owner))
 	r.members.Store(int64(len(members)))
 	switch want := share - len(owned); {
 	case want < 0:
@@ -179,6 +179,9 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 			first = false
 			pause.Reset()
 			r.beaten.Store(time.Now().UnixNano())
+			if r.polls() {
+				r.postgres.report(r.assignPolled(work, s), s.opened)
+			}
 			if r.unsettled() {
 				wait = min(wait, beatAtLeast)
 			}

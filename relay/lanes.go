@@ -22,6 +22,8 @@ type laneState struct {
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
+	source  laneSource
+	wanted  bool // the follower is to have it: pumps leave it alone
 	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry
 	due     bool // may have scheduled events whose time has come
@@ -66,8 +68,9 @@ type grant struct {
 type laneTable struct {
 	mu    sync.Mutex
 	owned map[int16]*laneState
-	reads int    // how often the journal had to be read again, for every lane
-	ids   string // the numbering of event ids that the floors are in; "": there are none
+	begin laneSource // of lanes that are taken
+	reads int        // how often the journal had to be read again, for every lane
+	ids   string     // the numbering of event ids that the floors are in; "": there are none
 	// decided: every id up to it is decided, in that numbering. See floorFinder.
 	decided int64
 	falls   int // how often floors were put back to zero
@@ -92,7 +95,7 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	for lane, fence := range now {
 		l := t.owned[lane]
 		if l == nil {
-			l = &laneState{fence: fence, fresh: true, ready: true, due: true}
+			l = &laneState{fence: fence, source: t.begin, fresh: true, ready: true, due: true}
 			t.owned[lane] = l
 			taken = append(taken, lane)
 		}
@@ -127,12 +130,17 @@ func (t *laneTable) reread(lanes []int16) {
 
 // pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
 func (t *laneTable) pick(pump, n int, now time.Time) []grant {
+	return t.pickFor(pump, n, now, func(l *laneState) bool { return l.ready && !l.wanted })
+}
+
+// pickFor takes those lanes of one of n pumps that it may have.
+func (t *laneTable) pickFor(pump, n int, now time.Time, may func(l *laneState) bool) []grant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []grant
 	for lane := int16(pump); lane < Lanes; lane += int16(n) {
 		l := t.owned[lane]
-		if l == nil || !l.ready || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
+		if l == nil || l.source != polled || !may(l) || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
 		l.busy, l.woken = true, false
@@ -325,4 +333,6 @@ func (t *laneTable) releasing(lanes []int16) {
 }
 
 // quiet: nobody works on the lane, and it is not known to have events.
-func (l *laneState) quiet() bool { return !l.ready && !l.busy && !l.doubt && !l.leaving }
+func (l *laneState) quiet() bool {
+	return l.source == polled && !l.ready && !l.busy && !l.doubt && !l.leaving
+}

@@ -70,6 +70,9 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if err != nil {
 			return err
 		}
+		if _, err = tx.Exec(ctx, o.q.announce); err != nil {
+			return err
+		}
 		_, err = tx.Exec(ctx, o.q.audit, o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
 		return failpoint.After(failpoint.RelayOperate, err)
 	})

@@ -43,6 +43,9 @@ func (r *Relay) probe(ctx context.Context) {
 		switch {
 		case err != nil:
 			wait = pause.NextBackOff()
+		case r.resting():
+			wait = r.restFor()
+			pause.Reset()
 		case time.Since(active) > r.cfg.IdleAfter:
 			wait = r.cfg.ProbeIdle
 			pause.Reset()
@@ -66,7 +69,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy })) > 0
 	var ready, releasing, due []int16
 	var paused []string
-	parked := r.lanes.list(func(l *laneState) bool { return l.quiet() && l.parked })
+	parked := r.lanes.list(func(l *laneState) bool { return (l.quiet() || l.source == streamed) && l.parked })
 	var free bool
 	var members int64
 	var b pgx.Batch
@@ -79,7 +82,13 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		r.lookDue(&b, &due)
 	}
 	b.Queue(r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+	if r.resting() {
+		r.lookNext(&b, now)
+	}
 	if err := s.send(ctx, &b); err != nil {
+		return false, err
+	}
+	if due, err = r.moveStreamed(ctx, s, due); err != nil {
 		return false, err
 	}
 	if soon {

@@ -37,10 +37,16 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 // step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its error
 // is the database's: what Kafka does is retried within, or left to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published int, err error) {
+	return r.stepTelling(ctx, s, grants, func(*claim) {})
+}
+
+// stepTelling is step, and tells what it claims.
+func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, tell func(c *claim)) (published int, err error) {
 	c, err := r.take(ctx, s, grants)
 	if err != nil {
 		return 0, err
 	}
+	tell(c)
 	sending, end := r.startPublish(ctx, c.events)
 	result := r.publish(sending, c)
 	end(result.acked)

@@ -261,6 +261,7 @@ type queries struct {
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
+	wal    walQueries
 }
 
 func newQueries(schema string) (*queries, error) {
@@ -281,7 +282,7 @@ func newQueries(schema string) (*queries, error) {
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),
-		sample: newSampleQueries(prefix),
+		sample: newSampleQueries(prefix), wal: newWALQueries(prefix),
 	}
 	seed(all, q)
 	return all, nil

@@ -81,7 +81,7 @@ from {schema}outbox_audit order by id desc limit $1`
 // operatorQueries are the statements of an Operator with their schema.
 type operatorQueries struct {
 	parked, blockedKeys, heldCounts, lockParked, lockKey, edit, releaseKey, releaseEvent, discardEvent, discardKey,
-	unmarkEmpty, audit, auditLog, attentive string
+	unmarkEmpty, audit, announce, auditLog, attentive string
 }
 
 func newOperatorQueries(schema string) (*operatorQueries, error) {
@@ -94,7 +94,7 @@ func newOperatorQueries(schema string) (*operatorQueries, error) {
 		parked: q(sqlParked), blockedKeys: q(sqlBlockedKeys), heldCounts: q(sqlHeldCounts), lockParked: q(sqlLockParked),
 		lockKey: q(sqlLockKey), edit: q(sqlEditParked), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
 		discardEvent: q(sqlDiscardEvent), discardKey: q(sqlDiscardKey), unmarkEmpty: q(sqlUnmarkEmpty),
-		audit: q(sqlAudit), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
+		audit: q(sqlAudit), announce: q(sqlAnnounce), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
 	}
 	seedOperator(all, q)
 	return all, nil

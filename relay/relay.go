@@ -44,7 +44,12 @@ type Relay struct {
 	waiting atomic.Int64 // since when events wait, 0: none do
 	moved   atomic.Int64 // when events were last settled
 
+	wal       atomic.Int32 // walMode
+	walWhy    atomic.Pointer[error]
+	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
+
 	dueNext time.Time // the prober's: no look for scheduled events before it
+	dueAt   time.Time // the prober's, while it rests: when something is due
 
 	health *health
 
@@ -91,6 +96,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer r.running.Store(false)
+	r.lanes.begin = unassigned
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	work, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -100,6 +106,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	pumpsDone := make(chan struct{})
 	for i := range r.cfg.Pumps {
 		pumps.Go(func() { r.pump(ctx, work, i) })
+	}
+	if r.cfg.Source == SourceWAL {
+		r.wal.Store(int32(walStarting))
+		pumps.Go(func() { r.follow(ctx, work) })
 	}
 	others.Go(func() { r.probe(ctx) })
 	others.Go(func() { r.revive(ctx, work) })
@@ -135,12 +145,16 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 		return 0, err
 	}
 	defer r.running.Store(false)
+	r.lanes.begin = unassigned
 	s := r.session("once")
 	defer s.close()
 	if err := r.beat(ctx, s); err != nil {
 		if start := startError(err); start != nil {
 			return 0, start
 		}
+		return 0, err
+	}
+	if err := r.assignPolled(ctx, s); err != nil {
 		return 0, err
 	}
 	for step := range onceSteps {
@@ -171,7 +185,9 @@ func (r *Relay) start() error {
 	r.owner, r.lanes = uuid.New(), newLaneTable()
 	r.table.Store(r.lanes)
 	r.health = newHealth(r.cfg.HoldAfter)
+	r.wal.Store(int32(walOff))
 	r.waiting.Store(0)
+	r.streaming.Store(0)
 	r.undrained.Store(0)
 	r.short.Store(true)
 	return nil
@@ -190,6 +206,9 @@ func (r *Relay) Wake() {
 // waits, and for a relay that owns no lanes.
 func (r *Relay) Stalled() time.Duration {
 	since := r.waiting.Load()
+	if s := r.streaming.Load(); since == 0 || s != 0 && s < since {
+		since = s
+	}
 	if since == 0 {
 		return 0
 	}

@@ -39,6 +39,8 @@ type Sample struct {
 	PausedFor    time.Duration
 	// ArchiveStray is how many archived events are in no day, about: the days were not made in time.
 	ArchiveStray int64
+	// WAL is nil when no relay has read the WAL for this outbox.
+	WAL *WALStatus
 	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and OldestTransaction
 	// how long ago: rows that died since stay in the table, and reading gets slower. The second leaves out sessions of other
 	// roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may not look.
@@ -76,6 +78,10 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 		}
 	}
 	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = seconds(held), seconds(parked), seconds(late), seconds(paused)
+	var err error
+	if s.WAL, err = readWALStatus(ctx, r.db, r.q); err != nil {
+		return Sample{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
+	}
 	return s, r.horizon(ctx, &s)
 }
 

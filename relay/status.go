@@ -18,6 +18,8 @@ type Status struct {
 	Topics  []TopicStatus `json:"topics"`
 	// Scheduled is what is set aside for later; it is in no other figure.
 	Scheduled ScheduledStatus `json:"scheduled"`
+	// WAL is nil when no relay has read the WAL for this outbox.
+	WAL *WALStatus `json:"wal,omitempty"`
 }
 
 // LaneStatus is one lane of a Status.
@@ -77,6 +79,9 @@ func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, erro
 	}
 	if st.Scheduled, err = readScheduled(ctx, db, q); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
+	}
+	if st.WAL, err = readWALStatus(ctx, db, q); err != nil {
+		return Status{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
 	}
 	for _, t := range st.Topics {
 		st.Backlog += t.Backlog

@@ -60,7 +60,11 @@ type cli struct {
 	Replay    replayCommand    `cmd:"" help:"Publish archived events once more."`
 	Topics    topicsCommand    `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
 	Scheduled scheduledCommand `cmd:"" help:"Look at events that are to be published later, and cancel them."`
-	Archive   struct {
+	WAL       struct {
+		Setup walSetupCommand `cmd:"" help:"Make what relays that read the WAL need: the publication."`
+		Drop  walDropCommand  `cmd:"" help:"Drop the replication slot and the publication, when no relay is to read the WAL any more."`
+	} `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
+	Archive struct {
 		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
 	} `cmd:"" help:"Look after the archive of published events."`
 	Inbox struct {

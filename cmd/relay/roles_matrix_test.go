@@ -17,6 +17,7 @@ var may = map[string]map[string]string{
 		"effectonce_migration": "S", "outbox_event": "SiD", "outbox_scheduled": "SD", "outbox_lane": "SU", "outbox_meta": "SU", "outbox_claim": "SID",
 		"outbox_topic": "SIU", "relay_member": "SIUD", "outbox_held": "SIUD", "outbox_parked_key": "SIUD", "outbox_parked": "SIUD",
 		"outbox_archive": "SI", "outbox_paused_topic": "SID", "outbox_audit": "SI",
+		"outbox_wal": "SIU", "outbox_streamed": "SID",
 	},
 	"inbox": {
 		"effectonce_migration": "S", "inbox_message": "SID", "inbox_message_any": "SID", "inbox_consumer": "SIU", "inbox_days": "S",

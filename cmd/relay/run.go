@@ -25,6 +25,8 @@ type runCommand struct {
 	Migrate bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
 	Name    string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
 
+	Source string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
+
 	Lease         time.Duration `default:"15s" help:"How long lanes stay a relay's that has gone silent. All relays of an outbox need the same; at least 1s."`
 	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
 	ClaimEvents   int           `default:"8000" help:"Most events of a claim, 32 to 100000."`
@@ -158,7 +160,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 		return nil, &service.UsageError{Err: err}
 	}
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
-		Schema: c.Schema, Name: c.Name, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
+		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
 		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
 		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.Observer(),
 	})
@@ -190,6 +192,13 @@ func (c *runCommand) park() relay.Park {
 	return relay.ParkKey
 }
 
+func (c *runCommand) source() relay.Source {
+	if c.Source == "wal" {
+		return relay.SourceWAL
+	}
+	return relay.SourceTable
+}
+
 // drainTimeout: zero is none, as it is for everyone who writes it.
 func (c *runCommand) drainTimeout() time.Duration {
 	if c.DrainTimeout == 0 {
@@ -211,6 +220,9 @@ func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 			}
 			if err := s.pool.Ping(asking); err != nil {
 				return fmt.Errorf("no answer from Postgres: %w", err)
+			}
+			if err := s.relay.WALUnavailable(); err != nil {
+				return fmt.Errorf("events are published from the table: %w", err)
 			}
 			return nil
 		},

@@ -83,6 +83,10 @@ func writeStatus(w io.Writer, st relay.Status) error {
 	if s := st.Scheduled; s.Next != nil {
 		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
 	}
+	if s := st.WAL; s != nil {
+		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),
+			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes), safe(s))
+	}
 	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
 	for _, s := range shares(st) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue, s.claimed, age(s.oldest, s.oldest > 0))
@@ -122,4 +126,32 @@ func ranges(lanes []int16) string {
 		i = j + 1
 	}
 	return strings.Join(parts, ",")
+}
+
+func slotState(s *relay.WALStatus) string {
+	switch {
+	case !s.Exists:
+		return "missing"
+	case !s.Active:
+		return s.State + ", nobody reads"
+	}
+	return s.State
+}
+
+func safe(s *relay.WALStatus) string {
+	if s.SafeBytes == nil {
+		return "no limit"
+	}
+	return size(*s.SafeBytes)
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
 }

@@ -106,6 +106,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 			foreign++
 		default:
 			f.outbox(d)
+			f.slot(ctx, s)
 			pinned = d.Topics
 		}
 	}

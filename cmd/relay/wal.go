@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay"
+)
+
+type walSetupCommand struct {
+	database
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+// Help is the longer text of --help.
+func (*walSetupCommand) Help() string {
+	return `Run it as the owner of the tables, with CREATE on the database, before relays run with --source=wal. It makes a publication of
+what producers insert, and may run again. Postgres needs wal_level=logical, and should have max_slot_wal_keep_size. The
+relays' role needs REPLICATION. The relays make the replication slot themselves.`
+}
+
+func (c *walSetupCommand) run(ctx context.Context, p *program) error {
+	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		name, err := relay.SetUpWAL(ctx, pool, c.Schema)
+		if err != nil {
+			return outboxError(err)
+		}
+		p.log.Info("the publication is made; relays may run with --source=wal", "publication", name)
+		return nil
+	})
+}
+
+type walDropCommand struct {
+	database
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+// Help is the longer text of --help.
+func (*walDropCommand) Help() string {
+	return `Run it when every relay runs with --source=table again: a replication slot that nobody reads makes Postgres keep all WAL from
+then on. It refuses while a relay reads the slot.`
+}
+
+func (c *walDropCommand) run(ctx context.Context, p *program) error {
+	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		name, err := relay.DropWAL(ctx, pool, c.Schema)
+		if err != nil {
+			return outboxError(err)
+		}
+		p.log.Info("the replication slot and the publication are dropped", "slot", name)
+		return nil
+	})
+}

@@ -1,0 +1,28 @@
+package relay
+
+// The statements that set the WAL source up. Those with {publication} are DDL, which takes no parameters.
+const (
+	sqlPublication = `-- relay: publication
+select n.name, exists (select from pg_publication p where p.pubname = n.name)
+from (select 'effectonce_' || replace(m.outbox_id::text, '-', '') as name from {schema}outbox_meta m) n`
+
+	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know when
+	// something comes due.
+	sqlPublish = `-- relay: publish
+create publication {publication} for table {schema}outbox_event, {schema}outbox_scheduled with (publish = 'insert')`
+
+	sqlPublishTables = `-- relay: publish tables
+alter publication {publication} set table {schema}outbox_event, {schema}outbox_scheduled`
+
+	sqlPublishInserts = `-- relay: publish inserts
+alter publication {publication} set (publish = 'insert')`
+
+	sqlUnpublish = `-- relay: unpublish
+drop publication {publication}`
+
+	sqlWALSlot = `-- relay: wal slot
+select count(*) > 0, coalesce(bool_or(active), false) from pg_replication_slots where slot_name = $1`
+
+	sqlWALForget = `-- relay: wal forget
+delete from {schema}outbox_wal`
+)

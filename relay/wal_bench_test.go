@@ -1,0 +1,161 @@
+package relay_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// walBench is a relay that reads the WAL, with every lane handed over, and what it settles.
+func walBench(b *testing.B, to relay.Publisher, source relay.Source) (db *pgtest.DB, settled chan int, stop func()) {
+	b.Helper()
+	db = pgtest.NewDatabase(b, migrations.Outbox)
+	if _, err := relay.SetUpWAL(b.Context(), db.Pool, ""); err != nil {
+		b.Fatal(err)
+	}
+	settled = make(chan int, 10_000)
+	r, err := relay.New(db.Pool, to, relay.Config{Source: source, Logger: quiet(), Observer: relay.Observer{Settled: func(n int, _ time.Duration) { settled <- n }}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	if source == relay.SourceWAL {
+		pgtest.AwaitSQL(b, db, `select count(*) = 32 from outbox_streamed`)
+	}
+	return db, settled, func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+		if _, err := relay.DropWAL(b.Context(), db.Pool, ""); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// gated publishes once it may.
+type gated struct {
+	sync.RWMutex
+	to relay.Publisher
+}
+
+func (g *gated) Publish(ctx context.Context, events []event.Event) []error {
+	g.RLock()
+	defer g.RUnlock()
+	return g.to.Publish(ctx, events)
+}
+
+// BenchmarkSource drains 200,000 events to Kafka that transactions of 100 wrote while nothing could be published, from the table
+// and from the WAL.
+func BenchmarkSource(b *testing.B) {
+	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
+		b.Run(name, func(b *testing.B) {
+			const events = 200_000
+			topic := kafkatest.Topic(b, 8, nil)
+			kafka, err := publisher.NewKafka(kafkatest.Brokers(b), publisher.Config{Logger: quiet()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = kafka.Close() }()
+			to := &gated{to: kafka}
+			db, settled, stop := walBench(b, to, source)
+			for b.Loop() {
+				b.StopTimer()
+				to.Lock()
+				db.Exec(b, `do $$ begin for i in 1..2000 loop
+					insert into outbox_event (topic, key, type, payload) select '`+topic+`', 'k' || (random() * 100000)::int, 'T',
+						convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, 100) g;
+					commit;
+				end loop; end $$`)
+				b.StartTimer()
+				to.Unlock()
+				for n := 0; n < events; n += <-settled {
+				}
+			}
+			b.ReportMetric(events*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			b.StopTimer()
+			stop()
+		})
+	}
+}
+
+// timed notes how long ago an acked event was made, by the nanoseconds in its payload.
+type timed struct {
+	to   *publisher.Kafka
+	mu   sync.Mutex
+	took []time.Duration
+}
+
+func (p *timed) Route(ctx context.Context, topic string) (func(e *event.Event) int32, error) {
+	return p.to.Route(ctx, topic)
+}
+
+func (p *timed) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := p.to.Publish(ctx, events)
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range events {
+		if n, err := strconv.ParseInt(string(events[i].Payload), 10, 64); err == nil && verdicts[i] == nil {
+			p.took = append(p.took, now.Sub(time.Unix(0, n)))
+		}
+	}
+	return verdicts
+}
+
+// BenchmarkLatency is from before an insert to the broker's ack, at 1,000 events a second, from the table and from the WAL.
+func BenchmarkLatency(b *testing.B) {
+	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
+		b.Run(name, func(b *testing.B) {
+			const writers, each = 4, 1500
+			topic := kafkatest.Topic(b, 8, nil)
+			kafka, err := publisher.NewKafka(kafkatest.Brokers(b), publisher.Config{Logger: quiet()})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = kafka.Close() }()
+			to := &timed{to: kafka}
+			db, settled, stop := walBench(b, to, source)
+			for b.Loop() {
+				var wg sync.WaitGroup
+				for w := range writers {
+					wg.Go(func() {
+						tick := time.NewTicker(writers * time.Millisecond)
+						defer tick.Stop()
+						for range each {
+							<-tick.C
+							_, err := db.Pool.Exec(b.Context(), `insert into outbox_event (topic, key, type, payload) values ($1, $2, 'T', $3)`,
+								topic, strconv.Itoa(w), strconv.AppendInt(nil, time.Now().UnixNano(), 10))
+							if err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				for n := 0; n < writers*each; n += <-settled {
+				}
+			}
+			stop()
+			slices.Sort(to.took)
+			at := func(share float64) float64 {
+				return float64(to.took[int(float64(len(to.took)-1)*share)].Microseconds()) / 1000
+			}
+			b.ReportMetric(at(0.5), "p50-ms")
+			b.ReportMetric(at(0.99), "p99-ms")
+		})
+	}
+}

@@ -1,0 +1,328 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events of
+// lanes whose source the WAL is, leaves the others to the pumps, and gives what was acked to the deleter. Lanes change their
+// source in between two batches, and nowhere else.
+type follower struct {
+	r       *Relay
+	s       *session
+	reader  *walReader
+	deleter *walDeleter
+	slot    string
+	epoch   string
+	base    uint64
+	since   uint64 // what commits from here on nobody has sent
+	barrier bool
+
+	mine    [Lanes]streamedLane
+	skipped map[uint32]bool // transactions of which events were left to the pumps, and which some snapshot may not show yet
+	guard   map[string]bool // who may have committed before the stream began, and be in no snapshot yet; true: prepared
+	spare   *walBatch
+	again   time.Time // when to try to take lanes from the pumps
+	pause   time.Duration
+	waited  int // ticks, for pumps that are at work
+}
+
+// streamedLane is a lane whose source the WAL is.
+type streamedLane struct {
+	fence int64 // 0: it is not
+	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is for us.
+	until uint64
+	snap  *walSnapshot
+	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
+	done map[int64]bool
+}
+
+// errLanesChanged: a lane was lost, or its fence was raised. The stream begins again where everything was published.
+var errLanesChanged = errors.New("relay: the lanes have changed")
+
+const (
+	walTick      = 100 * time.Millisecond
+	walPauseLow  = 100 * time.Millisecond
+	walPauseHigh = 5 * time.Second
+)
+
+func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
+	return &follower{
+		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), barrier: st.standbys, skipped: map[uint32]bool{},
+		spare: &walBatch{}, pause: walPauseLow,
+		deleter: &walDeleter{
+			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
+			ended: make(chan struct{}),
+		},
+	}
+}
+
+// run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.
+func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
+	reading, stop := context.WithCancel(work)
+	failed := make(chan error, 2)
+	ended := make(chan struct{})
+	go func() { defer close(ended); failed <- f.reader.read(reading) }()
+	go func() { failed <- f.deleter.run(reading) }()
+	defer func() {
+		stop()
+		<-ended
+		<-f.deleter.ended
+		f.reader.close(err == nil)
+	}()
+	if err := f.begin(ctx, failed); err != nil {
+		return err
+	}
+	try.worked = true
+	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
+	tick := time.NewTicker(walTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return f.finish(work)
+		case err := <-failed:
+			return errors.Join(err, work.Err())
+		case <-f.reader.more:
+			err = f.take(work)
+		case <-tick.C:
+			err = f.tick(work)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
+func (f *follower) begin(ctx context.Context, failed <-chan error) error {
+	r := f.r
+	if err := f.s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.wal.own, r.owner, f.slot) })); err != nil {
+		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
+	}
+	r.setWAL(walStreaming)
+	for {
+		rows, err := f.rows(ctx)
+		if err != nil {
+			return err
+		}
+		missing := false
+		for lane, l := range rows {
+			if l.fence = r.lanes.fenceOf(lane); l.fence == 0 {
+				missing = true
+			}
+			f.mine[lane] = l
+			rows[lane] = l
+		}
+		if !missing {
+			break
+		}
+		f.mine = [Lanes]streamedLane{}
+		r.nudge()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-failed:
+			return err
+		case <-time.After(beatAtLeast):
+		}
+	}
+	var lanes []int16
+	for lane := range f.mine {
+		if f.mine[lane].fence != 0 {
+			lanes = append(lanes, int16(lane))
+		}
+	}
+	r.lanes.assign(lanes, streamed)
+	return f.look(ctx)
+}
+
+// rows reads which lanes the WAL is the source of.
+func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
+	out := map[int16]streamedLane{}
+	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(f.r.q.wal.streamed).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading which lanes come from the WAL: %w", err)
+	}
+	return out, nil
+}
+
+func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
+	var lane int16
+	var text string
+	var until int64
+	var ids []int64
+	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
+		snap, err := parseSnapshot(text)
+		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids)}
+		return err
+	})
+	return err
+}
+
+// look reads, once the stream has begun, under which numbering events go, and who may have committed before it began.
+func (f *follower) look(ctx context.Context) error {
+	same := false
+	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.r.q.holders).Query(func(rows pgx.Rows) (err error) { f.guard, err = readHolders(rows); return err })
+	}))
+	if err == nil && !same {
+		return errLanesChanged
+	}
+	if err != nil {
+		return fmt.Errorf("relay: reading the numbering: %w", err)
+	}
+	return nil
+}
+
+func setOf(ids []int64) map[int64]bool {
+	if len(ids) == 0 {
+		return nil
+	}
+	set := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
+}
+
+func (f *follower) count() (n int) {
+	for i := range f.mine {
+		if f.mine[i].fence != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// owned fails when a lane is not ours any more as it was: what was read since may belong to another by now.
+func (f *follower) owned() error {
+	for lane := range f.mine {
+		if l := &f.mine[lane]; l.fence != 0 && f.r.lanes.fenceOf(int16(lane)) != l.fence {
+			return errLanesChanged
+		}
+	}
+	return nil
+}
+
+// take publishes what the reader has.
+func (f *follower) take(work context.Context) error {
+	if err := f.owned(); err != nil {
+		return err
+	}
+	b := f.reader.next(f.spare)
+	f.spare = b
+	if b.asked {
+		if err := f.listen(work); err != nil {
+			return err
+		}
+	}
+	if b.asked || !b.due.IsZero() {
+		f.r.Wake()
+	}
+	f.choose(b)
+	d := &deletion{pos: b.pos}
+	if len(b.events) > 0 {
+		if err := f.publish(work, b, d); err != nil {
+			return err
+		}
+	}
+	f.deleter.add(work, d)
+	clear(b.events)
+	return nil
+}
+
+// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent.
+func (f *follower) listen(ctx context.Context) error {
+	var paused []string
+	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+	}))
+	if err != nil {
+		return fmt.Errorf("relay: reading which topics are paused: %w", err)
+	}
+	f.r.pauses(paused)
+	return nil
+}
+
+// choose keeps the events of a batch that are for us, and numbers them.
+func (f *follower) choose(b *walBatch) {
+	kept := 0
+	for i := range b.events {
+		it := &b.items[i]
+		l := &f.mine[it.lane]
+		if l.fence == 0 {
+			f.skipped[it.xid] = true
+			continue
+		}
+		if l.snap != nil && it.commit >= l.until {
+			l.snap = nil // nothing that it shows can come any more
+		}
+		if l.snap != nil && l.snap.shows(it.xid) {
+			continue
+		}
+		if l.done[it.id] {
+			delete(l.done, it.id)
+			continue
+		}
+		b.events[kept], b.items[kept] = b.events[i], *it
+		e := &b.events[kept]
+		e.Position = event.Position{Lane: walLane, Epoch: f.epoch, Seq: f.number(it), First: it.commit >= f.since}
+		kept++
+	}
+	clear(b.events[kept:])
+	b.events, b.items = b.events[:kept], b.items[:kept]
+}
+
+// walLane is what events from the WAL have in place of their lane's number: they are numbered all together.
+const walLane int16 = -1
+
+const (
+	walOrdinalBits = 20
+	// walMost is how many events of a transaction get a number; the others are left to the table.
+	walMost = 1 << walOrdinalBits
+	// walStep is less than the distance of two commits' records, as a power of two.
+	walStep = 5
+)
+
+// number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The same event
+// has the same number whenever it is read.
+func (f *follower) number(it *walItem) int64 {
+	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth) + 1
+}
+
+// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were.
+func (f *follower) finish(work context.Context) error {
+	if err := f.deleter.flush(work); err != nil {
+		return err
+	}
+	var set laneKeys
+	for lane := range f.mine {
+		if l := &f.mine[lane]; l.fence != 0 {
+			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
+		}
+	}
+	r := f.r
+	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		if len(set.lanes) > 0 {
+			b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+			b.Queue(r.q.wal.unstream, set.lanes, set.fences, r.owner)
+		}
+		b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
+	}))
+	if err != nil {
+		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
+	}
+	f.reader.confirmed.Store(f.deleter.deleted)
+	return nil
+}

@@ -1,0 +1,301 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
+const mostSkipped = 10_000
+
+// tick looks after the lanes that the pumps have: it gives them those that have no source yet, and takes those that are empty.
+func (f *follower) tick(work context.Context) error {
+	if err := f.owned(); err != nil {
+		return err
+	}
+	if err := f.newLanes(work); err != nil {
+		return err
+	}
+	if err := f.released(work); err != nil {
+		return err
+	}
+	if time.Now().Before(f.again) {
+		return nil
+	}
+	if f.count() == Lanes {
+		return nil
+	}
+	if len(f.skipped) > mostSkipped { // of lanes that others have
+		if _, err := f.decided(work); err != nil {
+			return err
+		}
+	}
+	return f.handOver(work)
+}
+
+// newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed something.
+func (f *follower) newLanes(work context.Context) error {
+	set := f.r.lanes.unassigned()
+	if len(set.lanes) == 0 {
+		return nil
+	}
+	rows, err := f.rows(work)
+	if err != nil {
+		return err
+	}
+	for _, lane := range set.lanes {
+		if _, streamed := rows[lane]; streamed {
+			return errLanesChanged
+		}
+	}
+	f.r.lanes.assign(set.lanes, polled)
+	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
+	f.r.kickPumps()
+	f.r.Wake()
+	return nil
+}
+
+// released gives lanes back to the pumps of which an operator has released something.
+func (f *follower) released(work context.Context) error {
+	lanes := f.r.lanes.list(func(l *laneState) bool { return l.source == streamed && l.releasing })
+	if len(lanes) == 0 {
+		return nil
+	}
+	var which [Lanes]bool
+	for _, lane := range lanes {
+		which[lane] = true
+	}
+	return f.aside(work, which, false, &deletion{})
+}
+
+// mostLeft is how many events a lane may have left to be handed over with them.
+const mostLeft = 2000
+
+// handOver makes the WAL the source of lanes. The pumps leave them alone for it, and the follower publishes from the table what
+// they have left: all that a snapshot shows, and perhaps some that it does not, which are noted.
+//
+// What the snapshot does not show will come from the WAL. That is only true when it shows every transaction that has come already
+// and was left to the pumps; and every one that had committed when the stream began, and then still was in nobody's
+// snapshot: all those hold a lock on the table. A commit stands in the WAL a moment before snapshots show it, and for as long as
+// it waits for a synchronous standby.
+func (f *follower) handOver(work context.Context) error {
+	r := f.r
+	if some, busy := r.lanes.want(); !some || busy && f.waited < mostWaits {
+		f.waited++
+		f.again = time.Now() // the next tick
+		if !some {
+			f.waited = 0
+			f.again = time.Now().Add(f.pause)
+		}
+		return nil
+	}
+	f.waited = 0
+	h := &handOver{f: f, fences: map[int16]int64{}, left: map[int16][]int64{}, done: map[int16][]int64{}}
+	err := h.run(work)
+	for lane, l := range h.over {
+		f.mine[lane] = l
+		r.lanes.update(lane, l.fence, func(s *laneState) { s.wanted, s.source, s.woken, s.ready = false, streamed, false, false })
+	}
+	if h.unknown {
+		for lane, fence := range h.fences {
+			r.lanes.update(lane, fence, func(s *laneState) { s.doubt = true })
+		}
+		r.nudge()
+	}
+	r.lanes.unwant()
+	r.kickPumps()
+	if f.pause = min(2*f.pause, walPauseHigh); len(h.over) > 0 {
+		f.pause = walPauseLow
+	}
+	f.again = time.Now().Add(f.pause)
+	if len(h.over) > 0 && f.count() == Lanes {
+		r.log.Info("every lane is published from the WAL", "slot", f.slot)
+	}
+	return err
+}
+
+// mostWaits is how many ticks the follower waits for pumps that are at work with lanes that it wants.
+const mostWaits = 20
+
+// handOver is one try to hand lanes over.
+type handOver struct {
+	f       *follower
+	fences  map[int16]int64
+	ids     string // the numbering of floors
+	floors  map[int16]int64
+	left    map[int16][]int64 // ids that the snapshot shows and that are not published yet
+	done    map[int16][]int64 // ids that were published since the snapshot
+	over    map[int16]streamedLane
+	unknown bool
+}
+
+func (h *handOver) run(work context.Context) error {
+	f, r := h.f, h.f.r
+	// Only few may be left, and one more look at the journal of each lane.
+	if _, err := h.drain(work); err != nil {
+		return err
+	}
+	if ready, err := f.decided(work); err != nil || !ready {
+		return err
+	}
+	seen, texts, err := h.look(work)
+	if err != nil {
+		return err
+	}
+	clear(h.done)
+	for n := 0; n < 3 && h.some(); n++ {
+		if n, err := h.drain(work); err != nil || n == 0 {
+			return err
+		}
+	}
+	var set laneKeys
+	var snapshots []string
+	var untils, ids []int64
+	var of []int16
+	for lane, l := range seen {
+		if len(h.left[lane]) > 0 {
+			continue
+		}
+		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, h.fences[lane])
+		snapshots, untils = append(snapshots, texts[lane]), append(untils, int64(l.until))
+		for _, id := range h.done[lane] {
+			of, ids = append(of, lane), append(ids, id)
+		}
+	}
+	if len(set.lanes) == 0 {
+		return nil
+	}
+	over := map[int16]streamedLane{}
+	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(lane int16) {
+				l := seen[lane]
+				l.fence, l.done = h.fences[lane], setOf(h.done[lane])
+				over[lane] = l
+			})
+		})
+	}))
+	if err != nil {
+		h.unknown = err == errBarrier || pgerr.CommitUnknown(err)
+		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
+	}
+	h.over = over
+	return nil
+}
+
+// notNil is a parameter: a nil slice would reach Postgres as null.
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+// some reports whether the snapshot shows something that is not published.
+func (h *handOver) some() bool {
+	for _, ids := range h.left {
+		if len(ids) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// look takes the snapshot.
+func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16]string, error) {
+	r := h.f.r
+	var set laneKeys
+	var floors []int64
+	for lane, fence := range h.fences {
+		set.lanes, set.fences, floors = append(set.lanes, lane), append(set.fences, fence), append(floors, h.floors[lane])
+	}
+	seen, texts := map[int16]streamedLane{}, map[int16]string{}
+	h.left = map[int16][]int64{}
+	err := h.f.s.send(work, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+		b.Queue(r.q.wal.handOver, set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(func(rows pgx.Rows) error {
+			var lane int16
+			var text string
+			var until int64
+			var ids []int64
+			_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
+				snap, err := parseSnapshot(text)
+				if len(ids) <= mostLeft {
+					seen[lane], texts[lane] = streamedLane{until: uint64(until), snap: snap}, text
+					h.left[lane] = append([]int64(nil), ids...)
+				}
+				return err
+			})
+			return err
+		})
+	}))
+	if err != nil {
+		return nil, nil, fmt.Errorf("relay: reading what lanes have left: %w", err)
+	}
+	return seen, texts, nil
+}
+
+// drain is one claim, as a pump's, of all lanes that the follower wants. It returns how many events it claimed.
+func (h *handOver) drain(work context.Context) (n int, err error) {
+	r := h.f.r
+	grants := r.lanes.wanted(time.Now())
+	if len(grants) == 0 {
+		return 0, nil
+	}
+	clear(h.fences)
+	h.ids, h.floors = grants[0].ids, map[int16]int64{}
+	for _, g := range grants {
+		h.fences[g.lane], h.floors[g.lane] = g.fence, g.floor
+	}
+	_, err = r.stepTelling(work, h.f.s, grants, func(c *claim) {
+		n = len(c.events)
+		for i := range c.items {
+			lane, id := c.events[i].Position.Lane, c.items[i].id
+			h.done[lane] = append(h.done[lane], id)
+			h.left[lane] = slices.DeleteFunc(h.left[lane], func(l int64) bool { return l == id })
+		}
+	})
+	return n, err
+}
+
+// decided reports whether a snapshot that is taken from now on shows all that it must.
+func (f *follower) decided(work context.Context) (bool, error) {
+	var text string
+	var now map[string]bool
+	err := f.s.send(work, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		if len(f.guard) > 0 {
+			b.Queue(f.r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+		}
+		b.Queue(f.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+	}))
+	if err != nil {
+		return false, fmt.Errorf("relay: reading a snapshot: %w", err)
+	}
+	for name, prepared := range now {
+		if prepared && len(f.guard) > 0 {
+			f.guard[name] = true // perhaps one that we wait for, under its new name
+		}
+	}
+	for name := range f.guard {
+		if _, still := now[name]; !still {
+			delete(f.guard, name)
+		}
+	}
+	snap, err := parseSnapshot(text)
+	if err != nil {
+		return false, err
+	}
+	for xid := range f.skipped {
+		if snap.shows(xid) {
+			delete(f.skipped, xid)
+		}
+	}
+	return len(f.guard) == 0 && len(f.skipped) == 0, nil
+}

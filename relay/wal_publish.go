@@ -1,0 +1,154 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given back to
+// the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
+func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
+	r := f.r
+	if f.barrier {
+		err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { b.Queue(r.q.wal.barrier) }))
+		if err != nil {
+			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
+		}
+	}
+	c := &claim{epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
+	for i := range c.items {
+		it := &c.items[i]
+		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
+		if b.items[i].nth >= walMost {
+			it.fate = held // no number is left for it
+		}
+	}
+	sending, end := r.startPublish(work, c.events)
+	n, err := f.send(sending, c)
+	end(n)
+	if err != nil {
+		return err
+	}
+	var aside [Lanes]bool
+	unsure := false
+	for i := range c.items {
+		lane := b.items[i].lane
+		if c.items[i].fate != acked {
+			aside[lane], unsure = true, unsure || c.items[i].sent
+			continue
+		}
+		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)
+		done.xids, done.seqs = append(done.xids, b.items[i].xid), append(done.seqs, b.events[i].Position.Seq)
+	}
+	done.epoch = f.epoch
+	if !slices.Contains(aside[:], true) {
+		return nil
+	}
+	for i := range c.items {
+		if c.items[i].fate != acked {
+			f.skipped[b.items[i].xid] = true
+		}
+	}
+	return f.aside(work, aside, unsure, done)
+}
+
+// send sends until no event is undecided.
+func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
+	r := f.r
+	r.streaming.Store(time.Now().UnixNano())
+	defer r.streaming.Store(0)
+	grants := make([]grant, 0, Lanes)
+	for lane := range f.mine {
+		if l := &f.mine[lane]; l.fence != 0 {
+			grants = append(grants, grant{lane: int16(lane), fence: l.fence})
+		}
+	}
+	pause, since, attempts := newBackOff(), time.Now(), 0
+	d := r.newDelivery(c)
+	d.sortOut(ctx)
+	d.keepUndecided()
+	for len(d.todo) > 0 {
+		held, release := r.whileHeld(ctx, grants, r.health.closings())
+		if held.Err() != nil {
+			release()
+			r.undrained.Add(int64(len(d.todo)))
+			if ctx.Err() != nil {
+				return sent, ctx.Err()
+			}
+			return sent, errLanesChanged
+		}
+		attempts++
+		n, failure := r.attempt(held, d)
+		release()
+		sent += n
+		if failure != nil && len(d.todo) > 0 {
+			if r.cfg.Observer.PublishFailed != nil {
+				r.cfg.Observer.PublishFailed(len(d.todo), failure)
+			}
+			pauseFor(ctx, pause.NextBackOff())
+		}
+	}
+	if sent > 0 && r.cfg.Observer.Published != nil {
+		r.cfg.Observer.Published(sent, attempts, time.Since(since))
+	}
+	return sent, nil
+}
+
+// aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the table, under
+// other numbers. Where an event may have been written, those who go by numbers must not trust them any more: a new numbering
+// begins.
+func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, done *deletion) error {
+	r := f.r
+	f.deleter.add(work, &deletion{lanes: done.lanes, ids: done.ids, xids: done.xids, seqs: done.seqs, epoch: done.epoch})
+	*done = deletion{pos: done.pos}
+	if err := f.deleter.flush(work); err != nil {
+		return err
+	}
+	var set laneKeys
+	for lane := range which {
+		if l := &f.mine[lane]; which[lane] && l.fence != 0 {
+			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
+		}
+	}
+	statement, gone := r.q.wal.unstream, 0
+	if unsure {
+		statement = r.q.wal.abandon
+	}
+	epoch := f.epoch
+	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
+			return eachLane(rows, func(int16) { gone++ })
+		})
+		b.Queue(statement, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
+			defer rows.Close()
+			if !unsure {
+				return nil
+			}
+			_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error { return nil })
+			return err
+		})
+	}))
+	if err != nil {
+		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
+	}
+	if gone != len(set.lanes) {
+		return errLanesChanged
+	}
+	if epoch != f.epoch {
+		f.epoch = epoch
+		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the numbering has begun", "epoch", epoch)
+	}
+	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
+	for i, lane := range set.lanes {
+		f.mine[lane] = streamedLane{}
+		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.source, l.fresh, l.ready, l.due = polled, true, true, true })
+	}
+	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
+	r.kickPumps()
+	r.Wake()
+	return nil
+}

@@ -1,0 +1,653 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// The rules of reading a WAL, each from a bug that somebody had, and a test for each. Their numbers are those of
+// docs/decisions/0023.
+
+// byNumber checks that a consumer that goes by numbers applies each event once within a numbering, and that an event has one
+// number in it. It returns how many numberings there are.
+func byNumber(t *testing.T, log []event.Event) int {
+	t.Helper()
+	type mark struct {
+		epoch string
+		lane  int16
+		key   string
+	}
+	highest, applied, epochs := map[mark]int64{}, map[string]int{}, map[string]bool{}
+	for _, e := range log {
+		m := mark{e.Position.Epoch, e.Position.Lane, e.Key} // the memory's partitions are its keys
+		epochs[m.epoch] = true
+		if e.Position.Seq > highest[m] {
+			highest[m] = e.Position.Seq
+			applied[m.epoch+e.ID.String()]++
+		}
+	}
+	for id, n := range applied {
+		if n > 1 {
+			t.Errorf("event %s is applied %d times by a consumer that goes by numbers", id, n)
+		}
+	}
+	return len(epochs)
+}
+
+// TestWAL1PositionIsCommitAndOrdinal: rows that a COPY writes share an LSN, and transactions commit in another order than they
+// begin: the number is the commit's place and the event's own in the transaction.
+func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	early := db.Connect(t)
+	tx, err := early.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'late', 'T', '0')`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := [][]any{}
+	for i := range 50 {
+		rows = append(rows, []any{"t", "copied", "T", []byte(fmt.Sprint(i))})
+	}
+	for range 2 {
+		if _, err := db.Pool.CopyFrom(t.Context(), pgx.Identifier{"outbox_event"}, []string{"topic", "key", "type", "payload"}, pgx.CopyFromRows(rows)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows {
+			rows[i][3] = []byte(fmt.Sprint(50 + i))
+		}
+	}
+	pgtest.Await(t, "the copied events", func() (bool, error) { return to.count() == 100, nil })
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, db)
+	log := to.events()
+	inOrder(t, log, 101)
+	if n := fromLog(t, log); n != 101 || log[100].Key != "late" {
+		t.Errorf("%d events came from the WAL, the last of key %s", n, log[100].Key)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the last
+// event is acked; a session that is lost in between sends all of it again, under the same numbers.
+func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	const events = 100
+	release := make(chan struct{})
+	to := &memory{}
+	to.verdict = func(_ int, e event.Event) error {
+		if string(e.Payload) != "90" {
+			return nil
+		}
+		select {
+		case <-release:
+			return nil
+		default:
+			return errors.New("not now")
+		}
+	}
+	parts := func(c *relay.Config) { c.ClaimEvents, c.HoldAfter, c.DrainTimeout = 32, -1, -1 }
+	stop := running(t, newRelay(t, db, to, config(fromWAL, parts)))
+	streaming(t, db)
+	fill(t, db, events, 1)
+	pgtest.Await(t, "the first parts", func() (bool, error) { return to.count() >= 90, nil })
+	place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	if err := stop(); !errors.Is(err, relay.ErrNotDrained) {
+		t.Fatalf("stopped with %v", err)
+	}
+	if pgtest.One[bool](t, db, `select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
+		t.Error("the slot stands behind a transaction that is not acked")
+	}
+	stop = running(t, newRelay(t, db, to, config(fromWAL, parts)))
+	pgtest.Await(t, "the first parts again", func() (bool, error) { return to.count() >= 180, nil })
+	close(release)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	if again := inOrder(t, log, events); again < 90 {
+		t.Errorf("%d events were sent again, want the 90 that were acked", again)
+	}
+	numbered(t, log)
+	if n := byNumber(t, log); n != 1 {
+		t.Errorf("%d numberings", n)
+	}
+}
+
+// TestWAL3KeepalivesConfirmNothingThatIsNotAcked: the server says that it is further, and an event is not acked.
+func TestWAL3KeepalivesConfirmNothingThatIsNotAcked(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	before := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	fill(t, db, 1, 1)
+	<-to.entered
+	db.Exec(t, `create table noise (text text)`)
+	db.Exec(t, `insert into noise select repeat('x', 100) from generate_series(1, 1000)`)
+	further := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	db.Exec(t, `insert into noise select 'y'`)
+	pgtest.AwaitSQL(t, db, `select coalesce((select r.write_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
+		where s.slot_name = $1), false)`, slot, further)
+	if pgtest.One[bool](t, db, `select flush_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1`, slot, before) {
+		t.Error("a place was confirmed behind an event that is not acked")
+	}
+	if pgtest.One[bool](t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, before) {
+		t.Error("the slot stands behind an event that is not acked")
+	}
+	close(to.gate)
+	go func() {
+		for range to.entered { //nolint:revive // whatever comes
+		}
+	}()
+	drained(t, db)
+	pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, before)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+}
+
+// TestWAL4HeartbeatMovesAnIdleSlot: beside an idle outbox other tables write, and the slot keeps none of their WAL.
+func TestWAL4HeartbeatMovesAnIdleSlot(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	db.Exec(t, `create table noise (text text)`)
+	for range 2 {
+		db.Exec(t, `insert into noise select repeat('x', 500) from generate_series(1, 10000)`)
+		place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+		db.Exec(t, `checkpoint`) // writes which transactions run, where a slot may begin
+		pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn >= $2::pg_lsn and restart_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place)
+	}
+	if n := to.count(); n != 0 {
+		t.Errorf("%d events were published", n)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writer appends events of its own keys in many ways until it is told to stop.
+type writer struct {
+	wg   sync.WaitGroup
+	stop chan struct{}
+	mu   sync.Mutex
+	next map[string]int
+}
+
+func write(t *testing.T, db *pgtest.DB, writers int) *writer {
+	t.Helper()
+	w := &writer{stop: make(chan struct{}), next: map[string]int{}}
+	for n := range writers {
+		w.wg.Go(func() {
+			own := map[string]int{}
+			for i := 0; ; i++ {
+				select {
+				case <-w.stop:
+					w.mu.Lock()
+					for k, v := range own {
+						w.next[k] = v
+					}
+					w.mu.Unlock()
+					return
+				default:
+				}
+				w.append(t, db, n, i, own)
+			}
+		})
+	}
+	t.Cleanup(func() { w.end() })
+	return w
+}
+
+// append is one transaction: a few events of a few keys, some rolled back, some behind a savepoint.
+func (w *writer) append(t *testing.T, db *pgtest.DB, n, i int, own map[string]int) {
+	tx, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		return
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	made := map[string]int{}
+	for j := range 1 + i%4 {
+		key := fmt.Sprintf("w%d-%d", n, (i+j)%10)
+		if _, ok := made[key]; !ok {
+			made[key] = own[key]
+		}
+		if i%7 == 0 {
+			if _, err = tx.Exec(t.Context(), `savepoint s`); err != nil {
+				return
+			}
+		}
+		if _, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', $1, 'T', $2)`, key, fmt.Append(nil, made[key])); err != nil {
+			return
+		}
+		made[key]++
+	}
+	if i%11 == 0 {
+		return
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Errorf("commit: %v", err)
+		return
+	}
+	for k, v := range made {
+		own[k] = v
+	}
+}
+
+// end stops the writers and returns how many events they committed.
+func (w *writer) end() (total int) {
+	select {
+	case <-w.stop:
+	default:
+		close(w.stop)
+	}
+	w.wg.Wait()
+	for _, n := range w.next {
+		total += n
+	}
+	return total
+}
+
+// TestWAL5TheSlotIsGone: whatever happens to the slot while producers write, nothing is lost, no key inverted, and the relay goes
+// back to the WAL. Those who go by numbers see a new numbering.
+func TestWAL5TheSlotIsGone(t *testing.T) {
+	t.Parallel()
+	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`
+	for name, ruin := range map[string]string{
+		"missing":   `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`,
+		"recreated": `select pg_drop_replication_slot(slot_name), pg_create_logical_replication_slot(slot_name, 'pgoutput') from pg_replication_slots where slot_name = $1`,
+		"advanced":  `select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots where slot_name = $1`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, slot := walDB(t)
+			to := &memory{}
+			stop := running(t, newRelay(t, db, to, config(fromWAL)))
+			streaming(t, db)
+			w := write(t, db, 4)
+			pgtest.Await(t, "events", func() (bool, error) { return to.count() > 300, nil })
+			pgtest.Await(t, "the slot's ruin", func() (bool, error) {
+				if _, err := db.Pool.Exec(t.Context(), end, slot); err != nil {
+					return false, err
+				}
+				_, err := db.Pool.Exec(t.Context(), ruin, slot)
+				return err == nil, nil
+			})
+			pgtest.AwaitSQL(t, db, `select incarnation > 1 from outbox_meta`)
+			n := to.count()
+			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+300, nil })
+			total := w.end()
+			streaming(t, db)
+			fill(t, db, 10, 10)
+			drained(t, db)
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+			log := to.events()
+			inOrder(t, log, total+10)
+			if n := byNumber(t, log); n != 2 {
+				t.Errorf("%d numberings, want 2", n)
+			}
+			if log[len(log)-1].Position.Lane != -1 {
+				t.Error("the relay did not go back to the WAL")
+			}
+		})
+	}
+}
+
+// TestWAL5TheSlotIsLost: Postgres gives a slot up that keeps too much WAL.
+func TestWAL5TheSlotIsLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	db.Exec(t, `alter system set max_slot_wal_keep_size = '16MB'`)
+	db.Exec(t, `select pg_reload_conf()`)
+	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	fill(t, db, 10, 10)
+	<-to.entered
+	db.Exec(t, `create table noise (text text)`)
+	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
+		db.Exec(t, `insert into noise select repeat('x', 500) from generate_series(1, 20000)`)
+		db.Exec(t, `select pg_switch_wal()`)
+		db.Exec(t, `checkpoint`)
+		return pgtest.One[bool](t, db, `select wal_status = 'lost' from pg_replication_slots where slot_name = $1`, slot), nil
+	})
+	go func() {
+		for range to.entered { //nolint:revive // whatever comes
+		}
+	}()
+	close(to.gate)
+	pgtest.AwaitSQL(t, db, `select incarnation > 1 from outbox_meta`)
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '1' from generate_series(0, 9) g`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+	inOrder(t, to.events(), 20)
+}
+
+// TestWAL8MemoryIsBounded: a huge transaction comes in parts no larger than a claim may be.
+func TestWAL8MemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	var mu sync.Mutex
+	calls := map[int]int{}
+	to.verdict = func(call int, _ event.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		calls[call]++
+		return nil
+	}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 1000, 1<<20 })))
+	streaming(t, db)
+	const events = 30_000
+	fill(t, db, events, 100)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), events)
+	for _, n := range calls {
+		if n > 1000 {
+			t.Fatalf("%d events were sent at a time, want 1000 at most", n)
+		}
+	}
+}
+
+// TestWALStandby: of two relays one reads; the other takes over when it has gone, in order or not.
+func TestWALStandby(t *testing.T) {
+	t.Parallel()
+	for _, orderly := range []bool{true, false} {
+		t.Run(fmt.Sprintf("orderly %v", orderly), func(t *testing.T) {
+			t.Parallel()
+			db, _ := walDB(t)
+			proxy := pgtest.NewProxy(t, db.URL)
+			to := &memory{}
+			first, err := relay.New(poolAt(t, proxy.URL()), to, config(fromWAL))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stopFirst := running(t, first)
+			streaming(t, db)
+			stopSecond := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Name = "second" })))
+			pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
+			w := write(t, db, 3)
+			pgtest.Await(t, "events", func() (bool, error) { return to.count() > 200, nil })
+			if orderly {
+				if err := stopFirst(); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				proxy.Refuse(true)
+				proxy.CutAll()
+			}
+			pgtest.AwaitSQL(t, db, `select coalesce((select m.name = 'second' from outbox_wal w join relay_member m on m.owner = w.owner), false)`)
+			n := to.count()
+			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+200, nil })
+			total := w.end()
+			streaming(t, db)
+			drained(t, db)
+			_ = stopFirst()
+			if err := stopSecond(); err != nil {
+				t.Fatal(err)
+			}
+			log := to.events()
+			again := inOrder(t, log, total)
+			if orderly && again > 0 {
+				t.Errorf("%d events were published again after an orderly end", again)
+			}
+			if n := byNumber(t, log); n != 1 {
+				t.Errorf("%d numberings: the take-over was not from the WAL to the WAL", n)
+			}
+		})
+	}
+}
+
+// TestWALConnectionsDie: under load every connection of the relay is ended again and again.
+func TestWALConnectionsDie(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	proxy := pgtest.NewProxy(t, db.URL)
+	to := &memory{}
+	r, err := relay.New(poolAt(t, proxy.URL()), to, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	streaming(t, db)
+	w := write(t, db, 4)
+	for range 8 {
+		n := to.count()
+		pgtest.Await(t, "events", func() (bool, error) { return to.count() > n+200, nil })
+		proxy.CutAll()
+	}
+	total := w.end()
+	streaming(t, db)
+	drained(t, db)
+	_ = stop() // its own connection may be a dead one that nobody has used since
+	log := to.events()
+	again := inOrder(t, log, total)
+	t.Logf("%d events, %d again", total, again)
+	byNumber(t, log)
+}
+
+// TestWALHandOverUnderLoad: while producers do not stop, lanes are handed over and go back, again and again: each event is
+// published once, in order.
+func TestWALHandOverUnderLoad(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	w := write(t, db, 6)
+	for range 4 {
+		stop := running(t, newRelay(t, db, to, config(fromWAL)))
+		streaming(t, db)
+		n := to.count()
+		pgtest.Await(t, "events", func() (bool, error) { return to.count() > n+100, nil })
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	total := w.end()
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	if again := inOrder(t, log, total); again > 0 {
+		t.Errorf("%d events were published twice", again)
+	}
+	if n := byNumber(t, log); n != 1 {
+		t.Errorf("%d numberings", n)
+	}
+	t.Logf("%d events, %d of them from the WAL", total, fromLog(t, log))
+}
+
+// TestWALLongTransaction: a producer's transaction is open while lanes are handed over, and while they go back.
+func TestWALLongTransaction(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	open := func(payload string) pgx.Tx {
+		tx, err := db.Connect(t).Begin(t.Context())
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload)
+				select 't', 'l' || g, 'T', $1 from generate_series(0, 99) g`, []byte(payload))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	before := open("0") // no slot can be made meanwhile: everything else is published from the table
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	fill(t, db, 500, 50)
+	drained(t, db)
+	if n := to.count(); n != 500 {
+		t.Errorf("%d events were published while no slot could be made", n)
+	}
+	if err := before.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	streaming(t, db)
+	tx := open("1")
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '10' from generate_series(0, 49) g`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	stop = running(t, newRelay(t, db, to, config(fromWAL)))
+	pgtest.AwaitSQL(t, db, `select coalesce((select s.active from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot), false)`)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
+		t.Errorf("%d lanes were handed over while a producer may stand between table and WAL", n)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	streaming(t, db)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	if again := inOrder(t, log, 750); again > 0 {
+		t.Errorf("%d events were published twice", again)
+	}
+}
+
+// TestWALServerCrashes: the server crashes in the middle, and takes deletes back that were not on the disk; later it is shut
+// down in order, which waits for whoever reads its WAL.
+func TestWALServerCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	db := server.Database(t, migrations.Outbox)
+	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	const events, keys = 3000, 30
+	var crash atomic.Bool
+	reached := make(chan struct{})
+	to := &memory{}
+	to.verdict = func(_ int, e event.Event) error {
+		if string(e.Payload) == "50" && crash.CompareAndSwap(true, false) {
+			close(reached)
+		}
+		return nil
+	}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 100 })))
+	streaming(t, db)
+	server.PauseWALWriter(t)
+	crash.Store(true)
+	fill(t, db, events, keys)
+	<-reached
+	server.StopImmediate()
+	server.Start(t)
+	db.Pool.Reset()
+	drained(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100' from generate_series(0, $1 - 1) g`, keys)
+	drained(t, db)
+	server.Restart(t)
+	db.Pool.Reset()
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '101' from generate_series(0, $1 - 1) g`, keys)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	again := inOrder(t, log, events+2*keys)
+	t.Logf("%d of %d events were sent again", again, events)
+	if n := byNumber(t, log); n != 1 {
+		t.Errorf("%d numberings", n)
+	}
+}
+
+// TestWAL6Failover: the slot dies with its server. On the new one everything that is committed is published, from the table and
+// then from the WAL, under a new numbering; the synchronous standby has whatever was published.
+func TestWAL6Failover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two servers")
+	}
+	t.Parallel()
+	primary := pgtest.NewServer(t)
+	old := primary.Database(t, migrations.Outbox)
+	standby := primary.Standby(t, "standby")
+	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
+	old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
+	old.Exec(t, `select pg_reload_conf()`)
+	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+	if _, err := relay.SetUpWAL(t.Context(), old.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	db, proxy, to := old.At(t, standby), pgtest.NewProxy(t, old.URL), &memory{}
+	r, err := relay.New(poolAt(t, proxy.URL()), to, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, r)
+	streaming(t, old)
+	fill(t, old, 1000, 20)
+	pgtest.Await(t, "half of the events", func() (bool, error) { return to.count() > 500, nil })
+	primary.Kill()
+	standby.Promote(t)
+	proxy.To(t, standby.URL())
+	proxy.CutAll()
+	drained(t, db)
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '50' from generate_series(0, 19) g`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	inOrder(t, log, 1020)
+	if n := byNumber(t, log); n < 2 {
+		t.Error("the numbering is the one of the old server")
+	}
+	if log[len(log)-1].Position.Lane != -1 {
+		t.Error("the relay did not go back to the WAL")
+	}
+}

@@ -1,0 +1,108 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// ErrSlotInUse: a relay reads the replication slot.
+var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its source")
+
+// SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of their
+// replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the slot.
+// An empty schema is the connection's search_path.
+func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
+	q, err := newWALSetup(schema)
+	if err != nil {
+		return "", fmt.Errorf("relay: %w", err)
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		var exists bool
+		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+			return err
+		}
+		statements := []string{q.publish}
+		if exists {
+			statements = []string{q.publishTables, q.publishInserts}
+		}
+		for _, sql := range statements {
+			if _, err := tx.Exec(ctx, named(sql, name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		err = fmt.Errorf("run this as the owner of the tables, with CREATE on the database: %w", err)
+	}
+	if err != nil {
+		return "", fmt.Errorf("relay: making the publication: %w", err)
+	}
+	return name, nil
+}
+
+// DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody reads
+// keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended without doing
+// that, a new numbering begins. It fails with [ErrSlotInUse] while a relay reads the slot.
+func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
+	q, err := newWALSetup(schema)
+	if err != nil {
+		return "", fmt.Errorf("relay: %w", err)
+	}
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		var exists, left, active bool
+		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, q.drop, name); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
+			return err
+		}
+		if left {
+			return ErrSlotInUse
+		}
+		for _, sql := range []string{q.lockLanes, q.abandonAll, q.forget} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		if exists {
+			_, err = tx.Exec(ctx, named(q.unpublish, name))
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("relay: dropping the replication slot: %w", err)
+	}
+	return name, nil
+}
+
+// named puts the publication's name in: DDL takes no parameters. It is made of the outbox's id.
+func named(sql, name string) string { return strings.ReplaceAll(sql, "{publication}", name) }
+
+// walSetup are the statements of who sets the WAL source up, with their schema.
+type walSetup struct {
+	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, abandonAll, forget string
+}
+
+func newWALSetup(schema string) (*walSetup, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return nil, err
+	}
+	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
+	return &walSetup{
+		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
+		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), abandonAll: q(sqlAbandonAll), forget: q(sqlWALForget),
+	}, nil
+}

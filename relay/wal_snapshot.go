@@ -1,0 +1,59 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// walSnapshot is a pg_snapshot: which transactions were over when it was taken.
+type walSnapshot struct {
+	xmin, xmax uint64
+	running    []uint64 // between the two, ascending
+}
+
+// parseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
+func parseSnapshot(text string) (*walSnapshot, error) {
+	low, rest, ok := strings.Cut(text, ":")
+	high, list, ok2 := strings.Cut(rest, ":")
+	s := &walSnapshot{}
+	var err, err2 error
+	s.xmin, err = strconv.ParseUint(low, 10, 64)
+	s.xmax, err2 = strconv.ParseUint(high, 10, 64)
+	if !ok || !ok2 || err != nil || err2 != nil {
+		return nil, fmt.Errorf("relay: %q is no snapshot", text)
+	}
+	for x := range strings.SplitSeq(list, ",") {
+		if x == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(x, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("relay: %q is no snapshot", text)
+		}
+		s.running = append(s.running, n)
+	}
+	slices.Sort(s.running)
+	return s, nil
+}
+
+// shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its number
+// only; the upper one is that of the nearest to the snapshot.
+func (s *walSnapshot) shows(xid uint32) bool {
+	x := s.xmax&^0xffffffff | uint64(xid)
+	switch {
+	case x > s.xmax && x-s.xmax > 1<<31:
+		x -= 1 << 32
+	case x < s.xmax && s.xmax-x > 1<<31:
+		x += 1 << 32
+	}
+	if x < s.xmin {
+		return true
+	}
+	if x >= s.xmax {
+		return false
+	}
+	_, running := slices.BinarySearch(s.running, x)
+	return !running
+}

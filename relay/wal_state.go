@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// walState is what the database says of the WAL source.
+type walState struct {
+	level           string
+	standbys        bool // commits wait for a synchronous standby
+	name            string
+	epoch           string
+	same            bool // the numbering is of this server and timeline
+	now             int64
+	published       bool // the publication is there and right
+	slot            string
+	base, confirmed int64
+	here            bool // what is known of the slot was noted on this server and timeline
+	mine, alive     bool // who read it last: this relay; a relay that lives
+	exists, ours    bool
+	pid             int32
+	slotConfirmed   int64
+	walStatus       string
+	hashesDiffer    int64
+}
+
+func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error) {
+	st := &walState{}
+	var texts []string
+	var hashes []int64
+	for text, hash := range hashVectors() {
+		texts, hashes = append(texts, text), append(hashes, hash)
+	}
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.wal.state, r.owner).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&st.level, &st.standbys, &st.name, &st.epoch, &st.same, &st.now, &st.published, &st.slot, &st.base, &st.confirmed, &st.here,
+				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus)
+		})
+		b.Queue(r.q.wal.hashes, texts, hashes).QueryRow(func(row pgx.Row) error { return row.Scan(&st.hashesDiffer) })
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the state of the WAL source: %w", err)
+	}
+	return st, nil
+}
+
+// unusable says why the WAL cannot be read until somebody changes something; empty: it can.
+func (st *walState) unusable() string {
+	switch {
+	case st.level != "logical":
+		return "wal_level is " + st.level + ": set it to logical, which needs a restart of Postgres"
+	case st.hashesDiffer > 0:
+		return "this server computes lanes in another way than relays do: is it a big-endian machine?"
+	case !st.published:
+		return "the publication " + st.name + " is missing or not what a relay needs: run `relay wal setup` as the owner of the tables"
+	case st.exists && !st.ours:
+		return "the replication slot " + st.name + " belongs to another database or is read by another plugin: " +
+			"is this a copy of an outbox in the same server? drop one of them, or drop that slot when nobody needs it"
+	}
+	return ""
+}
+
+// wrongSlot says why the slot may have missed something, or is none; empty: it goes on where we were.
+func (st *walState) wrongSlot() string {
+	switch {
+	case st.slot == "" && !st.exists:
+		return "there is none yet"
+	case !st.exists:
+		return "it is missing: somebody dropped it, or the server is another since a failover"
+	case st.slot == "":
+		return "it was made by somebody else"
+	case !st.here:
+		return "it was made on another server or timeline"
+	case st.walStatus == "lost":
+		return "it is lost: it fell behind max_slot_wal_keep_size"
+	case st.slotConfirmed > st.confirmed:
+		return fmt.Sprintf("it is ahead of what was published (at %X/%X and not %X/%X): somebody advanced it or made it again",
+			st.slotConfirmed>>32, uint32(st.slotConfirmed), st.confirmed>>32, uint32(st.confirmed))
+	}
+	return ""
+}
+
+// remakeSlot begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
+// can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by one.
+func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why string) error {
+	if st.slot == "" && !st.exists {
+		r.log.Info("making the replication slot; until it is there, events are published from the table", "slot", st.name)
+	} else {
+		r.log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.name, "why", why)
+	}
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.wal.lockLanes)
+		b.Queue(r.q.wal.abandonAll).Query(r.readRaised)
+	}))
+	if err != nil {
+		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
+	}
+	r.setWAL(walUnavailable)
+	mine := false
+	err = s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.wal.alone).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
+	}))
+	if err == nil && !mine { // another relay makes it
+		s.close()
+		return errNotYet
+	}
+	if err == nil {
+		err = s.pipeline(ctx, r.makeSlot(st))
+	}
+	if pgerr.Is(err, "57014") {
+		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", errNotYet)
+	}
+	if err != nil {
+		return fmt.Errorf("relay: making the replication slot: %w", err)
+	}
+	r.log.Info("the replication slot is made; lanes are handed over to it as they get empty", "slot", st.name)
+	return nil
+}
+
+// errNotYet: the WAL cannot be read now, and soon can be.
+var errNotYet = errors.New("relay: the WAL cannot be read yet")
+
+// makeSlot is the second half of a transaction: nothing may be written before the slot is made.
+func (r *Relay) makeSlot(st *walState) *pgx.Batch {
+	// A number has 43 bits for the distance from the base, in steps of 32 bytes. Half of them is time for another base.
+	rebase := st.now-st.base > 1<<47
+	var b pgx.Batch
+	if st.exists {
+		b.Queue(r.q.wal.drop, st.name)
+	}
+	b.Queue(r.q.wal.create, st.name)
+	b.Queue(r.q.wal.adopt, st.name, rebase)
+	b.Queue(sqlCommit)
+	return &b
+}
+
+// readRaised reads the numbering that has begun, if one has.
+func (r *Relay) readRaised(rows pgx.Rows) error {
+	var epoch string
+	_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error {
+		r.log.Warn("lanes that were published from the WAL go back to the table, which may still have events of theirs that were published: "+
+			"a new incarnation of the numbering has begun", "epoch", epoch)
+		return nil
+	})
+	return err
+}
+
+// assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a new
+// numbering begins.
+func (r *Relay) assignPolled(ctx context.Context, s *session) error {
+	set := r.lanes.unassigned()
+	if len(set.lanes) == 0 {
+		return nil
+	}
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+		b.Queue(r.q.wal.abandon, set.lanes, set.fences, r.owner).Query(r.readRaised)
+	}))
+	if err != nil {
+		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
+	}
+	r.lanes.assign(set.lanes, polled)
+	r.kickPumps()
+	return nil
+}

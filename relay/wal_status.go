@@ -1,0 +1,65 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// WALStatus is the state of the WAL source, as part of a Status.
+type WALStatus struct {
+	Slot   string `json:"slot"`
+	Exists bool   `json:"exists"` // false: relays publish from the table, and make it when they can
+	Active bool   `json:"active"` // somebody reads it
+	Reader string `json:"reader"` // the relay that does, or did last; empty when it is gone
+	// Lanes is how many lanes have the WAL as their source, of [Lanes]; the others are published from the table.
+	Lanes int `json:"lanes"`
+	// LagBytes is how much WAL lies behind the place that was confirmed, and LagTime how long ago that was: with nothing to
+	// confirm it stays under Config.WALHeartbeat and a little. HeldBytes is how much WAL the server keeps for the slot.
+	LagBytes  int64         `json:"lag_bytes"`
+	LagTime   time.Duration `json:"lag_time"`
+	HeldBytes int64         `json:"held_bytes"`
+	// State is Postgres' wal_status: reserved, extended, unreserved (the slot is about to be lost) or lost. SafeBytes is its
+	// safe_wal_size: how much may be written before the slot may be lost; nil: no limit is set.
+	State     string `json:"state"`
+	SafeBytes *int64 `json:"safe_bytes"`
+}
+
+// ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema is the
+// connection's search_path.
+func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALStatus, error) {
+	q, err := newQueries(schema)
+	if err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	st, err := readWALStatus(ctx, db, q)
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
+	}
+	return st, nil
+}
+
+// WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the WAL, stands by,
+// or is not meant to.
+func (r *Relay) WALUnavailable() error {
+	if why := r.walWhy.Load(); why != nil && r.walMode() == walUnavailable {
+		return *why
+	}
+	return nil
+}
+
+// readWALStatus is nil for an outbox that no relay reads the WAL for.
+func readWALStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (*WALStatus, error) {
+	var st WALStatus
+	var lag float64
+	err := db.QueryRow(ctx, q.wal.status).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	st.LagTime = seconds(lag)
+	return &st, err
+}

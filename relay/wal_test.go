@@ -1,0 +1,121 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// walDB is an outbox with a publication; its slot is dropped at the end of the test.
+func walDB(t *testing.T) (db *pgtest.DB, slot string) {
+	t.Helper()
+	db = outboxDB(t)
+	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dropSlot(t, db, slot) })
+	return db, slot
+}
+
+// dropSlot drops a slot whoever reads it, and its publication.
+func dropSlot(t *testing.T, db *pgtest.DB, slot string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, db.AdminURL)
+	if err != nil {
+		t.Errorf("connect: %v", err)
+		return
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for ctx.Err() == nil {
+		_, _ = conn.Exec(ctx, `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`, slot)
+		_, err := conn.Exec(ctx, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, slot)
+		if err == nil {
+			break
+		}
+	}
+	_, _ = conn.Exec(ctx, "drop publication if exists "+slot)
+}
+
+func fromWAL(c *relay.Config) { c.Source, c.WALHeartbeat = relay.SourceWAL, time.Second }
+
+// streaming waits until every lane's source is the WAL.
+func streaming(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)
+}
+
+// fromLog checks that what came from the WAL has numbers that count up, and returns how many events did.
+func fromLog(t *testing.T, log []event.Event) (n int) {
+	t.Helper()
+	last, seen := int64(0), map[string]bool{}
+	for _, e := range log {
+		if e.Position.Lane != -1 {
+			continue
+		}
+		n++
+		if id := e.ID.String(); seen[id] {
+			continue
+		} else {
+			seen[id] = true
+		}
+		if e.Position.Seq <= last {
+			t.Fatalf("event %s of key %s has number %d after %d", e.Payload, e.Key, e.Position.Seq, last)
+		}
+		last = e.Position.Seq
+	}
+	return n
+}
+
+// TestWALPublishes: what is in the table when a relay begins to read the WAL is published from there, then everything comes from
+// the WAL, each event once; what was published is deleted; the end gives the lanes back to the table.
+func TestWALPublishes(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{}
+	fill(t, db, 500, 50)
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	if n := to.count(); n != 500 {
+		t.Fatalf("%d events were published before every lane was handed over, want 500", n)
+	}
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload, headers, tenant)
+		select 'payments', 'k' || (g % 50), 'T', convert_to((10 + g / 50)::text, 'UTF8'), '{"a": "b"}', 'x' from generate_series(0, 499) g`)
+	for i := range 100 {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k' || $1::int, 'T', convert_to($2, 'UTF8'))`, i%50, fmt.Sprint(20+i/50))
+	}
+	drained(t, db)
+	log := to.events()
+	if dup := inOrder(t, log, 1100); dup != 0 {
+		t.Errorf("%d events were published twice", dup)
+	}
+	if n := fromLog(t, log); n != 600 {
+		t.Errorf("%d events came from the WAL, want 600", n)
+	}
+	if e := log[600]; e.Headers["a"] != "b" || e.Tenant != "x" || e.Type != "T" || e.ContentType != "application/json" || e.Time.IsZero() {
+		t.Errorf("event %+v", e)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
+		t.Errorf("%d lanes are left to the WAL after an orderly end", n)
+	}
+	same := pgtest.One[bool](t, db, `select w.confirmed = s.confirmed_flush_lsn and not s.active from outbox_wal w, pg_replication_slots s where s.slot_name = $1`, slot)
+	if !same {
+		t.Error("the slot does not stand where the relay has confirmed")
+	}
+	if e := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`); e != log[len(log)-1].Position.Epoch || !strings.HasSuffix(e, ".1") {
+		t.Errorf("the numbering is %s, and was %s", e, log[len(log)-1].Position.Epoch)
+	}
+}

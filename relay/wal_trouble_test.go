@@ -1,0 +1,210 @@
+package relay_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestWALRefusedEventsPark: an event that is refused gives its lane back to the table, where it parks its key; the other lanes
+// stay with the WAL; once it is released, the lane comes back.
+func TestWALRefusedEventsPark(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	b := newBroker(2)
+	b.set(refusing("25"))
+	stop := running(t, newRelay(t, db, b, config(fromWAL)))
+	streaming(t, db)
+	for from := range 4 {
+		appendTo(t, db, "payments", 200, 20, 10*from)
+	}
+	drained(t, db)
+	pgtest.AwaitSQL(t, db, `select count(*) = 31 from outbox_streamed`)
+	for k := range 20 {
+		want := 40
+		if k == 3 {
+			want = 25
+		}
+		counting(t, b, fmt.Sprint("k", k), want)
+	}
+	b.set(nil)
+	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	streaming(t, db)
+	appendTo(t, db, "payments", 200, 20, 40)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for k := range 20 {
+		counting(t, b, fmt.Sprint("k", k), 50)
+	}
+	if n := pgtest.One[int](t, db, `select incarnation from outbox_meta`); n != 1 {
+		t.Errorf("incarnation %d: a refusal is certain and needs no new numbering", n)
+	}
+}
+
+// TestWALHoldsAPartition: a partition that does not answer gives the lanes of its events back to the table, where they are
+// held; whoever goes by numbers is told by a new numbering, because they may have been written.
+func TestWALHoldsAPartition(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	b := newBroker(4)
+	stop := running(t, newRelay(t, db, b, config(fromWAL, quick)))
+	streaming(t, db)
+	appendTo(t, db, "payments", 400, 40, 0)
+	drained(t, db)
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	for from := 1; from < 4; from++ {
+		appendTo(t, db, "payments", 400, 40, 10*from)
+	}
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n == 0 || n == 1200 {
+		t.Errorf("%d events are held", n)
+	}
+	b.set(nil)
+	empty(t, db)
+	streaming(t, db)
+	appendTo(t, db, "payments", 400, 40, 40)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	everyKey(t, b, 40, 50)
+	if n := pgtest.One[int](t, db, `select incarnation from outbox_meta`); n == 1 {
+		t.Error("events that may have been written got other numbers in the same numbering")
+	}
+}
+
+// TestWALPausedTopic: nothing of a topic that is paused is sent, and everything in order once it is resumed.
+func TestWALPausedTopic(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	streaming(t, db)
+	o := operator(t, db)
+	fill(t, db, 100, 10)
+	drained(t, db)
+	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(10+i))
+	}
+	drained(t, db)
+	if n := to.count(); n != 100 {
+		t.Fatalf("%d events of a paused topic were sent", n-100)
+	}
+	if err := o.ResumeTopic(t.Context(), "payments", "the end"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 150, nil })
+	streaming(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again := inOrder(t, to.events(), 150); again > 0 {
+		t.Errorf("%d events were sent twice", again)
+	}
+	if n := byNumber(t, to.events()); n != 1 {
+		t.Errorf("%d numberings", n)
+	}
+}
+
+// TestWALScheduled: what is scheduled comes when it is due, through the WAL.
+func TestWALScheduled(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute }))) // nobody looks by himself
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+		select now() + interval '300 ms' + g * interval '10 ms', 'payments', 'k' || g % 3, 'T', convert_to((g / 3)::text, 'UTF8') from generate_series(0, 29) g`)
+	pgtest.Await(t, "what came due", func() (bool, error) { return to.count() == 30, nil })
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 30)
+	if n := fromLog(t, to.events()); n != 30 {
+		t.Errorf("%d events came from the WAL, want 30", n)
+	}
+}
+
+// TestWALDropped: DropWAL refuses while the slot is read, and leaves nothing behind afterwards.
+func TestWALDropped(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	stop := running(t, newRelay(t, db, &memory{}, config(fromWAL)))
+	streaming(t, db)
+	st, err := relay.ReadStatus(t.Context(), db.Pool, "")
+	if err != nil || st.WAL == nil || !st.WAL.Active || st.WAL.Slot != slot || st.WAL.Lanes != 32 || st.WAL.State != "reserved" || st.WAL.Reader == "" {
+		t.Errorf("status %+v: %v", st.WAL, err)
+	}
+	if _, err := relay.DropWAL(t.Context(), db.Pool, ""); err == nil {
+		t.Error("the slot was dropped while a relay reads it")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := relay.DropWAL(t.Context(), db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	if pgtest.One[bool](t, db, `select exists (select from pg_replication_slots where slot_name = $1) or exists (select from pg_publication where pubname = $1)
+		or exists (select from outbox_wal)`, slot) {
+		t.Error("something is left")
+	}
+}
+
+// TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by a relay
+// that has never looked at it.
+func TestWALReleaseAfterATakeOver(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	b := newBroker(2)
+	b.set(func(e *event.Event, _ int32) answer {
+		if string(e.Payload) == "bad" {
+			return tooLarge
+		}
+		return answer{}
+	})
+	proxy := pgtest.NewProxy(t, db.URL)
+	first, err := relay.New(poolAt(t, proxy.URL()), b, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, first)
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, type, payload) values ('payments', 'T', 'bad')`)
+	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_parked`)
+	streaming(t, db)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	_ = stop()
+	stop = running(t, newRelay(t, db, b, config(fromWAL)))
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner join outbox_wal w on w.owner = m.owner and m.name <> ''`)
+	b.set(nil)
+	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d parked: %v", len(list), err)
+	}
+	if err := operator(t, db).ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_parked)`)
+	streaming(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
