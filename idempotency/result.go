@@ -1,0 +1,33 @@
+package idempotency
+
+import "time"
+
+// Result is what a caller is told, the first time and every time after.
+type Result struct {
+	// Code is the caller's own status: an HTTP status at the edge.
+	Code int
+	// Header is what belongs to the answer beside its body: at the edge, allow-listed HTTP headers in canonical form.
+	Header map[string][]string
+	// Body is the answer; nil when Resource says where it comes from.
+	Body []byte
+	// Resource refers to what was created, so that the answer can be rendered again: a payment's id.
+	Resource string
+	// Schema is the version of the answer's form (response_schema_version).
+	Schema int
+	// Failure is the stable code of a final failure ("card_declined"); empty for success.
+	Failure string
+
+	// Replayed says that this is a former attempt's result. Set by whoever reads it from a store, never stored.
+	Replayed bool
+	// At is when the work was completed, by the store's clock. Set by the store.
+	At time.Time
+}
+
+// Retention is how long a completed key is remembered, by the store's clock, counted from its completion.
+type Retention struct {
+	// Body is how long the result can be replayed: 0 means 24 h; negative keeps it as long as the tombstone.
+	Body time.Duration
+	// Tombstone is how long the key stays taken, its fingerprint and outcome known, at least as long as Body: 0 means 72 h, which
+	// outlives a weekend; negative keeps it for ever.
+	Tombstone time.Duration
+}

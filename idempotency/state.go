@@ -1,0 +1,68 @@
+package idempotency
+
+// State is what is known of a key.
+type State string
+
+const (
+	// InProgress: somebody works at it, under a lease that has not ended.
+	InProgress State = "IN_PROGRESS"
+	// Completed: done; its result is replayed.
+	Completed State = "COMPLETED"
+	// FailedReplayable: refused for good by the business (a declined card); the refusal is replayed.
+	FailedReplayable State = "FAILED_REPLAYABLE"
+	// FailedRetryable: failed, certainly without an effect. Nothing is kept, the key is free: a state that no record has.
+	FailedRetryable State = "FAILED_RETRYABLE"
+	// Unknown: it may have happened, and nobody knows: a lease ended, or a provider did not answer. Recovery decides.
+	Unknown State = "UNKNOWN_REQUIRES_RECOVERY"
+	// Expired: it was completed or refused; the result is gone, the key, its fingerprint and the outcome are still there.
+	Expired State = "EXPIRED"
+)
+
+// Stage is how far an operation came that calls a provider. The guard derives it from the steps; people and alarms read it.
+type Stage string
+
+const (
+	// Received: claimed, nothing done.
+	Received Stage = "RECEIVED"
+	// LocalCreated: the local part is committed, no provider was asked.
+	LocalCreated Stage = "LOCAL_CREATED"
+	// ProviderRequestSent: a provider is being asked, or was, and its answer is not recorded.
+	ProviderRequestSent Stage = "PROVIDER_REQUEST_SENT"
+	// ProviderConfirmed: every provider that was asked has answered, and the answers are recorded.
+	ProviderConfirmed Stage = "PROVIDER_CONFIRMED"
+	// StageCompleted goes with the states Completed and FailedReplayable.
+	StageCompleted Stage = "COMPLETED"
+	// StageUnknown goes with the state Unknown.
+	StageUnknown Stage = "UNKNOWN_REQUIRES_RECOVERY"
+)
+
+// StepState is what is known of one step of an operation.
+type StepState string
+
+const (
+	// StepSent: begun, its outcome is not recorded. A local step never has it: it is recorded when it is done.
+	StepSent StepState = "SENT"
+	// StepDone: done; Data is what it gave.
+	StepDone StepState = "DONE"
+	// StepFailed: refused for good; Data says why.
+	StepFailed StepState = "FAILED"
+	// StepUndoing: its compensation was begun, its outcome is not recorded.
+	StepUndoing StepState = "UNDOING"
+	// StepUndone: compensated.
+	StepUndone StepState = "UNDONE"
+)
+
+// Step is one recovery point.
+type Step struct {
+	Name  string    `json:"name"`
+	State StepState `json:"state"`
+	// Key is the stable key that goes downstream, the same in every attempt; empty for a local step.
+	Key  string `json:"key,omitempty"`
+	Data []byte `json:"data,omitempty"`
+}
+
+// Progress is an operation's recovery points, in the order in which they were begun.
+type Progress struct {
+	Stage Stage
+	Steps []Step
+}
