@@ -27,7 +27,8 @@ const (
 	//     somebody has looked whether it was applied. One that is replayed is quarantined alone: it comes after newer ones anyway.
 	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is accepted
 	//     ([Operator.AcceptNumbering]): what was published just before may be published again under new numbers, and is then applied
-	//     again, unless a business key stands behind the effect. What comes late under an older incarnation is quarantined.
+	//     again, unless a business key stands behind the effect. What comes late under an older incarnation is quarantined. A consumer
+	//     that comes to a topic for the first time after a rise has nothing to ask by: what the log has under both, it applies twice.
 	//   - A record without a number is quarantined, and halts a partition that has none with one.
 	//   - Two events that were appended with the same id are two events.
 	//

@@ -76,7 +76,6 @@ const (
 // judge walks over a transaction's events in log order, moving a copy of the marks.
 type judge struct {
 	marks
-	before *marks
 	moved  []bool // of marks.of: it is the judge's own
 	offset bool   // offsets are the numbers
 	epoch  string // of the last event, and
@@ -84,7 +83,7 @@ type judge struct {
 }
 
 func newJudge(m *marks, offset bool) *judge {
-	return &judge{marks: marks{slices.Clone(m.of), m.accepted, m.first}, before: m, moved: make([]bool, len(m.of)), offset: offset, last: -1}
+	return &judge{marks: marks{slices.Clone(m.of), m.accepted, m.first}, moved: make([]bool, len(m.of)), offset: offset, last: -1}
 }
 
 // judge decides on the next event. Whatever is said but verdictForeign and those behind it has moved the mark.

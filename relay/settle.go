@@ -155,6 +155,7 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		mixed[lane] = mixed[lane] || it.from != fromOutbox
 		moves[lane] = moves[lane] || it.fate != acked
 	}
+	noteOvertaken(c, moves)
 	for i := range set.lanes {
 		switch l := &set.lanes[i]; {
 		case mixed[l.lane]:
@@ -185,6 +186,26 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	slices.SortFunc(set.rows, func(a, b placedRow) int {
 		return cmp.Or(cmp.Compare(a.at.BlockNumber, b.at.BlockNumber), cmp.Compare(a.at.OffsetNumber, b.at.OffsetNumber))
 	})
+}
+
+// noteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By another
+// partition count it may get to where that stands, under a lower number: like what may have been sent, it makes that count
+// uncertain to accept. moves are the lanes of which not everything was acked.
+func noteOvertaken(c *claim, moves map[int16]bool) {
+	passed := map[int16]map[string]bool{}
+	for i := len(c.items) - 1; i >= 0; i-- {
+		it, e := &c.items[i], &c.events[i]
+		switch {
+		case !moves[e.Position.Lane]:
+		case it.fate == acked:
+			if passed[e.Position.Lane] == nil {
+				passed[e.Position.Lane] = map[string]bool{}
+			}
+			passed[e.Position.Lane][e.Topic] = true
+		case it.fate == held && it.partition == wholeTopic:
+			it.sent = it.sent || passed[e.Position.Lane][e.Topic]
+		}
+	}
 }
 
 func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {

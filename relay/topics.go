@@ -70,11 +70,15 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 // next event before the ones that it has not read.
 //
 // It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
-// them; with anyway it accepts all the same, and such an event may then stand in the log twice, in two partitions. What is
-// held goes first, in its order, whichever partition it was held for. A new incarnation of the numbering begins then, for in its
-// new partition an event may have a lower number than what stands there: consumers that go by numbers stop and ask, instead of
-// dropping it. It fails with ErrNoTopic for a topic that was never
-// published to: its first count needs nobody's consent. Relays notice within 30 s.
+// them or that wrote later ones of their lane; with anyway it accepts all the same, and such an event may then stand in the log
+// twice, in two partitions. What is held goes first, in its order, whichever partition it was held for. A new incarnation of the
+// numbering begins then, for in its new partition an event may have a lower number than what stands there: consumers that go by
+// numbers stop and ask, instead of dropping it. It begins as well while a relay reads the WAL, for after a crash that reads again
+// what it published last. A consumer that goes by numbers and comes to the topic for the first time has nothing to ask by: what
+// stands in two partitions it applies twice.
+//
+// It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice within
+// 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
@@ -87,7 +91,8 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
 		var journalled, held int64
-		if err := tx.QueryRow(ctx, o.topics.uncertain, topic).Scan(&journalled, &held); err != nil {
+		var streamed bool
+		if err := tx.QueryRow(ctx, o.topics.uncertain, topic).Scan(&journalled, &held, &streamed); err != nil {
 			return audited{}, err
 		}
 		if journalled+held > 0 && !anyway {
@@ -102,7 +107,7 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 			_, err = tx.Exec(ctx, o.topics.regroup, topic)
 		}
 		detail := map[string]any{"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
-		if err == nil && journalled+held > 0 {
+		if err == nil && (journalled+held > 0 || streamed) {
 			var epoch string
 			err = tx.QueryRow(ctx, o.fence.newIncarnation).Scan(&epoch)
 			detail["epoch"] = epoch

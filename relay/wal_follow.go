@@ -242,14 +242,20 @@ func (f *follower) take(work context.Context) error {
 	return nil
 }
 
-// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent.
+// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent, and those
+// after a new numbering began go under that.
 func (f *follower) listen(ctx context.Context) error {
 	var paused []string
+	same := false
 	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
 	}))
+	if err == nil && !same {
+		return errLanesChanged
+	}
 	if err != nil {
-		return fmt.Errorf("relay: reading which topics are paused: %w", err)
+		return fmt.Errorf("relay: reading what an operator has changed: %w", err)
 	}
 	f.r.pauses(paused)
 	return nil
