@@ -84,6 +84,15 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 	if len(lanes) == 0 {
 		return nil
 	}
+	err := r.give(ctx, s, lanes)
+	if err != nil {
+		r.beatFailed(err)
+	}
+	return err
+}
+
+// give gives up what of these lanes is this relay's. Said twice, the second time finds nothing to give.
+func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	failpoint.Hit(failpoint.RelayGiveLanes)
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
@@ -92,7 +101,6 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 		})
 	}))
 	if err = failpoint.After(failpoint.RelayLanesGiven, err); err != nil {
-		r.beatFailed(err)
 		return err
 	}
 	r.lanes.drop(lanes)
@@ -216,8 +224,15 @@ func (r *Relay) resign(work context.Context, s *session) error {
 		r.lanes.drop([]int16{lane}) // not ours to give: the lease runs out
 	}
 	r.lanes.leave(-1)
-	if err := r.release(ctx, s); err != nil {
-		return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
+	if lanes := r.lanes.list(func(l *laneState) bool { return !l.busy }); len(lanes) > 0 {
+		err := r.give(ctx, s, lanes)
+		if err != nil {
+			// Nothing went over this connection since the last heartbeat: the server may have been restarted meanwhile.
+			err = r.give(ctx, s, lanes)
+		}
+		if err != nil {
+			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
+		}
 	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
 	return failpoint.After(failpoint.RelayResigned, err)
