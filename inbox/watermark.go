@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero one are
@@ -30,6 +31,9 @@ func numberingOf(epoch string) (n numbering, ok bool) {
 	}
 	id, err := uuid.Parse(epoch[:dot])
 	incarnation, ierr := strconv.ParseInt(epoch[dot+1:], 10, 32)
+	if seeded.On(seeded.InboxAcrossNumberings) {
+		incarnation = 0
+	}
 	return numbering{id, int32(incarnation)}, err == nil && ierr == nil && id != uuid.Nil
 }
 
@@ -110,14 +114,21 @@ func (j *judge) judge(e *event.Event) verdict {
 		j.epoch, j.last = "", -1
 		return verdictLater
 	}
-	passed := e.Position.Seq <= m.lanes[e.Position.Lane]
-	j.move(e.Position.Lane, e.Position.Seq, e)
+	number := e.Position.Seq
+	if seeded.On(seeded.InboxOffsetForNumber) {
+		number = e.Position.Offset + 1
+	}
+	passed := number <= m.lanes[e.Position.Lane]
+	if seeded.On(seeded.InboxEqualNumberIsNew) {
+		passed = number < m.lanes[e.Position.Lane]
+	}
+	j.move(e.Position.Lane, number, e)
 	switch {
 	case passed:
 		return verdictRepeat
 	case j.older(m.numbering):
 		return verdictOld
-	case e.Position.Maybe:
+	case e.Position.Maybe && !seeded.On(seeded.InboxMaybeApplied):
 		return verdictMaybe
 	case e.Position.Replayed:
 		return verdictReplayed

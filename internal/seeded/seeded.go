@@ -37,6 +37,7 @@ const (
 	RelayReleasedWhileBusy    Bug = "relay-lane-released-while-busy"
 	RelayNewerPastHeld        Bug = "relay-newer-past-held"
 	RelayTakeOverWithoutFence Bug = "relay-take-over-without-fence"
+	RelayOvertakenAccepted    Bug = "relay-overtaken-event-accepted"
 )
 
 // Bugs of the publisher.
@@ -59,6 +60,15 @@ const (
 	InboxUnknownCommitFailed Bug = "inbox-unknown-commit-is-a-failure"
 	InboxUnknownCommitDone   Bug = "inbox-unknown-commit-is-done"
 	InboxTwinsNotFolded      Bug = "inbox-twins-of-a-batch-both-run"
+)
+
+// Bugs of an inbox that goes by numbers.
+const (
+	InboxEqualNumberIsNew Bug = "inbox-equal-number-is-new"
+	InboxOffsetForNumber  Bug = "inbox-offset-for-a-number"
+	InboxAcrossNumberings Bug = "inbox-number-across-numberings"
+	InboxLostMarkIgnored  Bug = "inbox-lost-mark-ignored"
+	InboxMaybeApplied     Bug = "inbox-maybe-published-applied"
 )
 
 // Bugs of the consumer and of what stands around it.
