@@ -31,3 +31,22 @@ type Retention struct {
 	// outlives a weekend; negative keeps it for ever.
 	Tombstone time.Duration
 }
+
+// Terms returns the retention with its defaults: how long body and tombstone are kept, negative for ever. The tombstone outlives
+// the body, whatever was set.
+func (r Retention) Terms() (body, tombstone time.Duration) {
+	body, tombstone = r.Body, r.Tombstone
+	if body == 0 {
+		body = 24 * time.Hour
+	}
+	if tombstone == 0 {
+		tombstone = 72 * time.Hour
+	}
+	if tombstone < 0 {
+		return max(body, -1), -1
+	}
+	if body < 0 {
+		return tombstone, tombstone
+	}
+	return body, max(body, tombstone)
+}

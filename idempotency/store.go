@@ -2,13 +2,15 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
 // Lease is the right to work at a key. Every write of a Store compares it, in the statement that writes.
 type Lease struct {
 	Key Key
-	// Fence rises with every owner of the key. Give it to an effect that can refuse a lower one.
+	// Fence rises with every owner and recoverer of the key, also over times at which it was free: a former one is always
+	// lower. Give it to an effect that can refuse a lower one.
 	Fence int64
 	// Token is the attempt's own, random: a claim whose reply was lost and that is sent again is recognised by it.
 	Token string
@@ -19,10 +21,11 @@ type Record struct {
 	Key         Key
 	State       State
 	Fingerprint Fingerprint
-	Progress    Progress
-	Input       []byte // of Request; nil once completed
-	Result      Result // of Completed and FailedReplayable; in Expired without header and body
-	Fence       int64
+	// Progress is what was saved last, at first the stage Received without steps; erased with the result's body.
+	Progress Progress
+	Input    []byte // of Request; nil once completed
+	Result   Result // of Completed and FailedReplayable; in Expired without header and body
+	Fence    int64
 	// LeaseLeft is what is left of the owner's or the recoverer's lease, by the store's clock; not positive when it has ended.
 	LeaseLeft time.Duration
 	// Age is the time since the first claim, by the store's clock.
@@ -53,40 +56,73 @@ type ClaimOptions struct {
 	Rerun bool
 }
 
+// Check returns an error when something required is missing; a store asks it, and Key.Check, before anything is looked up.
+func (o ClaimOptions) Check() error {
+	if o.Token == "" {
+		return errToken
+	}
+	if o.Lease <= 0 {
+		return errLease
+	}
+	return nil
+}
+
+var (
+	errToken = errors.New("idempotency: an attempt needs a token: random, at least 128 bits")
+	errLease = errors.New("idempotency: a lease must be longer than nothing")
+	errLimit = errors.New("idempotency: the limit must be 1 or more")
+)
+
 // Store remembers keys. Its methods are atomic and linearizable per key, compare (state, token, lease) in the one statement that writes,
 // and go by the store's clock, never the caller's. An error that matches none of this package's means that nobody knows
 // whether the write happened: send the same call again (it is recognised by its token), or leave the key to recovery.
+//
+// The holder of a key is who got it last, by Claim or Recover, as long as nobody got it since: the lease's fence and token are the
+// record's. A write by anybody else is refused, whatever the state. A call with a key that is invalid (Key.Check) or without
+// what it requires is refused before anything is looked up. What goes in and comes out is the caller's own: no store
+// keeps or hands out memory that it shares. A body is kept as it is, nil apart from empty; all other text is UTF-8 without NUL.
 type Store interface {
 	// Claim takes a key that is free and gives it to the caller, or says what is there:
 	//
 	//	nothing                        won, IN_PROGRESS, fence + 1
 	//	same fingerprint
-	//	  IN_PROGRESS, own token       won again (the first reply was lost)
+	//	  IN_PROGRESS, own token       won again (the first reply was lost), under a whole lease from now
 	//	  IN_PROGRESS, lease runs      not won
 	//	  IN_PROGRESS, lease ended     turned into UNKNOWN, not won; with Rerun: won, fence + 1, progress kept
-	//	  UNKNOWN                      not won; with Rerun, and no recoverer's lease running: won, fence + 1, progress kept
+	//	  UNKNOWN                      not won; with Rerun, and no recoverer's lease running: won, fence + 1, progress kept, not
+	//	                               Stuck any more
 	//	  COMPLETED, FAILED_REPLAYABLE not won; the result is in the record, once its body is overdue as if swept
-	//	  EXPIRED                      not won; once its tombstone is overdue: as nothing
-	//	another fingerprint            not won, whatever the state; the caller sees it by Request.Matches
+	//	  EXPIRED                      not won; once its tombstone is overdue: as nothing, whatever its fingerprint
+	//	another fingerprint            not won, whatever the state, and nothing changes; the caller sees it by Request.Matches
+	//
+	// "fence + 1" is higher than every fence that the key ever had. A record that is taken over keeps its fingerprint, input,
+	// attempts and first claim's time.
 	Claim(ctx context.Context, r Request, opt ClaimOptions) (Claimed, error)
 
-	// Extend gives the owner a whole lease from now. ErrLeaseLost when it is not the owner, or its lease has ended and somebody took note.
+	// Extend gives the holder a whole lease from now: of an IN_PROGRESS key also when its lease has ended and nobody took note; of
+	// an UNKNOWN one, which a recoverer holds, only while it runs. Otherwise ErrLeaseLost. A lease that is not positive is an
+	// error.
 	Extend(ctx context.Context, l Lease, lease time.Duration) error
 
-	// Save replaces the progress. Only the owner or recoverer can, while its lease runs: otherwise ErrLeaseLost.
+	// Save replaces the progress. Only the holder can, while its lease runs: otherwise ErrLeaseLost.
 	Save(ctx context.Context, l Lease, p Progress) error
 
-	// Finish records the result: COMPLETED, or FAILED_REPLAYABLE when Result.Failure is not empty. Only the owner (or recoverer) can,
-	// while nobody took the key from it; an ended lease that nobody noticed is no hindrance. Sent again, it succeeds again.
+	// Finish records the result: COMPLETED, or FAILED_REPLAYABLE when Result.Failure is not empty, and erases the input. Only the
+	// holder can, of a key that is IN_PROGRESS or UNKNOWN: neither an ended lease nor a note of that is a hindrance, for nobody
+	// else is at it and its word is better than none. Otherwise ErrLeaseLost. Sent again, it succeeds again, and the first
+	// result stands.
 	Finish(ctx context.Context, l Lease, res Result, keep Retention) error
 
-	// Release forgets the key: certainly nothing has happened. Only the owner or recoverer can; of a key that is gone already, nil.
+	// Release forgets the key: certainly nothing has happened. Only the holder can, of a key that is IN_PROGRESS or UNKNOWN:
+	// otherwise ErrLeaseLost. Of a key that is gone already, nil.
 	Release(ctx context.Context, l Lease) error
 
-	// Doubt turns the owner's key into UNKNOWN, due for recovery after the delay, with a reason for people.
+	// Doubt turns the holder's key, IN_PROGRESS or UNKNOWN, into UNKNOWN, due for recovery after the delay, with a reason for people, and
+	// gives up the lease. Otherwise ErrLeaseLost. Sent again, it succeeds again; a key that is Stuck stays as it is.
 	Doubt(ctx context.Context, l Lease, reason string, after time.Duration) error
 
-	// Get returns what is known, false for nothing (or a tombstone that is overdue).
+	// Get returns what is known, false for nothing (or a tombstone that is overdue). A result whose body is overdue is told as
+	// EXPIRED, swept or not; an ended lease that nobody noted as IN_PROGRESS with a LeaseLeft that is not positive.
 	Get(ctx context.Context, k Key) (Record, bool, error)
 }
 
@@ -94,14 +130,21 @@ type Store interface {
 type Recoverer interface {
 	// Recover takes up to limit keys, longest overdue first, that are UNKNOWN, due and not Stuck, or IN_PROGRESS under a lease that ended longer
 	// than grace ago, for a recoverer: UNKNOWN, fence + 1, attempts + 1, under a lease of its own. Two recoverers never
-	// get the same. Keys of operations that are not listed are left alone; nil means all.
+	// get the same. Keys of operations that are not listed are left alone; nil means all. An UNKNOWN key that a claim found with its lease
+	// ended is due at once; one whose recoverer's lease has ended is due then. A reply that is lost costs its keys that lease: sent again, the
+	// call gets others.
 	Recover(ctx context.Context, opt RecoverOptions) ([]Claimed, error)
 
-	// Postpone gives a recoverer's key back, UNKNOWN still, due again after the delay; stuck gives it to a person instead.
+	// Postpone gives the holder's UNKNOWN key back, UNKNOWN still, due again after the delay; stuck gives it to a person instead. Otherwise
+	// ErrLeaseLost. Sent again, it succeeds again; a key that is Stuck stays as it is.
+	//
+	// A person, or a tool of theirs, takes a Stuck key by a Claim with Rerun and the record's own fingerprint, and ends it by
+	// Finish, Release or Doubt.
 	Postpone(ctx context.Context, l Lease, reason string, after time.Duration, stuck bool) error
 
 	// Sweep removes at most limit overdue things: first bodies (COMPLETED and FAILED_REPLAYABLE become EXPIRED), then tombstones. Each write
-	// repeats the condition it was selected by. What is IN_PROGRESS or UNKNOWN is never removed, however old.
+	// repeats the condition it was selected by. What is IN_PROGRESS or UNKNOWN is never removed, however old. A limit that is
+	// not positive removes nothing.
 	Sweep(ctx context.Context, limit int) (Swept, error)
 
 	// Stats counts what people watch.
@@ -117,6 +160,14 @@ type RecoverOptions struct {
 	Operations []string      // only these; nil: all
 }
 
+// Check returns an error when something required is missing; a store asks it before anything is looked up.
+func (o RecoverOptions) Check() error {
+	if o.Limit <= 0 {
+		return errLimit
+	}
+	return ClaimOptions{Token: o.Token, Lease: o.Lease}.Check()
+}
+
 // Swept is how much Sweep removed. More says that the limit ended it.
 type Swept struct {
 	Bodies, Tombstones int
@@ -125,6 +176,8 @@ type Swept struct {
 
 // Stats is a count of a store's keys.
 type Stats struct {
-	InProgress, Unknown, Stuck int64
-	OldestInProgress           time.Duration // since its claim, by the store's clock; 0 for none
+	InProgress       int64         // under a lease that runs or has ended
+	Unknown          int64         // the stuck ones among them
+	Stuck            int64         // given to a person
+	OldestInProgress time.Duration // since its first claim, by the store's clock; 0 for none
 }
