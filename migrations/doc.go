@@ -29,8 +29,8 @@
 //
 // # Versions
 //
-// There is one set of files per room: outbox (1xxxx) and inbox (2xxxx). All share one version table,
-// and a set can be added later. Files go up only; there is no way down that keeps events.
+// There is one set of files per room: outbox (1xxxx), inbox (2xxxx) and idempotency (3xxxx). All share one
+// version table, and a set can be added later. Files go up only; there is no way down that keeps events.
 //
 // Expand, then contract: a migration only adds, and what it makes superfluous goes with a later one,
 // when no binary uses it any more. So migrate first, then roll the binaries. A migration that leaves

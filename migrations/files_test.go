@@ -33,7 +33,7 @@ func TestFilesCreateWhatWeThink(t *testing.T) {
 
 func TestFS(t *testing.T) {
 	t.Parallel()
-	for set, want := range map[migrations.Set]string{migrations.Outbox: "10001_outbox.sql", migrations.Inbox: "20001_inbox.sql"} {
+	for set, want := range map[migrations.Set]string{migrations.Outbox: "10001_outbox.sql", migrations.Inbox: "20001_inbox.sql", migrations.Idempotency: "30001_idempotency.sql"} {
 		if _, err := fs.Stat(migrations.FS(set), want); err != nil {
 			t.Errorf("set %s: %v", set, err)
 		}

@@ -20,6 +20,8 @@ const (
 	Outbox Set = "outbox"
 	// Inbox is what consumers need. It may live in another database than the outbox.
 	Inbox Set = "inbox"
+	// Idempotency is what pgstore needs. It belongs beside the business rows: a key and its effect are one transaction there.
+	Idempotency Set = "idempotency"
 )
 
 // Table is the version table that all sets share, in the schema they are migrated into. It is not

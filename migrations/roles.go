@@ -18,11 +18,14 @@ var rolesOutbox string
 //go:embed roles_inbox.sql
 var rolesInbox string
 
+//go:embed roles_idempotency.sql
+var rolesIdempotency string
+
 var rolePrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,40}$`)
 
 // PrintRoles writes the SQL of roles with the least privileges that work: <prefix>_append for producers, _relay for relays,
-// _inbox for workers, and _inbox_maintainer for who makes and drops the inbox's days. They cannot log in; they are granted
-// to users who can. The SQL needs the tables of the chosen sets, and may run again after each migration: it first takes
+// _inbox for workers, _inbox_maintainer for who makes and drops the inbox's days, and _idempotency for services that answer
+// requests. They cannot log in; they are granted to users who can. The SQL needs the tables of the chosen sets, and may run again after each migration: it first takes
 // back what the roles have in the schema. An empty prefix is [DefaultRolePrefix]; another one is for a second outbox
 // in the same server.
 func PrintRoles(to io.Writer, opt Options, prefix string) error {
@@ -52,6 +55,8 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 			names, text = []string{"append", "relay"}, rolesOutbox
 		case Inbox:
 			names, text = []string{"inbox", "inbox_maintainer"}, rolesInbox
+		case Idempotency:
+			names, text = []string{"idempotency"}, rolesIdempotency
 		default:
 			continue
 		}

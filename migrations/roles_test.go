@@ -14,7 +14,7 @@ func TestPrintRoles(t *testing.T) {
 	if err := migrations.PrintRoles(&all, migrations.Options{Schema: "app"}, ""); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`set search_path to "app"`, "to effectonce_append;", "to effectonce_relay;", "to effectonce_inbox;", "to effectonce_inbox_maintainer;", "reset search_path"} {
+	for _, want := range []string{`set search_path to "app"`, "to effectonce_append;", "to effectonce_relay;", "to effectonce_inbox;", "to effectonce_inbox_maintainer;", "to effectonce_idempotency;", "reset search_path"} {
 		if !strings.Contains(all.String(), want) {
 			t.Errorf("no %s in\n%s", want, all.String())
 		}

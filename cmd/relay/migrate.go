@@ -12,7 +12,7 @@ import (
 
 type migrateCommand struct {
 	database
-	Sets         []string      `shown:"all" help:"Sets of tables: outbox, inbox, or both with a comma between."`
+	Sets         []string      `shown:"all" help:"Sets of tables: outbox, inbox, idempotency, or some with commas between."`
 	Print        bool          `help:"Print all migrations as SQL for psql instead of running them; needs no database."`
 	PrintPending bool          `help:"Print only what the database lacks; nothing when it lacks nothing."`
 	Check        bool          `help:"Change nothing; exit with 4 when something is to be done."`

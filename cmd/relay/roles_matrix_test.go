@@ -26,10 +26,11 @@ var may = map[string]map[string]string{
 	},
 	// It owns inbox_message and its days: an owner may everything.
 	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "owner", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD", "inbox_parked": "s"},
+	"idempotency":      {"effectonce_migration": "S", "idempotency_key": "SIUD", "idempotency_block": "SIU"},
 }
 
 // sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
-var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u"}
+var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u", "idempotency idempotency_fence": "u"}
 
 // columns are what a producer may write, and a relay when it moves or replays: no id, no lane, no time of its own.
 var columns = map[string]string{
@@ -103,7 +104,7 @@ func TestRolesMatrix(t *testing.T) {
 			}
 		}
 	}
-	if tables < 4*20 {
+	if tables < 5*20 {
 		t.Errorf("looked at %d grants", tables)
 	}
 	// The matrix names no table that is gone.

@@ -37,7 +37,7 @@ type hardened struct {
 // openHardened: roles are the server's, so each test has its own.
 func openHardened(t *testing.T) *hardened {
 	t.Helper()
-	db := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox)
+	db := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox, migrations.Idempotency)
 	h := &hardened{db, fmt.Sprintf("r%d", time.Now().UnixNano())}
 	for _, sql := range []string{
 		"do $$ begin execute format('revoke all on database %I from public', current_database()); end $$",
@@ -48,7 +48,7 @@ func openHardened(t *testing.T) *hardened {
 	} {
 		h.Exec(t, sql)
 	}
-	names := []string{"append", "relay", "inbox", "inbox_maintainer"}
+	names := []string{"append", "relay", "inbox", "inbox_maintainer", "idempotency"}
 	h.removed(t, names...)
 	for range 2 { // again changes nothing
 		h.grant(t)
@@ -132,7 +132,7 @@ func TestRolesByOwner(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	h := &hardened{db, fmt.Sprintf("o%d", time.Now().UnixNano())}
-	h.removed(t, "append", "relay", "inbox", "inbox_maintainer", "owner")
+	h.removed(t, "append", "relay", "inbox", "inbox_maintainer", "idempotency", "owner")
 	owner := h.user("owner")
 	h.Exec(t, "create role "+owner+" login createrole")
 	h.Exec(t, "do $$ begin execute format('grant create on database %I to "+owner+"', current_database()); end $$")

@@ -1,0 +1,60 @@
+-- +goose Up
+-- What became of each idempotency key: one row a key, whoever works at it.
+--
+-- A row changes three or four times in its life. Only open rows are in the index of what is open, so it stays as small as the work
+-- under way; the two others hold a row until its body and then its tombstone are overdue. A row that one transaction makes and
+-- completes has its final place in all of them from the start, so that its completion is a HOT update: it touches no index.
+create table idempotency_key (
+	tenant      text collate "C" not null,
+	operation   text collate "C" not null,
+	key         text collate "C" not null,
+	state       text collate "C" not null, -- no row is FAILED_RETRYABLE: then the key is free
+	fingerprint bytea not null, -- of the command: SHA-256 of its canonical form
+	fingerprint_version smallint not null,
+	attempts    integer not null default 0, -- how often recovery took it
+	fence       bigint not null, -- rises with every owner
+	token       text collate "C" not null, -- of the attempt that has it, or had it last
+	created_at  timestamptz not null default clock_timestamp(),
+	lease_until timestamptz, -- while somebody has it: the owner, or in UNKNOWN_REQUIRES_RECOVERY a recoverer
+	due_at      timestamptz, -- from when on recovery may take it; null in UNKNOWN_REQUIRES_RECOVERY: a person has to look
+	finished_at timestamptz,
+	body_until  timestamptz, -- null: the body stays as long as the row
+	forget_at   timestamptz, -- when the row goes; null: never
+	code        integer not null default 0,
+	schema_version integer not null default 0,
+	stage       text collate "C" not null default 'RECEIVED',
+	failure     text collate "C" not null default '',
+	resource    text collate "C" not null default '',
+	reason      text not null default '',
+	steps       jsonb, -- recovery points, in the order in which they were begun
+	input       bytea, -- what recovery needs to go on; gone with the completion
+	header      bytea, -- JSON: name to values in base64, for header values are bytes
+	body        bytea,
+	primary key (tenant, operation, key),
+	constraint idempotency_key_state check (state in ('IN_PROGRESS', 'COMPLETED', 'FAILED_REPLAYABLE', 'UNKNOWN_REQUIRES_RECOVERY', 'EXPIRED')),
+	constraint idempotency_key_fingerprint check (octet_length(fingerprint) = 32),
+	constraint idempotency_key_stage check (stage in ('RECEIVED', 'LOCAL_CREATED', 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'COMPLETED', 'UNKNOWN_REQUIRES_RECOVERY')),
+	-- A lease without an end would never be recovered.
+	constraint idempotency_key_lease check (case state when 'IN_PROGRESS' then lease_until is not null and due_at is not null
+		when 'UNKNOWN_REQUIRES_RECOVERY' then lease_until is null or due_at is not null else lease_until is null and due_at is null end),
+	-- What is open has no end: nothing of it goes because of its age.
+	constraint idempotency_key_finished check (case when state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') then finished_at is not null and input is null
+		else finished_at is null and body_until is null and forget_at is null and header is null and body is null end),
+	constraint idempotency_key_failure check (failure = '' or state in ('FAILED_REPLAYABLE', 'EXPIRED')),
+	constraint idempotency_key_expired check (state <> 'EXPIRED' or header is null and body is null and body_until is null)
+) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+create index idempotency_key_open on idempotency_key (due_at) where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY');
+create index idempotency_key_body on idempotency_key (body_until) where body_until is not null;
+create index idempotency_key_forget on idempotency_key (forget_at) where forget_at is not null;
+
+-- Fences are drawn here and not counted in the row: they rise over a release and over the end of a tombstone, too.
+create sequence idempotency_fence;
+
+-- Hi/Lo: the next number that nobody has been given, by name.
+create table idempotency_block (
+	name text collate "C" primary key,
+	next bigint not null check (next > 0)
+) with (fillfactor = 50);
+
+-- Which binaries this schema serves, by the newest migration that they know: a later migration that leaves some behind raises it.
+comment on table idempotency_key is 'effectonce: binaries from 30001 on';
