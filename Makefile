@@ -21,7 +21,7 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof)
+	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof interop)
 
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
@@ -32,10 +32,16 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 proof: ## kill processes at every failpoint, and let a fault happen at each; without the race detector
 	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/proof
 
+# Modules of their own, for what they need and nobody else does.
+OTHERS := internal/interop examples/watermill
+interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
+	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
+
 guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
 	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/proof >> "$$results" || true; \
+	$(STACK) bash -euc 'cd internal/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/guarantees docs/guarantees.md < "$$results"
 
@@ -44,10 +50,10 @@ lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	go vet -tags failpoints,bugs ./...
-	cd bench && go vet ./...
-	cd deploy && go vet ./...
+	for module in bench deploy $(OTHERS); do (cd $$module && go vet ./...) || exit 1; done
 	go mod verify > /dev/null
 	$(TOOL) staticcheck ./...
+	for module in $(OTHERS); do (cd $$module && go tool -modfile=../../tools/go.mod staticcheck ./...) || exit 1; done
 
 bugs: ## the gate on the tests: switch on each seeded bug and see it found, by name; some: make bugs BUG="name name"
 	$(STACK) go run ./internal/seeded/gate $(BUG)
@@ -84,4 +90,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs
+.PHONY: help test test-short models proof interop guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs

@@ -16,7 +16,7 @@ var rules = []string{
 	"P1", "P2", "P3.1", "P3.2", "P3.3", "P3.4", "P3.5", "P3.6", "P3.7",
 	"P4.unreachable", "P4.hold", "P4.all", "P4.topic", "P4.split", "P4.park", "P4.release", "P4.discard", "P4.pins",
 	"P5.lease", "P5.epoch", "P5.fence", "P6.floor", "P7", "P8",
-	"P9.1", "P9.2", "P9.3", "P9.4", "P9.5", "P9.6", "P9.7", "P9.9", "P10",
+	"P9.1", "P9.2", "P9.3", "P9.4", "P9.5", "P9.6", "P9.7", "P9.8", "P9.9", "P10",
 	"I1", "I2", "I3", "I4", "I5", "I7", "I8", "I9", "I10",
 }
 

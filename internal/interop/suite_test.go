@@ -49,12 +49,14 @@ func TestPubSubSuite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}
+	t.Parallel()
 	kafkatest.RequireReal(t)
 	for name, to := range map[string]func(testing.TB) relay.Publisher{
-		"our publisher":   func(t testing.TB) relay.Publisher { return ourKafka(t) },
+		"ours":            func(t testing.TB) relay.Publisher { return ourKafka(t) },
 		"watermill-kafka": func(t testing.TB) relay.Publisher { return theirKafka(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db := pgtest.New(t, migrations.Outbox)
 			relaying(t, db, to(t))
 			inGroup := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
@@ -62,7 +64,7 @@ func TestPubSubSuite(t *testing.T) {
 			}
 			tests.TestPubSub(t, tests.Features{
 				ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
-			}, func(t *testing.T) (message.Publisher, message.Subscriber) { return inGroup(t, "suite") }, inGroup)
+			}, func(t *testing.T) (message.Publisher, message.Subscriber) { return inGroup(t, "suite "+name) }, inGroup)
 		})
 	}
 }
