@@ -71,3 +71,6 @@ func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
 
 // BulkLanes is how many lanes the next claim reads in bulk.
 func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool { return l.bulk })) }
+
+// LowerNumbers makes a relay number only that many events of a transaction.
+func LowerNumbers(r *Relay, most int32) { r.numbers = most }

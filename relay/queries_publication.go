@@ -23,6 +23,7 @@ drop publication {publication}`
 	sqlWALSlot = `-- relay: wal slot
 select count(*) > 0, coalesce(bool_or(active), false) from pg_replication_slots where slot_name = $1`
 
+	// The base stays: numbers of the next slot go on counting from it, in the same incarnation.
 	sqlWALForget = `-- relay: wal forget
-delete from {schema}outbox_wal`
+update {schema}outbox_wal set slot = '', owner = null`
 )

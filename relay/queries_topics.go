@@ -22,13 +22,15 @@ select array(select topic::text from {schema}outbox_paused_topic order by topic)
 
 	// Under the locks of all lanes. What is held for the topic as a whole and was never sent has no partition yet, and nothing
 	// behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher numbers of its lane may
-	// stand in others, one of which it may go to by the new count. What is read from the WAL is in no journal.
+	// stand in others, one of which it may go to by the new count. What is read from the WAL is in no journal: of whatever lanes that
+	// come from there still have in the table, nobody knows whether it was written.
 	sqlUncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
 			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
-			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1)),
+			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1))
+	+ (select count(*) from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane from {schema}outbox_streamed s)),
 	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0)),
 	exists (select from {schema}outbox_streamed)`
 

@@ -165,7 +165,8 @@ select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, c
 	s.safe_wal_size, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
 left join pg_replication_slots s on s.slot_name = w.slot
-left join {schema}relay_member b on b.owner = w.owner`
+left join {schema}relay_member b on b.owner = w.owner
+where w.slot <> ''`
 )
 
 // walQueries are the statements of the WAL source with their schema.

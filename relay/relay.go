@@ -55,7 +55,8 @@ type Relay struct {
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
-	bulkFrom int // see bulk.go
+	bulkFrom int   // see bulk.go
+	numbers  int32 // how many events of a transaction get a number: walMost, which tests lower
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
@@ -79,7 +80,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom,
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, numbers: walMost,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))

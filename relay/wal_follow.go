@@ -230,6 +230,9 @@ func (f *follower) take(work context.Context) error {
 	if b.asked || !b.due.IsZero() {
 		f.r.Wake()
 	}
+	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
+		return errNumbersEnd
+	}
 	f.choose(b)
 	d := &deletion{pos: b.pos}
 	if len(b.events) > 0 {
@@ -242,21 +245,23 @@ func (f *follower) take(work context.Context) error {
 	return nil
 }
 
-// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent, and those
-// after a new numbering began go under that.
+// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent, and those that
+// were committed after a new numbering began must not go under the old one, which consumers may have left.
 func (f *follower) listen(ctx context.Context) error {
 	var paused []string
+	var epoch string
 	same := false
 	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
-		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
-	if err == nil && !same {
-		return errLanesChanged
-	}
 	if err != nil {
 		return fmt.Errorf("relay: reading what an operator has changed: %w", err)
 	}
+	if !same {
+		return errLanesChanged
+	}
+	f.epoch = epoch
 	f.r.pauses(paused)
 	return nil
 }
@@ -299,7 +304,13 @@ const (
 	walMost = 1 << walOrdinalBits
 	// walStep is less than the distance of two commits' records, as a power of two.
 	walStep = 5
+	// walSpan is how much WAL the numbers of one base last for: 256 TiB. From half of it on, a slot that is made begins at another
+	// base, and from three quarters on another slot is made. A new incarnation begins with a base.
+	walSpan = int64(1) << (63 - walOrdinalBits + walStep)
 )
+
+// errNumbersEnd: the session ends, and the next one begins at another base.
+var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come to their end")
 
 // number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The same event
 // has the same number whenever it is read.

@@ -23,7 +23,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 	for i := range c.items {
 		it := &c.items[i]
 		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
-		if b.items[i].nth >= walMost {
+		if b.items[i].nth >= r.numbers {
 			it.fate = held // no number is left for it
 		}
 	}

@@ -79,6 +79,8 @@ func (st *walState) wrongSlot() string {
 		return "it was made on another server or timeline"
 	case st.walStatus == "lost":
 		return "it is lost: it fell behind max_slot_wal_keep_size"
+	case st.base != 0 && st.now-st.base > walSpan/4*3:
+		return "its numbers come to an end"
 	case st.slotConfirmed > st.confirmed:
 		return fmt.Sprintf("it is ahead of what was published (at %X/%X and not %X/%X): somebody advanced it or made it again",
 			st.slotConfirmed>>32, uint32(st.slotConfirmed), st.confirmed>>32, uint32(st.confirmed))
@@ -94,6 +96,8 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	} else {
 		r.log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.name, "why", why)
 	}
+	// A new base puts the numbers back to the first.
+	rebase := st.base != 0 && st.now-st.base > walSpan/2
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.wal.lockLanes)
 		b.Queue(r.q.wal.abandonAll).Query(r.readRaised)
@@ -111,7 +115,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 		return errNotYet
 	}
 	if err == nil {
-		err = s.pipeline(ctx, r.makeSlot(st))
+		err = s.pipeline(ctx, r.makeSlot(st, rebase))
 	}
 	if pgerr.Is(err, "57014") {
 		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", errNotYet)
@@ -127,15 +131,16 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 var errNotYet = errors.New("relay: the WAL cannot be read yet")
 
 // makeSlot is the second half of a transaction: nothing may be written before the slot is made.
-func (r *Relay) makeSlot(st *walState) *pgx.Batch {
-	// A number has 43 bits for the distance from the base, in steps of 32 bytes. Half of them is time for another base.
-	rebase := st.now-st.base > 1<<47
+func (r *Relay) makeSlot(st *walState, rebase bool) *pgx.Batch {
 	var b pgx.Batch
 	if st.exists {
 		b.Queue(r.q.wal.drop, st.name)
 	}
 	b.Queue(r.q.wal.create, st.name)
 	b.Queue(r.q.wal.adopt, st.name, rebase)
+	if rebase {
+		b.Queue(r.q.wal.newIncarnation).Query(r.readRaised)
+	}
 	b.Queue(sqlCommit)
 	return &b
 }

@@ -104,6 +104,25 @@ func (s *Server) Restart(t testing.TB) {
 	s.Start(t)
 }
 
+// SkipWAL makes a stopped server's WAL go on at another place: the segment of that file name. It must have been stopped in order.
+func (s *Server) SkipWAL(t testing.TB, segment string) {
+	t.Helper()
+	resetwal, err := program("pg_resetwal")
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	uid, gid, err := account()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	cmd := exec.Command(resetwal, "-l", segment, "-D", filepath.Join(s.dir, "data"))
+	cmd.Dir = s.dir
+	runAs(cmd, uid, gid)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("pgtest: pg_resetwal: %v\n%s", err, out)
+	}
+}
+
 // Close stops the server and removes its data.
 func (s *Server) Close() {
 	s.StopImmediate()
