@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzWALDecoder: whatever comes over the connection, the decoder returns; what it takes has its place.
-func FuzzWALDecoder(f *testing.F) {
+// FuzzWAL10Decoder: whatever comes over the connection, the decoder returns; what it takes has its place.
+func FuzzWAL10Decoder(f *testing.F) {
 	u := func(b []byte, n uint64, size int) []byte {
 		var v [8]byte
 		binary.BigEndian.PutUint64(v[:], n)

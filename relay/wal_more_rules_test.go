@@ -1,0 +1,112 @@
+package relay_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestWAL7TheLastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a heartbeat would,
+// and the next relay is sent nothing again.
+func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{}
+	rarely := func(c *relay.Config) { c.WALHeartbeat = time.Hour }
+	stop := running(t, newRelay(t, db, to, config(fromWAL, rarely)))
+	streaming(t, db)
+	fill(t, db, 500, 10)
+	place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	pgtest.Await(t, "the events", func() (bool, error) { return to.count() == 500, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if !pgtest.One[bool](t, db, `select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
+		t.Error("the slot stands before what was published")
+	}
+	stop = running(t, newRelay(t, db, to, config(fromWAL, rarely)))
+	streaming(t, db)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '50')`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if again := inOrder(t, to.events(), 501); again > 0 {
+		t.Errorf("%d events were published again", again)
+	}
+}
+
+// TestWAL9DeletesDoNotComeBack: what a relay deletes is not sent to those who read the publication.
+func TestWAL9DeletesDoNotComeBack(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	second := slot + "_second"
+	t.Cleanup(func() { dropSlot(t, db, second) })
+	stop := running(t, newRelay(t, db, &memory{}, config(fromWAL)))
+	streaming(t, db)
+	db.Exec(t, `select pg_create_logical_replication_slot($1, 'pgoutput')`, second)
+	fill(t, db, 100, 10)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	const kinds = `select coalesce(string_agg(distinct chr(get_byte(data, 0)), '' order by chr(get_byte(data, 0))), '')
+		from pg_logical_slot_peek_binary_changes($1, null, null, 'proto_version', '1', 'publication_names', $2)`
+	if got := pgtest.One[string](t, db, kinds, second, slot); got != "BCIR" {
+		t.Errorf("messages of the kinds %s came, want those of inserts: BCIR", got)
+	}
+}
+
+// TestWAL11NobodyNotifies: neither tables nor statements have the producer's transaction notify anybody: a commit that does waits for
+// all others that do.
+func TestWAL11NobodyNotifies(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	if n := pgtest.One[int](t, db, `select count(*) from pg_trigger where tgrelid in ('outbox_event'::regclass, 'outbox_scheduled'::regclass)`); n > 0 {
+		t.Errorf("%d triggers", n)
+	}
+	for _, sql := range relay.Queries(t) {
+		if strings.Contains(strings.ToLower(sql), "notify") {
+			t.Errorf("a statement notifies: %s", sql)
+		}
+	}
+}
+
+// TestWALArchives: published events go into the archive with the numbers that they were published under, and can be replayed from there.
+func TestWALArchives(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	start := time.Now().Add(-time.Hour)
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ArchiveDays = 2 })))
+	streaming(t, db)
+	fill(t, db, 500, 10)
+	drained(t, db)
+	log := to.events()
+	inOrder(t, log, 500)
+	for _, e := range log {
+		if !pgtest.One[bool](t, db, `select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = -1 and seq = $3`, e.ID, e.Position.Epoch, e.Position.Seq) {
+			t.Fatalf("event %s of key %s is not in the archive as it was published: %+v", e.Payload, e.Key, e.Position)
+		}
+	}
+	if done, err := operator(t, db).Replay(t.Context(), relay.Replay{From: start, Topic: "payments"}, "a test"); err != nil || done.Events != 500 {
+		t.Fatalf("%+v: %v", done, err)
+	}
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log = to.events()
+	if again := inOrder(t, log, 500); again != 500 {
+		t.Errorf("%d events were published again", again)
+	}
+	for _, e := range log[500:] {
+		if e.Headers[event.HeaderReplay] != "true" || e.Position.Lane != -1 {
+			t.Fatalf("event %s was replayed as %+v", e.Payload, e)
+		}
+	}
+}
