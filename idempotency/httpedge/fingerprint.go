@@ -1,0 +1,122 @@
+package httpedge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// canonicalVersion is the version of Canonical's form. It is far from those of commands, so that neither is ever taken for the other.
+const canonicalVersion = 16384
+
+// Canonical is the fingerprint of a request as bytes: method, path, query, media type and body. The order of names and white space do not matter in
+// a JSON body, nor the order of names in the query; a number counts as it is spelled. Headers, above all credentials, are left out. Of any other
+// body each byte counts, also the random boundary of multipart/form-data: give such routes a Fingerprint of their own.
+func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		media = r.Header.Get("Content-Type")
+	}
+	if media == "application/json" || strings.HasSuffix(media, "+json") {
+		if same, ok := canonicalJSON(body); ok {
+			body = same
+		}
+	}
+	query := r.URL.RawQuery
+	if values, err := url.ParseQuery(query); err == nil {
+		query = values.Encode()
+	}
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body} {
+		_ = binary.Write(h, binary.BigEndian, uint64(len(part))) // a hash never fails
+		h.Write(part)
+	}
+	return idempotency.Fingerprint{Version: canonicalVersion, Sum: [32]byte(h.Sum(nil))}
+}
+
+var errTwice = errors.New("a name is there twice")
+
+// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice: two readers may understand that
+// differently, so each byte of it counts.
+func canonicalJSON(body []byte) ([]byte, bool) {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	v, err := value(dec, 0)
+	if err != nil {
+		return nil, false
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, false
+	}
+	out, err := json.Marshal(v) // sorts the names of a map
+	// What is no text (bytes that are not UTF-8, half of a surrogate pair) is read as U+FFFD, whatever it was.
+	return out, err == nil && !bytes.ContainsRune(out, utf8.RuneError)
+}
+
+func value(dec *json.Decoder, depth int) (any, error) {
+	t, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	open, nested := t.(json.Delim)
+	switch {
+	case !nested:
+		return t, nil
+	case depth > 1000:
+		return nil, errors.New("nested too deeply")
+	}
+	object, list := map[string]any{}, []any{}
+	for dec.More() {
+		if open == '[' {
+			v, err := value(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+			continue
+		}
+		t, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := t.(string) // a name is always a string
+		if _, twice := object[name]; twice {
+			return nil, errTwice
+		}
+		if object[name], err = value(dec, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	if open == '[' {
+		return list, nil
+	}
+	return object, nil
+}
+
+// operation is what a request asks for, as far as its router has said.
+func operation(r *http.Request) string {
+	if r.Pattern != "" {
+		if strings.Contains(r.Pattern, " ") {
+			return r.Pattern
+		}
+		return r.Method + " " + r.Pattern
+	}
+	name := r.Method + " " + r.URL.EscapedPath()
+	if len(name) <= idempotency.MaxKey {
+		return name
+	}
+	return "the rest is told by the fingerprint: " + r.Method
+}

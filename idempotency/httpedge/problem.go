@@ -1,0 +1,139 @@
+package httpedge
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Code is stable and for machines: clients decide by it, never by the status or the text.
+type Code string
+
+// The codes, with the status that each has unless Edge.Status says otherwise.
+const (
+	CodeKeyMissing       Code = "IDEMPOTENCY_KEY_MISSING"                       // 400
+	CodeKeyInvalid       Code = "IDEMPOTENCY_KEY_INVALID"                       // 400
+	CodeKeyReused        Code = "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" // 422
+	CodeInProgress       Code = "IDEMPOTENCY_REQUEST_IN_PROGRESS"               // 409, or 202 by Edge.At
+	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
+	CodeExpired          Code = "IDEMPOTENCY_RESULT_EXPIRED"                    // 410: it was done; its answer is no longer kept
+	CodeNotKept          Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"                 // 410: it was done; its answer was too large or a stream
+	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND"                            // 404
+	CodeResourceGone     Code = "RESOURCE_GONE"                                 // 410
+	CodeResourceChanged  Code = "RESOURCE_CHANGED"                              // 409
+	CodeUnauthenticated  Code = "UNAUTHENTICATED"                               // 401
+	CodeTooLarge         Code = "REQUEST_TOO_LARGE"                             // 413
+	CodeBadRequest       Code = "BAD_REQUEST"                                   // 400
+	CodeTryAgain         Code = "TRY_AGAIN"                                     // 503: repeat it with the same key
+	CodeInternal         Code = "INTERNAL"                                      // 500
+)
+
+// Codes are all codes with their usual status.
+func Codes() map[Code]int {
+	return map[Code]int{
+		CodeKeyMissing: http.StatusBadRequest, CodeKeyInvalid: http.StatusBadRequest, CodeKeyReused: http.StatusUnprocessableEntity,
+		CodeInProgress: http.StatusConflict, CodeUnknown: http.StatusServiceUnavailable, CodeExpired: http.StatusGone,
+		CodeNotKept: http.StatusGone, CodeResourceNotFound: http.StatusNotFound, CodeResourceGone: http.StatusGone,
+		CodeResourceChanged: http.StatusConflict, CodeUnauthenticated: http.StatusUnauthorized,
+		CodeTooLarge: http.StatusRequestEntityTooLarge, CodeBadRequest: http.StatusBadRequest,
+		CodeTryAgain: http.StatusServiceUnavailable, CodeInternal: http.StatusInternalServerError,
+	}
+}
+
+// titles are the draft's where it has one.
+func title(c Code, status int) string {
+	switch c {
+	case CodeKeyMissing:
+		return "Idempotency-Key is missing"
+	case CodeKeyInvalid:
+		return "Idempotency-Key is malformed"
+	case CodeKeyReused:
+		return "Idempotency-Key is already used"
+	case CodeInProgress:
+		return "A request is outstanding for this Idempotency-Key"
+	case CodeUnknown:
+		return "The outcome of this Idempotency-Key's request is not known yet"
+	case CodeExpired, CodeNotKept:
+		return "The answer to this Idempotency-Key's request is not kept"
+	}
+	return http.StatusText(status)
+}
+
+// Problem is an error as RFC 9457 has it. Return one from a validation or from Render's function, and Write answers with it.
+type Problem struct {
+	Type   string `json:"type"`   // empty: Edge.Types and the code
+	Title  string `json:"title"`  // empty: the code's
+	Status int    `json:"status"` // 0: the code's, or 500
+	Detail string `json:"detail,omitempty"`
+	Code   Code   `json:"code"`
+	// State is what became of the first command under this key.
+	State idempotency.State `json:"state,omitempty"`
+	// Stage is how far it came, while its outcome is unknown.
+	Stage idempotency.Stage `json:"stage,omitempty"`
+	// Resource is what it made, as idempotency.Result has it.
+	Resource string `json:"resource,omitempty"`
+	// FirstStatus and Failure are what the first caller was told, when the answer itself is not kept.
+	FirstStatus int    `json:"first_status,omitempty"`
+	Failure     string `json:"failure,omitempty"`
+	// StatusURL is where the operation can be watched.
+	StatusURL string `json:"status_url,omitempty"`
+}
+
+func (p *Problem) Error() string { return string(p.Code) + ": " + p.Detail }
+
+// NotFound is a Problem for Render: what the first attempt made does not exist. 404.
+func NotFound(detail string) *Problem { return &Problem{Code: CodeResourceNotFound, Detail: detail} }
+
+// Gone is a Problem for Render: what the first attempt made was deleted since. 410.
+func Gone(detail string) *Problem { return &Problem{Code: CodeResourceGone, Detail: detail} }
+
+// Changed is a Problem for Render: what the first attempt made is in a state that no longer goes with the answer. 409.
+func Changed(detail string) *Problem { return &Problem{Code: CodeResourceChanged, Detail: detail} }
+
+// defaultTypes is followed by a code in lower case.
+const defaultTypes = "https://github.com/effectonce/effectonce/blob/main/docs/idempotency.md#"
+
+// Problem answers with p, whose empty fields get their defaults.
+func (e Edge) Problem(w http.ResponseWriter, p Problem) {
+	if p.Code == "" {
+		p.Code = CodeInternal
+	}
+	if p.Status == 0 {
+		p.Status = e.Status[p.Code]
+	}
+	if p.Status == 0 {
+		p.Status = Codes()[p.Code]
+	}
+	if p.Status < 200 || p.Status > 599 {
+		p.Status = http.StatusInternalServerError
+	}
+	if p.Type == "" {
+		types := e.Types
+		if types == "" {
+			types = defaultTypes
+		}
+		p.Type = types + strings.ToLower(string(p.Code))
+	}
+	if p.Title == "" {
+		p.Title = title(p.Code, p.Status)
+	}
+	e.send(w, p.Status, "application/problem+json", p)
+}
+
+// send writes JSON that nobody may keep: a refusal is about now.
+func (e Edge) send(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // not of the types that come here: text and numbers only
+		status, body = http.StatusInternalServerError, []byte("{}")
+	}
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	if e.Policy != "" {
+		h.Set(HeaderPolicy, e.Policy)
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}

@@ -1,0 +1,140 @@
+package httpedge
+
+import (
+	"maps"
+	"net/http"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// recorder holds an answer back until it is known that it counts. One that is flushed, or grows too large, it lets through.
+type recorder struct {
+	w         http.ResponseWriter
+	header    http.Header
+	final     http.Header // as it was when the status was written; what comes later is not sent
+	code      int         // 0: not written yet
+	body      []byte
+	most      int
+	streaming bool   // what comes goes out at once
+	why       string // it streams
+}
+
+func newRecorder(w http.ResponseWriter, most int) *recorder {
+	return &recorder{w: w, header: w.Header().Clone(), most: most}
+}
+
+// Header is of http.ResponseWriter.
+func (c *recorder) Header() http.Header {
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c.header
+}
+
+// WriteHeader is of http.ResponseWriter. An early hint goes out at once.
+func (c *recorder) WriteHeader(code int) {
+	switch {
+	case c.code != 0:
+	case code >= 100 && code < 200 && code != http.StatusSwitchingProtocols:
+		c.copyHeader()
+		c.w.WriteHeader(code)
+	default:
+		c.code = code
+		c.final = c.header.Clone()
+	}
+}
+
+// Write is of http.ResponseWriter.
+func (c *recorder) Write(b []byte) (int, error) {
+	if c.code == 0 {
+		c.WriteHeader(http.StatusOK)
+	}
+	if !c.streaming && len(c.body)+len(b) > c.most {
+		c.stream("it was too large")
+	}
+	if c.streaming {
+		return c.w.Write(b)
+	}
+	c.body = append(c.body, b...)
+	return len(b), nil
+}
+
+// Flush is of http.Flusher: a handler that flushes wants its reader to see what there is, now.
+func (c *recorder) Flush() {
+	if c.code == 0 {
+		c.WriteHeader(http.StatusOK)
+	}
+	c.stream("it was a stream")
+	_ = http.NewResponseController(c.w).Flush()
+}
+
+func (c *recorder) stream(why string) {
+	if c.streaming {
+		return
+	}
+	c.streaming, c.why = true, why
+	c.copyHeader()
+	c.w.WriteHeader(c.status())
+	_, _ = c.w.Write(c.body)
+	c.body = nil
+}
+
+func (c *recorder) status() int {
+	if c.code == 0 {
+		return http.StatusOK
+	}
+	return c.code
+}
+
+// sent is the header that goes with the answer.
+func (c *recorder) sent() http.Header {
+	if c.final != nil {
+		return c.final
+	}
+	return c.Header()
+}
+
+// copyHeader makes the outer header what the handler made of it.
+func (c *recorder) copyHeader() {
+	h := c.w.Header()
+	clear(h)
+	maps.Copy(h, c.sent())
+}
+
+// send lets the answer go: with every header that the handler set, and the body as it was recorded, so that a retry gets the same one.
+func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
+	c.copyHeader()
+	body := c.body
+	if recorded {
+		body = res.Body
+		if e.Policy != "" {
+			c.w.Header().Set(HeaderPolicy, e.Policy)
+		}
+		if len(body) != len(c.body) { // redacted
+			c.w.Header().Del("Content-Length")
+		}
+	}
+	c.w.WriteHeader(c.status())
+	_, _ = c.w.Write(body)
+}
+
+// recorded is the answer as it is kept.
+func (e Edge) recorded(c *recorder) idempotency.Result {
+	h := c.sent()
+	res := idempotency.Result{Code: c.status(), Body: c.body}
+	if c.streaming {
+		res.Header = map[string][]string{headerNotKept: {c.why}}
+		res.Resource = h.Get("Location")
+		return res
+	}
+	if h.Get("Content-Type") == "" && len(c.body) > 0 {
+		// The server would guess it for the first caller; the retry is told the same.
+		h.Set("Content-Type", http.DetectContentType(c.body))
+	}
+	res.Header = e.storable(h)
+	if e.Redact != nil {
+		e.Redact(&res)
+		res.Code = c.status()
+	}
+	return res
+}

@@ -1,0 +1,106 @@
+package httpedge_test
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+)
+
+func sealer(t *testing.T, current string, ids ...string) *httpedge.Sealer {
+	t.Helper()
+	keys := map[string][]byte{}
+	for _, id := range ids {
+		keys[id] = bytes.Repeat([]byte(id), 32)
+	}
+	s, err := httpedge.NewSealer(current, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSealer(t *testing.T) {
+	t.Parallel()
+	k := idempotency.Key{Tenant: "t", Operation: "o", Value: "v"}
+	res := idempotency.Result{Code: 201, Header: map[string][]string{"Location": {"/secret"}}, Body: []byte("secret body"), Resource: "p1", Schema: 2}
+	old := sealer(t, "a", "a")
+	stored, err := old.Seal(k, res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(stored.Body, []byte("secret")) || stored.Header["Location"] != nil || stored.Code != 201 || stored.Resource != "p1" {
+		t.Errorf("stored %+v", stored)
+	}
+	if again, _ := old.Seal(k, res); bytes.Equal(again.Body, stored.Body) {
+		t.Error("two seals have one nonce")
+	}
+	// Rotated: the old key still opens, the new one seals.
+	both := sealer(t, "b", "a", "b")
+	if got, err := both.Open(k, stored); err != nil || !reflect.DeepEqual(got, res) {
+		t.Errorf("opened %+v, %v", got, err)
+	}
+	fresh, _ := both.Seal(k, res)
+	for name, c := range map[string]struct {
+		s   *httpedge.Sealer
+		k   idempotency.Key
+		res idempotency.Result
+	}{
+		"a key that is not there":       {old, k, fresh},
+		"another tenant's record":       {both, idempotency.Key{Tenant: "x", Operation: "o", Value: "v"}, stored},
+		"the scope's parts moved":       {both, idempotency.Key{Tenant: "to", Operation: "v"}, stored},
+		"another operation's record":    {both, idempotency.Key{Tenant: "t", Operation: "p", Value: "v"}, stored},
+		"a changed byte":                {both, k, changed(stored)},
+		"a body that is much too short": {both, k, idempotency.Result{Header: stored.Header, Body: []byte("x")}},
+	} {
+		if got, err := c.s.Open(c.k, c.res); !errors.Is(err, httpedge.ErrSealed) || bytes.Contains(got.Body, []byte("secret")) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What was stored before there was a sealer, and what has no body any more.
+	for _, plain := range []idempotency.Result{res, {Code: 201}} {
+		if got, err := both.Open(k, plain); err != nil || !reflect.DeepEqual(got, plain) {
+			t.Errorf("%+v: %+v, %v", plain, got, err)
+		}
+	}
+	if _, err := httpedge.NewSealer("a", map[string][]byte{"a": []byte("short")}); err == nil {
+		t.Error("a key of 5 bytes is accepted")
+	}
+	if _, err := httpedge.NewSealer("b", map[string][]byte{"a": bytes.Repeat([]byte("a"), 32)}); err == nil {
+		t.Error("a current key that is not there is accepted")
+	}
+}
+
+func changed(res idempotency.Result) idempotency.Result {
+	res.Body = bytes.Clone(res.Body)
+	res.Body[len(res.Body)-1] ^= 1
+	return res
+}
+
+func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
+	store := sealer(t, "a", "a").Store(inner)
+	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}
+	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil || !c.Won {
+		t.Fatal(c, err)
+	}
+	if err := store.Finish(t.Context(), c.Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
+		t.Errorf("stored %q", rec.Result.Body)
+	}
+	if rec, _, err := store.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
+		t.Errorf("got %q, %v", rec.Result.Body, err)
+	}
+	c, err = store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "u", Lease: time.Minute})
+	if err != nil || c.Won || string(c.Record.Result.Body) != "secret" || c.Record.Result.Header != nil {
+		t.Errorf("claimed %+v, %v", c, err)
+	}
+}

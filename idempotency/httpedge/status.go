@@ -1,0 +1,65 @@
+package httpedge
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Operation is what an operation-status resource shows: JSON.
+type Operation struct {
+	State idempotency.State `json:"state"`
+	Stage idempotency.Stage `json:"stage,omitempty"`
+	// StatusURL is where this can be read again.
+	StatusURL string `json:"status_url,omitempty"`
+	// Status is the HTTP status that the request got or would get, once it is finished.
+	Status   int    `json:"status,omitempty"`
+	Failure  string `json:"failure,omitempty"`
+	Resource string `json:"resource,omitempty"`
+	// NeedsPerson says that recovery gave up.
+	NeedsPerson bool `json:"needs_person,omitempty"`
+}
+
+func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage idempotency.Stage) {
+	w.Header().Set("Location", e.StatusURL)
+	e.send(w, http.StatusAccepted, "application/json", Operation{State: state, Stage: stage, StatusURL: e.StatusURL})
+}
+
+// StatusHandler serves the operation-status resource: 200 with an Operation, and Retry-After while it is not finished, or 404. get is a Store's
+// Get. key says which key a request asks about; its tenant comes from authentication, so that another's key is as if it were not
+// there. Its error is answered as Write does. Bodies of answers are not shown: the retry with the key gets them.
+func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (idempotency.Record, bool, error), key func(*http.Request) (idempotency.Key, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		k, err := key(r)
+		if err == nil {
+			err = k.Check()
+		}
+		if err != nil {
+			e.Write(w, idempotency.Result{}, err)
+			return
+		}
+		rec, found, err := get(r.Context(), k)
+		switch {
+		case err != nil:
+			e.Write(w, idempotency.Result{}, idempotency.Retryable(err)) // reading has no effect
+			return
+		case !found:
+			e.Problem(w, *NotFound("nothing is known of this key"))
+			return
+		}
+		op := Operation{
+			State: rec.State, Stage: rec.Progress.Stage, Status: rec.Result.Code, Failure: rec.Result.Failure, Resource: rec.Result.Resource,
+			NeedsPerson: rec.Stuck,
+		}
+		switch {
+		case rec.State == idempotency.InProgress:
+			retryAfter(w, max(0, min(cmp.Or(e.RetryInProgress, 2*time.Second), rec.LeaseLeft)))
+		case rec.State == idempotency.Unknown && !rec.Stuck:
+			retryAfter(w, cmp.Or(e.RetryUnknown, 15*time.Second))
+		}
+		e.send(w, http.StatusOK, "application/json", op)
+	})
+}
