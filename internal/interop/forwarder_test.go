@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,12 +41,14 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) er
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
 			return err
 		}
-		pub, err := wsql.NewPublisher(wsql.TxFromPgx(tx), wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, nil)
+		var pub message.Publisher
+		var err error
+		pub, err = wsql.NewPublisher(wsql.TxFromPgx(tx), wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, nil)
 		if err != nil {
 			return err
 		}
-		forwarded := forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: "outbox"})
-		return forwarded.Publish(topic, placed(o))
+		pub = forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: "outbox"})
+		return pub.Publish(topic, placed(o))
 	})
 }
 
@@ -59,7 +62,9 @@ func placeOrderNow(ctx context.Context, db *pgxpool.Pool, topic string, o order)
 		if _, err := tx.Exec(ctx, "insert into orders (id, customer) values ($1, $2)", o.ID, o.Customer); err != nil {
 			return err
 		}
-		pub, err := watermill.NewOutbox(tx, watermill.OutboxConfig{Key: customer})
+		var pub message.Publisher
+		var err error
+		pub, err = watermill.NewOutbox(tx, watermill.OutboxConfig{Key: customer})
 		if err != nil {
 			return err
 		}
@@ -206,6 +211,41 @@ func TestThePageShowsThisCode(t *testing.T) {
 		if code == "" || !strings.Contains(page(t), "```go\n"+code+"\n```") {
 			t.Errorf("the page does not show what stands between the marks of %q", part)
 		}
+	}
+}
+
+// TestProducersChangeOneLine: of the program as it is, one line was not in the program as it was, and nothing is lost but that
+// line's old self and the forwarder's.
+func TestProducersChangeOneLine(t *testing.T) {
+	source, err := os.ReadFile("forwarder_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := func(part, name string) map[string]int {
+		_, code, _ := strings.Cut(string(source), "// "+part+":begin\n")
+		code, _, _ = strings.Cut(code, "\n// "+part+":end")
+		count := map[string]int{}
+		for line := range strings.Lines(strings.Replace(code, "func "+name+"(", "func f(", 1)) {
+			count[strings.TrimSpace(line)]++
+		}
+		return count
+	}
+	before, after := lines("before", "placeOrder"), lines("after", "placeOrderNow")
+	var gone, added []string
+	for line, n := range before {
+		if after[line] < n {
+			gone = append(gone, line)
+		}
+	}
+	for line, n := range after {
+		if before[line] < n {
+			added = append(added, line)
+		}
+	}
+	slices.Sort(gone)
+	if len(added) != 1 || !strings.Contains(added[0], "watermill.NewOutbox(tx") || len(gone) != 2 ||
+		!strings.Contains(gone[0], "forwarder.NewPublisher(") || !strings.Contains(gone[1], "wsql.NewPublisher(") {
+		t.Errorf("added %q, gone %q", added, gone)
 	}
 }
 
