@@ -14,6 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -444,6 +446,38 @@ func TestPublishInTheHandlersTransaction(t *testing.T) {
 	got := pgtest.One[string](t, db, "select string_agg(topic || ': ' || convert_from(payload, 'UTF8'), ', ') from outbox_event")
 	if got != "next: from a" || runs.Load() != 2 {
 		t.Errorf("appended %q after %d runs", got, runs.Load())
+	}
+}
+
+// TestTraceThroughAHandler: the run of a handler is linked to the trace of its message, and what it publishes goes on in the run's.
+func TestTraceThroughAHandler(t *testing.T) {
+	t.Parallel()
+	db, spans := effects(t, migrations.Outbox), tracetest.NewSpanRecorder()
+	_, w := newInboxes(t, db, "test", inbox.Config{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))}, watermill.InboxConfig{})
+	out := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
+	f := &feed{}
+	routed(t, func(r *message.Router) {
+		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, _ pgx.Tx) error {
+			return out.Publish("next", message.NewMessageWithContext(m.Context(), event.NewID().String(), nil))
+		}))
+	})
+	const producers = "4bf92f3577b34da6a3ce929d0e0e4736"
+	m := newMessage("k", "a")
+	m.Metadata.Set("traceparent", "00-"+producers+"-00f067aa0ba902b7-01")
+	f.give("t", m)
+	await(t, "an ack", func() bool { return f.acked.Load() == 1 })
+	var run sdktrace.ReadOnlySpan
+	for _, s := range spans.Ended() {
+		if len(s.Links()) == 1 && s.Links()[0].SpanContext.TraceID().String() == producers {
+			run = s
+		}
+	}
+	if run == nil {
+		t.Fatal("no span is linked to the message's trace")
+	}
+	got := pgtest.One[string](t, db, "select headers->>'traceparent' from outbox_event")
+	if !strings.HasPrefix(got, "00-"+run.SpanContext().TraceID().String()+"-") {
+		t.Errorf("what was published goes under %s, and the run is %s", got, run.SpanContext().TraceID())
 	}
 }
 

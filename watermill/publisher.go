@@ -55,7 +55,8 @@ const (
 // Watermill's Publish gives one error for many messages, which does not tell what was sent. So each message is published by a
 // call of its own, and its answer is its verdict: nil is acked, an error is unknown, a refusal is what PublisherConfig.Refused
 // says is one. The messages of a lane, and so of a key, go one after the other, the next when the one before was acked;
-// lanes go side by side.
+// lanes go side by side. A relay that reads the WAL has one lane for all, whose numbers must rise in each partition: messages go
+// one at a time then, which is slow; let it read the table.
 //
 // The publisher must be synchronous: a nil that comes before the message is durable loses what a crash finds on the way. It
 // must put the messages of a key, see [PartitionKey], where they keep their order.

@@ -58,8 +58,15 @@ func (s *outboxScene) kafka(t *testing.T) *publisher.Kafka {
 // relay runs one until the test ends, or until stop is called.
 func (s *outboxScene) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int) (stop func()) {
 	t.Helper()
+	return s.relayFrom(t, db, to, archive, relay.SourceTable)
+}
+
+// relayFrom is relay for another source.
+func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (stop func()) {
+	t.Helper()
 	r, err := relay.New(db, to, relay.Config{
 		Schema: s.db.Schema, Lease: time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Source: source, WALHeartbeat: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -224,6 +231,57 @@ func TestP9_8_TakeOver(t *testing.T) {
 	}
 	if rows, events := s.effects(t); rows != all+repeats || events != all {
 		t.Errorf("by the offset: %d effects of %d events: want the %d repeats applied again", rows, events, repeats)
+	}
+}
+
+// TestP9_8_TakeOverFromTheWAL: the same where both relays read the WAL, which is in no journal: what the first one published and
+// could not delete is read again, under the same numbers.
+func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	const n, partitions = 2000, 3
+	s := newOutboxScene(t, partitions)
+	if _, err := relay.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pgtest.Await(t, "nobody reads the slot", func() (bool, error) {
+			_, err := relay.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
+			return err == nil, nil
+		})
+	})
+	proxy := pgtest.NewProxy(t, s.db.URL)
+	far, err := pgxpool.New(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	first := &dying{Publisher: s.kafka(t), sent: make(chan struct{}), die: func() { proxy.Refuse(true); proxy.CutAll() }}
+	stop := s.relayFrom(t, far, first, 0, relay.SourceWAL)
+	pgtest.AwaitSQL(t, s.db, `select count(*) = 32 from outbox_streamed`)
+	s.append(t, n, 40)
+	<-first.sent
+	s.relayFrom(t, s.db.Pool, s.kafka(t), 0, relay.SourceWAL)
+	s.drained(t)
+	stop()
+	numbers := map[uuid.UUID]event.Position{}
+	repeats := 0
+	for _, e := range s.log(t) {
+		p, seen := numbers[e.ID]
+		if seen {
+			repeats++
+		}
+		if e.Position.Lane != -1 || seen && (p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch || p.Partition != e.Position.Partition) {
+			t.Fatalf("event %s is in the log as %+v and as %+v", e.ID, p, e.Position)
+		}
+		numbers[e.ID] = e.Position
+	}
+	if repeats == 0 || len(numbers) != n {
+		t.Fatalf("%d repeats of %d events: this shows nothing", repeats, len(numbers))
+	}
+	s.consume(t, s.inbox(t, "by-watermark", inbox.ByWatermark), partitions)
+	if rows, events := s.effects(t); rows != n || events != n {
+		t.Errorf("%d effects of %d events, want %d", rows, events, n)
 	}
 }
 
