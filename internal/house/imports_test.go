@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 
 // onlyForTests may be imported by test files and by notBuiltIn, and by nothing that users build in.
 var onlyForTests = []string{
-	"internal/pgtest", "internal/kafkatest", "internal/story", "internal/child", "internal/devstack", "internal/explore",
+	"internal/pgtest", "internal/kafkatest", "internal/redistest", "internal/dynamotest", "internal/netcut", "internal/story", "internal/child", "internal/devstack", "internal/explore",
 	"internal/canary", "internal/history", "internal/players", "internal/failover",
 }
 

@@ -1,0 +1,215 @@
+// Package redistest gives tests a real Redis: redis-server as a child process, without persistence unless a test asks for it.
+//
+// The server at EFFECTONCE_TEST_REDIS_ADDR is used when that is set; otherwise each test binary starts its own. Without
+// redis-server the tests that need it are skipped, unless EFFECTONCE_REQUIRE_REDIS=1.
+package redistest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/effectonce/effectonce/internal/child"
+)
+
+// The variables that steer the package.
+const (
+	EnvAddr    = "EFFECTONCE_TEST_REDIS_ADDR" // host:port of a server to share; its keys are never flushed
+	EnvRequire = "EFFECTONCE_REQUIRE_REDIS"   // "1": fail rather than skip
+)
+
+// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the package.
+var shared struct {
+	sync.Mutex
+	server *Server
+}
+
+// Stop ends the server that this binary started, if it did: child.Main(m, redistest.Stop).
+func Stop() {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server != nil {
+		shared.server.close()
+		shared.server = nil
+	}
+}
+
+// Client connects to the shared server; the first call starts it. It is closed with the test.
+func Client(t testing.TB) *redis.Client {
+	t.Helper()
+	if addr := os.Getenv(EnvAddr); addr != "" {
+		return Connect(t, addr, nil)
+	}
+	require(t)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.server == nil {
+		s, err := start()
+		if err != nil {
+			t.Fatalf("redistest: %v", err)
+		}
+		shared.server = s
+	}
+	return Connect(t, shared.server.Addr(), nil)
+}
+
+// Connect is a client of the server at addr that is closed with the test. change, when not nil, has the last word on its options.
+func Connect(t testing.TB, addr string, change func(*redis.Options)) *redis.Client {
+	t.Helper()
+	o := &redis.Options{
+		Addr: addr, ReadTimeout: 20 * time.Second,
+		// Otherwise the client leaves a goroutine behind when it is closed.
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	if change != nil {
+		change(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Prefix is a prefix for keys that no other test uses.
+func Prefix() string { return "test-" + rand.Text() }
+
+// Server is a redis-server of a test's own.
+type Server struct {
+	port     int
+	dir      string
+	remove   func()
+	settings []string
+	process  *child.Process // nil while stopped
+}
+
+// New starts a server with settings beside the package's own, as on its command line: "--appendonly", "yes". It ends with the test.
+func New(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	require(t)
+	s, err := start(settings...)
+	if err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+	t.Cleanup(s.close)
+	return s
+}
+
+// Addr is the server's host:port, the same after a restart.
+func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+
+// Dir is where the server keeps its files.
+func (s *Server) Dir() string { return s.dir }
+
+// Port is the port of Addr.
+func (s *Server) Port() int { return s.port }
+
+// Kill ends the server as a crash of the process does.
+func (s *Server) Kill() {
+	if s.process != nil {
+		s.process.Stop(syscall.SIGKILL, 10*time.Second)
+		s.process = nil
+	}
+}
+
+// Start starts the server again with the files it had.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	if err := s.run(); err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+}
+
+// Signal sends a signal to the process: SIGSTOP freezes it, SIGCONT lets it go on.
+func (s *Server) Signal(t testing.TB, sig os.Signal) {
+	t.Helper()
+	if err := s.process.Signal(sig); err != nil {
+		t.Fatalf("redistest: %v", err)
+	}
+}
+
+func require(t testing.TB) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv(EnvRequire) == "1" {
+			t.Fatalf("%s=1 and there is no Redis: %v", EnvRequire, err)
+		}
+		t.Skip("needs redis-server on PATH: install the package redis-server")
+	}
+}
+
+// start tries again with another port when another process took the first.
+func start(settings ...string) (*Server, error) {
+	dir, remove, err := child.TempDir("redis")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, remove: remove, settings: settings}
+	for range 3 {
+		if s.port, err = child.FreePort(); err != nil {
+			break
+		}
+		if err = s.run(); err == nil {
+			return s, nil
+		}
+	}
+	remove()
+	return nil, err
+}
+
+func (s *Server) run() error {
+	args := append([]string{
+		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no",
+		"--maxmemory-policy", "noeviction", "--daemonize", "no", "--repl-diskless-sync-delay", "0",
+	}, s.settings...)
+	p, err := child.Start(exec.Command("redis-server", args...), filepath.Join(s.dir, "server.log"), syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	if err := answers(p, s.Addr()); err != nil {
+		p.Stop(syscall.SIGKILL, 10*time.Second)
+		return fmt.Errorf("start redis-server: %w\n%s", err, p.LogTail())
+	}
+	s.process = p
+	return nil
+}
+
+// answers waits until the server has loaded its files and answers, or has ended.
+func answers(p *child.Process, addr string) error {
+	c := redis.NewClient(&redis.Options{
+		Addr: addr, MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer func() { _ = c.Close() }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := c.Ping(ctx).Err()
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("it ended at once: %w", p.Wait())
+		case <-limit.C:
+			return fmt.Errorf("it does not answer: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) close() {
+	s.Kill()
+	s.remove()
+}
