@@ -1,0 +1,2 @@
+if not load() then return {0, text(now), {}, {}} end
+return answer(1)

@@ -1,0 +1,71 @@
+package redisstore_test
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"hash/crc32"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/redistest"
+)
+
+func TestMain(m *testing.M) { child.Main(m, redistest.Stop) }
+
+func open(t *testing.T, client redis.UniversalClient, prefix string) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.New(client, redisstore.Config{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func request(key, command string) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "t", Operation: "payment.create", Value: key},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: sha256.Sum256([]byte(command))},
+		Input:       []byte(command),
+	}
+}
+
+func terms(lease time.Duration) idempotency.ClaimOptions {
+	return idempotency.ClaimOptions{Token: rand.Text(), Lease: lease}
+}
+
+func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempotency.ClaimOptions) idempotency.Claimed {
+	t.Helper()
+	got, err := s.Claim(t.Context(), r, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.Lease {
+	t.Helper()
+	got := claim(t, s, r, terms(time.Minute))
+	if !got.Won {
+		t.Fatalf("not won: %+v", got)
+	}
+	return got.Lease
+}
+
+func finish(t *testing.T, s idempotency.Store, l idempotency.Lease, res idempotency.Result) {
+	t.Helper()
+	if err := s.Finish(t.Context(), l, res, idempotency.Retention{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recordName is a key's record in Redis, as the package names it.
+func recordName(prefix string, k idempotency.Key) string {
+	member := k.Operation + "\n" + k.Tenant + "\n" + k.Value
+	return fmt.Sprintf("{%s:%02d}:r:%s", prefix, crc32.ChecksumIEEE([]byte(member))%32, member)
+}

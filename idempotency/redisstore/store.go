@@ -1,0 +1,152 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// buckets spread the keys over the slots of a cluster; what one script touches is in one bucket. It can never change:
+// a key would be looked for where it is not.
+const buckets = 32
+
+// Config is what a Store needs to know.
+type Config struct {
+	// Prefix begins the name of every Redis key: letters, digits and `_.:-`, at most 64. Empty: "effectonce". Two stores with one
+	// prefix on one server are one store; another prefix knows nothing of the keys under this one.
+	Prefix string
+}
+
+// Store is an idempotency.Store and an idempotency.Recoverer over Redis 6.2 or later (or Valkey), a single server, Sentinel or a cluster. Its
+// methods may be called from any goroutine.
+//
+// Bodies and tombstones end by Redis' own expiry, on time: Sweep has nothing to do.
+type Store struct {
+	client  redis.UniversalClient
+	prefix  string
+	scripts scripts
+	writer  string       // tells this process' saves from another's
+	seq     atomic.Int64 // orders them
+}
+
+var (
+	_ idempotency.Store     = (*Store)(nil)
+	_ idempotency.Recoverer = (*Store)(nil)
+
+	prefixes = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
+)
+
+// New returns a store on client, which stays the caller's to close. It does not talk to the server: call Check once, when the
+// program starts.
+//
+// The client's MaxRetries may stand as it is: an attempt that is sent again is recognised by its token. A redis.Ring is refused: it
+// sends a key elsewhere when a server is away, where nothing is known of it.
+func New(client redis.UniversalClient, cfg Config) (*Store, error) {
+	if cfg.Prefix == "" {
+		cfg.Prefix = "effectonce"
+	}
+	if !prefixes.MatchString(cfg.Prefix) {
+		return nil, fmt.Errorf("redisstore: prefix %q: 1 to 64 letters, digits and _.:- are allowed", cfg.Prefix)
+	}
+	if client == nil {
+		return nil, errors.New("redisstore: a client is required")
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		return nil, errors.New("redisstore: a redis.Ring forgets a key when its server is away: use a single server, Sentinel or a cluster")
+	}
+	return &Store{client: client, prefix: cfg.Prefix, scripts: newScripts(), writer: rand.Text()}, nil
+}
+
+// member names a key in the lists of its bucket: its parts are printable, so a line feed parts them.
+func member(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "\n" + k.Value }
+
+func keyOf(member string) (idempotency.Key, error) {
+	parts := strings.Split(member, "\n")
+	if len(parts) != 3 {
+		return idempotency.Key{}, fmt.Errorf("redisstore: %d parts in a list's member, want 3: who else writes under this prefix?", len(parts))
+	}
+	return idempotency.Key{Operation: parts[0], Tenant: parts[1], Value: parts[2]}, nil
+}
+
+// list is a Redis key of a bucket; the braces put all of a bucket's into one slot.
+func (s *Store) list(bucket uint32, name string) string {
+	return fmt.Sprintf("{%s:%02d}:%s", s.prefix, bucket, name)
+}
+
+// names are the KEYS of every script.
+func (s *Store) names(member string) []string {
+	b := crc32.ChecksumIEEE([]byte(member)) % buckets
+	return []string{
+		s.list(b, "r:"+member), s.list(b, "b:"+member), s.list(b, "fence"),
+		s.list(b, "working"), s.list(b, "unknown"), s.list(b, "stuck"), s.list(b, "since"),
+	}
+}
+
+func (s *Store) run(ctx context.Context, sc *redis.Script, k idempotency.Key, args ...any) *redis.Cmd {
+	m := member(k)
+	return sc.Run(ctx, s.client, s.names(m), append([]any{m}, args...)...)
+}
+
+// Claim implements idempotency.Store. An error of the server or the network leaves open whether the key was taken: the same claim,
+// sent again, tells.
+func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
+		return idempotency.Claimed{}, err
+	}
+	rerun := 0
+	if opt.Rerun {
+		rerun = 1
+	}
+	args := []any{opt.Token, micros(opt.Lease), rerun, optional(r.Input), printOf(r.Fingerprint)}
+	for _, old := range r.Older {
+		args = append(args, printOf(old))
+	}
+	won, rec, token, err := decode(r.Key, s.run(ctx, s.scripts.claim, r.Key, args...))
+	if err != nil {
+		return idempotency.Claimed{}, fmt.Errorf("claim: %w", err)
+	}
+	out := idempotency.Claimed{Won: won, Record: rec}
+	if won {
+		out.Lease = idempotency.Lease{Key: r.Key, Fence: rec.Fence, Token: token}
+	}
+	return out, nil
+}
+
+// Get implements idempotency.Store. It asks the primary, never a replica.
+func (s *Store) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
+	if err := k.Check(); err != nil {
+		return idempotency.Record{}, false, err
+	}
+	there, rec, _, err := decode(k, s.run(ctx, s.scripts.get, k))
+	if err != nil {
+		return idempotency.Record{}, false, fmt.Errorf("get: %w", err)
+	}
+	return rec, there, nil
+}
+
+// micros is a duration in microseconds, never less: a lease is not cut short.
+func micros(d time.Duration) int64 {
+	us := int64(d / time.Microsecond)
+	if d > 0 && d%time.Microsecond != 0 {
+		us++
+	}
+	return us
+}
+
+// optional tells nil, which is "", from empty, which is "=".
+func optional(b []byte) string {
+	if b == nil {
+		return ""
+	}
+	return "=" + string(b)
+}

@@ -1,0 +1,215 @@
+package redisstore_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/internal/netcut"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/redistest"
+)
+
+func TestNew_Refuses(t *testing.T) {
+	t.Parallel()
+	ring, client := redis.NewRing(&redis.RingOptions{}), redistest.Connect(t, "127.0.0.1:1", nil)
+	t.Cleanup(func() { _ = ring.Close() })
+	for name, open := range map[string]func() (*redisstore.Store, error){
+		"no client": func() (*redisstore.Store, error) { return redisstore.New(nil, redisstore.Config{}) },
+		"a ring":    func() (*redisstore.Store, error) { return redisstore.New(ring, redisstore.Config{}) },
+		"a prefix with a brace": func() (*redisstore.Store, error) {
+			return redisstore.New(client, redisstore.Config{Prefix: "a}b"})
+		},
+	} {
+		if _, err := open(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestClaim_ThroughItsLife(t *testing.T) {
+	t.Parallel()
+	s := open(t, redistest.Client(t), redistest.Prefix())
+	r := request("k", "100 EUR")
+	lease := win(t, s, r)
+	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress || again.Record.LeaseLeft <= 0 {
+		t.Fatalf("%+v", again)
+	}
+	p := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone, Key: "x", Data: []byte{0, 1, 255}}}}
+	if err := s.Save(t.Context(), lease, p); err != nil {
+		t.Fatal(err)
+	}
+	rec, there, err := s.Get(t.Context(), r.Key)
+	if err != nil || !there || !reflect.DeepEqual(rec.Progress, p) || string(rec.Input) != "100 EUR" || rec.Fence != lease.Fence || !r.Matches(rec.Fingerprint) {
+		t.Fatal(rec, there, err)
+	}
+	want := idempotency.Result{Code: 201, Body: []byte("{\x00\xff}"), Header: map[string][]string{"Location": {"/p/1"}}, Resource: "p1", Schema: 2}
+	finish(t, s, lease, want)
+	finish(t, s, lease, idempotency.Result{Code: 500}) // sent again: the first stands
+	got := claim(t, s, r, terms(time.Minute))
+	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.At.IsZero() || got.Record.Input != nil {
+		t.Fatalf("%+v", got)
+	}
+	want.At = got.Record.Result.At
+	if !reflect.DeepEqual(got.Record.Result, want) {
+		t.Fatalf("%+v, want %+v", got.Record.Result, want)
+	}
+	if other := claim(t, s, request("k", "200 EUR"), terms(time.Minute)); other.Won || request("k", "200 EUR").Matches(other.Record.Fingerprint) {
+		t.Fatalf("%+v", other)
+	}
+}
+
+// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself; with
+// SETNX the second answer is "taken", and nobody would do the work.
+func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
+	t.Parallel()
+	direct := redistest.Client(t)
+	cut := netcut.New(t, direct.Options().Addr)
+	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
+		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
+		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
+	})
+	prefix := redistest.Prefix()
+	behind, s := open(t, direct, prefix), open(t, client, prefix)
+	win(t, s, request("warm", "")) // the script is known
+
+	heal := cut.DropReplies(t)
+	r := request("k", "100 EUR")
+	type reply struct {
+		claimed idempotency.Claimed
+		err     error
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		got, err := s.Claim(t.Context(), r, terms(time.Minute))
+		replies <- reply{got, err}
+	}()
+	var first idempotency.Record
+	pgtest.Await(t, "the claim's arrival", func() (there bool, err error) {
+		first, there, err = behind.Get(t.Context(), r.Key)
+		return there, err
+	})
+	heal()
+	got := <-replies
+	if got.err != nil || !got.claimed.Won || got.claimed.Lease.Fence != first.Fence {
+		t.Fatalf("%+v, the first got the fence %d", got, first.Fence)
+	}
+}
+
+// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it is sent again.
+func TestWrites_RepliesLost(t *testing.T) {
+	t.Parallel()
+	direct := redistest.Client(t)
+	cut := netcut.New(t, direct.Options().Addr)
+	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) { o.MaxRetries = -1 })
+	s := open(t, client, redistest.Prefix())
+	steps := map[string]func(l idempotency.Lease) error{
+		"extend": func(l idempotency.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
+		"save": func(l idempotency.Lease) error {
+			return s.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated})
+		},
+		"finish": func(l idempotency.Lease) error {
+			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
+		},
+		"release": func(l idempotency.Lease) error { return s.Release(t.Context(), l) },
+		"doubt":   func(l idempotency.Lease) error { return s.Doubt(t.Context(), l, "why", time.Minute) },
+	}
+	warm := win(t, s, request("warm", ""))
+	for _, do := range steps {
+		_ = do(warm)
+	}
+	for name, do := range steps {
+		l := win(t, s, request(name, ""))
+		heal := cut.DropReplies(t)
+		err := do(l)
+		heal()
+		if err == nil || errors.Is(err, idempotency.ErrLeaseLost) {
+			t.Errorf("%s with its reply lost: %v", name, err)
+		}
+		if err := do(l); err != nil {
+			t.Errorf("%s, sent again: %v", name, err)
+		}
+	}
+}
+
+// TestFence_RisesWhenTheClockGoesBack: and over times at which the key was free.
+func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
+	t.Parallel()
+	client, prefix := redistest.Client(t), redistest.Prefix()
+	s := open(t, client, prefix)
+	r := request("k", "")
+	l := win(t, s, r)
+	if err := s.Release(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	// A counter that is ahead is what a clock that went back leaves behind.
+	counters, err := client.Keys(t.Context(), "{"+prefix+":*}:fence").Result()
+	if err != nil || len(counters) != 1 {
+		t.Fatal(counters, err)
+	}
+	ahead := l.Fence + int64(time.Hour/time.Microsecond)
+	if err := client.Set(t.Context(), counters[0], ahead, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if again := win(t, s, r); again.Fence != ahead+1 {
+		t.Fatalf("fence %d after %d", again.Fence, ahead)
+	}
+}
+
+// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes nothing.
+func TestSave_LateDuplicate(t *testing.T) {
+	t.Parallel()
+	client := redistest.Client(t)
+	s := open(t, client, redistest.Prefix())
+	l := win(t, s, request("k", ""))
+	var sent [][]any
+	client.AddHook(tap(func(args []any) { sent = append(sent, args) }))
+	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
+		if err := s.Save(t.Context(), l, idempotency.Progress{Stage: stage}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// With the script unknown a save is sent by its hash and then whole.
+	for _, args := range sent {
+		if args[0] == "evalsha" {
+			if err := client.Do(t.Context(), args...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if rec, _, err := s.Get(t.Context(), l.Key); err != nil || rec.Progress.Stage != idempotency.ProviderRequestSent {
+		t.Fatal(rec.Progress, err)
+	}
+}
+
+// TestKeys_EndByThemselves: what is finished leaves with its terms and without a sweep, and what is not finished never does.
+func TestKeys_EndByThemselves(t *testing.T) {
+	t.Parallel()
+	client, prefix := redistest.Client(t), redistest.Prefix()
+	s := open(t, client, prefix)
+	l := win(t, s, request("k", ""))
+	win(t, s, request("open", ""))
+	if err := s.Finish(t.Context(), l, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: time.Millisecond, Tombstone: 20 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "the tombstone's end", func() (bool, error) {
+		keys, err := client.Keys(t.Context(), "{"+prefix+":*").Result()
+		return len(keys) <= 5, err // of the other: record, fence, working, since; of this one: fence
+	})
+	if _, there, err := s.Get(t.Context(), l.Key); there || err != nil {
+		t.Fatal(there, err)
+	}
+	keys, err := client.Keys(t.Context(), "{"+prefix+":*}:r:*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	if ttl, err := client.PTTL(t.Context(), keys[0]).Result(); err != nil || ttl != -1 {
+		t.Fatalf("what is under way ends in %v %v", ttl, err)
+	}
+}

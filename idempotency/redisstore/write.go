@@ -1,0 +1,93 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+var errLease = errors.New("redisstore: a lease must be longer than nothing")
+
+// write runs a script by which the holder of a key writes.
+func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l idempotency.Lease, args ...any) error {
+	if err := l.Key.Check(); err != nil {
+		return err
+	}
+	done, err := s.run(ctx, sc, l.Key, append([]any{l.Token, l.Fence}, args...)...).Int()
+	if err != nil {
+		return fmt.Errorf("redisstore: %s, not known whether it happened: %w", verb, err)
+	}
+	if done == 0 {
+		return idempotency.ErrLeaseLost
+	}
+	return nil
+}
+
+// Extend implements idempotency.Store.
+func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Duration) error {
+	if lease <= 0 {
+		return errLease
+	}
+	return s.write(ctx, "extend", s.scripts.extend, l, micros(lease))
+}
+
+// Save implements idempotency.Store. A save that was sent again and arrives after a later one of this Store is dropped.
+func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("redisstore: write progress as JSON: %w", err)
+	}
+	return s.write(ctx, "save", s.scripts.save, l, b, s.writer, s.seq.Add(1))
+}
+
+// Finish implements idempotency.Store.
+func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	state := idempotency.Completed
+	if res.Failure != "" {
+		state = idempotency.FailedReplayable
+	}
+	header := ""
+	if res.Header != nil {
+		b, err := json.Marshal(res.Header)
+		if err != nil {
+			return fmt.Errorf("redisstore: write a header as JSON: %w", err)
+		}
+		header = string(b)
+	}
+	body, tomb := keep.Terms()
+	return s.write(ctx, "finish", s.scripts.finish, l,
+		string(state), res.Code, res.Resource, res.Schema, res.Failure, header, optional(res.Body), kept(body), kept(tomb))
+}
+
+// kept is how long in microseconds, -1 for ever.
+func kept(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return micros(d)
+}
+
+// Release implements idempotency.Store.
+func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
+	return s.write(ctx, "release", s.scripts.release, l)
+}
+
+// Doubt implements idempotency.Store.
+func (s *Store) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+	return s.write(ctx, "doubt", s.scripts.shelve, l, reason, micros(after), 0, 0)
+}
+
+// Postpone implements idempotency.Recoverer.
+func (s *Store) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+	person := 0
+	if stuck {
+		person = 1
+	}
+	return s.write(ctx, "postpone", s.scripts.shelve, l, reason, micros(after), 1, person)
+}
