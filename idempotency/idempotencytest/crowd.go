@@ -1,0 +1,186 @@
+package idempotencytest
+
+import (
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// crowds are the exams with many callers at once.
+func crowds() []exam {
+	return []exam{
+		{"Crowd_100Callers_OneEffect", false, crowdOneEffect},
+		{"Crowd_TwoCommandsUnderOneKey", false, crowdTwoCommands},
+		{"Crowd_OwnersVanish_RecoveryEndsIt", false, crowdOwnersVanish},
+	}
+}
+
+// provider is somebody's service with a ledger of its own: it takes what it is asked to, as often as it is asked.
+type provider struct {
+	mu     sync.Mutex
+	ledger map[string]int
+}
+
+// charge books, and does not look whether it did before.
+func (p *provider) charge(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ledger == nil {
+		p.ledger = map[string]int{}
+	}
+	p.ledger[key]++
+}
+
+// booked says whether, which is what recovery asks.
+func (p *provider) booked(key string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ledger[key]
+}
+
+// crowdOneEffect: a hundred callers with one key and command; the provider books once, and all are told the same.
+func crowdOneEffect(t *testing.T, s *suite) {
+	const callers = 100
+	r := s.fresh()
+	var at provider
+	answers := make([]idempotency.Result, callers)
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			store, token := s.client(i), rand.Text()
+			poll := time.NewTicker(5 * time.Millisecond)
+			defer poll.Stop()
+			for {
+				got, err := store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: token, Lease: long})
+				switch {
+				case err != nil:
+					t.Errorf("claim: %v", err)
+					return
+				case got.Won:
+					at.charge(r.Key.Value)
+					if err := store.Finish(t.Context(), got.Lease, result(fmt.Sprint("by caller ", i)), idempotency.Retention{}); err != nil {
+						t.Errorf("finish: %v", err)
+						return
+					}
+				case got.Record.State == idempotency.Completed:
+					answers[i] = got.Record.Result
+					return
+				}
+				select {
+				case <-poll.C:
+				case <-t.Context().Done():
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := at.booked(r.Key.Value); n != 1 {
+		t.Errorf("the provider booked %d times", n)
+	}
+	for i := range answers {
+		if !sameResult(answers[i], answers[0]) || !answers[i].At.Equal(answers[0].At) {
+			t.Errorf("caller %d was told %+v, caller 0 %+v", i, answers[i], answers[0])
+		}
+	}
+}
+
+// crowdTwoCommands: two commands race for one key: one command is done, once, and nobody who asked for the other is told its
+// answer as theirs.
+func crowdTwoCommands(t *testing.T, s *suite) {
+	for range 5 {
+		r := s.fresh()
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var won []idempotency.Fingerprint
+		for i := range 10 {
+			mine := r
+			if i%2 == 1 {
+				mine = other(r)
+			}
+			wg.Go(func() {
+				got, err := s.client(i).Claim(t.Context(), mine, idempotency.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: true})
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					t.Errorf("claim: %v", err)
+				}
+				if got.Won {
+					won = append(won, mine.Fingerprint)
+				}
+			})
+		}
+		wg.Wait()
+		if len(won) != 1 || s.get(t, r.Key).Fingerprint != won[0] {
+			t.Fatalf("won by %d; the record: %+v", len(won), s.get(t, r.Key))
+		}
+	}
+}
+
+// crowdOwnersVanish: every owner vanishes, before or after the provider booked, and never says anything. Callers and recoverers
+// go on until it is done; the recoverer asks the provider, and has it book only what it does not know.
+func crowdOwnersVanish(t *testing.T, s *suite) {
+	var at provider
+	var all []idempotency.Request
+	for i := range 12 {
+		r := s.fresh()
+		got := s.claim(t, r, rand.Text(), s.tick(), false)
+		if !got.Won {
+			t.Fatalf("%+v", got)
+		}
+		if i%2 == 0 {
+			at.charge(r.Key.Value)
+		}
+		all = append(all, r)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 3 { // callers that try again: none may win
+		wg.Go(func() {
+			again := time.NewTicker(5 * time.Millisecond)
+			defer again.Stop()
+			for {
+				for _, r := range all {
+					if got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: s.tick()}); err != nil || got.Won {
+						t.Errorf("%+v, %v", got, err)
+						return
+					}
+				}
+				select {
+				case <-stop:
+					return
+				case <-again.C:
+				}
+			}
+		})
+	}
+	finished := 0
+	await(t, "all to be finished", func() bool {
+		got, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 5, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+		if err != nil {
+			t.Errorf("recover: %v", err)
+		}
+		for _, c := range got {
+			if at.booked(c.Record.Key.Value) == 0 {
+				at.charge(c.Record.Key.Value)
+			}
+			if err := s.Store.Finish(t.Context(), c.Lease, result("recovered"), idempotency.Retention{}); err != nil {
+				t.Errorf("finish: %v", err)
+			}
+			finished++
+		}
+		return finished == len(all) || t.Failed()
+	})
+	close(stop)
+	wg.Wait()
+	for _, r := range all {
+		if n := at.booked(r.Key.Value); n != 1 {
+			t.Errorf("the provider booked %d times", n)
+		}
+		isState(t, s.get(t, r.Key), idempotency.Completed)
+	}
+}

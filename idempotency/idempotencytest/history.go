@@ -1,0 +1,4 @@
+package idempotencytest
+
+// histories are the exams by random histories.
+func histories() []exam { return nil }

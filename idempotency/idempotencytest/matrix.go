@@ -1,0 +1,238 @@
+package idempotencytest
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but claims and Recover
+// are the holder's; stranger's are those of someone who is not. What the words mean is in outcome and taken.
+const matrix = `
+                    free   leased   lapsed   waiting  due      recovering stuck    done   refused stale  expired
+Claim               grant  tell     note     tell     tell     tell       tell     tell   tell    tell   tell
+Claim_again         grant  regrant  regrant  tell     tell     tell       tell     tell   tell    tell   tell
+Claim_rerun         grant  tell     takeover takeover takeover tell       takeover tell   tell    tell   tell
+Claim_other         grant  tell     tell     tell     tell     tell       tell     tell   tell    tell   tell
+Extend              lost   renew    renew    lost     lost     renew      lost     lost   lost    lost   lost
+Save                lost   keep     lost     lost     lost     keep       lost     lost   lost    lost   lost
+Finish              lost   complete complete complete complete complete   complete repeat repeat  repeat repeat
+Finish_failure      lost   refuse   refuse   refuse   refuse   refuse     refuse   repeat repeat  repeat repeat
+Release             repeat forget   forget   forget   forget   forget     forget   lost   lost    lost   lost
+Doubt               lost   shelve   shelve   shelve   shelve   shelve     repeat   lost   lost    lost   lost
+Postpone            lost   lost     lost     shelve   shelve   shelve     repeat   lost   lost    lost   lost
+Postpone_stuck      lost   lost     lost     park     park     park       repeat   lost   lost    lost   lost
+Recover             skip   skip     hand     skip     hand     skip       skip     skip   skip    skip   skip
+strangers_Extend    lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_Save      lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_Finish    lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_Release   repeat lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_Doubt     lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_Postpone  lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+`
+
+// runMatrix tries every cell.
+func runMatrix(t *testing.T, s *suite) {
+	lines := strings.Split(strings.TrimSpace(matrix), "\n")
+	situations := strings.Fields(lines[0])
+	for _, line := range lines[1:] {
+		cells := strings.Fields(line)
+		if len(cells) != len(situations)+1 {
+			t.Fatalf("%q has %d cells, want %d", cells[0], len(cells)-1, len(situations))
+		}
+		t.Run(cells[0], func(t *testing.T) {
+			for i, situation := range situations {
+				cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
+				r := cell.fresh()
+				l := cell.bring(t, r, situation)
+				if got := cell.outcome(t, r, l, cells[0]); got != cells[i+1] {
+					t.Errorf("%s: %s, want %s", situation, got, cells[i+1])
+				}
+			}
+		})
+	}
+}
+
+// bring brings a key into a situation, and returns the holder's lease.
+func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) idempotency.Lease {
+	t.Helper()
+	switch situation {
+	case "free":
+		return idempotency.Lease{Key: r.Key, Fence: 1, Token: rand.Text()}
+	case "leased":
+		return s.win(t, r)
+	case "lapsed":
+		return s.lapse(t, r)
+	case "waiting":
+		l := s.win(t, r)
+		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "later", long))
+		return l
+	case "due":
+		l := s.lapse(t, r)
+		isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
+		return l
+	case "recovering":
+		return s.recovered(t, r).Lease
+	case "stuck":
+		l := s.recovered(t, r).Lease
+		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "a person's", 0, true))
+		return l
+	case "done":
+		l := s.win(t, r)
+		s.finish(t, l, result("done"), idempotency.Retention{})
+		return l
+	case "refused":
+		l := s.win(t, r)
+		res := result("no")
+		res.Failure = "declined"
+		s.finish(t, l, res, idempotency.Retention{})
+		return l
+	}
+	l := s.win(t, r)
+	s.finish(t, l, result("gone"), idempotency.Retention{Body: s.tick()})
+	await(t, "the body to be overdue", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
+	if situation == "expired" {
+		await(t, "a sweep without more", func() bool {
+			swept, err := s.Recoverer.Sweep(t.Context(), 1000)
+			ok(t, "sweep", err)
+			return !swept.More
+		})
+	}
+	return l
+}
+
+// outcome makes a call, and says in a word what became of it.
+func (s *suite) outcome(t *testing.T, r idempotency.Request, l idempotency.Lease, call string) string {
+	t.Helper()
+	before, was, err := s.Store.Get(t.Context(), r.Key)
+	ok(t, "get", err)
+	if stranger, found := strings.CutPrefix(call, "strangers_"); found {
+		call = stranger
+		if was {
+			// Two that nearly hold it: the fence with another token, and the token with another fence.
+			wrong := l
+			wrong.Fence--
+			isLost(t, call+" under another fence", s.write(t, wrong, call))
+		}
+		l.Token = rand.Text()
+	}
+	if strings.HasPrefix(call, "Claim") {
+		return s.taken(t, r, l, call, before, was)
+	}
+	if call == "Recover" {
+		got := s.takes(t, 10)
+		if len(got) == 0 {
+			return s.unchanged(t, r.Key, before, was, "skip")
+		}
+		if got[0].Lease.Fence <= before.Fence || got[0].Record.Attempts != before.Attempts+1 || got[0].Record.LeaseLeft <= 0 {
+			return fmt.Sprintf("taken as %+v", got)
+		}
+		return "hand"
+	}
+	err = s.write(t, l, call)
+	if errors.Is(err, idempotency.ErrLeaseLost) {
+		return s.unchanged(t, r.Key, before, was, "lost")
+	}
+	ok(t, call, err)
+	after, is, err := s.Store.Get(t.Context(), r.Key)
+	ok(t, "get", err)
+	switch {
+	case !was && !is:
+		return "repeat"
+	case !is:
+		return "forget"
+	case after.Fence != before.Fence:
+		return "the fence changed"
+	case after.State == idempotency.Completed && before.State != after.State && sameResult(after.Result, result("second")) && after.Input == nil:
+		return "complete"
+	case after.State == idempotency.FailedReplayable && before.State != after.State && after.Result.Failure == "again" && after.Input == nil:
+		return "refuse"
+	case after.State == before.State && after.LeaseLeft > long:
+		return "renew"
+	case after.State == before.State && len(after.Progress.Steps) > len(before.Progress.Steps):
+		return "keep"
+	case after.State == idempotency.Unknown && after.Stuck && !before.Stuck && after.Reason == "second" && after.LeaseLeft <= 0:
+		return "park"
+	case after.State == idempotency.Unknown && after.Reason == "second" && after.LeaseLeft <= 0 && !after.Stuck:
+		return "shelve"
+	}
+	return s.unchanged(t, r.Key, before, was, "repeat")
+}
+
+// write makes a call under a lease, with contents that outcome knows again.
+func (s *suite) write(t *testing.T, l idempotency.Lease, call string) error {
+	t.Helper()
+	ctx := t.Context()
+	res := result("second")
+	switch call {
+	case "Extend":
+		return s.Store.Extend(ctx, l, 3*long)
+	case "Save":
+		return s.Store.Save(ctx, l, idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone}}})
+	case "Finish":
+		return s.Store.Finish(ctx, l, res, idempotency.Retention{})
+	case "Finish_failure":
+		res.Failure = "again"
+		return s.Store.Finish(ctx, l, res, idempotency.Retention{})
+	case "Release":
+		return s.Store.Release(ctx, l)
+	case "Doubt":
+		return s.Store.Doubt(ctx, l, "second", long)
+	case "Postpone", "Postpone_stuck":
+		return s.Recoverer.Postpone(ctx, l, "second", long, call == "Postpone_stuck")
+	}
+	t.Fatalf("no call %q", call)
+	return nil
+}
+
+// taken makes a claim, and says what became of it.
+func (s *suite) taken(t *testing.T, r idempotency.Request, l idempotency.Lease, call string, before idempotency.Record, was bool) string {
+	t.Helper()
+	token := rand.Text()
+	if call == "Claim_again" {
+		token = l.Token
+	}
+	if call == "Claim_other" {
+		r = other(r)
+	}
+	got := s.claim(t, r, token, 3*long, call == "Claim_rerun")
+	fence := got.Record.Fence
+	switch {
+	case got.Won && got.Record.LeaseLeft <= long:
+		return "won, without a whole lease"
+	case got.Won && !was:
+		return "grant"
+	case got.Won && fence == before.Fence:
+		return "regrant"
+	case got.Won && fence > before.Fence && !got.Record.Stuck && got.Record.Attempts == before.Attempts:
+		return "takeover"
+	case !got.Won && before.State == idempotency.InProgress && got.Record.State == idempotency.Unknown && fence == before.Fence:
+		return "note"
+	case !got.Won && was:
+		if !sameResult(got.Record.Result, before.Result) {
+			return "told another result"
+		}
+		return s.unchanged(t, r.Key, before, was, "tell")
+	}
+	return fmt.Sprintf("%+v", got)
+}
+
+// unchanged returns the word if the key is as it was.
+func (s *suite) unchanged(t *testing.T, k idempotency.Key, before idempotency.Record, was bool, word string) string {
+	t.Helper()
+	after, is, err := s.Store.Get(t.Context(), k)
+	ok(t, "get", err)
+	switch {
+	case is != was:
+		return fmt.Sprintf("%s, but there before: %v, after: %v", word, was, is)
+	case after.State != before.State, after.Fence != before.Fence, after.Stuck != before.Stuck, after.Reason != before.Reason,
+		after.Attempts != before.Attempts, after.LeaseLeft > before.LeaseLeft, !sameResult(after.Result, before.Result),
+		len(after.Progress.Steps) != len(before.Progress.Steps), after.Fingerprint != before.Fingerprint:
+		return fmt.Sprintf("%s, but it changed from %+v to %+v", word, before, after)
+	}
+	return word
+}

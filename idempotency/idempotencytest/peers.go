@@ -1,0 +1,254 @@
+package idempotencytest
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// peers are the ways in which other systems' stores have failed their users, by the number of the report.
+func peers() []exam {
+	return []exam{
+		{"Peer_PowertoolsTS5714_OrphanIsTakenOverOnce", false, orphanIsTakenOverOnce},
+		{"Peer_PowertoolsTS5678_OrphanIsNotedOnce", false, orphanIsNotedOnce},
+		{"Peer_PowertoolsPy8386_ALiveOwnerIsNotRobbed", false, liveOwnerIsNotRobbed},
+		{"Peer_PowertoolsPy8049_AnEndedLeaseIsNotFree", false, endedLeaseIsNotFree},
+		{"Peer_PowertoolsPy4759_ZeroIsNotUnset", false, zeroIsNotUnset},
+		{"Peer_PowertoolsPy3821_TS1502_Java2260_MismatchIsSeen", false, claimMismatchInEveryState},
+		{"Peer_PowertoolsTS2048_MismatchTellsWhatBecameOfTheFirst", false, mismatchTells},
+		{"Peer_PowertoolsUnconditionalUpdate_LateWriter", false, fencingLateWriter},
+		{"Peer_River1302_RescuerSparesWhatWasFinished", false, rescuerSparesWhatWasFinished},
+		{"Peer_AWSSDKJava2667_GitRemoteS3_67_SREBot1495_GoRedis2985_OwnSuccessIsRecognised", false, ownSuccessIsRecognised},
+		{"Peer_Devlink1195_773_Fiber_TenantsAndOperationsApart", false, tenantsApart},
+		{"Peer_Temporal487_TombstonesOutliveBodies", false, tombstonesOutliveBodies},
+		{"Peer_DBOSJava491_RecoveryLeavesTheLivingAlone", false, liveOwnerIsNotRobbed},
+		{"Peer_DBOSPy716_NothingStaysStranded", false, recoverLeaseOfARecovererEnds},
+		{"Peer_DBOSJava226_NeverTwoAtOnce", false, neverTwoAtOnce},
+	}
+}
+
+// client returns one of the store's clients.
+func (s *suite) client(i int) idempotency.Store {
+	if i %= len(s.Others) + 1; i > 0 {
+		return s.Others[i-1]
+	}
+	return s.Store
+}
+
+// race claims a key from many sides at once, and returns what came of it.
+func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []idempotency.Claimed, told []idempotency.Record) {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: rerun})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				t.Errorf("claim: %v", err)
+			case got.Won:
+				won = append(won, got)
+			default:
+				told = append(told, got.Record)
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	return won, told
+}
+
+// orphanIsTakenOverOnce: looking, judging and writing are one step, or two take the same orphan.
+func orphanIsTakenOverOnce(t *testing.T, s *suite) {
+	for range 10 {
+		r := s.fresh()
+		s.lapse(t, r)
+		won, _ := s.race(t, r, 8, true)
+		if len(won) != 1 {
+			t.Fatalf("%d took the orphan over", len(won))
+		}
+		if rec := s.get(t, r.Key); rec.State != idempotency.InProgress || rec.Fence != won[0].Lease.Fence {
+			t.Fatalf("%+v", rec)
+		}
+	}
+}
+
+func orphanIsNotedOnce(t *testing.T, s *suite) {
+	for range 10 {
+		r := s.fresh()
+		l := s.lapse(t, r)
+		won, told := s.race(t, r, 8, false)
+		if len(won) != 0 {
+			t.Fatalf("%d took it over, without leave", len(won))
+		}
+		for _, rec := range told {
+			if rec.State != idempotency.Unknown || rec.Fence != l.Fence {
+				t.Fatalf("%+v", rec)
+			}
+		}
+	}
+}
+
+func liveOwnerIsNotRobbed(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	won, told := s.race(t, r, 8, true)
+	if got := s.takes(t, 10); len(won) != 0 || len(got) != 0 {
+		t.Fatalf("taken by %+v, %+v", won, got)
+	}
+	for _, rec := range told {
+		if rec.State != idempotency.InProgress || rec.LeaseLeft <= 0 {
+			t.Errorf("%+v", rec)
+		}
+	}
+	ok(t, "the owner's save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated}))
+}
+
+func endedLeaseIsNotFree(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.lapse(t, r)
+	for range 3 {
+		got := s.claim(t, r, rand.Text(), long, false)
+		if got.Won {
+			t.Fatalf("run again blindly: %+v", got)
+		}
+		isState(t, got.Record, idempotency.Unknown)
+	}
+}
+
+// zeroIsNotUnset: no delay is no delay, and no lease is a mistake.
+func zeroIsNotUnset(t *testing.T, s *suite) {
+	r := s.fresh()
+	if _, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text()}); err == nil {
+		t.Error("a claim without a lease")
+	}
+	l := s.win(t, r)
+	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	c := s.theOne(t, r.Key)
+	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, "", 0, false))
+	s.theOne(t, r.Key)
+}
+
+func mismatchTells(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.finish(t, s.win(t, r), result("the first one's"), idempotency.Retention{})
+	got := s.claim(t, other(r), rand.Text(), long, false)
+	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.Resource != "payment/17" || got.Record.Fingerprint != r.Fingerprint {
+		t.Errorf("%+v", got)
+	}
+}
+
+// rescuerSparesWhatWasFinished: what the rescuer selects by must hold when it writes.
+func rescuerSparesWhatWasFinished(t *testing.T, s *suite) {
+	for i := range 20 {
+		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
+		r := cell.fresh()
+		l := cell.lapse(t, r)
+		var taken []idempotency.Claimed
+		var finish error
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			var err error
+			taken, err = s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: long, Token: rand.Text(), Operations: []string{cell.op}})
+			if err != nil {
+				t.Errorf("recover: %v", err)
+			}
+		})
+		wg.Go(func() { finish = s.client(i).Finish(t.Context(), l, result("x"), idempotency.Retention{}) })
+		wg.Wait()
+		rec := cell.get(t, r.Key)
+		if finished := finish == nil; finished == (len(taken) == 1) || finished != (rec.State == idempotency.Completed) {
+			t.Fatalf("finish: %v, taken: %+v, the record: %+v", finish, taken, rec)
+		}
+	}
+}
+
+// ownSuccessIsRecognised: the reply is lost, the same call is sent again, by the caller or by a driver that retries on its own.
+func ownSuccessIsRecognised(t *testing.T, s *suite) {
+	claimSameTokenAgain(t, s)
+	for i := range 20 {
+		r, token := s.fresh(), rand.Text()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		_, _ = s.Store.Claim(ctx, r, idempotency.ClaimOptions{Token: token, Lease: long})
+		cancel()
+		got := s.claim(t, r, token, long, false)
+		if !got.Won {
+			t.Fatalf("its own claim stands in its way: %+v", got)
+		}
+		if s.claim(t, r, rand.Text(), long, true).Won {
+			t.Fatal("and another's does not")
+		}
+		for _, call := range []string{"Save", "Extend", "Doubt", "Doubt", "Finish", "Finish"} {
+			ok(t, call, s.write(t, got.Lease, call))
+		}
+		ok(t, "finish", s.Store.Finish(t.Context(), got.Lease, result("second"), idempotency.Retention{}))
+	}
+}
+
+func tenantsApart(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.finish(t, s.win(t, r), result("the first tenant's"), idempotency.Retention{})
+	stranger := r
+	stranger.Key.Tenant = "another tenant"
+	elsewhere := r
+	elsewhere.Key.Operation += "-refund"
+	for _, r := range []idempotency.Request{stranger, elsewhere} {
+		if _, there, err := s.Store.Get(t.Context(), r.Key); err != nil || there {
+			t.Errorf("%+v is seen: %v", r.Key, err)
+		}
+		l := s.win(t, r)
+		ok(t, "release", s.Store.Release(t.Context(), l))
+	}
+	if rec := s.get(t, r.Key); !sameResult(rec.Result, result("the first tenant's")) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func tombstonesOutliveBodies(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.bring(t, r, "expired")
+	for _, r := range []idempotency.Request{r, other(r)} {
+		if got := s.claim(t, r, rand.Text(), long, true); got.Won || got.Record.State != idempotency.Expired {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// neverTwoAtOnce: claims and recoverers that fight for one key whose leases end all the time; whoever holds it enters a room,
+// which refuses a lower fence than it has seen, and then nobody with a lower fence may write.
+func neverTwoAtOnce(t *testing.T, s *suite) {
+	r := s.fresh()
+	var highest atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			for range 15 {
+				got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: s.tick(), Rerun: true})
+				if err != nil {
+					t.Errorf("claim: %v", err)
+					return
+				}
+				if !got.Won {
+					continue
+				}
+				seen := highest.Load()
+				err = s.client(i).Save(t.Context(), got.Lease, idempotency.Progress{Stage: idempotency.LocalCreated})
+				if err == nil && got.Lease.Fence < seen {
+					t.Errorf("fence %d wrote after %d was given", got.Lease.Fence, seen)
+				}
+				for seen = highest.Load(); got.Lease.Fence > seen && !highest.CompareAndSwap(seen, got.Lease.Fence); seen = highest.Load() {
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

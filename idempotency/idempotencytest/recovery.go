@@ -1,0 +1,225 @@
+package idempotencytest
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// recoveries are the exams on what recovery does.
+func recoveries() []exam {
+	return []exam{
+		{"Recover_TellsAll", false, recoverTellsAll},
+		{"Recover_LongestOverdueFirst", false, recoverLongestOverdueFirst},
+		{"Recover_Grace", false, recoverGrace},
+		{"Recover_DueNow", false, recoverDueNow},
+		{"Recover_OnlyListedOperations", true, recoverOnlyListedOperations},
+		{"Recover_LeaseOfARecovererEnds", false, recoverLeaseOfARecovererEnds},
+		{"Recover_DisjointForTwoWorkers", false, recoverDisjoint},
+		{"Postpone_StuckIsLeftAlone", false, postponeStuckIsLeftAlone},
+		{"Postpone_SentAgain", false, postponeSentAgain},
+	}
+}
+
+func recoverTellsAll(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	p := idempotency.Progress{Stage: idempotency.ProviderRequestSent, Steps: []idempotency.Step{{Name: "charge", State: idempotency.StepSent, Key: "k"}}}
+	ok(t, "save", s.Store.Save(t.Context(), l, p))
+	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "timed out", 0))
+	rec := s.theOne(t, r.Key).Record
+	if rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || !sameProgress(rec.Progress, p) || rec.Attempts != 1 ||
+		rec.Reason != "timed out" || rec.Fence <= l.Fence || rec.LeaseLeft <= 0 || rec.Age < 0 {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func recoverLongestOverdueFirst(t *testing.T, s *suite) {
+	var want, got []string
+	for i := range 6 {
+		r := s.command(fmt.Sprint("key-", i), "pay 100")
+		switch i % 3 {
+		case 0:
+			s.lapse(t, r)
+		case 1:
+			s.bring(t, r, "due")
+		case 2:
+			l := s.win(t, r)
+			ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", s.tick()))
+		}
+		// The next one's lease begins after this one's has ended.
+		s.lapse(t, (&suite{Harness: s.Harness, op: s.op + "-between"}).fresh())
+		want = append(want, r.Key.Value)
+	}
+	await(t, "all six", func() bool {
+		for _, c := range s.takes(t, 2) {
+			got = append(got, c.Record.Key.Value)
+		}
+		return len(got) >= 6
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func recoverGrace(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.lapse(t, r)
+	if got := s.recover(t, idempotency.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
+		t.Fatalf("within its grace: %+v", got)
+	}
+	isState(t, s.get(t, r.Key), idempotency.InProgress)
+	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
+	s.ended(t, r.Key)
+	if got := s.takes(t, 10); len(got) != 1 {
+		t.Fatalf("without grace: %+v", got)
+	}
+}
+
+func recoverDueNow(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", long))
+	if got := s.takes(t, 10); len(got) != 0 {
+		t.Fatalf("before it was due: %+v", got)
+	}
+	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	for i := 1; i <= 3; i++ {
+		c := s.theOne(t, r.Key)
+		if c.Record.Attempts != i {
+			t.Errorf("attempts: %d, want %d", c.Record.Attempts, i)
+		}
+		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, fmt.Sprint("asked ", i), 0, false))
+		if rec := s.get(t, r.Key); rec.Reason != fmt.Sprint("asked ", i) || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+			t.Errorf("%+v", rec)
+		}
+	}
+}
+
+func recoverOnlyListedOperations(t *testing.T, s *suite) {
+	var keys []idempotency.Key
+	for _, op := range []string{"a", "b", "c"} {
+		r := s.fresh()
+		r.Key.Operation = op
+		s.lapse(t, r)
+		keys = append(keys, r.Key)
+	}
+	take := func(ops []string) (got []string) {
+		found, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: long, Token: rand.Text(), Operations: ops})
+		ok(t, "recover", err)
+		for _, c := range found {
+			got = append(got, c.Record.Key.Operation)
+		}
+		slices.Sort(got)
+		return got
+	}
+	if got := take([]string{}); len(got) != 0 {
+		t.Errorf("of no operation: %v", got)
+	}
+	if got := take([]string{"b", "none"}); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("of b: %v", got)
+	}
+	if got := take(nil); !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("of all: %v", got)
+	}
+	for _, k := range keys {
+		isState(t, s.get(t, k), idempotency.Unknown)
+	}
+}
+
+func recoverLeaseOfARecovererEnds(t *testing.T, s *suite) {
+	r := s.fresh()
+	s.lapse(t, r)
+	first := s.recover(t, idempotency.RecoverOptions{Limit: 1, Lease: s.tick()})
+	if len(first) != 1 {
+		t.Fatalf("%+v", first)
+	}
+	s.ended(t, r.Key)
+	isLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, idempotency.Progress{}))
+	second := s.theOne(t, r.Key)
+	if second.Record.Attempts != 2 || second.Lease.Fence <= first[0].Lease.Fence {
+		t.Errorf("%+v", second)
+	}
+	for _, call := range []string{"Extend", "Save", "Finish", "Release", "Doubt", "Postpone"} {
+		isLost(t, call, s.write(t, first[0].Lease, call))
+	}
+	if got := s.claim(t, r, rand.Text(), long, true); got.Won {
+		t.Errorf("taken from a recoverer whose lease runs: %+v", got)
+	}
+}
+
+// recoverDisjoint: two workers, and then four, never get the same key.
+func recoverDisjoint(t *testing.T, s *suite) {
+	const keys = 40
+	for range keys {
+		l := s.win(t, s.fresh())
+		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	}
+	var mu sync.Mutex
+	seen := map[idempotency.Key]int{}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				got, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 3, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+				mu.Lock()
+				if err != nil {
+					t.Errorf("recover: %v", err)
+				}
+				for _, c := range got {
+					seen[c.Record.Key]++
+				}
+				all := len(seen) == keys
+				mu.Unlock()
+				if all || err != nil || t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for k, n := range seen {
+		if n != 1 {
+			t.Errorf("%v was given to %d", k, n)
+		}
+	}
+}
+
+func postponeStuckIsLeftAlone(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.recovered(t, r).Lease
+	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "the provider knows nothing", 0, true))
+	for range 2 {
+		if got := s.takes(t, 10); len(got) != 0 {
+			t.Fatalf("recovered %+v", got)
+		}
+		if got := s.claim(t, r, rand.Text(), long, false); got.Won || !got.Record.Stuck || got.Record.Reason != "the provider knows nothing" {
+			t.Fatalf("%+v", got)
+		}
+	}
+	s.finish(t, l, result("a person found out"), idempotency.Retention{})
+	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || rec.Stuck {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func postponeSentAgain(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.recovered(t, r).Lease
+	for range 2 {
+		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "not known yet", long, false))
+	}
+	if got := s.takes(t, 10); len(got) != 0 {
+		t.Errorf("before it was due: %+v", got)
+	}
+	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "not known yet", 0, false))
+	c := s.theOne(t, r.Key)
+	isLost(t, "postpone", s.Recoverer.Postpone(t.Context(), l, "late", 0, true))
+	if rec := s.get(t, r.Key); rec.Stuck || rec.Fence != c.Lease.Fence {
+		t.Errorf("%+v", rec)
+	}
+}

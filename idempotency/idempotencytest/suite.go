@@ -1,0 +1,272 @@
+// Package idempotencytest is the exam that every idempotency.Store passes, and that users' own stores may take: each line of the
+// documents of Store and Recoverer, each way in which other systems' stores have failed their users, crowds, random
+// histories against a model, and linearizability with calls whose replies are lost.
+//
+//	func TestStore(t *testing.T) {
+//		idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
+//			s := mystore.New(...) // empty
+//			return idempotencytest.Harness{Store: s, Recoverer: s}
+//		})
+//	}
+package idempotencytest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Harness is a store that takes the exam.
+type Harness struct {
+	Store     idempotency.Store
+	Recoverer idempotency.Recoverer
+	// Others are further clients of the same data, as other processes would be: concurrent tests spread over all. Nil: only
+	// Store.
+	Others   []idempotency.Store
+	Features Features
+}
+
+// Features are the differences that a store declares. The zero value declares none.
+type Features struct {
+	// ServerTTL: the server removes tombstones when it likes, and Sweep does not count them. They still must not be seen once
+	// they are overdue.
+	ServerTTL bool
+	// Tick is the shortest lease and retention that the store tells from none. 0 is 1 ms.
+	Tick time.Duration
+	// MaxBody is the largest body, in bytes, that the store takes. 0 is 1 MiB, the most that is tried.
+	MaxBody int
+	// Histories is how many random histories are tried on it. 0 is 40; a slow store asks for fewer.
+	Histories int
+}
+
+// exam is one test of the suite.
+type exam struct {
+	name string
+	own  bool // needs a store of its own: it sweeps or counts
+	run  func(t *testing.T, s *suite)
+}
+
+// suite is what an exam works with. Keys are of an operation of its own, so that exams may share a store.
+type suite struct {
+	Harness
+	op string
+}
+
+// Run gives the exam. open returns a store that is empty, or at least shares nothing with another's; it is called once for most of
+// the exam, and once more for each part that sweeps or counts. It registers its own clean-up with the t that it gets.
+func Run(t *testing.T, open func(t *testing.T) Harness) {
+	t.Helper()
+	shared := open(t)
+	var exams []exam
+	for _, part := range [][]exam{claims(), writes(), recoveries(), sweeps(), contents(), peers(), crowds(), histories()} {
+		exams = append(exams, part...)
+	}
+	for _, e := range exams {
+		t.Run(e.name, func(t *testing.T) {
+			h := shared
+			if e.own {
+				h = open(t)
+			}
+			if h.Features.Tick == 0 {
+				h.Features.Tick = time.Millisecond
+			}
+			if h.Features.MaxBody == 0 {
+				h.Features.MaxBody = 1 << 20
+			}
+			if h.Features.Histories == 0 {
+				h.Features.Histories = 40
+			}
+			e.run(t, &suite{Harness: h, op: "op-" + rand.Text()})
+		})
+	}
+}
+
+// long is a lease, delay or retention that does not end within a test.
+const long = time.Hour
+
+// tick is a lease, delay or retention that is over as soon as one has looked.
+func (s *suite) tick() time.Duration { return s.Features.Tick }
+
+// command returns a request for a key, and for a command of that name.
+func (s *suite) command(key, command string) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "tenant", Operation: s.op, Value: key},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: sha256.Sum256([]byte(command))},
+		Input:       []byte(`{"command":"` + command + `"}`),
+	}
+}
+
+// fresh returns a request for a key that nobody used.
+func (s *suite) fresh() idempotency.Request { return s.command(rand.Text(), "pay 100") }
+
+// other is the same key with another command.
+func other(r idempotency.Request) idempotency.Request {
+	r.Fingerprint.Sum = sha256.Sum256([]byte("pay 999"))
+	return r
+}
+
+func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease time.Duration, rerun bool) idempotency.Claimed {
+	t.Helper()
+	got, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: token, Lease: lease, Rerun: rerun})
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	if got.Won && (got.Lease.Key != r.Key || got.Lease.Token != token || got.Lease.Fence != got.Record.Fence || got.Record.State != idempotency.InProgress) {
+		t.Fatalf("the lease and the record of a won claim: %+v", got)
+	}
+	return got
+}
+
+// win claims a key that can be won, for long.
+func (s *suite) win(t *testing.T, r idempotency.Request) idempotency.Lease {
+	t.Helper()
+	got := s.claim(t, r, rand.Text(), long, false)
+	if !got.Won {
+		t.Fatalf("not won: %+v", got.Record)
+	}
+	return got.Lease
+}
+
+// lapse claims a key for an owner that vanishes, and returns when its lease has ended.
+func (s *suite) lapse(t *testing.T, r idempotency.Request) idempotency.Lease {
+	t.Helper()
+	got := s.claim(t, r, rand.Text(), s.tick(), false)
+	if !got.Won {
+		t.Fatalf("not won: %+v", got.Record)
+	}
+	s.ended(t, r.Key)
+	return got.Lease
+}
+
+// ended waits for the end of a key's lease.
+func (s *suite) ended(t *testing.T, k idempotency.Key) {
+	t.Helper()
+	await(t, "the end of the lease", func() bool { return s.get(t, k).LeaseLeft <= 0 })
+}
+
+func (s *suite) get(t *testing.T, k idempotency.Key) idempotency.Record {
+	t.Helper()
+	rec, there, err := s.Store.Get(t.Context(), k)
+	if err != nil || !there {
+		t.Fatalf("get: there %v, %v", there, err)
+	}
+	if rec.Key != k {
+		t.Fatalf("asked for %+v, got %+v", k, rec.Key)
+	}
+	return rec
+}
+
+func (s *suite) finish(t *testing.T, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) {
+	t.Helper()
+	ok(t, "finish", s.Store.Finish(t.Context(), l, res, keep))
+}
+
+// takes recovers up to limit keys of this exam's operation for long.
+func (s *suite) takes(t *testing.T, limit int) []idempotency.Claimed {
+	t.Helper()
+	return s.recover(t, idempotency.RecoverOptions{Limit: limit, Lease: long})
+}
+
+func (s *suite) recover(t *testing.T, opt idempotency.RecoverOptions) []idempotency.Claimed {
+	t.Helper()
+	opt.Operations, opt.Token = []string{s.op}, rand.Text()
+	got, err := s.Recoverer.Recover(t.Context(), opt)
+	if err != nil {
+		t.Fatalf("recover: %v", err)
+	}
+	for _, c := range got {
+		if !c.Won || c.Lease.Key != c.Record.Key || c.Lease.Token != opt.Token || c.Lease.Fence != c.Record.Fence ||
+			c.Record.State != idempotency.Unknown || c.Record.Attempts == 0 {
+			t.Fatalf("the lease and the record of a recovered key: %+v", c)
+		}
+	}
+	return got
+}
+
+// recovered brings a key into a recoverer's hands, for long.
+func (s *suite) recovered(t *testing.T, r idempotency.Request) idempotency.Claimed {
+	t.Helper()
+	s.lapse(t, r)
+	return s.theOne(t, r.Key)
+}
+
+// theOne recovers one key, the only one that there is of this operation.
+func (s *suite) theOne(t *testing.T, k idempotency.Key) idempotency.Claimed {
+	t.Helper()
+	got := s.takes(t, 10)
+	if len(got) != 1 || got[0].Record.Key != k {
+		t.Fatalf("recovered %+v, want one", got)
+	}
+	return got[0]
+}
+
+func ok(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// isLost fails the test unless the write was refused.
+func isLost(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, idempotency.ErrLeaseLost) {
+		t.Fatalf("%s: %v, want ErrLeaseLost", what, err)
+	}
+}
+
+func isState(t *testing.T, rec idempotency.Record, want idempotency.State) {
+	t.Helper()
+	if rec.State != want {
+		t.Fatalf("the state is %s, want %s: %+v", rec.State, want, rec)
+	}
+}
+
+// result is a result with something in each field.
+func result(body string) idempotency.Result {
+	return idempotency.Result{
+		Code: 201, Header: map[string][]string{"Content-Type": {"application/json"}, "Link": {"<a>", "<b>"}},
+		Body: []byte(body), Resource: "payment/17", Schema: 3,
+	}
+}
+
+// sameResult compares what a store kept with what it was given.
+func sameResult(a, b idempotency.Result) bool {
+	if len(a.Header) != len(b.Header) {
+		return false
+	}
+	for name, values := range a.Header {
+		if len(values) != len(b.Header[name]) {
+			return false
+		}
+		for i := range values {
+			if values[i] != b.Header[name][i] {
+				return false
+			}
+		}
+	}
+	return a.Code == b.Code && bytes.Equal(a.Body, b.Body) && (a.Body == nil) == (b.Body == nil) &&
+		a.Resource == b.Resource && a.Schema == b.Schema && a.Failure == b.Failure
+}
+
+// await polls until it is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for !so() {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

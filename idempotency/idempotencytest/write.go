@@ -1,0 +1,173 @@
+package idempotencytest
+
+import (
+	"crypto/rand"
+	"testing"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// writes are the exams on what an owner does.
+func writes() []exam {
+	return []exam{
+		{"Extend_CanShorten", false, extendCanShorten},
+		{"Save_OnlyUnderARunningLease", false, saveOnlyUnderARunningLease},
+		{"Finish_FirstResultStands", false, finishFirstResultStands},
+		{"Finish_ErasesTheInput", false, finishErasesTheInput},
+		{"Finish_AfterTheLeaseWasNoted", false, finishAfterTheLeaseWasNoted},
+		{"Finish_ByARecoverer", false, finishByARecoverer},
+		{"Release_FreesForAnyCommand", false, releaseFreesForAnyCommand},
+		{"Release_SentAgainSparesTheNextOwner", false, releaseSentAgainSparesTheNextOwner},
+		{"Doubt_GivesTheReason", false, doubtGivesTheReason},
+		{"Fencing_LateWriter", false, fencingLateWriter},
+	}
+}
+
+func extendCanShorten(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
+	s.ended(t, r.Key)
+	ok(t, "extend what ended unnoticed", s.Store.Extend(t.Context(), l, long))
+	if got := s.claim(t, r, rand.Text(), long, true); got.Won || got.Record.LeaseLeft <= 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func saveOnlyUnderARunningLease(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	one := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone}}}
+	for range 2 {
+		ok(t, "save", s.Store.Save(t.Context(), l, one))
+	}
+	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
+	s.ended(t, r.Key)
+	isLost(t, "save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.ProviderConfirmed}))
+	if rec := s.get(t, r.Key); !sameProgress(rec.Progress, one) {
+		t.Errorf("%+v", rec.Progress)
+	}
+}
+
+func finishFirstResultStands(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	s.finish(t, l, result("first"), idempotency.Retention{})
+	refusal := result("second")
+	refusal.Failure = "declined"
+	s.finish(t, l, refusal, idempotency.Retention{})
+	rec := s.get(t, r.Key)
+	isState(t, rec, idempotency.Completed)
+	if !sameResult(rec.Result, result("first")) || rec.Result.At.IsZero() || rec.Result.Replayed {
+		t.Errorf("%+v", rec.Result)
+	}
+	told := s.claim(t, r, rand.Text(), long, true)
+	if told.Won || !sameResult(told.Record.Result, result("first")) || !told.Record.Result.At.Equal(rec.Result.At) {
+		t.Errorf("%+v", told)
+	}
+}
+
+func finishErasesTheInput(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	if rec := s.get(t, r.Key); string(rec.Input) != string(r.Input) {
+		t.Fatalf("%q", rec.Input)
+	}
+	s.finish(t, l, result("x"), idempotency.Retention{})
+	if rec := s.get(t, r.Key); rec.Input != nil {
+		t.Errorf("the input is still there: %q", rec.Input)
+	}
+}
+
+// finishAfterTheLeaseWasNoted: the owner was late, somebody noted it, but nobody took the key: its word is better than none.
+func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.lapse(t, r)
+	isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
+	s.finish(t, l, result("late"), idempotency.Retention{})
+	rec := s.get(t, r.Key)
+	isState(t, rec, idempotency.Completed)
+	if !sameResult(rec.Result, result("late")) {
+		t.Errorf("%+v", rec.Result)
+	}
+	if got := s.takes(t, 10); len(got) != 0 {
+		t.Errorf("recovered %+v", got)
+	}
+}
+
+func finishByARecoverer(t *testing.T, s *suite) {
+	r := s.fresh()
+	owner := s.lapse(t, r)
+	c := s.theOne(t, r.Key)
+	isLost(t, "the owner's finish", s.Store.Finish(t.Context(), owner, result("late"), idempotency.Retention{}))
+	ok(t, "extend", s.Store.Extend(t.Context(), c.Lease, 2*long))
+	ok(t, "save", s.Store.Save(t.Context(), c.Lease, idempotency.Progress{Stage: idempotency.ProviderConfirmed}))
+	s.finish(t, c.Lease, result("asked the provider"), idempotency.Retention{})
+	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || !sameResult(rec.Result, result("asked the provider")) {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func releaseFreesForAnyCommand(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	ok(t, "save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated}))
+	ok(t, "release", s.Store.Release(t.Context(), l))
+	ok(t, "release again", s.Store.Release(t.Context(), l))
+	if _, there, err := s.Store.Get(t.Context(), r.Key); err != nil || there {
+		t.Fatalf("there %v, %v", there, err)
+	}
+	got := s.claim(t, other(r), rand.Text(), long, false)
+	if !got.Won || got.Record.Progress.Stage != idempotency.Received || got.Record.Fingerprint != other(r).Fingerprint {
+		t.Errorf("%+v", got)
+	}
+}
+
+func releaseSentAgainSparesTheNextOwner(t *testing.T, s *suite) {
+	r := s.fresh()
+	first := s.win(t, r)
+	ok(t, "release", s.Store.Release(t.Context(), first))
+	s.win(t, r)
+	isLost(t, "release again", s.Store.Release(t.Context(), first))
+	isState(t, s.get(t, r.Key), idempotency.InProgress)
+}
+
+func doubtGivesTheReason(t *testing.T, s *suite) {
+	r := s.fresh()
+	l := s.win(t, r)
+	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	ok(t, "doubt again", s.Store.Doubt(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	rec := s.get(t, r.Key)
+	if rec.State != idempotency.Unknown || rec.Reason != "the provider did not answer: žluťoučký" || rec.LeaseLeft > 0 || string(rec.Input) != string(r.Input) {
+		t.Errorf("%+v", rec)
+	}
+	if got := s.claim(t, r, rand.Text(), long, false); got.Won || got.Record.Reason != rec.Reason {
+		t.Errorf("%+v", got)
+	}
+}
+
+// fencingLateWriter: whatever an owner wants to write after somebody took its key is refused, by fence and by token.
+func fencingLateWriter(t *testing.T, s *suite) {
+	r := s.fresh()
+	old := s.lapse(t, r)
+	now := s.claim(t, r, rand.Text(), long, true)
+	if !now.Won {
+		t.Fatalf("%+v", now)
+	}
+	mixed := []idempotency.Lease{old, {Key: r.Key, Fence: now.Lease.Fence, Token: old.Token}, {Key: r.Key, Fence: old.Fence, Token: now.Lease.Token}}
+	for _, l := range mixed {
+		for _, call := range []string{"Extend", "Save", "Finish", "Finish_failure", "Release", "Doubt", "Postpone", "Postpone_stuck"} {
+			isLost(t, call, s.write(t, l, call))
+		}
+	}
+	rec := s.get(t, r.Key)
+	isState(t, rec, idempotency.InProgress)
+	if rec.Fence != now.Lease.Fence || rec.Progress.Stage != idempotency.Received {
+		t.Errorf("%+v", rec)
+	}
+	s.finish(t, now.Lease, result("the new owner's"), idempotency.Retention{})
+	isLost(t, "finish", s.Store.Finish(t.Context(), old, result("late"), idempotency.Retention{}))
+	if rec := s.get(t, r.Key); !sameResult(rec.Result, result("the new owner's")) {
+		t.Errorf("%+v", rec)
+	}
+}
