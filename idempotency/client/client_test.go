@@ -1,0 +1,297 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/effectonce/effectonce/idempotency/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// step is what the server, or the way to it, does with one attempt.
+type step struct {
+	status int
+	header string // Name: value
+	body   string
+	err    error
+	hang   bool // until the attempt is given up
+}
+
+// script is a base that goes by its steps, and repeats the last one.
+type script struct {
+	steps  []step
+	keys   []string
+	bodies []string
+	times  []time.Time
+}
+
+// RoundTrip is of http.RoundTripper.
+func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := ""
+	if r.Body != nil {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		body = string(b)
+	}
+	s.keys, s.bodies, s.times = append(s.keys, r.Header.Get("Idempotency-Key")), append(s.bodies, body), append(s.times, time.Now())
+	now := s.steps[min(len(s.keys), len(s.steps))-1]
+	if now.hang {
+		<-r.Context().Done()
+		return nil, context.Cause(r.Context())
+	}
+	if now.err != nil {
+		return nil, now.err
+	}
+	res := &http.Response{StatusCode: now.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(now.body)), Request: r}
+	if name, value, ok := strings.Cut(now.header, ": "); ok {
+		res.Header.Set(name, value)
+	}
+	if strings.HasPrefix(now.body, "{") {
+		res.Header.Set("Content-Type", "application/problem+json")
+	}
+	return res, nil
+}
+
+var (
+	refused = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	reset   = &net.OpError{Op: "read", Err: errors.New("connection reset")}
+)
+
+func post(t *testing.T, ctx context.Context, s *script, cfg client.Config) (*http.Response, string, error) {
+	t.Helper()
+	cfg.Base = s
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://payments.test/payments", io.NopCloser(strings.NewReader("the body")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := (&http.Client{Transport: client.New(cfg)}).Do(r)
+	if err != nil {
+		return nil, "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body), nil
+}
+
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	inProgress := step{status: 409, header: "Retry-After: 1", body: `{"code":"IDEMPOTENCY_REQUEST_IN_PROGRESS"}`}
+	for name, c := range map[string]struct {
+		steps []step
+		tries int
+		want  client.Verdict
+	}{
+		"done at once":                           {[]step{{status: 201}}, 1, client.Done},
+		"done after a busy server":               {[]step{{status: 503}, {status: 500}, {status: 201}}, 3, client.Done},
+		"done after a lost answer":               {[]step{{err: reset}, {status: 201}}, 2, client.Done},
+		"in progress, then done":                 {[]step{inProgress, {status: 201}}, 2, client.Done},
+		"accepted, then done":                    {[]step{{status: 202, header: "Retry-After: 1"}, {status: 201}}, 2, client.Done},
+		"refused by the business":                {[]step{{status: 402}}, 1, client.NotDone},
+		"refused by the business after all":      {[]step{{err: reset}, {status: 402}}, 2, client.NotDone},
+		"a conflict that is none of the key's":   {[]step{{status: 409}}, 1, client.NotDone},
+		"another command":                        {[]step{{status: 422, body: `{"code":"IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"}`}}, 1, client.NotDone},
+		"not allowed":                            {[]step{{status: 401}}, 1, client.NotDone},
+		"not allowed, after a lost answer":       {[]step{{err: reset}, {status: 401}}, 2, client.Unknown},
+		"not allowed, after a 500":               {[]step{{status: 500}, {status: 403}}, 2, client.Unknown},
+		"never there":                            {[]step{{err: refused}}, 4, client.NotDone},
+		"never there but once":                   {[]step{{err: refused}, {err: reset}, {err: refused}}, 4, client.Unknown},
+		"no answer at all":                       {[]step{{hang: true}}, 4, client.Unknown},
+		"too many requests":                      {[]step{{status: 429}}, 4, client.NotDone},
+		"too many requests, after a lost answer": {[]step{{err: reset}, {status: 429}}, 4, client.Unknown},
+		"busy for ever":                          {[]step{{status: 503}}, 4, client.Unknown},
+		"in progress for ever":                   {[]step{inProgress}, 4, client.Unknown},
+		"unknown for ever":                       {[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown},
+		"done, the answer is not kept":           {[]step{{err: reset}, {status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":201}`}}, 2, client.Done},
+		"refused, the answer is not kept":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":402}`}}, 1, client.NotDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{steps: c.steps}
+				res, body, err := post(t, t.Context(), s, client.Config{Attempts: 4})
+				if got := client.Outcome(res, err); got != c.want || len(s.keys) != c.tries {
+					t.Errorf("%v after %d attempts; want %v after %d (%v)", got, len(s.keys), c.want, c.tries, err)
+				}
+				if len(slices.Compact(s.keys)) != 1 || s.keys[0] == "" {
+					t.Errorf("keys %q: want one for the intent", s.keys)
+				}
+				if len(slices.Compact(s.bodies)) != 1 || s.bodies[0] != "the body" {
+					t.Errorf("bodies %q", s.bodies)
+				}
+				if last := c.steps[len(c.steps)-1]; err == nil && body != last.body {
+					t.Errorf("the answer's body is %q, want %q", body, last.body)
+				}
+				var e *client.Error
+				if err != nil && (!errors.As(err, &e) || e.Key != s.keys[0] || e.Attempts != c.tries) {
+					t.Errorf("error %+v", e)
+				}
+				if res != nil && client.Key(res) != s.keys[0] {
+					t.Errorf("key %q, want %q", client.Key(res), s.keys[0])
+				}
+			})
+		})
+	}
+}
+
+func TestANewIntentHasANewKey(t *testing.T) {
+	t.Parallel()
+	s := &script{steps: []step{{status: 201}}}
+	for range 3 {
+		if _, _, err := post(t, t.Context(), s, client.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.keys[0] == s.keys[1] || s.keys[1] == s.keys[2] {
+		t.Errorf("keys %q", s.keys)
+	}
+}
+
+func TestAKeyOfTheCallersIsKept(t *testing.T) {
+	t.Parallel()
+	s := &script{steps: []step{{status: 204}}}
+	for _, method := range []string{http.MethodPost, http.MethodDelete} {
+		r, _ := http.NewRequestWithContext(t.Context(), method, "http://payments.test/", nil)
+		r.Header.Set("Idempotency-Key", "stored-before")
+		if _, err := client.New(client.Config{Base: s}).RoundTrip(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.keys[0] != "stored-before" || s.keys[1] != "stored-before" {
+		t.Errorf("keys %q", s.keys)
+	}
+}
+
+func TestOtherMethodsPassOnce(t *testing.T) {
+	t.Parallel()
+	s := &script{steps: []step{{status: 503}}}
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://payments.test/", nil)
+	res, err := client.New(client.Config{Base: s}).RoundTrip(r)
+	if err != nil || res.StatusCode != 503 || len(s.keys) != 1 || s.keys[0] != "" {
+		t.Errorf("%v, %v, keys %q", res, err, s.keys)
+	}
+}
+
+func TestRetryAfterIsHonoured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{steps: []step{{status: 503, header: "Retry-After: 30"}, {status: 201}}}
+		if _, _, err := post(t, t.Context(), s, client.Config{}); err != nil {
+			t.Fatal(err)
+		}
+		if waited := s.times[1].Sub(s.times[0]); waited != 30*time.Second {
+			t.Errorf("waited %v of 30 s", waited)
+		}
+	})
+}
+
+func TestARetryAfterAboveThePatienceIsTheCallers(t *testing.T) {
+	t.Parallel()
+	s := &script{steps: []step{{status: 503, header: "Retry-After: 3600"}}}
+	res, _, err := post(t, t.Context(), s, client.Config{})
+	if err != nil || res.StatusCode != 503 || len(s.keys) != 1 {
+		t.Errorf("%v, %v after %d attempts", res, err, len(s.keys))
+	}
+}
+
+// TestPausesGrowAndDiffer: many clients of a server that comes back must not all come at once.
+func TestPausesGrowAndDiffer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := map[time.Duration]bool{}
+		for range 20 {
+			s := &script{steps: []step{{status: 503}}}
+			if _, _, err := post(t, t.Context(), s, client.Config{Attempts: 5, First: time.Second, Most: 4 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+			first[s.times[1].Sub(s.times[0])] = true
+			for i, middle := range []time.Duration{1000, 1500, 2250, 3375} {
+				if pause := s.times[i+1].Sub(s.times[i]).Round(time.Millisecond); pause < middle*time.Millisecond/2 || pause > middle*time.Millisecond*3/2 {
+					t.Errorf("pause %d is %v, want %v, half of it more or less", i, pause, middle*time.Millisecond)
+				}
+			}
+		}
+		if len(first) < 10 {
+			t.Errorf("20 first pauses have %d lengths", len(first))
+		}
+	})
+}
+
+// TestTheDeadlineIsNotWaitedFor: the answer at hand is worth more than a time-out.
+func TestTheDeadlineIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		s := &script{steps: []step{{status: 503, header: "Retry-After: 20"}}}
+		res, _, err := post(t, ctx, s, client.Config{})
+		if err != nil || res.StatusCode != 503 || ctx.Err() != nil {
+			t.Errorf("%v, %v", res, err)
+		}
+		hang := &script{steps: []step{{hang: true}}}
+		_, _, err = post(t, ctx, hang, client.Config{Attempt: -1})
+		if !errors.Is(err, context.DeadlineExceeded) || client.Outcome(nil, err) != client.Unknown {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestABodyThatCannotBeKeptIsNotSent(t *testing.T) {
+	t.Parallel()
+	s := &script{steps: []step{{status: 201}}}
+	_, _, err := post(t, t.Context(), s, client.Config{MaxBody: 3})
+	if err == nil || client.Outcome(nil, err) != client.NotDone || len(s.keys) != 0 {
+		t.Errorf("%v after %d attempts", err, len(s.keys))
+	}
+}
+
+// TestOverTheWire: a real server that dies on the first attempts, and a real dial that is refused.
+func TestOverTheWire(t *testing.T) {
+	t.Parallel()
+	var tries atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries.Add(1) < 3 {
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.Copy(w, r.Body)
+		_, _ = io.WriteString(w, strconv.Itoa(len(r.Header.Get("Idempotency-Key"))))
+	}))
+	base := &http.Transport{}
+	c := &http.Client{Transport: client.New(client.Config{Base: base, First: time.Millisecond, Attempts: 4})}
+	res, err := c.Post(server.URL, "text/plain", strings.NewReader("again "))
+	if err != nil || client.Outcome(res, err) != client.Done {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if string(body) != "again 36" || tries.Load() != 3 {
+		t.Errorf("%q after %d attempts", body, tries.Load())
+	}
+	base.CloseIdleConnections()
+	server.Close()
+	res, err = c.Post(server.URL, "text/plain", strings.NewReader(""))
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	if client.Outcome(res, err) != client.NotDone {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
