@@ -19,6 +19,11 @@ var (
 	// ErrLeaseLost: another owner has the key, or nobody: what this one wrote was refused. Its effects, if any, stand behind
 	// the fencing token and the downstream key.
 	ErrLeaseLost = errors.New("the lease of this idempotency key is lost")
+	// ErrUnrecorded: the work is done and the result beside this error is true, but nobody knows whether it is recorded: a retry may
+	// be told that it is in progress or unknown, until recovery has seen to it.
+	ErrUnrecorded = errors.New("the work is done, and recording its result has no known outcome")
+	// ErrStuck: only a person can go on: a compensation was refused, or a provider can neither be asked nor called again.
+	ErrStuck = errors.New("a person has to look at this operation")
 )
 
 // MismatchError is ErrMismatch with what its owner may know. It is only ever about a key of the same tenant and operation.
@@ -104,7 +109,8 @@ func (c *classified) Error() string {
 func (c *classified) Unwrap() error { return c.err }
 
 // Terminal marks an error as a final refusal by the business: the effect is rolled back, the Result returned beside the error (its
-// Failure set to the code) is kept and replayed. The code is stable and short: "card_declined".
+// Failure set to the code) is kept and replayed. The code is stable and short: "card_declined". Whoever runs the work gives
+// its caller that Result and no error, the first time as every time after.
 func Terminal(code string, err error) error { return mark(ClassTerminal, code, err) }
 
 // Retryable marks an error after which certainly nothing has happened: the key is free again.
