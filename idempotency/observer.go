@@ -74,7 +74,7 @@ type LeaseLostInfo struct {
 	Fence     int64
 }
 
-func tell[T any](f func(T), info T) {
+func notify[T any](f func(T), info T) {
 	if f != nil {
 		f(info)
 	}

@@ -1,0 +1,68 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// claimFor is how long a store that does not answer is asked again for a claim: a caller is waiting.
+const claimFor = 2 * time.Second
+
+// claim claims the key. A claim whose answer was lost is sent again with its token.
+func (g *Guard) claim(ctx context.Context, r Request, opt ClaimOptions) (c Claimed, err error) {
+	err = again(ctx, claimFor, func() error {
+		c, err = g.store.Claim(ctx, r, opt)
+		return err
+	})
+	return c, err
+}
+
+// again repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.
+func again(ctx context.Context, most time.Duration, call func() error) error {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMaxInterval(time.Second),
+		backoff.WithMaxElapsedTime(most))
+	return backoff.Retry(func() error {
+		err := call()
+		if err != nil && definite(err) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx))
+}
+
+// definite tells an answer of the store from an outage.
+func definite(err error) bool {
+	for _, one := range []error{ErrInvalidKey, ErrMismatch, ErrInProgress, ErrUnknown, ErrExpired, ErrLeaseLost} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
+}
+
+// await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error is
+// the context's; that of the store is left to the claim.
+func (g *Guard) await(ctx context.Context, k Key, rec Record, until time.Time) error {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(500*time.Millisecond),
+		backoff.WithMaxElapsedTime(0))
+	found := true
+	for {
+		left := time.Until(until)
+		if !found || rec.State != InProgress || rec.LeaseLeft <= 0 || left <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(min(b.NextBackOff(), left, rec.LeaseLeft))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		if now, there, err := g.store.Get(ctx, k); err == nil {
+			rec, found = now, there
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// Guard lets the work of a request happen once: the first caller of a key runs it under a lease, the others get its result,
+// or are told why not. It is safe for concurrent use.
+//
+// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends when all of them
+// have left, not when the first one does, and when the lease is lost, with the cause [ErrLeaseLost]. What has become of the work
+// is recorded even then.
+type Guard struct {
+	store   Store
+	cfg     Config
+	log     *slog.Logger
+	flights flights
+}
+
+// New makes a guard over a store. It fails when cfg cannot be right.
+func New(store Store, cfg Config) (*Guard, error) {
+	if store == nil {
+		return nil, errors.New("idempotency: a guard needs a store")
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Guard{store: store, cfg: cfg, log: cfg.Logger}, nil
+}
+
+// Do runs local work once: normally one transaction of a database that is not the store's (where it is the store's, pgstore's
+// InTx commits key and effect together, and nothing of it can be unknown).
+//
+// It returns the result that is recorded, Replayed when it is a former attempt's; a final refusal is a Result with a Failure and no error.
+// Otherwise errors.Is tells [ErrMismatch], [ErrInProgress], [ErrUnknown], [ErrExpired], [ErrLeaseLost], [ErrUnrecorded] and [ErrInvalidKey];
+// any other error is the work's or the store's.
+//
+// What an error of the work means: [Terminal] is recorded and replayed; [Retryable], an error without a mark and a panic say
+// that the transaction was rolled back, and free the key; [Indefinite], and an error without a mark after the context ended,
+// make the outcome unknown. A COMMIT whose answer was lost must be Indefinite: Config.Classify can see to that.
+func (g *Guard) Do(ctx context.Context, r Request, work func(ctx context.Context) (Result, error)) (Result, error) {
+	return g.run(ctx, r, func(ctx context.Context, _ *Op) (Result, error) { return work(ctx) })
+}
+
+// Run runs work that calls providers, in phases with recovery points: see [Op]. It returns as [Guard.Do] does.
+//
+// What an error of the work means, once a provider was asked: [Terminal] is recorded and replayed, unless the outcome of a step
+// is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown: recovery goes on,
+// or the next caller when the operation is in Config.Rerun. Before that it is as in Do. A success with an open step is unknown too.
+func (g *Guard) Run(ctx context.Context, r Request, work func(ctx context.Context, op *Op) (Result, error)) (Result, error) {
+	return g.run(ctx, r, work)
+}
+
+// Resume goes on with an operation that the caller has taken from [Recoverer.Recover], under the recoverer's lease, which it
+// extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other error the key is as it was, with the
+// recovery points made since, and still the caller's, who postpones or releases it.
+func (g *Guard) Resume(ctx context.Context, c Claimed, work func(ctx context.Context, op *Op) (Result, error)) (Result, error) {
+	return g.work(ctx, c, time.Now(), true, work)
+}
+
+type work = func(ctx context.Context, op *Op) (Result, error)
+
+// run shares the attempts of one key among the callers of this process, and waits for those of others.
+func (g *Guard) run(ctx context.Context, r Request, do work) (Result, error) {
+	if err := r.Key.Check(); err != nil {
+		return Result{}, err
+	}
+	until := time.Now().Add(g.cfg.Wait)
+	for {
+		f, role := g.flights.join(r)
+		if role == leader {
+			return g.lead(ctx, f, r, until, do)
+		}
+		if role == alone {
+			return g.attempt(ctx, r, until, do, func() {})
+		}
+		res, err := g.follow(ctx, f, r, until)
+		if errors.Is(err, errAgain) {
+			continue
+		}
+		return res, err
+	}
+}
+
+// lead makes the attempt that the others wait for, in this goroutine: a panic is the caller's.
+func (g *Guard) lead(ctx context.Context, f *flight, r Request, until time.Time, do work) (Result, error) {
+	shared, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	g.flights.begin(f, cancel)
+	// The leader leaves when its context ends, and goes on when others still wait.
+	leave := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
+	defer leave()
+	defer g.flights.land(f)
+	f.res, f.err = g.attempt(shared, r, until, do, func() { close(f.working) })
+	f.answered = true
+	return copyResult(f.res), f.err
+}
+
+// errAgain is between run and follow: there is no answer to share.
+var errAgain = errors.New("look again")
+
+// follow waits for the attempt of another caller of this process.
+func (g *Guard) follow(ctx context.Context, f *flight, r Request, until time.Time) (Result, error) {
+	left := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
+	defer func() {
+		if left() {
+			g.flights.leave(f, errors.New("no caller waits for this work"))
+		}
+	}()
+	select {
+	case <-f.done:
+	case <-f.working:
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		select {
+		case <-f.done:
+		case <-timer.C:
+			age := time.Since(f.since)
+			notify(g.cfg.Observer.InProgress, InProgressInfo{Operation: r.Key.Operation, Age: age})
+			return Result{}, &InProgressError{RetryAfter: g.cfg.Lease, Age: age}
+		case <-ctx.Done():
+			return Result{}, context.Cause(ctx)
+		}
+	case <-ctx.Done():
+		return Result{}, context.Cause(ctx)
+	}
+	if !f.answered || errors.Is(f.err, ErrInProgress) && time.Now().Before(until) {
+		return Result{}, errAgain
+	}
+	if f.err != nil {
+		return copyResult(f.res), f.err
+	}
+	res := copyResult(f.res)
+	res.Replayed = true
+	notify(g.cfg.Observer.Replayed, ReplayedInfo{Operation: r.Key.Operation, Failure: res.Failure, Shared: true})
+	return res, nil
+}
+
+// attempt claims the key and works, or says what is there; begin is called when the work begins.
+func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work, begin func()) (Result, error) {
+	opt := ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease, Rerun: slices.Contains(g.cfg.Rerun, r.Key.Operation)}
+	for {
+		since := time.Now()
+		c, err := g.claim(ctx, r, opt)
+		if err != nil {
+			return Result{}, fmt.Errorf("idempotency: claiming the key (nothing was run): %w", err)
+		}
+		if c.Won {
+			begin()
+			return g.work(ctx, c, since, false, do)
+		}
+		res, err := known(r, c.Record)
+		if !errors.Is(err, ErrInProgress) || !time.Now().Before(until) {
+			g.observe(r.Key.Operation, c.Record, res, err)
+			return res, err
+		}
+		if err := g.await(ctx, r.Key, c.Record, until); err != nil {
+			return Result{}, err
+		}
+	}
+}
+
+// known is the answer of a record to a request that did not get the key. A mismatch comes before everything else: the other
+// command's result is nobody's business.
+func known(r Request, rec Record) (Result, error) {
+	if !r.Matches(rec.Fingerprint) {
+		return Result{}, &MismatchError{State: rec.State, Resource: rec.Result.Resource, Version: rec.Fingerprint.Version}
+	}
+	switch rec.State {
+	case Completed, FailedReplayable:
+		res := rec.Result
+		res.Replayed = true
+		return res, nil
+	case Expired:
+		return Result{}, &ExpiredError{Code: rec.Result.Code, Failure: rec.Result.Failure, Resource: rec.Result.Resource, At: rec.Result.At}
+	case InProgress:
+		return Result{}, &InProgressError{RetryAfter: max(rec.LeaseLeft, 0), Age: rec.Age}
+	default:
+		return Result{}, &UnknownError{Stage: rec.Progress.Stage, Stuck: rec.Stuck, Reason: rec.Reason}
+	}
+}
+
+// observe tells what a caller was told.
+func (g *Guard) observe(operation string, rec Record, res Result, err error) {
+	o := g.cfg.Observer
+	switch {
+	case err == nil:
+		notify(o.Replayed, ReplayedInfo{Operation: operation, Failure: res.Failure})
+	case errors.Is(err, ErrMismatch):
+		g.log.Warn("an idempotency key was used for another command, and refused", "operation", operation, "state", rec.State)
+		notify(o.Mismatched, MismatchedInfo{Operation: operation, State: rec.State})
+	case errors.Is(err, ErrInProgress):
+		notify(o.InProgress, InProgressInfo{Operation: operation, Age: rec.Age})
+	case errors.Is(err, ErrExpired):
+		notify(o.ExpiredRetry, ExpiredInfo{Operation: operation})
+	default:
+		notify(o.Unknown, UnknownInfo{Operation: operation, Stage: rec.Progress.Stage})
+	}
+}

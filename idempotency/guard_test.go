@@ -1,0 +1,357 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// faulty is a store of which single calls can be made to fail.
+type faulty struct {
+	*idempotency.Memory
+	// before and after each call but Get: an error is the call's. After: it has happened.
+	before, after func(call string) error
+	mu            sync.Mutex
+	calls         map[string]int
+}
+
+func newFaulty(m *idempotency.Memory) *faulty { return &faulty{Memory: m, calls: map[string]int{}} }
+
+func (f *faulty) do(call string, do func() error) error {
+	f.mu.Lock()
+	f.calls[call]++
+	f.mu.Unlock()
+	if f.before != nil {
+		if err := f.before(call); err != nil {
+			return err
+		}
+	}
+	err := do()
+	if err == nil && f.after != nil {
+		err = f.after(call)
+	}
+	return err
+}
+
+func (f *faulty) count(call string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[call]
+}
+
+func (f *faulty) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (c idempotency.Claimed, err error) {
+	err = f.do("claim", func() error { c, err = f.Memory.Claim(ctx, r, opt); return err })
+	return c, err
+}
+
+func (f *faulty) Extend(ctx context.Context, l idempotency.Lease, d time.Duration) error {
+	return f.do("extend", func() error { return f.Memory.Extend(ctx, l, d) })
+}
+
+func (f *faulty) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+	return f.do("save", func() error { return f.Memory.Save(ctx, l, p) })
+}
+
+func (f *faulty) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	return f.do("finish", func() error { return f.Memory.Finish(ctx, l, res, keep) })
+}
+
+func (f *faulty) Release(ctx context.Context, l idempotency.Lease) error {
+	return f.do("release", func() error { return f.Memory.Release(ctx, l) })
+}
+
+func (f *faulty) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+	return f.do("doubt", func() error { return f.Memory.Doubt(ctx, l, reason, after) })
+}
+
+var errAway = errors.New("the store does not answer")
+
+func request(body byte) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "t", Operation: "payment.create", Value: "k-1"},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: [32]byte{body}},
+		Input:       []byte{body},
+	}
+}
+
+func newGuard(t *testing.T, s idempotency.Store, cfg idempotency.Config) *idempotency.Guard {
+	t.Helper()
+	g, err := idempotency.New(s, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// pass lets time pass in a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
+func created(context.Context) (idempotency.Result, error) {
+	return idempotency.Result{Code: 201, Header: map[string][]string{"Location": {"/p/1"}}, Body: []byte("one"), Resource: "p1", Schema: 2}, nil
+}
+
+// same compares what callers are told, and whether it is a replay.
+func same(t *testing.T, got, want idempotency.Result, replayed bool) {
+	t.Helper()
+	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource || got.Failure != want.Failure ||
+		got.Schema != want.Schema || len(got.Header) != len(want.Header) || got.Replayed != replayed {
+		t.Errorf("got %+v, want %+v, replayed %v", got, want, replayed)
+	}
+}
+
+func stateOf(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.State {
+	t.Helper()
+	rec, found, err := s.Get(context.Background(), r.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !found {
+		return ""
+	}
+	return rec.State
+}
+
+func TestDo_ReplayIsIdentical(t *testing.T) {
+	t.Parallel()
+	g := newGuard(t, idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{})
+	first, err := g.Do(t.Context(), request(1), created)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		again, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+			t.Error("it ran again")
+			return idempotency.Result{}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, again, first, true)
+		again.Header["Location"][0], again.Body[0] = "mine", 'x' // a caller may do with its own what it likes
+	}
+}
+
+func TestDo_OneEffectUnderManyCallers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		var effects, told atomic.Int32
+		for range 2 { // two processes
+			g := newGuard(t, m, idempotency.Config{Wait: 5 * time.Second})
+			for range 50 {
+				go func() {
+					res, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+						effects.Add(1)
+						pass(time.Second)
+						return created(ctx)
+					})
+					if err != nil || string(res.Body) != "one" {
+						t.Errorf("%v, %v", res, err)
+					}
+					told.Add(1)
+				}()
+			}
+		}
+		pass(6 * time.Second)
+		if effects.Load() != 1 || told.Load() != 100 {
+			t.Errorf("%d effects, %d callers told", effects.Load(), told.Load())
+		}
+	})
+}
+
+// TestPeer_IdempotJS198_HotKeyStorm: callers of a hot key in one process do not each ask the store.
+func TestPeer_IdempotJS198_HotKeyStorm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		f.before = func(string) error { pass(time.Second); return nil } // a slow store
+		g := newGuard(t, f, idempotency.Config{})
+		for round := range 2 { // the first works, the second replays
+			var replayed atomic.Int32
+			for range 100 {
+				go func() {
+					res, err := g.Do(t.Context(), request(1), created)
+					switch {
+					case err == nil && res.Replayed:
+						replayed.Add(1)
+					case err != nil && !errors.Is(err, idempotency.ErrInProgress):
+						t.Error(err)
+					}
+				}()
+			}
+			pass(10 * time.Second)
+			if n := f.count("claim"); n != round+1 {
+				t.Errorf("%d claims after round %d", n, round+1)
+			}
+			if round == 1 && replayed.Load() != 100 {
+				t.Errorf("%d replays", replayed.Load())
+			}
+		}
+	})
+}
+
+func TestDo_WhatErrorsMean(t *testing.T) {
+	t.Parallel()
+	plain := errors.New("deadlock")
+	for name, c := range map[string]struct {
+		err   error
+		state idempotency.State
+	}{
+		"retryable": {idempotency.Retryable(plain), ""},
+		"no mark":   {plain, ""},
+		"unknown":   {idempotency.Indefinite(plain), idempotency.Unknown},
+		"terminal":  {idempotency.Terminal("card_declined", plain), idempotency.FailedReplayable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := idempotency.NewMemory(idempotency.MemoryConfig{})
+			g := newGuard(t, m, idempotency.Config{})
+			refused := idempotency.Result{Code: 402, Body: []byte("no")}
+			res, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) { return refused, c.err })
+			if got := stateOf(t, m, request(1)); got != c.state {
+				t.Errorf("the state is %q, want %q", got, c.state)
+			}
+			if name == "terminal" {
+				refused.Failure = "card_declined"
+				if err != nil {
+					t.Error(err)
+				}
+				same(t, res, refused, false)
+				again, err := g.Do(t.Context(), request(1), created)
+				if err != nil {
+					t.Error(err)
+				}
+				same(t, again, refused, true)
+				return
+			}
+			if !errors.Is(err, plain) || errors.Is(err, idempotency.ErrUnknown) != (c.state == idempotency.Unknown) {
+				t.Errorf("error %v", err)
+			}
+			// No transient error burns a key.
+			again, err := g.Do(t.Context(), request(1), created)
+			if c.state == "" && (err != nil || again.Replayed) || c.state != "" && !errors.Is(err, idempotency.ErrUnknown) {
+				t.Errorf("the next caller: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+func TestDo_Classify(t *testing.T) {
+	t.Parallel()
+	m := idempotency.NewMemory(idempotency.MemoryConfig{})
+	lost := errors.New("COMMIT was not answered")
+	g := newGuard(t, m, idempotency.Config{Classify: func(err error) idempotency.Class {
+		if errors.Is(err, lost) {
+			return idempotency.ClassUnknown
+		}
+		return idempotency.Unclassified
+	}})
+	_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) { return idempotency.Result{}, lost })
+	if !errors.Is(err, idempotency.ErrUnknown) || stateOf(t, m, request(1)) != idempotency.Unknown {
+		t.Errorf("%v, state %s", err, stateOf(t, m, request(1)))
+	}
+}
+
+// TestDo_MismatchInEveryState: another command is refused whatever became of the first one, and never waits.
+func TestDo_MismatchInEveryState(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(context.Context) (idempotency.Result, error){
+		"completed": created,
+		"refused": func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Terminal("no", errors.New("no"))
+		},
+		"unknown": func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Indefinite(errors.New("?"))
+		},
+		"in progress": func(ctx context.Context) (idempotency.Result, error) { <-ctx.Done(); return idempotency.Result{}, ctx.Err() },
+		"expired":     created,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := idempotency.NewMemory(idempotency.MemoryConfig{})
+				g := newGuard(t, m, idempotency.Config{Wait: time.Hour})
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					_, _ = g.Do(ctx, request(1), before)
+				}()
+				synctest.Wait()
+				if name == "expired" {
+					pass(25 * time.Hour)
+				}
+				began := time.Now()
+				_, err := g.Do(t.Context(), request(2), created)
+				var m2 *idempotency.MismatchError
+				if !errors.As(err, &m2) || time.Since(began) != 0 {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				cancel()
+				<-ended
+			})
+		})
+	}
+}
+
+func TestDo_Expired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen int
+		g := newGuard(t, idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{
+			Keep:     idempotency.Retention{Body: time.Hour, Tombstone: 2 * time.Hour},
+			Observer: idempotency.Observer{ExpiredRetry: func(idempotency.ExpiredInfo) { seen++ }},
+		})
+		if _, err := g.Do(t.Context(), request(1), created); err != nil {
+			t.Fatal(err)
+		}
+		pass(90 * time.Minute)
+		_, err := g.Do(t.Context(), request(1), created)
+		var e *idempotency.ExpiredError
+		if !errors.As(err, &e) || e.Code != 201 || e.Resource != "p1" || seen != 1 {
+			t.Errorf("%v, observed %d", err, seen)
+		}
+		pass(time.Hour)
+		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+			t.Errorf("after the tombstone: %+v, %v", res, err)
+		}
+	})
+}
+
+// TestDo_Panic: the key is free, the panic is the caller's, and those who waited look for themselves.
+func TestDo_Panic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		g := newGuard(t, m, idempotency.Config{Wait: time.Minute})
+		for range 5 {
+			go func() {
+				pass(time.Second)
+				if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Code != 201 {
+					t.Errorf("%+v, %v", res, err)
+				}
+			}()
+		}
+		func() {
+			defer func() {
+				if recover() != "boom" {
+					t.Error("no panic")
+				}
+			}()
+			_, _ = g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+				pass(2 * time.Second)
+				panic("boom")
+			})
+		}()
+		synctest.Wait()
+		if got := stateOf(t, m, request(1)); got != idempotency.Completed {
+			t.Errorf("state %q", got)
+		}
+	})
+}

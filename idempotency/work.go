@@ -1,0 +1,178 @@
+package idempotency
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// maxReason is how many bytes of an error a store keeps for people.
+const maxReason = 500
+
+// attempt is one run of the work by the owner of a key.
+type attempt struct {
+	guard *Guard
+	op    *Op
+	began time.Time
+	// resume: the key is a recoverer's, who decides what becomes of an operation that does not end.
+	resume bool
+}
+
+// work runs the work under the lease and records what became of it, a panic and runtime.Goexit included: they go on afterwards.
+func (g *Guard) work(ctx context.Context, c Claimed, since time.Time, resume bool, do work) (res Result, err error) {
+	if !c.Won {
+		return Result{}, errors.New("idempotency: the key is not the caller's")
+	}
+	ctx, k := g.keep(ctx, c.Lease, since)
+	defer k.stop()
+	a := &attempt{guard: g, op: newOp(g, c), began: since, resume: resume}
+	returned := false
+	defer func() {
+		if !returned {
+			k.settling.Store(true)
+			a.panicked(ctx)
+		}
+	}()
+	res, err = do(ctx, a.op)
+	returned = true
+	k.settling.Store(true)
+	return a.settle(ctx, res, err)
+}
+
+// ending is what is recorded of an attempt.
+type ending int
+
+const (
+	finish ending = iota
+	letGo
+	unknown
+)
+
+// ending decides what an attempt's outcome means; docs of Do and Run say it in words.
+func (a *attempt) ending(ctx context.Context, err error) (how ending, code string) {
+	steps := a.op.Steps()
+	_, isOpen := open(steps)
+	class, code := Classify(err)
+	if class == Unclassified && err != nil && a.guard.cfg.Classify != nil {
+		class = a.guard.cfg.Classify(err)
+	}
+	switch {
+	case err == nil && !isOpen:
+		return finish, ""
+	case class == ClassTerminal && !isOpen:
+		return finish, cmp.Or(code, "failed")
+	case err == nil, class == ClassTerminal, class == ClassUnknown, asked(steps):
+		return unknown, ""
+	case class == Unclassified && ctx.Err() != nil: // cut at a moment that nobody knows
+		return unknown, ""
+	}
+	return letGo, ""
+}
+
+// settle records the outcome of the work, and returns what its caller is told.
+func (a *attempt) settle(ctx context.Context, res Result, err error) (Result, error) {
+	how, code := a.ending(ctx, err)
+	if errors.Is(err, ErrLeaseLost) && how != finish {
+		return a.overtaken(ctx, err)
+	}
+	if step, isOpen := open(a.op.Steps()); isOpen && how == unknown {
+		err = Indefinite(errors.Join(fmt.Errorf("the outcome of step %q is not known", step.Name), err))
+	}
+	switch {
+	case how == finish:
+		res.Failure = cmp.Or(res.Failure, code)
+		return a.finish(ctx, res)
+	case a.resume:
+		return Result{}, err
+	case how == letGo:
+		return Result{}, a.release(ctx, err)
+	}
+	return Result{}, a.doubt(ctx, err)
+}
+
+// record repeats a write until its outcome is known or RecordFor is over. The end of the caller's context does not cut it.
+func (a *attempt) record(ctx context.Context, write func(ctx context.Context) error) error {
+	return a.guard.record(ctx, write)
+}
+
+func (g *Guard) record(ctx context.Context, write func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(g.cfg.RecordFor, time.Millisecond))
+	defer cancel()
+	return again(ctx, g.cfg.RecordFor, func() error { return write(ctx) })
+}
+
+func (a *attempt) finish(ctx context.Context, res Result) (Result, error) {
+	g, l := a.guard, a.op.lease
+	res.Replayed = false
+	err := a.record(ctx, func(ctx context.Context) error { return g.store.Finish(ctx, l, res, g.cfg.Keep) })
+	switch {
+	case errors.Is(err, ErrLeaseLost):
+		return a.overtaken(ctx, fmt.Errorf("idempotency: recording the result: %w", err))
+	case err != nil:
+		g.log.Error("a result may not be recorded", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
+		return res, fmt.Errorf("%w: %w", ErrUnrecorded, err)
+	}
+	notify(g.cfg.Observer.Finished, FinishedInfo{
+		Operation: l.Key.Operation, Failure: res.Failure, Resumed: a.op.Resumed(), Took: time.Since(a.began),
+	})
+	return res, nil
+}
+
+// overtaken: somebody else has the key. When that one is done, its result is everybody's.
+func (a *attempt) overtaken(ctx context.Context, err error) (Result, error) {
+	g, l := a.guard, a.op.lease
+	var rec Record
+	var found bool
+	if a.record(ctx, func(ctx context.Context) (err error) { rec, found, err = g.store.Get(ctx, l.Key); return err }) == nil && found &&
+		rec.Fingerprint == a.op.record.Fingerprint && (rec.State == Completed || rec.State == FailedReplayable) {
+		res := rec.Result
+		res.Replayed = true
+		notify(g.cfg.Observer.Replayed, ReplayedInfo{Operation: l.Key.Operation, Failure: res.Failure})
+		return res, nil
+	}
+	g.log.Warn("a late write of a former owner was refused", "operation", l.Key.Operation, "fence", l.Fence)
+	return Result{}, err
+}
+
+// release frees the key. When that has no known outcome the lease will end, and recovery finds out.
+func (a *attempt) release(ctx context.Context, cause error) error {
+	g, l := a.guard, a.op.lease
+	if err := a.record(ctx, func(ctx context.Context) error { return g.store.Release(ctx, l) }); err != nil {
+		g.log.Warn("a key may not be free although nothing happened", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
+		return fmt.Errorf("%w (and freeing its key failed: %w)", cause, err)
+	}
+	notify(g.cfg.Observer.Released, ReleasedInfo{Operation: l.Key.Operation, Err: cause})
+	return cause
+}
+
+// doubt leaves the operation to recovery, with its recovery points.
+func (a *attempt) doubt(ctx context.Context, cause error) error {
+	g, l := a.guard, a.op.lease
+	stage := StageOf(a.op.Steps())
+	err := a.record(ctx, func(ctx context.Context) error { return g.store.Doubt(ctx, l, Reason(cause), g.cfg.RecoverAfter) })
+	g.log.Warn("the outcome of an operation is unknown and left to recovery", "operation", l.Key.Operation, "fence", l.Fence, "stage", stage,
+		"error", cause, "recorded", err == nil)
+	notify(g.cfg.Observer.Unknown, UnknownInfo{Operation: l.Key.Operation, Stage: stage, New: true, Err: cause})
+	return Indefinite(fmt.Errorf("%w: %w", &UnknownError{Stage: stage, Reason: Reason(cause)}, cause))
+}
+
+// panicked records an attempt whose work did not return.
+func (a *attempt) panicked(ctx context.Context) {
+	err := errors.New("the work panicked")
+	switch {
+	case a.resume:
+	case asked(a.op.Steps()):
+		_ = a.doubt(ctx, err)
+	default:
+		_ = a.release(ctx, err)
+	}
+}
+
+// Reason is the error as a text that every store takes: a provider's answer may be any bytes.
+func Reason(err error) string {
+	text := err.Error()
+	return strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxReason)], "\x00", ""), "?")
+}
