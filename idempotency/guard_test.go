@@ -269,8 +269,11 @@ func TestDo_MismatchInEveryState(t *testing.T) {
 		"unknown": func(context.Context) (idempotency.Result, error) {
 			return idempotency.Result{}, idempotency.Indefinite(errors.New("?"))
 		},
-		"in progress": func(ctx context.Context) (idempotency.Result, error) { <-ctx.Done(); return idempotency.Result{}, ctx.Err() },
-		"expired":     created,
+		"in progress": func(ctx context.Context) (idempotency.Result, error) {
+			<-ctx.Done()
+			return idempotency.Result{}, ctx.Err()
+		},
+		"expired": created,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
