@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
 )
 
 const (
@@ -19,7 +20,7 @@ const (
 )
 
 // debeziumSettings stand beside the figures.
-const debeziumSettings = debeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process for all turns, and one started in each), max.batch.size=8192 " +
+const debeziumSettings = kafkatest.DebeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process for all turns, and one started in each), max.batch.size=8192 " +
 	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 compression.type=snappy, " +
 	"rows inserted in transactions of 1000, from the first record in Kafka to the last"
 
@@ -66,7 +67,7 @@ type debeziumRun struct {
 
 // debeziumOnce makes a slot, inserts n rows after it, starts a connector on the slot, and takes the time from the first
 // record that it sees in the topic to the last: neither the start nor other tables' log are in it.
-func (s *stack) debeziumOnce(ctx context.Context, c *connect, run debeziumRun, payload [][]byte, rep *report) (f figure, err error) {
+func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debeziumRun, payload [][]byte, rep *report) (f figure, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return f, err
@@ -81,8 +82,7 @@ func (s *stack) debeziumOnce(ctx context.Context, c *connect, run debeziumRun, p
 		return f, fmt.Errorf("fill: %w", err)
 	}
 	began := s.arrivalOf(c, 0)
-	err = c.call(ctx, http.MethodPost, "/connectors", map[string]any{"name": name, "config": debeziumConnector(server, name)}, nil)
-	if err != nil {
+	if err := c.Add(ctx, name, debeziumConnector(server, name)); err != nil {
 		return f, err
 	}
 	first, last, err := s.follow(ctx, c, name, topic, n)
@@ -95,12 +95,12 @@ func (s *stack) debeziumOnce(ctx context.Context, c *connect, run debeziumRun, p
 	if err := s.allArrived(ctx, rep, run.name, topic, n); err != nil {
 		return f, err
 	}
-	if err := c.call(ctx, http.MethodDelete, "/connectors/"+name, nil, nil); err != nil {
+	if err := c.Remove(ctx, name); err != nil {
 		return f, err
 	}
 	f = figureBetween(first, last)
-	f.Name, f.PeakKiB = run.name, peakOf(strconv.Itoa(c.process.PID()))
-	return f, c.await(ctx, func() (bool, error) {
+	f.Name, f.PeakKiB = run.name, peakOf(strconv.Itoa(c.PID()))
+	return f, c.Await(ctx, func() (bool, error) {
 		dropped, err := s.db.Exec(ctx, queryDropSlot, name)
 		return dropped.RowsAffected() == 1, err
 	})
@@ -139,9 +139,9 @@ func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, pay
 }
 
 // follow watches a topic until n records are there, and returns when it first saw some, and when all.
-func (s *stack) follow(ctx context.Context, c *connect, name, topic string, n int) (first, last arrival, err error) {
+func (s *stack) follow(ctx context.Context, c *kafkatest.Connect, name, topic string, n int) (first, last arrival, err error) {
 	asked := time.Now()
-	err = c.await(ctx, func() (bool, error) {
+	err = c.Await(ctx, func() (bool, error) {
 		got, err := s.arrived(ctx, topic)
 		if err != nil {
 			return false, err
@@ -157,14 +157,14 @@ func (s *stack) follow(ctx context.Context, c *connect, name, topic string, n in
 			return false, nil
 		}
 		asked = time.Now()
-		return false, c.failure(ctx, name)
+		return false, c.Failure(ctx, name)
 	})
 	return first, last, err
 }
 
-func (s *stack) arrivalOf(c *connect, records int) arrival {
+func (s *stack) arrivalOf(c *kafkatest.Connect, records int) arrival {
 	at := time.Now()
-	own, _ := cpuOf(c.process.PID())
+	own, _ := cpuOf(c.PID())
 	return arrival{at, records, own, serverCPU()}
 }
 

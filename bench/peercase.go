@@ -32,7 +32,7 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 		}
 		rep.say("Debezium is left out: %v", err)
 	} else {
-		defer connect.stop()
+		defer connect.Close()
 		peers = append(peers, peer{nameDebezium, 10, func(ctx context.Context, turn int) (figure, error) {
 			return s.debeziumOnce(ctx, connect, debeziumRun{nameDebezium, fmt.Sprintf("debezium_%d", turn), o.debeziumEvents}, payload, rep)
 		}}, peer{nameDebeziumFresh, 10, func(ctx context.Context, turn int) (figure, error) {
@@ -40,7 +40,7 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 			if err != nil {
 				return figure{}, err
 			}
-			defer fresh.stop()
+			defer fresh.Close()
 			return s.debeziumOnce(ctx, fresh, debeziumRun{nameDebeziumFresh, fmt.Sprintf("debezium_fresh_%d", turn), o.debeziumEvents}, payload, rep)
 		}})
 	}
