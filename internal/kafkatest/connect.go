@@ -156,12 +156,12 @@ func (c *Connect) Await(ctx context.Context, done func() (bool, error)) error {
 		}
 		select {
 		case <-c.process.Done():
-			return fmt.Errorf("Kafka Connect ended:\n%s", c.process.LogTail())
+			return fmt.Errorf("kafkatest: Kafka Connect ended:\n%s", c.process.LogTail())
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return ctx.Err()
 			}
-			return fmt.Errorf("Kafka Connect: %w\n%s", ctx.Err(), c.process.LogTail())
+			return fmt.Errorf("kafkatest: Kafka Connect: %w\n%s", ctx.Err(), c.process.LogTail())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
