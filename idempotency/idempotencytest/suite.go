@@ -34,8 +34,8 @@ type Harness struct {
 
 // Features are the differences that a store declares. The zero value declares none.
 type Features struct {
-	// ServerTTL: the server removes tombstones when it likes, and Sweep does not count them. They still must not be seen once
-	// they are overdue.
+	// ServerTTL: the server removes bodies and tombstones when it likes, and Sweep does not count them. They still must not be
+	// seen once they are overdue.
 	ServerTTL bool
 	// Tick is the shortest lease and retention that the store tells from none. 0 is 1 ms.
 	Tick time.Duration
