@@ -108,7 +108,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	}
 	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
-		g := &guardTx{conn: conn.Conn()}
+		g := newGuardTx(conn.Conn(), nil)
 		if seeded.On(seeded.InboxMarkBeforeEffect) {
 			_ = in.commit(ctx, conn.Conn())
 			_, _ = conn.Exec(ctx, sqlBegin)
@@ -121,7 +121,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 			_, _ = other.Exec(ctx, sqlBegin)
 			defer other.Release()
 			defer func() { _, _ = other.Exec(ctx, sqlCommit) }()
-			g.conn = other.Conn()
+			g.Raw = other.Conn()
 		}
 		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)

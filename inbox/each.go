@@ -17,7 +17,7 @@ import (
 func eachRunner(do Effect) runner {
 	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure) {
 		for _, i := range fresh {
-			g.touched = false
+			g.Touched = false
 			skip, err := runOne(ctx, g, events[i], careful, do)
 			if err != nil {
 				return nil, effectFailure(ctx, g, err, i)
@@ -25,7 +25,7 @@ func eachRunner(do Effect) runner {
 			if !skip {
 				continue
 			}
-			if g.touched && !careful {
+			if g.Touched && !careful {
 				// What it wrote must go and what others wrote must stay: once more, with savepoints.
 				return nil, &failure{kind: skipping, err: fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID)}
 			}
@@ -128,12 +128,12 @@ func (e *panicError) Unwrap() error {
 // gave: a deadlock says nothing about the event, whatever it was wrapped in.
 func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failure {
 	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-	lost := g.conn.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err))
-	aborted := !g.conn.IsClosed() && g.conn.PgConn().TxStatus() == 'E'
+	lost := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err))
+	aborted := !g.Raw.IsClosed() && g.Raw.PgConn().TxStatus() == 'E'
 	switch {
 	case ctx.Err() != nil:
 		return &failure{kind: canceled, err: ctx.Err()}
-	case g.broken:
+	case g.Broken:
 		return &failure{kind: failed, index: index, err: err}
 	case lost, aborted && pgerr.Away(err):
 		return &failure{kind: away, err: err}

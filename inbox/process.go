@@ -62,7 +62,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 		}
 		return outcome, errors.Join(err, savepoint.Rollback(ctx))
 	}
-	g := &guardTx{conn: savepoint.Conn(), inner: savepoint}
+	g := newGuardTx(savepoint.Conn(), savepoint)
 	switch err = guarded(g, func() error { return do(ctx, g, e) }); {
 	case err == nil:
 		if err = savepoint.Commit(ctx); err != nil {

@@ -374,7 +374,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 		if skip {
 			outcome = Skipped
 		} else {
-			skipped, f := t.run(ctx, &guardTx{conn: conn.Conn(), inner: tx}, []event.Event{t.event}, []int{0}, careful)
+			skipped, f := t.run(ctx, newGuardTx(conn.Conn(), tx), []event.Event{t.event}, []int{0}, careful)
 			failpoint.Hit(failpoint.InboxReleaseEffected)
 			if f != nil {
 				return Undecided, f
