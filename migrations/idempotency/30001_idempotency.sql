@@ -28,12 +28,12 @@ create table idempotency_key (
 	reason      text not null default '',
 	steps       jsonb, -- recovery points, in the order in which they were begun
 	input       bytea, -- what recovery needs to go on; gone with the completion
-	header      bytea, -- JSON: name to values in base64, for header values are bytes
+	header      jsonb,
 	body        bytea,
 	primary key (tenant, operation, key),
 	constraint idempotency_key_state check (state in ('IN_PROGRESS', 'COMPLETED', 'FAILED_REPLAYABLE', 'UNKNOWN_REQUIRES_RECOVERY', 'EXPIRED')),
 	constraint idempotency_key_fingerprint check (octet_length(fingerprint) = 32),
-	constraint idempotency_key_stage check (stage in ('RECEIVED', 'LOCAL_CREATED', 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'COMPLETED', 'UNKNOWN_REQUIRES_RECOVERY')),
+	constraint idempotency_key_stage check (stage in ('', 'RECEIVED', 'LOCAL_CREATED', 'PROVIDER_REQUEST_SENT', 'PROVIDER_CONFIRMED', 'COMPLETED', 'UNKNOWN_REQUIRES_RECOVERY')),
 	-- A lease without an end would never be recovered.
 	constraint idempotency_key_lease check (case state when 'IN_PROGRESS' then lease_until is not null and due_at is not null
 		when 'UNKNOWN_REQUIRES_RECOVERY' then lease_until is null or due_at is not null else lease_until is null and due_at is null end),

@@ -1,0 +1,350 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	first, err := s.store.InTx(t.Context(), r, books(r))
+	if err != nil || first.Replayed || first.At.IsZero() {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	s.same(first, created(r))
+	s.booked(r, 1)
+	again, err := s.store.InTx(t.Context(), r, books(r))
+	if err != nil || !again.Replayed || !again.At.Equal(first.At) {
+		t.Errorf("%+v, %v", again, err)
+	}
+	s.same(again, created(r))
+	s.booked(r, 1)
+	// Another tenant and another operation mean other requests.
+	tenant, operation := r, r
+	tenant.Key.Tenant, operation.Key.Operation = "other", "payment.refund"
+	for i, other := range []idempotency.Request{tenant, operation} {
+		if res, err := s.store.InTx(t.Context(), other, books(r)); err != nil || res.Replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+		s.booked(r, 2+i)
+	}
+}
+
+func TestInTx_HundredCallersOneEffect(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{Wait: 30 * time.Second}), pay("100")
+	var ran atomic.Int32
+	results, errs := together(100, func(int) (idempotency.Result, error) {
+		return s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			ran.Add(1)
+			return books(r)(ctx, tx)
+		})
+	})
+	firsts := 0
+	for i := range results {
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		s.same(results[i], created(r))
+		if !results[i].Replayed {
+			firsts++
+		}
+	}
+	if ran.Load() != 1 || firsts != 1 {
+		t.Errorf("%d ran, %d were told that they were first", ran.Load(), firsts)
+	}
+	s.booked(r, 1)
+}
+
+// TestInTx_TheConstraintCounts: without the primary key the same hundred callers make more than one effect, so the test above
+// can fail.
+func TestInTx_TheConstraintCounts(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{Wait: 30 * time.Second}), pay("100")
+	s.Exec(t, "alter table idempotency_key drop constraint idempotency_key_pkey")
+	const callers = 2
+	inside := make(chan struct{}, callers)
+	_, errs := together(callers, func(int) (idempotency.Result, error) {
+		return s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			inside <- struct{}{}
+			pgtest.Await(t, "the other caller inside", func() (bool, error) { return len(inside) == callers, nil })
+			return books(r)(ctx, tx)
+		})
+	})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	s.booked(r, callers)
+}
+
+func TestInTx_WaitsThenInProgress(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{Wait: -1}), pay("100")
+	inside, leave := make(chan struct{}), make(chan struct{})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			close(inside)
+			<-leave
+			return books(r)(ctx, tx)
+		})
+		ended <- err
+	}()
+	<-inside
+	res, err := s.store.InTx(t.Context(), r, books(r))
+	s.is(err, idempotency.ErrInProgress)
+	var in *idempotency.InProgressError
+	if !errors.As(err, &in) || in.RetryAfter <= 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// A guard that comes by the same key is told the same.
+	claimed, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour})
+	if err != nil || claimed.Won || claimed.Record.State != idempotency.InProgress || claimed.Record.LeaseLeft <= 0 {
+		t.Errorf("claim: %+v, %v", claimed, err)
+	}
+	close(leave)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	s.booked(r, 1)
+}
+
+// TestInTx_WaitIsOnlyForTheKey: the handler's own waits are bounded by its own lock_timeout.
+func TestInTx_WaitIsOnlyForTheKey(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{Wait: 7 * time.Second}), pay("100")
+	var within string
+	_, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+		return res, tx.QueryRow(ctx, "select current_setting('lock_timeout')").Scan(&within)
+	})
+	if err != nil || within != "0" {
+		t.Errorf("lock_timeout is %q, %v", within, err)
+	}
+}
+
+func TestInTx_TerminalIsKeptAndReplayed(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	declined := errors.New("no funds")
+	refuses := func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		if _, err := books(r)(ctx, tx); err != nil {
+			return idempotency.Result{}, err
+		}
+		return idempotency.Result{Code: 402, Body: []byte("declined")}, idempotency.Terminal("card_declined", declined)
+	}
+	want := idempotency.Result{Code: 402, Body: []byte("declined"), Failure: "card_declined"}
+	for _, replayed := range []bool{false, true, true} {
+		res, err := s.store.InTx(t.Context(), r, refuses)
+		if err != nil || res.Replayed != replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+		s.same(res, want)
+	}
+	s.booked(r, 0)
+	// After a statement that failed, too.
+	r = pay("100")
+	res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		_, err := tx.Exec(ctx, "select 1/0")
+		return idempotency.Result{Code: 422}, idempotency.Terminal("bad_amount", err)
+	})
+	if err != nil || res.Failure != "bad_amount" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.FailedReplayable {
+		t.Errorf("%+v", rec)
+	}
+}
+
+func TestInTx_NoBurnedKey(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	bad := errors.New("the database of another was away")
+	ctx, cancel := context.WithCancel(t.Context())
+	for name, fails := range map[string]pgstore.Handler{
+		"plain": func(context.Context, pgx.Tx) (idempotency.Result, error) { return idempotency.Result{Code: 500}, bad },
+		"retryable": func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Retryable(bad)
+		},
+		"statement": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+			_, err = tx.Exec(ctx, "select 1/0")
+			return res, err
+		},
+		"swallowed": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+			_, _ = tx.Exec(ctx, "select 1/0")
+			return idempotency.Result{Code: 201}, nil
+		},
+		"time-out": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+			_, err = tx.Exec(ctx, "set local statement_timeout = '1ms'; select pg_sleep(60)")
+			return res, err
+		},
+		"commits": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{}, tx.Commit(ctx)
+		},
+		"commits and says nothing": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			_ = tx.Commit(ctx)
+			return idempotency.Result{Code: 201}, nil
+		},
+		"terminal over a commit": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Terminal("x", tx.Rollback(ctx))
+		},
+		"gives up": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			cancel()
+			return idempotency.Result{Code: 201}, nil
+		},
+	} {
+		r := pay("100")
+		within := t.Context()
+		if name == "gives up" {
+			within = ctx
+		}
+		res, err := s.store.InTx(within, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			if _, err := books(r)(ctx, tx); err != nil {
+				return idempotency.Result{}, err
+			}
+			return fails(ctx, tx)
+		})
+		if err == nil || res.Code != 0 {
+			t.Errorf("%s: %+v, %v", name, res, err)
+		}
+		s.free(r)
+		s.booked(r, 0)
+		if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+			t.Errorf("%s: the next attempt: %+v, %v", name, res, err)
+		}
+		s.booked(r, 1)
+	}
+}
+
+func TestInTx_APanicFreesTheKey(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	func() {
+		defer func() {
+			if p := recover(); p != "oops" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, _ = s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			_, _ = books(r)(ctx, tx)
+			panic("oops")
+		})
+	}()
+	s.free(r)
+	s.booked(r, 0)
+}
+
+// TestInTx_DeadlockRunsAgain: whoever loses runs again by itself, wrapped in whatever class.
+func TestInTx_DeadlockRunsAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	s.Exec(t, "create table account (id int primary key, balance int not null); insert into account values (1, 0), (2, 0)")
+	var both, ran atomic.Int32
+	requests := []idempotency.Request{pay("1"), pay("2")}
+	_, errs := together(2, func(i int) (idempotency.Result, error) {
+		return s.store.InTx(t.Context(), requests[i], func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			ran.Add(1)
+			if _, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = $1", 1+i); err != nil {
+				return idempotency.Result{}, err
+			}
+			both.Add(1)
+			pgtest.Await(t, "both have their first row", func() (bool, error) { return both.Load() >= 2, nil })
+			if _, err := tx.Exec(ctx, "update account set balance = balance + 1 where id = $1", 2-i); err != nil {
+				return idempotency.Result{}, idempotency.Terminal("not_so", err)
+			}
+			return books(requests[i])(ctx, tx)
+		})
+	})
+	if err := errors.Join(errs...); err != nil || ran.Load() != 3 {
+		t.Errorf("%d runs, %v", ran.Load(), err)
+	}
+	for _, r := range requests {
+		s.booked(r, 1)
+	}
+	if sum := pgtest.One[int](t, s.DB, "select sum(balance) from account"); sum != 4 {
+		t.Errorf("balances are %d", sum)
+	}
+	// For ever is not for ever.
+	r, ran2 := pay("3"), 0
+	_, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+		ran2++
+		_, err = tx.Exec(ctx, "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+		return res, err
+	})
+	if !pgerr.Is(err, pgerr.SerializationFailure) || ran2 != 3 {
+		t.Errorf("%d runs, %v", ran2, err)
+	}
+	s.free(r)
+}
+
+func TestInTx_MismatchInEveryState(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	ctx := t.Context()
+	claim := func(r idempotency.Request) idempotency.Lease {
+		c, err := s.store.Claim(ctx, r, idempotency.ClaimOptions{Token: "owner", Lease: time.Hour})
+		if err != nil || !c.Won {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		return c.Lease
+	}
+	no := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for state, bring := range map[idempotency.State]func(r idempotency.Request){
+		idempotency.Completed: func(r idempotency.Request) { _, err := s.store.InTx(ctx, r, books(r)); no(err) },
+		idempotency.FailedReplayable: func(r idempotency.Request) {
+			_, err := s.store.InTx(ctx, r, func(context.Context, pgx.Tx) (idempotency.Result, error) {
+				return idempotency.Result{}, idempotency.Terminal("no", errors.New("no"))
+			})
+			no(err)
+		},
+		idempotency.InProgress: func(r idempotency.Request) { claim(r) },
+		idempotency.Unknown:    func(r idempotency.Request) { no(s.store.Doubt(ctx, claim(r), "?", 0)) },
+		idempotency.Expired: func(r idempotency.Request) {
+			no(s.store.Finish(ctx, claim(r), idempotency.Result{Code: 201, Resource: "7"}, idempotency.Retention{Body: time.Nanosecond, Tombstone: time.Hour}))
+		},
+	} {
+		r := pay("100")
+		bring(r)
+		other := r
+		other.Fingerprint.Sum = sha256.Sum256([]byte("999"))
+		for range 2 {
+			_, err := s.store.InTx(ctx, other, books(r))
+			var mismatch *idempotency.MismatchError
+			if !errors.As(err, &mismatch) || mismatch.State != state {
+				t.Errorf("%s: %v", state, err)
+			}
+		}
+		before := map[idempotency.State]error{
+			idempotency.InProgress: idempotency.ErrInProgress, idempotency.Unknown: idempotency.ErrUnknown, idempotency.Expired: idempotency.ErrExpired,
+		}[state]
+		if _, err := s.store.InTx(ctx, r, books(r)); !errors.Is(err, before) {
+			t.Errorf("%s: the same command: %v", state, err)
+		}
+		// A version that the request does not know is never taken for the same; one that it knows is.
+		newer := r
+		newer.Fingerprint = idempotency.Fingerprint{Version: 2, Sum: r.Fingerprint.Sum}
+		if _, err := s.store.InTx(ctx, newer, books(r)); !errors.Is(err, idempotency.ErrMismatch) {
+			t.Errorf("%s: another version: %v", state, err)
+		}
+		newer.Older = []idempotency.Fingerprint{r.Fingerprint}
+		if _, err := s.store.InTx(ctx, newer, books(r)); !errors.Is(err, before) {
+			t.Errorf("%s: a version that it knows: %v", state, err)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+var errLease = errors.New("pgstore: a lease must be longer than nothing")
+
+// write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether that is what was
+// to be reached. A statement that neither wrote nor found that looks a second time, for it may have waited for its own twin,
+// sent before, whose write its snapshot did not show.
+func (s *Store) write(ctx context.Context, what, sql string, l idempotency.Lease, done func(state idempotency.State, there bool) bool, args ...any) error {
+	if err := l.Key.Check(); err != nil {
+		return err
+	}
+	args = append([]any{l.Key.Tenant, l.Key.Operation, l.Key.Value, l.Fence, l.Token}, args...)
+	for range 2 {
+		var (
+			wrote, there bool
+			state        idempotency.State
+		)
+		if err := s.db.QueryRow(ctx, sql, args...).Scan(&wrote, &state, &there); err != nil {
+			return fmt.Errorf("pgstore: %s: %w", what, err)
+		}
+		if wrote || done(state, there) {
+			return nil
+		}
+	}
+	return fmt.Errorf("pgstore: %s: %w", what, idempotency.ErrLeaseLost)
+}
+
+func never(idempotency.State, bool) bool { return false }
+
+func itIs(_ idempotency.State, there bool) bool { return there }
+
+func finished(state idempotency.State, _ bool) bool {
+	return state == idempotency.Completed || state == idempotency.FailedReplayable || state == idempotency.Expired
+}
+
+// Extend implements idempotency.Store.
+func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Duration) error {
+	if lease <= 0 {
+		return errLease
+	}
+	return s.write(ctx, "extending a lease", s.sql.extend, l, never, microseconds(lease))
+}
+
+// Save implements idempotency.Store.
+func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+	steps, err := encode(p.Steps, len(p.Steps) == 0)
+	if err != nil {
+		return fmt.Errorf("pgstore: saving progress: %w", err)
+	}
+	return s.write(ctx, "saving progress", s.sql.save, l, never, string(p.Stage), steps)
+}
+
+// Finish implements idempotency.Store.
+func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	args, err := resultArgs(res, keep)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, "recording a result", s.sql.finish, l, finished, args...)
+}
+
+// resultArgs are what the statements that finish have in common, in their order.
+func resultArgs(res idempotency.Result, keep idempotency.Retention) ([]any, error) {
+	header, err := encode(res.Header, res.Header == nil)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: recording a result: %w", err)
+	}
+	body, tombstone := keep.Terms()
+	return []any{res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, until(body), until(tombstone)}, nil
+}
+
+// Release implements idempotency.Store.
+func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
+	return s.write(ctx, "releasing a key", s.sql.release, l, itIs)
+}
+
+// Doubt implements idempotency.Store.
+func (s *Store) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+	return s.write(ctx, "giving a key to recovery", s.sql.doubt, l, itIs, printable(reason), microseconds(after))
+}

@@ -1,0 +1,111 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestInTx_LostCommit: whatever becomes of the COMMIT and of its reply, there is one effect, and the caller is told of it.
+func TestInTx_LostCommit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		action pgtest.Action
+		runs   int32
+	}{
+		"reply lost": {pgtest.DropReply, 1},
+		"never sent": {pgtest.CutBefore, 2},
+		"cut":        {pgtest.CutAfter, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, pgstore.Config{})
+			store, proxy := s.through(pgstore.Config{})
+			for _, refused := range []bool{false, true} {
+				r := pay("100")
+				trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "finish in a transaction") }, c.action)
+				var runs atomic.Int32
+				res, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+					runs.Add(1)
+					res, err := books(r)(ctx, tx)
+					if refused && err == nil {
+						err = idempotency.Terminal("no", errors.New("no"))
+					}
+					return res, err
+				})
+				<-trap.Fired()
+				// CutAfter: the backend may also have found its client gone before it read the COMMIT.
+				if n := runs.Load(); err != nil || res.Replayed || n != c.runs && c.action != pgtest.CutAfter {
+					t.Errorf("%d runs, %+v, %v", n, res, err)
+				}
+				want := created(r)
+				if refused {
+					want.Failure = "no"
+				}
+				s.same(res, want)
+				s.booked(r, map[bool]int{false: 1, true: 0}[refused])
+				again, err := s.store.InTx(t.Context(), r, books(r))
+				if err != nil || !again.Replayed {
+					t.Errorf("%+v, %v", again, err)
+				}
+				s.same(again, want)
+			}
+		})
+	}
+}
+
+// TestInTx_LateCommit: a COMMIT that arrives after its connection was given up. The question waits for it and does not take its
+// absence for an answer.
+func TestInTx_LateCommit(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	store, proxy := s.through(pgstore.Config{})
+	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "finish in a transaction") }, pgtest.Late)
+	var runs atomic.Int32
+	ended := make(chan error, 1)
+	var res idempotency.Result
+	go func() {
+		var err error
+		res, err = store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			runs.Add(1)
+			return books(r)(ctx, tx)
+		})
+		ended <- err
+	}()
+	<-trap.Fired()
+	pgtest.AwaitSQL(t, s.DB, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and query like '-- pgstore: claim in a transaction%' and query like '%"+s.Schema+"%' or "+
+		"exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.query like '-- pgstore: claim in%')")
+	trap.Release()
+	if err := <-ended; err != nil || runs.Load() != 1 || res.Replayed {
+		t.Errorf("%d runs, %+v, %v", runs.Load(), res, err)
+	}
+	s.booked(r, 1)
+}
+
+// TestInTx_NobodyToAsk: the database is gone with the reply. The outcome is unknown, and the same request gets the answer later.
+func TestInTx_NobodyToAsk(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	store, proxy := s.through(pgstore.Config{})
+	trap := proxy.OnCommit(pgtest.DropReply)
+	_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		proxy.Refuse(true)
+		return books(r)(ctx, tx)
+	})
+	<-trap.Fired()
+	s.is(err, idempotency.ErrUnknown)
+	proxy.Refuse(false)
+	res, err := store.InTx(t.Context(), r, books(r))
+	if err != nil || !res.Replayed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	s.booked(r, 1)
+}

@@ -1,0 +1,137 @@
+package pgstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/outbox"
+)
+
+// scene is a service that takes payments: its table, an outbox, and the store of its keys.
+type scene struct {
+	*pgtest.DB
+	store *pgstore.Store
+	t     *testing.T
+}
+
+func newScene(t *testing.T, cfg pgstore.Config) *scene {
+	t.Helper()
+	s := &scene{DB: pgtest.New(t, "idempotency", "outbox"), t: t}
+	s.Exec(t, "create table payment (id bigint generated always as identity primary key, key text not null, amount int not null)")
+	s.store = s.open(s.Pool, cfg)
+	return s
+}
+
+func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
+	s.t.Helper()
+	store, err := pgstore.New(pool, cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return store
+}
+
+// through is a store whose connections go through a proxy.
+func (s *scene) through(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
+	s.t.Helper()
+	proxy := pgtest.NewProxy(s.t, s.URL)
+	pool, err := pgxpool.New(s.t.Context(), proxy.URL())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(pool.Close)
+	return s.open(pool, cfg), proxy
+}
+
+func pay(amount string) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: rand.Text()},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: sha256.Sum256([]byte(amount))},
+	}
+}
+
+// books inserts a payment and appends its event, and answers 201.
+func books(r idempotency.Request) pgstore.Handler {
+	return func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		if _, err := tx.Exec(ctx, "insert into payment (key, amount) values ($1, 100)", r.Key.Value); err != nil {
+			return idempotency.Result{}, err
+		}
+		if err := outbox.Append(ctx, tx, event.Event{Topic: "payments", Key: r.Key.Value, Type: "PaymentCreated", Payload: []byte("{}")}); err != nil {
+			return idempotency.Result{}, err
+		}
+		return created(r), nil
+	}
+}
+
+func created(r idempotency.Request) idempotency.Result {
+	return idempotency.Result{
+		Code: 201, Header: map[string][]string{"Content-Type": {"application/json"}, "Location": {"/payments/" + r.Key.Value}},
+		Body: []byte(`{"amount":100}`), Resource: r.Key.Value, Schema: 2,
+	}
+}
+
+// same compares answers as clients do.
+func (s *scene) same(got, want idempotency.Result) {
+	s.t.Helper()
+	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource || got.Schema != want.Schema ||
+		got.Failure != want.Failure || len(got.Header) != len(want.Header) {
+		s.t.Errorf("answered %+v, want %+v", got, want)
+	}
+	for name := range want.Header {
+		if got.Header[name][0] != want.Header[name][0] {
+			s.t.Errorf("header %s: %q, want %q", name, got.Header[name], want.Header[name])
+		}
+	}
+}
+
+// booked checks how often a key's payment was made, and its event with it.
+func (s *scene) booked(r idempotency.Request, want int) {
+	s.t.Helper()
+	payments := pgtest.One[int](s.t, s.DB, "select count(*) from payment where key = $1", r.Key.Value)
+	events := pgtest.One[int](s.t, s.DB, "select count(*) from outbox_event where key = $1", r.Key.Value)
+	if payments != want || events != want {
+		s.t.Errorf("%d payments and %d events, want %d of each", payments, events, want)
+	}
+}
+
+// free checks that nothing is known of a key.
+func (s *scene) free(r idempotency.Request) {
+	s.t.Helper()
+	if rec, there, err := s.store.Get(s.t.Context(), r.Key); err != nil || there {
+		s.t.Errorf("the key is not free: %v, %+v", err, rec)
+	}
+}
+
+func (s *scene) is(err, want error) {
+	s.t.Helper()
+	if !errors.Is(err, want) {
+		s.t.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// together runs n callers at a time and returns what each got.
+func together(n int, call func(i int) (idempotency.Result, error)) ([]idempotency.Result, []error) {
+	results, errs := make([]idempotency.Result, n), make([]error, n)
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			results[i], errs[i] = call(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+	return results, errs
+}

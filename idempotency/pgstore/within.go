@@ -1,0 +1,72 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Within is [Store.InTx] in a transaction of the caller's, who commits it: key, effect and result are there if and when it does,
+// a refusal too. It is for code that has its transaction already; it costs a savepoint and its round trips more, retries nothing,
+// and leaves a lost COMMIT to the caller, who finds the answer by Get or by the same call in a new transaction.
+//
+// When it returns an error, all that it and do wrote is rolled back, the key is free, and the transaction can be used. A transaction that
+// is not READ COMMITTED fails with a serialization failure (40001) when another one has completed the key meanwhile: run it again. Locks
+// that the transaction holds already are held while it waits for the key: claim first.
+func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
+	if err := r.Key.Check(); err != nil {
+		return idempotency.Result{}, err
+	}
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return idempotency.Result{}, fmt.Errorf("pgstore: making a savepoint: %w", err)
+	}
+	done := false
+	defer func() {
+		if !done { // a panic, too
+			ctx, stop := outlive(ctx)
+			defer stop()
+			_ = savepoint.Rollback(ctx)
+		}
+	}()
+	token := rand.Text()
+	known, err := s.claimTx(ctx, savepoint, "", r, token)
+	if err != nil {
+		return idempotency.Result{}, err
+	}
+	if !known.won {
+		done = true
+		if err := savepoint.Rollback(ctx); err != nil {
+			return idempotency.Result{}, fmt.Errorf("pgstore: giving up a savepoint: %w", err)
+		}
+		return s.answer(ctx, r, known, token)
+	}
+	res, refused, err := s.handle(ctx, savepoint.Conn(), savepoint, do)
+	if err != nil {
+		var again *rolledBack
+		if errors.As(err, &again) {
+			err = again.err
+		}
+		return idempotency.Result{}, err
+	}
+	var b pgx.Batch
+	if err := s.queueFinish(&b, r.Key, token, res, refused); err != nil {
+		return idempotency.Result{}, err
+	}
+	replies := savepoint.SendBatch(ctx, &b)
+	at, err := readFinish(replies, refused)
+	if err = errors.Join(err, replies.Close()); err == nil {
+		err = savepoint.Commit(ctx)
+	}
+	if err != nil {
+		return idempotency.Result{}, fmt.Errorf("pgstore: recording a result: %w", err)
+	}
+	done = true
+	res.At, res.Replayed = at, false
+	return res, nil
+}
