@@ -194,8 +194,6 @@ func (d *debezium) place(t *testing.T, do func(context.Context, *pgxpool.Pool, o
 	}
 }
 
-const customers = 7
-
 // TestDebezium: what Debezium's outbox event router writes is applied once, in the order of each key, also when Debezium is killed
 // before it noted how far it was, and writes everything again.
 func TestDebezium(t *testing.T) {

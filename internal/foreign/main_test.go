@@ -29,6 +29,8 @@ type order struct {
 	N            int
 }
 
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 // until runs something that ends with its context, at the latest with the test.
 func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 	t.Helper()
@@ -48,12 +50,11 @@ func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
 // relaying runs a relay to those brokers.
 func relaying(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	to, err := publisher.NewKafka(brokers, publisher.Config{Logger: quiet})
+	to, err := publisher.NewKafka(brokers, publisher.Config{Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: 2 * time.Second, Logger: quiet})
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: 2 * time.Second, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +72,10 @@ func reserve(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	return err
 }
 
-// partitions of the topics here.
-const partitions = 4
+const (
+	partitions = 4 // of the topics here
+	customers  = 7
+)
 
 // awaitEffects waits for n effects, and then until the group has decided every record that the topic has.
 func awaitEffects(t testing.TB, db *pgtest.DB, brokers []string, group, topic string, n int) (records int) {
