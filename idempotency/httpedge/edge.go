@@ -78,6 +78,12 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.answer(w, res)
 		return
 	}
+	if errors.Is(err, idempotency.ErrUnrecorded) && res.Code != 0 {
+		// It is done, and this is its answer; only a retry may have to wait for recovery.
+		e.log().Error("a request was done, and whether its answer is recorded is not known", "error", err)
+		e.answer(w, res)
+		return
+	}
 	var problem *Problem
 	var unknown *idempotency.UnknownError
 	switch {
@@ -95,7 +101,7 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.expired(w, err)
 	case errors.As(err, &unknown):
 		e.unknown(w, *unknown)
-	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), class == idempotency.ClassUnknown:
+	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded), class == idempotency.ClassUnknown:
 		e.unknown(w, idempotency.UnknownError{})
 	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		w.Header().Set("Retry-After", "1")

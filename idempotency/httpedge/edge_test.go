@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -136,6 +137,18 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 	refused := write(httpedge.Edge{}, idempotency.Result{Code: 402, Failure: "card_declined", Body: []byte("no")}, idempotency.Terminal("card_declined", errors.New("no")))
 	if refused.Code != 402 || refused.Body.String() != "no" {
 		t.Errorf("a refusal: %d %s", refused.Code, refused.Body)
+	}
+}
+
+// TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded: the caller must not take a payment that was made for one that was not.
+func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
+	t.Parallel()
+	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")}, fmt.Errorf("%w: time-out", idempotency.ErrUnrecorded))
+	if w.Code != 201 || w.Body.String() != "b" || w.Header().Get("Idempotent-Replayed") != "" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{}, idempotency.ErrUnrecorded)); p.Code != httpedge.CodeUnknown {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -1,0 +1,634 @@
+package httpedge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scene is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a test's authentication.
+type scene struct {
+	store   *idempotency.Memory
+	handler http.Handler
+	effects atomic.Int64
+}
+
+func tenant(r *http.Request) (string, error) {
+	if t := r.Header.Get("X-Tenant"); t != "" {
+		return t, nil
+	}
+	return "", errors.New("who are you?")
+}
+
+func newScene(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) *scene {
+	t.Helper()
+	s := &scene{store: idempotency.NewMemory(idempotency.MemoryConfig{})}
+	cfg.Edge.Logger = quiet
+	s.handler = s.over(t, cfg, do)
+	return s
+}
+
+// over is another process: a guard of its own over the same store.
+func (s *scene) over(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) http.Handler {
+	t.Helper()
+	guard, err := idempotency.New(s.store, idempotency.Config{Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Edge.Logger = quiet
+	return httpedge.Middleware(guard, tenant, cfg)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.effects.Add(1)
+		do(w, r)
+	}))
+}
+
+// send is a POST by tenant a with a key and a body; further headers replace those.
+func send(h http.Handler, key, body string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/things", strings.NewReader(body))
+	r.Header.Set("X-Tenant", "a")
+	r.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// record is what the store has of a key of tenant a.
+func (s *scene) record(t *testing.T, key string) (idempotency.Record, bool) {
+	t.Helper()
+	rec, found, err := s.store.Get(t.Context(), idempotency.Key{Tenant: "a", Operation: "POST /things", Value: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec, found
+}
+
+// ran fails unless the handler ran so often.
+func (s *scene) ran(t *testing.T, want int64) {
+	t.Helper()
+	if got := s.effects.Load(); got != want {
+		t.Errorf("the handler ran %d times, want %d", got, want)
+	}
+}
+
+// echo answers with what it read, and headers of all kinds.
+func echo(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	w.Header().Set("Content-Type", "text/plain")
+	w.Header().Set("Location", "/things/1")
+	w.Header().Set("Set-Cookie", "session=secret")
+	w.Header().Set("Date", "the first one's")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = fmt.Fprintf(w, "made of %s", body)
+}
+
+func answers(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func TestMiddleware_ACompletedReplay(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Policy: "replay=1"}}, echo)
+	first := send(s.handler, "k", `{"a":1,"b":2}`)
+	again := send(s.handler, `"k"`, ` {"b":2, "a":1}`, "Authorization", "another token of the same principal")
+	s.ran(t, 1)
+	if first.Code != 201 || again.Code != 201 || again.Body.String() != first.Body.String() || first.Body.String() != `made of {"a":1,"b":2}` {
+		t.Fatalf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
+	}
+	a, b := first.Header(), again.Header()
+	if a.Get("Idempotent-Replayed") != "" || b.Get("Idempotent-Replayed") != "true" || b.Get("Location") != "/things/1" || b.Get("Content-Type") != "text/plain" {
+		t.Errorf("%v, then %v", a, b)
+	}
+	if a.Get("Set-Cookie") == "" || b.Get("Set-Cookie") != "" || b.Get("Date") != "" {
+		t.Errorf("the caller's and the moment's headers: %v, then %v", a, b)
+	}
+	if a.Get("Idempotency-Policy") != "replay=1" || b.Get("Idempotency-Policy") != "replay=1" {
+		t.Errorf("policy: %v, then %v", a, b)
+	}
+}
+
+func TestMiddleware_NothingIsRecordedBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	cfg := httpedge.Config{MaxRequest: 20, Validate: func(_ *http.Request, body []byte) error {
+		if !json.Valid(body) {
+			return errors.New("no JSON")
+		}
+		return nil
+	}}
+	s := newScene(t, cfg, echo)
+	for name, c := range map[string]struct {
+		w    *httptest.ResponseRecorder
+		want int
+		code httpedge.Code
+	}{
+		"no key":            {send(s.handler, "", "{}"), 400, httpedge.CodeKeyMissing},
+		"a malformed key":   {send(s.handler, strings.Repeat("k", 256), "{}"), 400, httpedge.CodeKeyInvalid},
+		"not authenticated": {send(s.handler, "k", "{}", "X-Tenant", ""), 401, httpedge.CodeUnauthenticated},
+		"too large":         {send(s.handler, "k", strings.Repeat(" ", 21)), 413, httpedge.CodeTooLarge},
+		"not valid":         {send(s.handler, "k", "{"), 400, httpedge.CodeBadRequest},
+	} {
+		if p := problem(t, c.w); c.w.Code != c.want || p.Code != c.code {
+			t.Errorf("%s: %d %s", name, c.w.Code, c.w.Body)
+		}
+	}
+	s.ran(t, 0)
+	if _, found := s.record(t, "k"); found {
+		t.Error("something is recorded")
+	}
+	// The same key is good for the request once it is right.
+	if w := send(s.handler, "k", "{}"); w.Code != 201 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestPeer_Stripe_ValidationFailuresAreNotSaved: what the handler refuses as malformed is not kept either.
+func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
+	t.Parallel()
+	status := 400
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	for _, status = range []int{400, 401, 403, 413, 415, 429, 503, 501} {
+		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
+			t.Errorf("%d: %d %v", status, w.Code, w.Header())
+		}
+		if rec, found := s.record(t, "k"); found {
+			t.Errorf("%d burned the key: %s", status, rec.State)
+		}
+	}
+	status = 201
+	if w := send(s.handler, "k", `{"corrected":true}`); w.Code != 201 {
+		t.Errorf("after all these: %d", w.Code)
+	}
+}
+
+// TestPeer_StripeV1_A500IsNotAResult, as Stripe's v1 stores it, and TestPeer_Fiber_AnyResponseIsCached: a 5xx is never replayed as if it
+// were one. Whether it left something behind nobody knows, so the retry does not run either.
+func TestPeer_StripeV1_A500IsNotAResult(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{500, 502, 504, 599} {
+		s := newScene(t, httpedge.Config{Classify: func(int) idempotency.Class { return idempotency.Unclassified }}, answers(status, "half"))
+		if w := send(s.handler, "k", "{}"); w.Code != status || w.Body.String() != "half" {
+			t.Errorf("first: %d %s", w.Code, w.Body)
+		}
+		if rec, _ := s.record(t, "k"); rec.State != idempotency.Unknown || rec.Result.Body != nil {
+			t.Errorf("%d is kept as %+v", status, rec)
+		}
+		again := send(s.handler, "k", "{}")
+		if p := problem(t, again); p.Code != httpedge.CodeUnknown || again.Header().Get("Retry-After") == "" {
+			t.Errorf("again: %d %s", again.Code, again.Body)
+		}
+		s.ran(t, 1)
+	}
+}
+
+func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
+	t.Parallel()
+	status := 503
+	s := newScene(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	for _, status = range []int{503, 500, 502, 201} { // a transaction rolled back leaves nothing: the key is free each time
+		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
+			t.Errorf("%d: %d %v", status, w.Code, w.Header())
+		}
+	}
+	if w := send(s.handler, "k", "{}"); w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("then %d %v", w.Code, w.Header())
+	}
+}
+
+func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{402, 404, 409, 410, 422} {
+		s := newScene(t, httpedge.Config{}, answers(status, "declined"))
+		send(s.handler, "k", "{}")
+		w := send(s.handler, "k", "{}")
+		s.ran(t, 1)
+		if w.Code != status || w.Body.String() != "declined" || w.Header().Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
+		}
+		if rec, _ := s.record(t, "k"); rec.State != idempotency.FailedReplayable || rec.Result.Failure != fmt.Sprintf("http_%d", status) {
+			t.Errorf("kept as %s, %q", rec.State, rec.Result.Failure)
+		}
+	}
+}
+
+func TestMiddleware_APanicIsTheServersAndNeverAResult(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		classify func(int) idempotency.Class
+		state    idempotency.State
+	}{"unknown": {nil, idempotency.Unknown}, "atomic": {httpedge.Atomic, ""}} {
+		s := newScene(t, httpedge.Config{Classify: c.classify}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(201)
+			panic(http.ErrAbortHandler)
+		})
+		got := func() (p any) {
+			defer func() { p = recover() }()
+			send(s.handler, "k", "{}")
+			return nil
+		}()
+		if got != http.ErrAbortHandler {
+			t.Errorf("%s: the server sees %v", name, got)
+		}
+		if rec, _ := s.record(t, "k"); rec.State != c.state {
+			t.Errorf("%s: %q, want %q", name, rec.State, c.state)
+		}
+	}
+}
+
+// TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused (also ts#1502, java#2260, fiber): whatever became of the first command.
+func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{201, 402, 500} {
+		s := newScene(t, httpedge.Config{}, answers(status, "the first one's answer"))
+		send(s.handler, "k", `{"amount":1}`)
+		for what, w := range map[string]*httptest.ResponseRecorder{
+			"body":    send(s.handler, "k", `{"amount":2}`),
+			"type":    send(s.handler, "k", `{"amount":1}`, "Content-Type", "text/plain"),
+			"a float": send(s.handler, "k", `{"amount":1.0}`),
+		} {
+			p := problem(t, w)
+			if w.Code != 422 || p.Code != httpedge.CodeKeyReused || p.State == "" || strings.Contains(w.Body.String(), "first one") {
+				t.Errorf("another %s after %d: %d %s", what, status, w.Code, w.Body)
+			}
+		}
+		s.ran(t, 1)
+	}
+}
+
+// TestPeer_Fiber_NoFingerprint: the path and the query are of the command, where one pattern has many.
+func TestPeer_Fiber_NoFingerprint(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{Operation: func(*http.Request) string { return "POST /things" }}, echo)
+	for i, path := range []string{"/accounts/1/pay?a=1&b=2", "/accounts/2/pay?a=1&b=2", "/accounts/1/pay?a=2&b=2", "/accounts/1/pay?b=2&a=1"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("{}"))
+		r.Header.Set("X-Tenant", "a")
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		if want := []int{201, 422, 422, 201}[i]; w.Code != want {
+			t.Errorf("%s: %d, want %d", path, w.Code, want)
+		}
+	}
+	s.ran(t, 1)
+}
+
+// TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey (also devlink#773, and fiber, whose keys have no scope): the second tenant neither
+// collides with the first one's key, nor sees its answer, nor waits for it.
+func TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey(t *testing.T) {
+	t.Parallel()
+	inside, leave := make(chan struct{}), make(chan struct{})
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Tenant") == "a" {
+			close(inside)
+			<-leave
+		}
+		_, _ = io.WriteString(w, r.Header.Get("X-Tenant"))
+	})
+	first := make(chan *httptest.ResponseRecorder)
+	go func() { first <- send(s.handler, "k", "{}") }()
+	<-inside
+	// The first is at work with this key; with another body, too, the second is served and told nothing.
+	for range 2 {
+		if w := send(s.handler, "k", `{"other":1}`, "X-Tenant", "b"); w.Code != 200 || w.Body.String() != "b" {
+			t.Errorf("the second tenant: %d %s", w.Code, w.Body)
+		}
+	}
+	close(leave)
+	if w := <-first; w.Body.String() != "a" || w.Header().Get("Idempotent-Replayed") != "" {
+		t.Errorf("the first tenant: %d %s", w.Code, w.Body)
+	}
+	s.ran(t, 2)
+}
+
+// TestMiddleware_OneKeyForTwoOperations: it means two things.
+func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+	mux := http.NewServeMux()
+	mux.Handle("POST /a/{id}", s.handler)
+	mux.Handle("POST /b/{id}", s.handler)
+	for path, want := range map[string]int{"/a/1": 200, "/b/1": 200} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)
+		r.Header.Set("X-Tenant", "a")
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		if w.Code != want || w.Body.String() != path {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if _, found, _ := s.store.Get(t.Context(), idempotency.Key{Tenant: "a", Operation: "POST /a/{id}", Value: "k"}); !found {
+		t.Error("the operation is not the pattern")
+	}
+}
+
+// TestPeer_Fiber_TheLockIsInMemory: another process is told, too.
+func TestPeer_Fiber_TheLockIsInMemory(t *testing.T) {
+	t.Parallel()
+	inside, leave := make(chan struct{}), make(chan struct{})
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		close(inside)
+		<-leave
+		w.WriteHeader(201)
+	})
+	other := s.over(t, httpedge.Config{}, echo)
+	first := make(chan *httptest.ResponseRecorder)
+	go func() { first <- send(s.handler, "k", "{}") }()
+	<-inside
+	w := send(other, "k", "{}")
+	if p := problem(t, w); w.Code != 409 || p.Code != httpedge.CodeInProgress || w.Header().Get("Retry-After") == "" {
+		t.Errorf("while it works: %d %s", w.Code, w.Body)
+	}
+	if w := send(other, "k", `{"other":1}`); w.Code != 422 {
+		t.Errorf("another command while it works: %d", w.Code)
+	}
+	close(leave)
+	if w := <-first; w.Code != 201 {
+		t.Errorf("the first: %d", w.Code)
+	}
+	if w := send(other, "k", "{}"); w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("afterwards: %d", w.Code)
+	}
+	s.ran(t, 1)
+}
+
+func TestMiddleware_AHundredAtOnceAreOneEffect(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{}, echo)
+	other := s.over(t, httpedge.Config{}, echo)
+	var wg sync.WaitGroup
+	var replayed, first, busy atomic.Int64
+	for i := range 100 {
+		wg.Go(func() {
+			h := s.handler
+			if i%2 == 0 {
+				h = other
+			}
+			switch w := send(h, "k", "{}"); {
+			case w.Code == 201 && w.Body.String() == "made of {}" && w.Header().Get("Idempotent-Replayed") == "true":
+				replayed.Add(1)
+			case w.Code == 201 && w.Body.String() == "made of {}":
+				first.Add(1)
+			case w.Code == 409:
+				busy.Add(1)
+			default:
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+		})
+	}
+	wg.Wait()
+	s.ran(t, 1)
+	if first.Load() != 1 || first.Load()+replayed.Load()+busy.Load() != 100 {
+		t.Errorf("%d first, %d replayed, %d in progress", first.Load(), replayed.Load(), busy.Load())
+	}
+}
+
+func TestMiddleware_WhatPasses(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{Optional: true}, echo)
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete} {
+		for range 2 {
+			r := httptest.NewRequestWithContext(t.Context(), method, "/things", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			w := httptest.NewRecorder()
+			s.handler.ServeHTTP(w, r)
+			if w.Code != 201 || w.Header().Get("Idempotent-Replayed") != "" {
+				t.Errorf("%s: %d %v", method, w.Code, w.Header())
+			}
+		}
+	}
+	s.ran(t, 10)
+	send(s.handler, "", "{}")
+	send(s.handler, "", "{}", "X-Tenant", "") // whoever it is: the handler decides
+	s.ran(t, 12)
+	if w := send(s.handler, " ", "{}"); w.Code != 400 {
+		t.Errorf("an empty key is no missing one: %d", w.Code)
+	}
+}
+
+// TestMiddleware_AStreamGoesOutAndIsNotKept: the reader sees the first part before the handler goes on, the request is done once, and the
+// retry is told why there is no answer for it.
+func TestMiddleware_AStreamGoesOutAndIsNotKept(t *testing.T) {
+	t.Parallel()
+	read := make(chan struct{})
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/things/1")
+		_, _ = io.WriteString(w, "one ")
+		w.(http.Flusher).Flush()
+		<-read
+		_, _ = io.WriteString(w, "two")
+	})
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	post := func() *http.Response {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/things", nil)
+		r.Header.Set("X-Tenant", "a")
+		r.Header.Set("Idempotency-Key", "k")
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	res := post()
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(res.Body, head); err != nil || string(head) != "one " {
+		t.Fatalf("%q, %v", head, err)
+	}
+	close(read)
+	rest, err := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if err != nil || string(rest) != "two" {
+		t.Errorf("%q, %v", rest, err)
+	}
+	again := post()
+	defer again.Body.Close()
+	var p httpedge.Problem
+	if err := json.NewDecoder(again.Body).Decode(&p); err != nil || p.Code != httpedge.CodeNotKept || p.FirstStatus != 200 || p.Resource != "/things/1" {
+		t.Errorf("again: %+v, %v", p, err)
+	}
+	s.ran(t, 1)
+}
+
+func TestMiddleware_ALargeAnswerGoesOutAndIsNotKept(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{MaxBody: 10}}, func(w http.ResponseWriter, _ *http.Request) {
+		for range 3 {
+			_, _ = io.WriteString(w, "12345")
+		}
+	})
+	if w := send(s.handler, "k", "{}"); w.Body.String() != "123451234512345" {
+		t.Errorf("%q", w.Body)
+	}
+	if p := problem(t, send(s.handler, "k", "{}")); p.Code != httpedge.CodeNotKept {
+		t.Errorf("again: %+v", p)
+	}
+	if rec, _ := s.record(t, "k"); rec.State != idempotency.Completed || len(rec.Result.Body) != 0 {
+		t.Errorf("kept: %+v", rec)
+	}
+	s.ran(t, 1)
+}
+
+// TestMiddleware_WhatIsRedactedNobodySees: else the two answers would differ.
+func TestMiddleware_WhatIsRedactedNobodySees(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{Edge: httpedge.Edge{Redact: func(r *idempotency.Result) {
+		r.Body = []byte(strings.ReplaceAll(string(r.Body), "4111", "****"))
+	}}}, echo)
+	first, again := send(s.handler, "k", `"4111 22"`), send(s.handler, "k", `"4111 22"`)
+	if first.Body.String() != `made of "**** 22"` || again.Body.String() != first.Body.String() {
+		t.Errorf("%s, then %s", first.Body, again.Body)
+	}
+	if rec, _ := s.record(t, "k"); strings.Contains(string(rec.Result.Body), "4111") {
+		t.Errorf("kept: %s", rec.Result.Body)
+	}
+}
+
+func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		w.Header().Set("X-Length", fmt.Sprint(r.ContentLength))
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusAccepted)
+		w.WriteHeader(http.StatusTeapot) // too late, as everywhere
+		w.Header().Set("X-Late", "1")
+		_, _ = fmt.Fprintf(w, "%s %v", body, err)
+	})
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	var hints []int
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+		hints = append(hints, code)
+		return nil
+	}})
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("a body"))
+	r.Header.Set("X-Tenant", "a")
+	r.Header.Set("Idempotency-Key", "k")
+	res, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 202 || string(body) != "a body <nil>" || res.Header.Get("X-Length") != "6" || res.Header.Get("X-Late") != "" {
+		t.Errorf("%d %s %v, %v", res.StatusCode, body, res.Header, err)
+	}
+	if len(hints) != 1 || hints[0] != http.StatusEarlyHints {
+		t.Errorf("hints %v", hints)
+	}
+}
+
+// lostFinish is a store whose Finish is refused: another owner has the key.
+type lostFinish struct{ *idempotency.Memory }
+
+// Finish is of idempotency.Store.
+func (lostFinish) Finish(context.Context, idempotency.Lease, idempotency.Result, idempotency.Retention) error {
+	return idempotency.ErrLeaseLost
+}
+
+// TestMiddleware_AnOvertakenOwnerDoesNotAnswer: the answer that counts is the other one's.
+func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	guard, err := idempotency.New(lostFinish{idempotency.NewMemory(idempotency.MemoryConfig{})}, idempotency.Config{Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(http.HandlerFunc(echo))
+	w := send(h, "k", "{}")
+	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	t.Parallel()
+	of := func(contentType, body string) idempotency.Fingerprint {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		r.Header.Set("Content-Type", contentType)
+		return httpedge.Canonical(r, []byte(body))
+	}
+	const asJSON = "application/json; charset=utf-8"
+	for _, same := range [][2]string{
+		{`{"a":1,"b":[1,{"c":null,"d":"x"}]}`, "{\n\"b\": [1, {\"d\": \"\\u0078\", \"c\": null}], \"a\": 1 }"},
+		{``, ``},
+		{`"x"`, ` "x" `},
+	} {
+		if of(asJSON, same[0]) != of(asJSON, same[1]) {
+			t.Errorf("%s and %s differ", same[0], same[1])
+		}
+	}
+	for _, other := range [][2]string{
+		{`[1,2]`, `[2,1]`},
+		{`1`, `1.0`},
+		{`"1"`, `1`},
+		{`null`, ``},
+		{`{"a":1}`, `{"a":1,"a":1}`},
+		{`{"a":1,"a":2}`, `{"a":2}`},
+		{`9007199254740992`, `9007199254740993`},
+		{`"\ud800"`, `"\ud801"`},
+		{"\"\xff\"", "\"\xfe\""},
+		{`{} {}`, `{}`},
+		{`{`, `{ `},
+	} {
+		if of(asJSON, other[0]) == of(asJSON, other[1]) {
+			t.Errorf("%s and %s are the same", other[0], other[1])
+		}
+	}
+	if of("text/plain", "{ }") == of("text/plain", "{}") {
+		t.Error("white space of a text does not count")
+	}
+}
+
+// FuzzCanonical: what is the same to the fingerprint is the same to whoever reads it as JSON.
+func FuzzCanonical(f *testing.F) {
+	for _, s := range [][2]string{{`{"a":1}`, ` {"a":1}`}, {`[[[`, `[[[ `}, {`{"a":1,"a":2}`, `{"a":2}`}, {"\xff", "\xfe"}, {`"\ud800"`, `"\ud801"`}, {`1e999`, `1e998`}, {``, `null`}} {
+		f.Add([]byte(s[0]), []byte(s[1]))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		r.Header.Set("Content-Type", "application/json")
+		if httpedge.Canonical(r, a) != httpedge.Canonical(r, b) || bytes.Equal(a, b) {
+			return
+		}
+		read := func(body []byte) (v any) {
+			dec := json.NewDecoder(bytes.NewReader(body))
+			dec.UseNumber()
+			if err := dec.Decode(&v); err != nil {
+				t.Errorf("%q and %q have one fingerprint, and one is no JSON: %v", a, b, err)
+			}
+			return v
+		}
+		if !reflect.DeepEqual(read(a), read(b)) {
+			t.Errorf("%q and %q have one fingerprint", a, b)
+		}
+	})
+}
