@@ -44,7 +44,7 @@ const CodeMismatch = "payment_mismatch"
 
 // Tables are what the worker keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Set: migrations.Inbox, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
+	return worker.Tables{Sets: []migrations.Set{migrations.Inbox}, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
 }
 
 // Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong configuration

@@ -19,8 +19,8 @@ import (
 
 // Tables are what an example keeps in its database.
 type Tables struct {
-	// Set is the part of effectonce's tables that the example needs.
-	Set migrations.Set
+	// Sets are the parts of effectonce's tables that the example needs.
+	Sets []migrations.Set
 	// DDL are the statements that make the example's own tables, each harmless when they are there. {schema} is the prefix.
 	DDL []string
 	// Probe is a statement that works when those tables are there.
@@ -86,7 +86,7 @@ func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
 }
 
 func (t Tables) up(ctx context.Context, pool *pgxpool.Pool, schema, prefix string) error {
-	opt := migrations.Options{Schema: schema, Sets: []migrations.Set{t.Set}}
+	opt := migrations.Options{Schema: schema, Sets: t.Sets}
 	conn, err := service.ConnConfig(ctx, pool)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (t Tables) up(ctx context.Context, pool *pgxpool.Pool, schema, prefix strin
 }
 
 func (t Tables) check(ctx context.Context, pool *pgxpool.Pool, schema, prefix string) error {
-	opt := migrations.Options{Schema: schema, Sets: []migrations.Set{t.Set}}
+	opt := migrations.Options{Schema: schema, Sets: t.Sets}
 	if err := migrations.Check(ctx, pool, opt); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ type Config = worker.Config
 
 // Tables are what the ledger keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Set: migrations.Inbox, DDL: []string{ddlEntry}, Probe: queryProbe}
+	return worker.Tables{Sets: []migrations.Set{migrations.Inbox}, DDL: []string{ddlEntry}, Probe: queryProbe}
 }
 
 // Run books until ctx ends, then drains and returns nil. It fails on a wrong configuration and on missing tables.

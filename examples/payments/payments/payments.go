@@ -56,7 +56,7 @@ type Config struct {
 
 // Tables are what the server keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Set: migrations.Outbox, DDL: []string{ddlPayment}, Probe: queryProbe}
+	return worker.Tables{Sets: []migrations.Set{migrations.Outbox}, DDL: []string{ddlPayment}, Probe: queryProbe}
 }
 
 // Run serves until ctx ends, lets requests that are under way finish, and returns nil.
