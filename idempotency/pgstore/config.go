@@ -29,6 +29,8 @@ type Config struct {
 
 	// Logger is told of transactions that run again and of COMMITs without a reply. Nil: nothing is logged. Keys never are.
 	Logger *slog.Logger
+	// Observer is told what InTx and Within answer, for metrics, as a guard's is.
+	Observer idempotency.Observer
 }
 
 // shortest is the least lock_timeout that Postgres takes for one: 0 would be none.

@@ -43,6 +43,15 @@ func (s *Store) InTx(ctx context.Context, r idempotency.Request, do Handler) (id
 		return idempotency.Result{}, err
 	}
 	t := &try{store: s, request: r, token: rand.Text(), do: do}
+	began := time.Now()
+	res, err := t.run(ctx)
+	s.observe(ctx, r, began, res, err)
+	return res, err
+}
+
+// run runs transactions until one has an answer.
+func (t *try) run(ctx context.Context) (idempotency.Result, error) {
+	s, r := t.store, t.request
 	for {
 		t.attempts++
 		res, err := t.once(ctx)

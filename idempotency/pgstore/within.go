@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,6 +23,13 @@ func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
 	}
+	began := time.Now()
+	res, err := s.within(ctx, tx, r, do)
+	s.observe(ctx, r, began, res, err)
+	return res, err
+}
+
+func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
 		return idempotency.Result{}, fmt.Errorf("pgstore: making a savepoint: %w", err)

@@ -1,0 +1,246 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestMixed_GuardAndInTx: callers of one key by both ways at once make one effect.
+func TestMixed_GuardAndInTx(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{Wait: 30 * time.Second})
+	guard, err := idempotency.New(s.store, idempotency.Config{Wait: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		r := pay("100")
+		var ran atomic.Int32
+		results, errs := together(8, func(i int) (idempotency.Result, error) {
+			if i%2 == 0 {
+				return s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+					ran.Add(1)
+					return books(r)(ctx, tx)
+				})
+			}
+			return guard.Do(t.Context(), r, func(ctx context.Context) (res idempotency.Result, err error) {
+				ran.Add(1)
+				return res, pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
+					res, err = books(r)(ctx, tx)
+					return err
+				})
+			})
+		})
+		for i := range results {
+			if errs[i] == nil {
+				s.same(results[i], created(r))
+				continue
+			}
+			// InTx does not wait for a guard, which may be at it for minutes.
+			s.is(errs[i], idempotency.ErrInProgress)
+		}
+		if ran.Load() != 1 {
+			t.Errorf("%d ran", ran.Load())
+		}
+		s.booked(r, 1)
+	}
+}
+
+// TestMixed_InTxMeetsAnOwnerThatVanished: its outcome is unknown, however local the caller's work would be.
+func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	if _, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_, err := s.store.InTx(t.Context(), r, books(r))
+		s.is(err, idempotency.ErrUnknown)
+	}
+	if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.Unknown {
+		t.Errorf("%+v", rec)
+	}
+	got, err := s.store.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Hour, Token: "recoverer"})
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if err := s.store.Release(t.Context(), got[0].Lease); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+		t.Error(err)
+	}
+	s.booked(r, 1)
+}
+
+// TestInTx_OverAnOverdueTombstone: it is as nothing, swept or not, for another command too, and a refusal over it is kept.
+func TestInTx_OverAnOverdueTombstone(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
+	long := s.open(s.Pool, pgstore.Config{})
+	for _, refused := range []bool{false, true} {
+		r := pay("100")
+		for range 3 {
+			if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+				t.Errorf("%+v, %v", res, err)
+			}
+			r.Fingerprint.Sum[0]++
+		}
+		s.booked(r, 3)
+		for _, replayed := range []bool{false, true} {
+			res, err := long.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+				res, err := books(r)(ctx, tx)
+				if refused && err == nil {
+					err = idempotency.Terminal("no", errors.New("no"))
+				}
+				return res, err
+			})
+			if err != nil || res.Replayed != replayed {
+				t.Errorf("%+v, %v", res, err)
+			}
+		}
+		s.booked(r, map[bool]int{false: 4, true: 3}[refused])
+	}
+}
+
+func TestWithin_TheCallersTransaction(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{Wait: -1})
+	begin := func() pgx.Tx {
+		tx, err := s.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	end := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := pay("100")
+	tx := begin()
+	res, err := s.store.Within(t.Context(), tx, r, books(r))
+	if err != nil || res.Replayed {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	// Others wait, and are told.
+	_, err = s.store.InTx(t.Context(), r, books(r))
+	s.is(err, idempotency.ErrInProgress)
+	second := begin()
+	_, err = s.store.Within(t.Context(), second, r, books(r))
+	s.is(err, idempotency.ErrInProgress)
+	// A transaction that was told so goes on.
+	_, err = second.Exec(t.Context(), "insert into payment (key, amount) values ('other', 1)")
+	end(err)
+	end(second.Commit(t.Context()))
+	end(tx.Rollback(t.Context()))
+	s.free(r)
+	s.booked(r, 0)
+
+	tx = begin()
+	_, err = s.store.Within(t.Context(), tx, r, books(r))
+	end(err)
+	again, err := s.store.Within(t.Context(), tx, r, books(r))
+	if err != nil || !again.Replayed {
+		t.Errorf("in the same transaction: %+v, %v", again, err)
+	}
+	end(tx.Commit(t.Context()))
+	s.booked(r, 1)
+
+	tx = begin()
+	again, err = s.store.Within(t.Context(), tx, r, books(r))
+	if err != nil || !again.Replayed {
+		t.Errorf("%+v, %v", again, err)
+	}
+	s.same(again, created(r))
+	end(tx.Commit(t.Context()))
+	s.booked(r, 1)
+}
+
+// TestWithin_AnErrorLeavesNothing: even when the caller commits what else it wrote; a refusal stays.
+func TestWithin_AnErrorLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	for name, do := range map[string]pgstore.Handler{
+		"error": func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{}, errors.New("no")
+		},
+		"statement": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+			_, err = tx.Exec(ctx, "select 1/0")
+			return
+		},
+		"deadlock": func(ctx context.Context, tx pgx.Tx) (res idempotency.Result, err error) {
+			_, err = tx.Exec(ctx, "do $$ begin raise exception 'x' using errcode = '40P01'; end $$")
+			return
+		},
+		"commits": func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{}, tx.Commit(ctx)
+		},
+		"terminal": func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{Code: 402}, idempotency.Terminal("declined", errors.New("no"))
+		},
+	} {
+		r := pay("100")
+		err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
+			_, err := s.store.Within(t.Context(), tx, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+				if _, err := books(r)(ctx, tx); err != nil {
+					return idempotency.Result{}, err
+				}
+				return do(ctx, tx)
+			})
+			if (err == nil) != (name == "terminal") {
+				t.Errorf("%s: %v", name, err)
+			}
+			_, err = tx.Exec(t.Context(), "insert into payment (key, amount) values ($1, 1)", "beside "+r.Key.Value)
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.booked(r, 0)
+		if n := pgtest.One[int](t, s.DB, "select count(*) from payment where key = $1", "beside "+r.Key.Value); n != 1 {
+			t.Errorf("%s: what the caller wrote is gone", name)
+		}
+		if name != "terminal" {
+			s.free(r)
+		} else if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.FailedReplayable || rec.Result.Failure != "declined" {
+			t.Errorf("%+v", rec)
+		}
+	}
+}
+
+func TestNew_Refuses(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	if _, err := pgstore.New(nil, pgstore.Config{}); err == nil {
+		t.Error("no pool")
+	}
+	for want, cfg := range map[string]pgstore.Config{"schema": {Schema: "A;"}, "Attempts": {Attempts: -1}} {
+		if _, err := pgstore.New(s.Pool, cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	for _, k := range []idempotency.Key{{}, {Operation: "o"}, {Operation: "o", Value: "\x00"}, {Operation: "o", Value: strings.Repeat("x", 256)}} {
+		r := pay("1")
+		r.Key = k
+		_, err := s.store.InTx(t.Context(), r, books(r))
+		s.is(err, idempotency.ErrInvalidKey)
+		err = pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
+			_, err := s.store.Within(t.Context(), tx, r, books(r))
+			return err
+		})
+		s.is(err, idempotency.ErrInvalidKey)
+	}
+}

@@ -1,0 +1,132 @@
+package pgstore_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// trips counts how often a connection turns from writing to reading: its round trips.
+type trips struct {
+	net.Conn
+	count *atomic.Int64
+	wrote bool // pgx writes and reads from one goroutine at a time
+}
+
+func (c *trips) Write(b []byte) (int, error) {
+	c.wrote = true
+	return c.Conn.Write(b)
+}
+
+func (c *trips) Read(b []byte) (int, error) {
+	if c.wrote {
+		c.wrote = false
+		c.count.Add(1)
+	}
+	return c.Conn.Read(b)
+}
+
+// TestInTx_RoundTrips: a handler's transaction takes none more with a key than without; a replay takes two, a refusal as many as
+// a success.
+func TestInTx_RoundTrips(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	var count atomic.Int64
+	cfg, err := pgxpool.ParseConfig(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 1
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &trips{Conn: conn, count: &count}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	store := s.open(pool, pgstore.Config{})
+	measure := func(what string, do func() error) (n int64) {
+		t.Helper()
+		for range 3 { // statements are prepared at first
+			before := count.Load()
+			if err := do(); err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			n = count.Load() - before
+		}
+		t.Logf("%s: %d round trips", what, n)
+		return n
+	}
+	without := measure("without a key", func() error {
+		return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			_, err := books(pay("100"))(t.Context(), tx)
+			return err
+		})
+	})
+	with := measure("with a key", func() error {
+		r := pay("100")
+		_, err := store.InTx(t.Context(), r, books(r))
+		return err
+	})
+	refused := measure("refused", func() error {
+		r := pay("100")
+		_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			res, err := books(r)(ctx, tx)
+			return res, idempotency.Terminal("no", errOr(err))
+		})
+		return err
+	})
+	r := pay("100")
+	if _, err := store.InTx(t.Context(), r, books(r)); err != nil {
+		t.Fatal(err)
+	}
+	replay := measure("replayed", func() error {
+		_, err := store.InTx(t.Context(), r, books(r))
+		return err
+	})
+	claim := measure("claimed and finished by a guard's calls", func() error {
+		c, err := store.Claim(t.Context(), pay("100"), idempotency.ClaimOptions{Token: "t", Lease: 1e9})
+		if err != nil {
+			return err
+		}
+		return store.Finish(t.Context(), c.Lease, idempotency.Result{Code: 201}, idempotency.Retention{})
+	})
+	if without < 3 || with > without || refused > without || replay > 2 || claim > 2 {
+		t.Errorf("round trips: %d without, %d with, %d refused, %d replayed, %d claimed and finished", without, with, refused, replay, claim)
+	}
+}
+
+func errOr(err error) error {
+	if err == nil {
+		return net.ErrClosed // any
+	}
+	return err
+}
+
+// TestInTx_CompletionTouchesNoIndex: the row has its place in every index from the claim on, so its completion is a HOT update.
+func TestInTx_CompletionTouchesNoIndex(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	const n = 200
+	for range n {
+		r := pay("100")
+		if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Pool.Reset() // a backend says what it did when it leaves
+	pgtest.AwaitSQL(t, s.DB, "select n_tup_upd >= $1 from pg_stat_all_tables where relid = 'idempotency_key'::regclass", n)
+	if hot := pgtest.One[int](t, s.DB, "select n_tup_hot_upd from pg_stat_all_tables where relid = 'idempotency_key'::regclass"); hot < n*95/100 {
+		t.Errorf("%d of %d completions were HOT", hot, n)
+	}
+}
