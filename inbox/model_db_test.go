@@ -45,12 +45,13 @@ type mProgress struct {
 
 // mDB is what is committed.
 type mDB struct {
-	row      [mIDs]uint8 // of inbox_message or inbox_message_any: 0 none, 1 done, 2 discarded
+	row      [mIDs]uint8 // of inbox_message or inbox_message_any: 0 none, 1 done, 2 discarded. By watermark what ran has none, but counts
 	effects  [mIDs]uint8
 	mark     [mKeys]uint8 // of inbox_parked_key: 0 none, 1 parked, 2 releasing
 	atBound  [mKeys]bool
 	parked   [mIDs]mParked // by id: in the order in which they came
 	progress [2]mProgress
+	high     [2]int8 // of inbox_watermark: up to which number a partition is decided
 }
 
 // mTx is an open transaction.
@@ -67,6 +68,8 @@ type mTx struct {
 	leave     uint8 // event + 1 that leaves its list
 	passes    uint8 // partition + 1 whose progress it moves
 	next      int8
+	moves     uint8 // partition + 1 whose mark it replaces
+	high      int8
 }
 
 // insert is sqlInsertDay or sqlInsertAny: the ids that are not there. The caller has waited for those in flight.
@@ -286,11 +289,14 @@ func (p *mProgress) resume() {
 // locks is what other transactions hold.
 type locks struct {
 	ids, share, update, newMark, alone, push, leave bits
-	passes                                          bits // partitions
+	passes, moves                                   bits // partitions
 }
 
 func (l *locks) add(t *mTx) {
-	l.ids |= t.ids | t.discarded
+	if t.moves == 0 { // else they have no rows
+		l.ids |= t.ids | t.discarded
+	}
+	l.moves |= one(t.moves)
 	l.share |= t.share
 	l.newMark |= t.newMark
 	for _, p := range t.push {

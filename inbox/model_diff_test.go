@@ -28,6 +28,8 @@ type mReal struct {
 	m      mDB
 	events [mIDs]event.Event
 	hashes [mKeys][]byte
+	// What the model leaves out: the version that a mark has.
+	version [2]int64
 }
 
 // TestModelDatabase: random statements, with random arguments, do to the model's tables what they do to Postgres's.
@@ -52,7 +54,7 @@ func TestModelDatabase(t *testing.T) {
 		}
 		r.hashes[e%mKeys] = keyHash("", "payments", k)
 	}
-	ops := []func() string{r.insert, r.forget, r.park, r.park, r.quarantine, r.reads, r.release, r.counts, r.leave, r.again, r.bound, r.progress, r.progress, r.discard}
+	ops := []func() string{r.insert, r.forget, r.park, r.park, r.quarantine, r.reads, r.release, r.counts, r.leave, r.again, r.bound, r.progress, r.progress, r.discard, r.move}
 	var did []string
 	for range 150 {
 		did = append(did, ops[r.random.IntN(len(ops))]())
@@ -340,6 +342,29 @@ func (r *mReal) discard() string {
 	return "discard"
 }
 
+// move replaces a mark, beginning with the version that it has or with an older one.
+func (r *mReal) move() string {
+	q := r.random.IntN(2)
+	version, high := r.version[q]+1, r.m.high[q]+1
+	old := r.version[q] > 0 && r.random.IntN(2) == 0
+	if old {
+		version--
+	}
+	sql := sqlMoveMark
+	if version == 1 {
+		sql = sqlFirstMark
+	}
+	n, _ := numberingOf(mEpoch)
+	if rows := r.exec(sql, "ledger", "payments", q, n.outbox.String(), n.incarnation, version, []int16{mLane}, []int64{int64(high)}, 0); (rows == 0) != old {
+		r.t.Fatalf("moving a mark from version %d of %d: %d rows", version-1, r.version[q], rows)
+	}
+	if old {
+		return "move an old mark"
+	}
+	r.m.high[q], r.version[q] = high, version
+	return "move a mark"
+}
+
 // dump reads what Postgres has, as the model would have it.
 func (r *mReal) dump() (d mDB) {
 	r.t.Helper()
@@ -372,6 +397,7 @@ func (r *mReal) dump() (d mDB) {
 	})
 	var q int
 	var from, to, tries int8
+	each("select partition, seqs[1]::int from {schema}inbox_watermark where version > 0", []any{&q, &to}, func() { d.high[q] = to })
 	each("select partition, from_offset::int, to_offset::int, attempts, halted_at is not null, halted_code from {schema}inbox_progress", []any{&q, &from, &to, &tries, &full, &kind}, func() {
 		d.progress[q] = mProgress{known: true, from: from, to: to, attempts: tries, halted: full, full: kind == CodeListFull}
 	})

@@ -276,6 +276,10 @@ func (m *mMove) statement() {
 	events, numbers, mine := m.present()
 	switch m.was.phase {
 	case mInsert:
+		if sc.numbers {
+			m.moveMark(events, numbers)
+			return
+		}
 		m.insert(events, mine)
 	case mLook:
 		m.look(events)
@@ -355,8 +359,61 @@ func (m *mMove) insert(events []event.Event, mine bits) {
 	})
 }
 
+// moveMark is the first pipeline by watermark. It waits for whoever replaces the same row, and finds out whether it began with it.
+func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
+	sc, q := m.sc, m.q
+	if !m.was.known {
+		m.to(false, "reads how far it is decided", func(t *mState, r *mRunner) { r.known, r.high, r.old = true, t.db.high[q], false })
+		return
+	}
+	if !m.was.parking && !m.was.counted && !sc.mayRun(m.s, m.p, m.was.counted) || m.l.moves.has(uint8(q)) {
+		return
+	}
+	if m.was.old && !sc.rules.markUnproven && (!m.was.parking || !sc.rules.parkUnproven) {
+		m.to(false, "finds its mark moved", func(t *mState, r *mRunner) {
+			r.known, r.high, r.old = false, 0, false
+			sc.again(t, q, r)
+		})
+		return
+	}
+	m.to(false, "moves the mark", func(t *mState, r *mRunner) {
+		plan := sc.plan(r, events)
+		r.tx.moves, r.tx.high = uint8(q)+1, int8(plan.marks.of[0].lanes[mLane])
+		for _, id := range plan.ids {
+			if id.isNew {
+				r.tx.ids |= bit(numbers[id.index])
+			}
+		}
+		if r.parking && sc.rules.parkLeavesMark {
+			r.tx.high = r.high
+		}
+		if sc.rules.markApart {
+			t.moved(q, r.tx.high)
+		}
+		if r.phase = mLook; r.parking && r.tx.ids == 0 {
+			r.phase = mPass // a duplicate
+		}
+	})
+}
+
+// marks is what a process has read of its partition.
+func (r *mRunner) marks() *marks {
+	m := &marks{}
+	if n, _ := numberingOf(mEpoch); r.high > 0 {
+		m.of = []mark{{numbering: n, version: 1, lanes: map[int16]int64{mLane: int64(r.high)}}}
+	}
+	return m
+}
+
 // plan is the plan of the open transaction, with what it has inserted.
 func (sc *mScenario) plan(r *mRunner, events []event.Event) *planned {
+	if sc.numbers {
+		p, f := r.marks().plan(events, false, sc.policy == Halt, r.parking)
+		if f != nil {
+			panic(f.err)
+		}
+		return p
+	}
 	p, f := mClock.plan(events, mWindow, mAhead, sc.policy == Halt)
 	if f != nil {
 		panic(f.err)
@@ -624,6 +681,9 @@ func (m *mMove) commits() {
 
 // decided takes over what a committed transaction decided.
 func (sc *mScenario) decided(t *mState, q int, r *mRunner, out []Outcome) {
+	if r.tx.moves > 0 {
+		r.high, r.old = r.tx.high, false
+	}
 	r.span.decided(int64(r.offset()), slices.ContainsFunc(out, func(o Outcome) bool { return o != Duplicate }))
 	r.rollback()
 	r.walk.done(int(r.n))

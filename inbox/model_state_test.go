@@ -63,6 +63,10 @@ type mRules struct {
 	resumeKeeps    bool // P9.6: resume leaves the attempts
 	oneLook        bool // P9.1: quarantine does not look again behind its wait
 	quarantineKey  bool // P9.1: quarantine marks the event's key
+	markUnproven   bool // P9.8: a transaction goes on though another has moved its mark
+	parkUnproven   bool // P9.8: one that parks does
+	parkLeavesMark bool // P9.8: one that parks does not move the mark
+	markApart      bool // P9.8: the mark is moved in a transaction before that of the effects
 }
 
 // mScenario is what one exploration is about.
@@ -79,6 +83,7 @@ type mScenario struct {
 	crashes int8 // CrashAttempts
 	most    int  // ParkedPerKey; 0: any number
 	late    bool // the progress is moved only where it must be: passIsDue says no
+	numbers bool // ByWatermark
 	faults  mFaults
 	rules   mRules
 
@@ -86,6 +91,12 @@ type mScenario struct {
 	hashes [mIDs][]byte
 	ids    [mIDs]uuid.UUID
 }
+
+// The numbering that a scenario's events carry.
+const (
+	mEpoch = "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1"
+	mLane  = 5
+)
 
 // mFaults bounds them.
 type mFaults struct{ rebalances, kills, lost, lostCounts, outages, releases, discards, restores uint8 }
@@ -136,6 +147,9 @@ type mRunner struct {
 	behind  bits // go behind a mark
 	early   bits // rule marksFirst: what goes behind a mark, read too early
 	listed  bits // quarantined by this transaction
+	known   bool // ByWatermark: it has read how far the partition is decided
+	high    int8 // up to this number
+	old     bool // and somebody has moved the mark since, which it cannot know
 	missing bits // to quarantine, by the snapshot of the statement
 	asked   bool // that snapshot was taken
 }
@@ -209,7 +223,8 @@ func (sc *mScenario) prepare() {
 	for q, log := range sc.log {
 		sc.events[q] = nil
 		for _, e := range log {
-			sc.events[q] = append(sc.events[q], event.Event{ID: sc.ids[e]})
+			// A relay numbers first occurrences upwards, and repeats an event under its number.
+			sc.events[q] = append(sc.events[q], event.Event{ID: sc.ids[e], Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1}})
 		}
 	}
 }
@@ -349,6 +364,17 @@ func (sc *mScenario) commit(s *mState, t *mTx) {
 	}
 	if t.passes > 0 {
 		s.db.progress[t.passes-1].pass(t.next)
+	}
+	if t.moves > 0 {
+		s.moved(int(t.moves)-1, t.high)
+	}
+}
+
+// moved: whoever has read the mark has an old version of it.
+func (s *mState) moved(q int, high int8) {
+	s.db.high[q] = high
+	for p := range s.runner {
+		s.runner[p][q].old = s.runner[p][q].known
 	}
 }
 

@@ -45,6 +45,8 @@ func (sc mScenario) but(change func(*mScenario)) mScenario {
 	return sc
 }
 
+func (sc mScenario) byNumber() mScenario { return sc.but(func(sc *mScenario) { sc.numbers = true }) }
+
 // TestModelHolds: every interleaving of these worlds keeps the invariants, and drains once the faults end.
 func TestModelHolds(t *testing.T) {
 	t.Parallel()
@@ -78,6 +80,20 @@ func TestModelHolds(t *testing.T) {
 		"restored":                 mOrder.with(mFaults{restores: 1, lost: 1}).but(func(sc *mScenario) { sc.late = true }),
 		"restored, terminal":       mShort.with(mFaults{restores: 1}, mFine, mTerminal).but(func(sc *mScenario) { sc.crashes = 5 }),
 		"two partitions":           mTwo.with(mFaults{rebalances: 1, lost: 1}),
+
+		"numbers":                          mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}).byNumber(),
+		"numbers, outage":                  mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}).byNumber(),
+		"numbers, flaky, lost answer":      mShort.with(mFaults{lost: 1}, mFlaky).byNumber(),
+		"numbers, flaky before terminal":   mOrder.with(mFaults{}, mFlaky, mTerminal).byNumber(),
+		"numbers, terminal, rebalance":     mShort.with(mFaults{rebalances: 1}, mTerminal).byNumber(),
+		"numbers, terminal, lost answer":   mOrder.with(mFaults{lost: 1}, mTerminal).byNumber(),
+		"numbers, terminal, discarded":     mShort.with(mFaults{lost: 1, discards: 1}, mTerminal).byNumber(),
+		"numbers, terminal, early release": mShort.with(mFaults{releases: 1, lost: 1}, mTerminal, mFlaky).byNumber(),
+		"numbers, killer":                  mShort.with(mFaults{rebalances: 1}, mFine, mKiller).byNumber(),
+		"numbers, alone, terminal":         alone.with(mFaults{rebalances: 1}, mFine, mTerminal).byNumber(),
+		"numbers, halt":                    mOrder.with(mFaults{rebalances: 1}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }).byNumber(),
+		"numbers, restored":                mOrder.with(mFaults{restores: 1, lost: 1}).but(func(sc *mScenario) { sc.late = true }).byNumber(),
+		"numbers, two partitions":          mTwo.with(mFaults{rebalances: 1, lost: 1}).byNumber(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,6 +130,10 @@ func TestModelFinds(t *testing.T) {
 		"P9.6 a released count whose answer was lost":     {"innocent", one.with(mFaults{lostCounts: 3}, mTerminal), func(r *mRules) { r.keepLostCount = true }},
 		"P9.1 quarantine looks again behind its wait":     {"quarantined although", mOrder.with(mFaults{rebalances: 1, discards: 1}).but(func(sc *mScenario) { sc.age[0] = mTooFuture }), func(r *mRules) { r.oneLook = true }},
 		"P9.6 resume counts anew":                         {"stuck", mOrder.with(mFaults{}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }), func(r *mRules) { r.resumeKeeps = true }},
+		"P9.8 a transaction proves its mark":              {"a second effect", mShort.with(mFaults{rebalances: 1}).byNumber(), func(r *mRules) { r.markUnproven = true }},
+		"P9.8 parking proves its mark":                    {"parked although it is decided", mShort.with(mFaults{rebalances: 1}, mFlaky).byNumber(), func(r *mRules) { r.parkUnproven = true }},
+		"P9.8 parking moves the mark":                     {anything, mShort.with(mFaults{rebalances: 1}, mTerminal).byNumber(), func(r *mRules) { r.parkLeavesMark = true }},
+		"P9.8 the mark moves with the effects":            {"passed undecided", mShort.with(mFaults{kills: 1}).byNumber(), func(r *mRules) { r.markApart = true }},
 		"P9.1 quarantine takes the event and not its key": {"takes its key", mOrder.with(mFaults{}).but(func(sc *mScenario) { sc.age[0] = mTooOld }), func(r *mRules) { r.quarantineKey = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
