@@ -70,7 +70,7 @@ func URL(t testing.TB) string {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.server == nil {
-		s, err := start(libs)
+		s, err := start(libs, false)
 		if err != nil {
 			t.Fatalf("dynamotest: %v", err)
 		}
@@ -96,19 +96,20 @@ func Connect(t testing.TB, url string, change func(*dynamodb.Options)) *dynamodb
 	})
 }
 
-// Server is a DynamoDB Local of a test's own, which keeps its tables in files.
+// Server is a DynamoDB Local.
 type Server struct {
 	port    int
 	dir     string
 	libs    string
 	remove  func()
+	durable bool           // keeps its tables in files
 	process *child.Process // nil while stopped
 }
 
-// New starts a server of the test's own. It ends with the test.
+// New starts a server of the test's own, which keeps its tables in files. It ends with the test.
 func New(t testing.TB) *Server {
 	t.Helper()
-	s, err := start(require(t))
+	s, err := start(require(t), true)
 	if err != nil {
 		t.Fatalf("dynamotest: %v", err)
 	}
@@ -150,12 +151,12 @@ func require(t testing.TB) string {
 	return libs
 }
 
-func start(libs string) (*Server, error) {
+func start(libs string, durable bool) (*Server, error) {
 	dir, remove, err := child.TempDir("dynamodb")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, remove: remove, libs: libs}
+	s := &Server{dir: dir, remove: remove, libs: libs, durable: durable}
 	for range 3 { // another process may have taken the port
 		if s.port, err = child.FreePort(); err != nil {
 			break
@@ -170,7 +171,12 @@ func start(libs string) (*Server, error) {
 
 func (s *Server) run() error {
 	cmd := exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.library.path="+s.libs, "-cp", filepath.Join(s.libs, "*"),
-		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-dbPath", s.dir, "-sharedDb", "-disableTelemetry")
+		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-disableTelemetry", "-sharedDb")
+	if s.durable {
+		cmd.Args = append(cmd.Args, "-dbPath", s.dir)
+	} else {
+		cmd.Args = append(cmd.Args, "-inMemory")
+	}
 	cmd.Dir = s.dir
 	p, err := child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGKILL)
 	if err != nil {

@@ -1,0 +1,82 @@
+package dynamostore_test
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/dynamostore"
+	"github.com/effectonce/effectonce/idempotency/idempotencytest"
+	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/dynamotest"
+)
+
+func TestMain(m *testing.M) { child.Main(m, dynamotest.Stop) }
+
+// table makes a table of the test's own and returns its name.
+func table(t *testing.T, client *dynamodb.Client) string {
+	t.Helper()
+	name := "test-" + rand.Text()
+	if err := dynamostore.CreateTable(t.Context(), client, name); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// open returns a store whose clock is as narrow as one server's can be.
+func open(t *testing.T, client *dynamodb.Client, table string) *dynamostore.Store {
+	t.Helper()
+	s, err := dynamostore.New(client, table, dynamostore.Config{Skew: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestStore: every promise of idempotency.Store and its Recoverer, on Amazon's own implementation.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
+		client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+		name := table(t, client)
+		s := open(t, client, name)
+		return idempotencytest.Harness{
+			Store: s, Recoverer: s, Others: []idempotency.Store{open(t, client, name)},
+			Features: idempotencytest.Features{ServerTTL: true, MaxBody: 300_000, Histories: 5},
+		}
+	})
+}
+
+func request(key, command string) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "t", Operation: "payment.create", Value: key},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: sha256.Sum256([]byte(command))},
+		Input:       []byte(command),
+	}
+}
+
+func terms(lease time.Duration) idempotency.ClaimOptions {
+	return idempotency.ClaimOptions{Token: rand.Text(), Lease: lease}
+}
+
+func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempotency.ClaimOptions) idempotency.Claimed {
+	t.Helper()
+	got, err := s.Claim(t.Context(), r, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.Lease {
+	t.Helper()
+	got := claim(t, s, r, terms(time.Minute))
+	if !got.Won {
+		t.Fatalf("not won: %+v", got)
+	}
+	return got.Lease
+}

@@ -1,0 +1,142 @@
+package dynamostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Recover implements idempotency.Recoverer. The index that finds overdue keys lags behind the table by some milliseconds; the conditional write
+// that takes one looks at the table. An error may come beside keys that were taken already.
+func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+	if err := opt.Check(); err != nil {
+		return nil, err
+	}
+	low, _, err := s.now(ctx, idempotency.Key{Operation: "recover", Value: "-"})
+	if err != nil {
+		return nil, fmt.Errorf("dynamostore: recover: %w", err)
+	}
+	var found []item
+	for b := range int64(buckets) {
+		n := 0
+		err := s.query(ctx, b, low, func(i item) bool {
+			if i.state() == idempotency.InProgress && i.number("ready")+micros(opt.Grace) > low {
+				return true
+			}
+			if k, err := keyOf(i.text("key")); err != nil || opt.Operations != nil && !slices.Contains(opt.Operations, k.Operation) {
+				return true
+			}
+			found = append(found, i)
+			n++
+			return n < opt.Limit
+		})
+		if err != nil {
+			return nil, fmt.Errorf("dynamostore: recover: %w", err)
+		}
+	}
+	sort.SliceStable(found, func(i, j int) bool { return found[i].number("ready") < found[j].number("ready") })
+	var out []idempotency.Claimed
+	for _, i := range found {
+		if len(out) == opt.Limit {
+			break
+		}
+		got, won, err := s.take(ctx, i, opt)
+		if err != nil {
+			return out, fmt.Errorf("dynamostore: recover: %w", err)
+		}
+		if won {
+			out = append(out, got)
+		}
+	}
+	return out, nil
+}
+
+// query reads the index of unfinished keys of one bucket, longest overdue first, until each says that it is enough.
+func (s *Store) query(ctx context.Context, bucket, until int64, each func(item) (more bool)) error {
+	pages := dynamodb.NewQueryPaginator(s.client, &dynamodb.QueryInput{
+		TableName: &s.table, IndexName: aws.String(indexName), KeyConditionExpression: aws.String(`#bucket = :bucket and #ready <= :until`),
+		ExpressionAttributeNames:  names(`#bucket #ready`),
+		ExpressionAttributeValues: values{":bucket": number(bucket), ":until": number(until)},
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx, s.clock.watch)
+		if err != nil {
+			return err
+		}
+		for _, i := range page.Items {
+			if !each(i) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// take hands a key to the recoverer if it is still overdue.
+func (s *Store) take(ctx context.Context, found item, opt idempotency.RecoverOptions) (idempotency.Claimed, bool, error) {
+	k, err := keyOf(found.text("key"))
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	low, top, _ := s.clock.now()
+	ends := top + micros(opt.Lease)
+	got, err := s.update(ctx, k,
+		`set #state = :unknown, #token = :token, #fence = #fence + :one, #tries = #tries + :one, #lease = :ends, #span = :span, #ready = :ends, #due = :zero remove #writer, #seq`,
+		`#state = :unknown and attribute_not_exists(#stuck) and #lease <= :now and #due <= :now or #state = :working and #lease <= :grace`,
+		values{
+			":token": text(opt.Token), ":one": number(1), ":zero": number(0), ":ends": number(ends), ":span": number(micros(opt.Lease)), ":now": number(low),
+			":grace": number(low - micros(opt.Grace)),
+		})
+	var failed *types.ConditionalCheckFailedException
+	if errors.As(err, &failed) {
+		if old := item(failed.Item); old.text("token") != opt.Token || old.number("lease") != ends {
+			return idempotency.Claimed{}, false, nil
+		}
+		got, err = failed.Item, nil // the SDK sent its own success again
+	}
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	rec, err := s.record(ctx, k, got)
+	if err != nil {
+		return idempotency.Claimed{}, false, err
+	}
+	return idempotency.Claimed{Won: true, Lease: idempotency.Lease{Key: k, Fence: rec.Fence, Token: opt.Token}, Record: rec}, true, nil
+}
+
+// Sweep implements idempotency.Recoverer. It removes nothing: the table's TTL does.
+func (s *Store) Sweep(ctx context.Context, _ int) (idempotency.Swept, error) {
+	return idempotency.Swept{}, ctx.Err()
+}
+
+// Stats implements idempotency.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little behind.
+func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
+	var out idempotency.Stats
+	for b := range int64(buckets) {
+		err := s.query(ctx, b, never, func(i item) bool {
+			if i.state() == idempotency.InProgress {
+				out.InProgress++
+				low, _, _ := s.clock.now()
+				out.OldestInProgress = max(out.OldestInProgress, elapsed(low, i.number("claimed")))
+				return true
+			}
+			out.Unknown++
+			if i.number("ready") == never {
+				out.Stuck++
+			}
+			return true
+		})
+		if err != nil {
+			return idempotency.Stats{}, fmt.Errorf("dynamostore: stats: %w", err)
+		}
+	}
+	return out, nil
+}
