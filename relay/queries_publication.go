@@ -23,6 +23,17 @@ drop publication {publication}`
 	sqlWALSlot = `-- relay: wal slot
 select count(*) > 0, coalesce(bool_or(active), false) from pg_replication_slots where slot_name = $1`
 
+	// What still came from the WAL may have been published: a new numbering begins.
+	sqlWALGiveUp = `-- relay: wal give up
+with gone as (
+	delete from {schema}outbox_streamed s returning s.lane
+)
+update {schema}outbox_meta m
+set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+from pg_control_system() c
+where exists (select from gone)`
+
 	// The base stays: numbers of the next slot go on counting from it, in the same incarnation.
 	sqlWALForget = `-- relay: wal forget
 update {schema}outbox_wal set slot = '', owner = null`

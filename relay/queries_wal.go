@@ -120,10 +120,16 @@ from pg_control_system() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// The same with every lane, all of which are locked.
+	// Whether the slot is the one that was read, where it was then.
+	sqlWALStands = `-- relay: wal stands
+select coalesce((select w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint from {schema}outbox_wal w), $1 = '')`
+
+	// The same with every lane, all of which are locked, if the slot stands so.
 	sqlAbandonAll = `-- relay: abandon all
 with gone as (
-	delete from {schema}outbox_streamed s returning s.lane
+	delete from {schema}outbox_streamed s
+	where coalesce((select w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint from {schema}outbox_wal w), $1 = '')
+	returning s.lane
 )
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
@@ -171,14 +177,14 @@ where w.slot <> ''`
 
 // walQueries are the statements of the WAL source with their schema.
 type walQueries struct {
-	state, hashes, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
+	state, hashes, stands, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
 	gone, archived, nextDue, lockLanes, newIncarnation, status string
 }
 
 func newWALQueries(prefix string) walQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return walQueries{
-		state: q(sqlWALState), hashes: q(sqlWALHashes), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
+		state: q(sqlWALState), hashes: q(sqlWALHashes), stands: q(sqlWALStands), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
 		own: q(sqlWALOwn), confirm: q(sqlWALConfirm), end: q(sqlWALEnd), beat: q(sqlWALBeat), barrier: q(sqlWALBarrier),
 		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
 		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),

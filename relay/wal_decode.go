@@ -31,8 +31,8 @@ type walBatch struct {
 	// of an earlier transaction is in this batch or in an earlier one.
 	pos uint64
 	due time.Time // the earliest time of what was scheduled; zero: nothing was
-	// asked: somebody has changed something that the relay looks at with SQL.
-	asked bool
+	// asked are the transactions in which somebody has changed something that the relay looks at with SQL.
+	asked []uint32
 }
 
 // full: the reader must wait.
@@ -177,7 +177,9 @@ func (d *walDecoder) message(b []byte, to *walBatch) error {
 		// In a transaction: somebody has changed something. Beside one: a heartbeat, whose work is done.
 		if flags := t.u8(); flags&1 != 0 {
 			t.u64()
-			to.asked = to.asked || t.name() == walPrefix
+			if t.name() == walPrefix {
+				to.asked = append(to.asked, d.xid)
+			}
 		}
 	}
 	if t.broken {

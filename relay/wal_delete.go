@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
@@ -155,19 +157,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
 	since, pause, all := time.Now(), newBackOff(), len(what.ids)
 	for first := true; len(ids) > 0; first = false {
-		var text string
-		var gone int64
-		err := d.s.send(ctx, transaction(d.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-			if !first {
-				b.Queue(d.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-			}
-			count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
-			if d.r.cfg.ArchiveDays > 0 {
-				b.Queue(d.r.q.wal.archived, lanes, ids, seqs, what.epoch).Exec(count)
-				return
-			}
-			b.Queue(d.r.q.wal.gone, lanes, ids).Exec(count)
-		}))
+		text, gone, err := d.deleteOnce(ctx, &deletion{lanes: lanes, ids: ids, seqs: seqs, epoch: what.epoch}, !first)
 		d.r.postgres.report(err, d.s.opened)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -210,9 +200,30 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	return nil
 }
 
+// deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
+func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) (snapshot string, gone int64, err error) {
+	if err := failpoint.Err(failpoint.RelayWALDelete); err != nil {
+		d.s.close()
+		return "", 0, err
+	}
+	err = d.s.send(ctx, transaction(d.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		if look {
+			b.Queue(d.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
+		}
+		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
+		if d.r.cfg.ArchiveDays > 0 {
+			b.Queue(d.r.q.wal.archived, what.lanes, what.ids, what.seqs, what.epoch).Exec(count)
+			return
+		}
+		b.Queue(d.r.q.wal.gone, what.lanes, what.ids).Exec(count)
+	}))
+	return snapshot, gone, failpoint.After(failpoint.RelayWALDeleted, err)
+}
+
 // confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to there.
 func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	found := false
+	failpoint.Hit(failpoint.RelayWALConfirm)
 	err := d.s.send(ctx, transaction(d.r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(d.r.q.wal.confirm, d.slot, int64(d.deleted)).Exec(func(tag pgconn.CommandTag) error {
 			found = tag.RowsAffected() > 0
@@ -222,6 +233,7 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 			b.Queue(d.r.q.wal.beat)
 		}
 	}))
+	err = failpoint.After(failpoint.RelayWALConfirmed, err)
 	d.r.postgres.report(err, d.s.opened)
 	switch {
 	case err != nil && ctx.Err() != nil:

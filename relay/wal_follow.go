@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events of
@@ -31,7 +33,8 @@ type follower struct {
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
-	waited  int // ticks, for pumps that are at work
+	waited  int  // ticks, for pumps that are at work
+	wake    bool // what the last batch told of may not have shown yet when the prober looked
 }
 
 // streamedLane is a lane whose source the WAL is.
@@ -81,6 +84,7 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 		return err
 	}
 	try.worked = true
+	failpoint.Hit(failpoint.RelayWALBegun)
 	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
 	tick := time.NewTicker(walTick)
 	defer tick.Stop()
@@ -109,17 +113,20 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	}
 	r.setWAL(walStreaming)
 	for {
+		// The fences first: whoever has an older one cannot change the rows any more.
+		var fences [Lanes]int64
+		for lane := range fences {
+			fences[lane] = r.lanes.fenceOf(int16(lane))
+		}
 		rows, err := f.rows(ctx)
 		if err != nil {
 			return err
 		}
 		missing := false
 		for lane, l := range rows {
-			if l.fence = r.lanes.fenceOf(lane); l.fence == 0 {
-				missing = true
-			}
+			l.fence = fences[lane]
+			missing = missing || l.fence == 0
 			f.mine[lane] = l
-			rows[lane] = l
 		}
 		if !missing {
 			break
@@ -222,12 +229,13 @@ func (f *follower) take(work context.Context) error {
 	}
 	b := f.reader.next(f.spare)
 	f.spare = b
-	if b.asked {
-		if err := f.listen(work); err != nil {
+	if len(b.asked) > 0 {
+		if err := f.listen(work, b.asked); err != nil {
 			return err
 		}
 	}
-	if b.asked || !b.due.IsZero() {
+	if len(b.asked) > 0 || !b.due.IsZero() {
+		f.wake = true
 		f.r.Wake()
 	}
 	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
@@ -235,34 +243,16 @@ func (f *follower) take(work context.Context) error {
 	}
 	f.choose(b)
 	d := &deletion{pos: b.pos}
+	f.early(work, b)
 	if len(b.events) > 0 {
+		failpoint.Hit(failpoint.RelayWALRead)
 		if err := f.publish(work, b, d); err != nil {
 			return err
 		}
+		failpoint.Hit(failpoint.RelayWALPublished)
 	}
 	f.deleter.add(work, d)
 	clear(b.events)
-	return nil
-}
-
-// listen reads what somebody has changed: events that were committed after a topic was paused must not be sent, and those that
-// were committed after a new numbering began must not go under the old one, which consumers may have left.
-func (f *follower) listen(ctx context.Context) error {
-	var paused []string
-	var epoch string
-	same := false
-	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
-		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
-	}))
-	if err != nil {
-		return fmt.Errorf("relay: reading what an operator has changed: %w", err)
-	}
-	if !same {
-		return errLanesChanged
-	}
-	f.epoch = epoch
-	f.r.pauses(paused)
 	return nil
 }
 
@@ -279,7 +269,7 @@ func (f *follower) choose(b *walBatch) {
 		if l.snap != nil && it.commit >= l.until {
 			l.snap = nil // nothing that it shows can come any more
 		}
-		if l.snap != nil && l.snap.shows(it.xid) {
+		if l.snap != nil && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
 			continue
 		}
 		if l.done[it.id] {
@@ -330,6 +320,7 @@ func (f *follower) finish(work context.Context) error {
 		}
 	}
 	r := f.r
+	failpoint.Hit(failpoint.RelayWALFinish)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {
 			b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
@@ -337,7 +328,7 @@ func (f *follower) finish(work context.Context) error {
 		}
 		b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayWALFinished, err); err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
 	}
 	f.reader.confirmed.Store(f.deleter.deleted)

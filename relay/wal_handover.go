@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -18,6 +19,10 @@ const mostSkipped = 10_000
 func (f *follower) tick(work context.Context) error {
 	if err := f.owned(); err != nil {
 		return err
+	}
+	if f.wake {
+		f.wake = false
+		f.r.Wake()
 	}
 	if err := f.newLanes(work); err != nil {
 		return err
@@ -172,6 +177,7 @@ func (h *handOver) run(work context.Context) error {
 		return nil
 	}
 	over := map[int16]streamedLane{}
+	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
@@ -182,7 +188,7 @@ func (h *handOver) run(work context.Context) error {
 			})
 		})
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayWALHandedOver, err); err != nil {
 		h.unknown = err == errBarrier || pgerr.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -108,5 +109,61 @@ func TestWALArchives(t *testing.T) {
 		if e.Headers[event.HeaderReplay] != "true" || e.Position.Lane != -1 {
 			t.Fatalf("event %s was replayed as %+v", e.Payload, e)
 		}
+	}
+}
+
+// TestWALDeletesWhatIsAcked and nothing before: until then the table is where the event is, whatever becomes of the slot.
+func TestWALDeletesWhatIsAcked(t *testing.T) {
+	t.Parallel()
+	db, slot := walDB(t)
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	fill(t, db, 10, 10)
+	<-to.entered
+	told(t, db, slot)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 10 {
+		t.Errorf("a row is gone whose event is not acked: %d of 10 are left", n)
+	}
+	close(to.gate)
+	go func() {
+		for range to.entered { //nolint:revive // whatever comes
+		}
+	}()
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+	inOrder(t, to.events(), 10)
+}
+
+// TestWALStandbyWaits: a relay that stands by looks again and again, and leaves the slot to the one that reads.
+func TestWALStandbyWaits(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox) // of its own, whose sessions are counted
+	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dropSlot(t, db, slot) })
+	const reader = `select coalesce(active_pid, 0) from pg_replication_slots where slot_name = $1`
+	const sessions = `select sessions from pg_stat_database where datname = current_database()`
+	to := &memory{}
+	stopFirst := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	pid := pgtest.One[int](t, db, reader, slot)
+	stopSecond := running(t, newRelay(t, db, to, config(fromWAL)))
+	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
+	before := pgtest.One[int](t, db, sessions)
+	pgtest.AwaitSQL(t, db, `select sessions >= $1 from pg_stat_database where datname = current_database()`, before+3) // each look is one
+	if now := pgtest.One[int](t, db, reader, slot); now != pid {
+		t.Errorf("the standby has ended the connection of a relay that lives: process %d reads, and %d did", now, pid)
+	}
+	if err := stopSecond(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stopFirst(); err != nil {
+		t.Fatal(err)
 	}
 }

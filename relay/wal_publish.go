@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given back to
@@ -119,6 +121,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		statement = r.q.wal.abandon
 	}
 	epoch := f.epoch
+	failpoint.Hit(failpoint.RelayWALAside)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
@@ -132,7 +135,8 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			return err
 		})
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayWALSetAside, err); err != nil {
+		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}
 	if gone != len(set.lanes) {

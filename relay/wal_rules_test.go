@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -88,6 +89,21 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	}
 }
 
+// told waits until the server has been told once more what is confirmed, a second or more from now.
+func told(t *testing.T, db *pgtest.DB, slot string) {
+	t.Helper()
+	now := pgtest.One[time.Time](t, db, `select clock_timestamp()`)
+	pgtest.AwaitSQL(t, db, `select coalesce((select r.reply_time > $2::timestamptz + interval '1 second' from pg_stat_replication r
+		join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1), false)`, slot, now)
+}
+
+// commitOf is a place within the record of an event's commit: what others wrote before it may be confirmed, and not more. The number
+// has the record's begin in steps of 32 bytes, and the record is longer than one.
+func commitOf(t *testing.T, db *pgtest.DB, e event.Event) string {
+	t.Helper()
+	return pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`, e.Position.Seq)
+}
+
 // TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the last
 // event is acked; a session that is lost in between sends all of it again, under the same numbers.
 func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
@@ -112,12 +128,13 @@ func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 	streaming(t, db)
 	fill(t, db, events, 1)
 	pgtest.Await(t, "the first parts", func() (bool, error) { return to.count() >= 90, nil })
-	place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	place := commitOf(t, db, to.events()[0])
+	told(t, db, slot)
 	if err := stop(); !errors.Is(err, relay.ErrNotDrained) {
 		t.Fatalf("stopped with %v", err)
 	}
 	if pgtest.One[bool](t, db, `select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
-		t.Error("the slot stands behind a transaction that is not acked")
+		t.Fatal("the slot stands behind a transaction that is not acked")
 	}
 	stop = running(t, newRelay(t, db, to, config(fromWAL, parts)))
 	pgtest.Await(t, "the first parts again", func() (bool, error) { return to.count() >= 180, nil })
@@ -145,9 +162,7 @@ func TestWAL3KeepalivesConfirmNothingThatIsNotAcked(t *testing.T) {
 	streaming(t, db)
 	fill(t, db, 1, 1)
 	sent := <-to.entered
-	// A number has its commit's place in steps of 32 bytes, and a commit's record is longer than one: so this is behind its begin and
-	// before its end, and others' places before it may be confirmed.
-	before := pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`, sent[0].Position.Seq)
+	before := commitOf(t, db, sent[0])
 	db.Exec(t, `create table noise (text text)`)
 	db.Exec(t, `insert into noise select repeat('x', 100) from generate_series(1, 1000)`)
 	further := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)

@@ -71,7 +71,7 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 		if left {
 			return ErrSlotInUse
 		}
-		for _, sql := range []string{q.lockLanes, q.abandonAll, q.forget} {
+		for _, sql := range []string{q.lockLanes, q.giveUp, q.forget} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				return err
 			}
@@ -92,7 +92,7 @@ func named(sql, name string) string { return strings.ReplaceAll(sql, "{publicati
 
 // walSetup are the statements of who sets the WAL source up, with their schema.
 type walSetup struct {
-	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, abandonAll, forget string
+	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget string
 }
 
 func newWALSetup(schema string) (*walSetup, error) {
@@ -101,8 +101,10 @@ func newWALSetup(schema string) (*walSetup, error) {
 		return nil, err
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return &walSetup{
+	w := &walSetup{
 		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
-		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), abandonAll: q(sqlAbandonAll), forget: q(sqlWALForget),
-	}, nil
+		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
+	}
+	seedWALSetup(w)
+	return w, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -98,16 +99,13 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	}
 	// A new base puts the numbers back to the first.
 	rebase := st.base != 0 && st.now-st.base > walSpan/2
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.wal.lockLanes)
-		b.Queue(r.q.wal.abandonAll).Query(r.readRaised)
-	}))
-	if err != nil {
-		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
+	if err := r.abandonAll(ctx, s, st); err != nil {
+		return err
 	}
+	failpoint.Hit(failpoint.RelayWALAbandoned)
 	r.setWAL(walUnavailable)
 	mine := false
-	err = s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.wal.alone).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
@@ -115,7 +113,8 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 		return errNotYet
 	}
 	if err == nil {
-		err = s.pipeline(ctx, r.makeSlot(st, rebase))
+		failpoint.Hit(failpoint.RelayWALSlot)
+		err = failpoint.After(failpoint.RelayWALSlotMade, s.pipeline(ctx, r.makeSlot(st, rebase)))
 	}
 	if pgerr.Is(err, "57014") {
 		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", errNotYet)
@@ -124,6 +123,24 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 		return fmt.Errorf("relay: making the replication slot: %w", err)
 	}
 	r.log.Info("the replication slot is made; lanes are handed over to it as they get empty", "slot", st.name)
+	return nil
+}
+
+// abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed since:
+// a transaction that is late must not take lanes from the slot that was made meanwhile.
+func (r *Relay) abandonAll(ctx context.Context, s *session, st *walState) error {
+	same := false
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		b.Queue(r.q.wal.lockLanes)
+		b.Queue(r.q.wal.stands, st.slot, st.confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
+		b.Queue(r.q.wal.abandonAll, st.slot, st.confirmed).Query(r.readRaised)
+	}))
+	if err == nil && !same {
+		err = errors.New("the slot is another one by now")
+	}
+	if err != nil {
+		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
+	}
 	return nil
 }
 
@@ -168,9 +185,22 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 		b.Queue(r.q.wal.abandon, set.lanes, set.fences, r.owner).Query(r.readRaised)
 	}))
 	if err != nil {
+		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
 	}
 	r.lanes.assign(set.lanes, polled)
 	r.kickPumps()
 	return nil
+}
+
+// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they are published
+// from: once their fences are raised it cannot any more (P3.7).
+func (r *Relay) doubtUnknown(set laneKeys, err error) {
+	if err != errBarrier && !pgerr.CommitUnknown(err) {
+		return
+	}
+	for i, lane := range set.lanes {
+		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.doubt = true })
+	}
+	r.nudge()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -119,6 +120,53 @@ func TestWALPausedTopic(t *testing.T) {
 	}
 	if n := byNumber(t, to.events()); n != 1 {
 		t.Errorf("%d numberings", n)
+	}
+}
+
+// TestWALPauseThatNobodySeesYet: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot. What is
+// committed after it is not sent all the same.
+func TestWALPauseThatNobodySeesYet(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+	t.Parallel()
+	db := pgtest.NewServer(t).Database(t, migrations.Outbox)
+	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	streaming(t, db)
+	fill(t, db, 10, 10)
+	drained(t, db)
+	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
+	db.Exec(t, `select pg_reload_conf()`)
+	paused := make(chan error, 1)
+	go func() { paused <- operator(t, db).PauseTopic(t.Context(), "payments", "a test") }()
+	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit')`)
+	local := db.Connect(t)
+	for _, sql := range []string{`set synchronous_commit = local`, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '1')`} {
+		if _, err := local.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told(t, db, slot)
+	db.Exec(t, `alter system reset synchronous_standby_names`)
+	db.Exec(t, `select pg_reload_conf()`)
+	if err := <-paused; err != nil {
+		t.Fatal(err)
+	}
+	drained(t, db)
+	if n := to.count(); n != 10 {
+		t.Errorf("%d events of a paused topic were sent", n-10)
+	}
+	if err := operator(t, db).ResumeTopic(t.Context(), "payments", "the end"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 11, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -4,7 +4,7 @@ import "slices"
 
 // All lists every point. Tests enumerate it: a point that is added here is killed at, and must be reached.
 func All() []Point {
-	return slices.Concat(producing(), relaying(), keeping(), consuming(), setAside(), maintaining())
+	return slices.Concat(producing(), relaying(), keeping(), following(), consuming(), setAside(), maintaining())
 }
 
 func producing() []Point {
@@ -72,6 +72,28 @@ func keeping() []Point {
 		{RelayOperate, "an operator's change and its audit stand in an open transaction", true},
 		{RelayOperated, "an operator's change is committed; an error is a lost answer", true},
 		{RelayReplayed, "a batch of a replay is committed; an error is a lost answer", true},
+	}
+}
+
+// following are the points of a relay that reads the WAL.
+func following() []Point {
+	return []Point{
+		{RelayWALAbandoned, "a slot cannot be used, its lanes are given back to the table, and no other slot is made", false},
+		{RelayWALSlot, "a slot is about to be made", false},
+		{RelayWALSlotMade, "a slot is made and noted; an error is a lost answer", true},
+		{RelayWALBegun, "the stream has begun, and lanes that came from the WAL before are taken over", false},
+		{RelayWALHandOver, "lanes are empty and about to be handed over to the WAL", false},
+		{RelayWALHandedOver, "lanes are handed over to the WAL; an error is a lost answer", true},
+		{RelayWALRead, "events are read from the WAL, and none is published", false},
+		{RelayWALPublished, "events from the WAL are published, and none is deleted", false},
+		{RelayWALAside, "what was published of lanes is deleted, and they are about to be given back to the table", false},
+		{RelayWALSetAside, "lanes are given back to the table; an error is a lost answer", true},
+		{RelayWALDelete, "published events are about to be deleted; an error is a COMMIT that was never sent", true},
+		{RelayWALDeleted, "published events are deleted, and their place is not confirmed; an error is a lost answer", true},
+		{RelayWALConfirm, "a place is about to be written down as confirmed", false},
+		{RelayWALConfirmed, "a place is written down as confirmed, and the slot is not told; an error is a lost answer", true},
+		{RelayWALFinish, "everything is deleted, and every lane is about to be given back in order", false},
+		{RelayWALFinished, "every lane is given back in order, and the slot is not told; an error is a lost answer", true},
 	}
 }
 

@@ -38,6 +38,14 @@ const (
 	RelayNewerPastHeld        Bug = "relay-newer-past-held"
 	RelayTakeOverWithoutFence Bug = "relay-take-over-without-fence"
 	RelayOvertakenAccepted    Bug = "relay-overtaken-event-accepted"
+
+	RelayWALConfirmsEarly Bug = "relay-wal-confirms-before-acked"
+	RelayWALKeepalive     Bug = "relay-wal-keepalive-confirms"
+	RelayWALDeletesEarly  Bug = "relay-wal-deletes-before-acked"
+	RelayWALStandbyReads  Bug = "relay-wal-standby-does-not-wait"
+	RelayWALUnfiltered    Bug = "relay-wal-hand-over-without-its-snapshot"
+	RelayWALSameNumbering Bug = "relay-wal-lanes-given-back-in-the-same-numbering"
+	RelayWALNumbersAnew   Bug = "relay-wal-numbers-anew-after-a-drop"
 )
 
 // Bugs of the publisher.

@@ -1,0 +1,61 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/seeded"
+)
+
+// early has the bugs that do before the acks what must come after them.
+func (f *follower) early(work context.Context, b *walBatch) {
+	if len(b.items) == 0 {
+		return
+	}
+	if seeded.On(seeded.RelayWALConfirmsEarly) {
+		f.reader.confirmed.Store(b.items[0].commit + 1<<walStep*2)
+	}
+	if seeded.On(seeded.RelayWALDeletesEarly) {
+		d := &deletion{}
+		for i := range b.items {
+			it := &b.items[i]
+			d.lanes, d.ids, d.xids, d.seqs = append(d.lanes, it.lane), append(d.ids, it.id), append(d.xids, it.xid), append(d.seqs, f.number(it))
+		}
+		f.deleter.add(work, d)
+	}
+}
+
+// listen reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before, and for long with
+// a synchronous standby. Events that were committed after a topic was paused must not be sent, and those that were committed after
+// a new numbering began must not go under the old one, which consumers may have left.
+func (f *follower) listen(ctx context.Context, asked []uint32) error {
+	var text, epoch string
+	var paused []string
+	same := false
+	for pause := newBackOff(); ; pauseFor(ctx, pause.NextBackOff()) {
+		err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+			b.Queue(f.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+			b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+			b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
+		}))
+		if err != nil {
+			return fmt.Errorf("relay: reading what an operator has changed: %w", err)
+		}
+		snap, err := parseSnapshot(text)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(asked, func(xid uint32) bool { return !snap.shows(xid) }) {
+			break
+		}
+	}
+	if !same {
+		return errLanesChanged
+	}
+	f.epoch = epoch
+	f.r.pauses(paused)
+	return nil
+}
