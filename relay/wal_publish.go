@@ -77,8 +77,8 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 		held, release := r.whileHeld(ctx, grants, r.health.closings())
 		if held.Err() != nil {
 			release()
-			r.undrained.Add(int64(len(d.todo)))
 			if ctx.Err() != nil {
+				r.undrained.Add(int64(len(d.todo)))
 				return sent, ctx.Err()
 			}
 			return sent, errLanesChanged
@@ -134,6 +134,9 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error { return nil })
 			return err
 		})
+		if unsure { // what comes again after a crash would come under the new numbering
+			b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
+		}
 	}))
 	if err = failpoint.After(failpoint.RelayWALSetAside, err); err != nil {
 		r.doubtUnknown(set, err)

@@ -32,6 +32,7 @@ type cell struct {
 	dir     string
 	log     string // of the failpoints
 	dedup   string // of the worker, see envDedup
+	source  string // of the relay, see envSource
 	started int
 	running map[role]*child.Process
 }
@@ -76,7 +77,7 @@ func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, failpoint.EnvLog+"="+c.log)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source, failpoint.EnvLog+"="+c.log)
 	cmd.Env = append(cmd.Env, env...)
 	c.started++
 	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)
@@ -162,6 +163,8 @@ func roleOf(name failpoint.Name) role {
 	switch {
 	case strings.HasPrefix(step, "operate"), name == failpoint.RelayReplayed:
 		return operator
+	case strings.HasPrefix(string(name), "relay/wal-"):
+		return following
 	case room == "outbox", room == "producer":
 		return producer
 	case room == "relay", room == "publisher":

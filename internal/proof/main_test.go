@@ -27,11 +27,16 @@ const (
 
 	envDedup = "PROOF_DEDUP" // byWatermark: that of the worker, and the operator looks before letting anything be applied
 
+	envSource = "PROOF_SOURCE" // fromWAL: that of the relay
+
 	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
 )
 
 // byWatermark is the value of envDedup; otherwise the worker goes by ids.
 const byWatermark = "watermark"
+
+// fromWAL is the value of envSource; otherwise the relay polls.
+const fromWAL = "wal"
 
 // role is what a process does.
 type role string
@@ -41,6 +46,9 @@ const (
 	relaying role = "relay"
 	worker   role = "worker"
 	operator role = "operator"
+
+	// following has the points of a relay that reads the WAL; its process is that of relaying.
+	following role = "follower"
 )
 
 // stage is what a role works on.

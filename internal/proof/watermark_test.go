@@ -52,7 +52,7 @@ func TestFaultsByWatermark(t *testing.T) {
 	c := cellByWatermark(t)
 	c.startAll(t)
 	total := map[failpoint.Name]int{}
-	c.faults(t, worker, total)
+	c.faults(t, worker, pointsOf(worker), total)
 	c.finish(t)
 	c.checkRows(t)
 	for _, p := range pointsOf(worker) {

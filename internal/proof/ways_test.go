@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
 // way is how a point is reached that ordinary work does not pass again and again. The zero way: by itself.
@@ -48,6 +50,16 @@ var ways = map[failpoint.Name]*way{
 	failpoint.RelayArchiveMade:       {later: 2, prepare: archiveDays},
 	failpoint.RelayArchiveDrop:       {later: 1, prepare: archiveDays},
 	failpoint.RelayArchiveClean:      {later: 1, prepare: archiveDays},
+
+	failpoint.RelayWALAbandoned: {later: 1, prepare: noSlot},
+	failpoint.RelayWALSlot:      {later: 1, prepare: noSlot},
+	failpoint.RelayWALSlotMade:  {later: 1, prepare: noSlot},
+	failpoint.RelayWALBegun:     {later: 1},
+	failpoint.RelayWALHandOver:  {later: 2},
+	failpoint.RelayWALAside:     {later: 2},
+	failpoint.RelayWALSetAside:  {later: 2},
+	failpoint.RelayWALFinish:    {later: 1, stop: failpoint.RelayWALPublished},
+	failpoint.RelayWALFinished:  {later: 1, stop: failpoint.RelayWALPublished},
 
 	failpoint.ConsumerAssigned:   {later: 1},
 	failpoint.InboxRange:         {later: 2},
@@ -102,6 +114,15 @@ func killedWorker(t *testing.T, c *cell) {
 // otherTimeline makes the next claim find the database on another timeline than the numbers are of.
 func otherTimeline(t *testing.T, c *cell) {
 	c.db.Exec(t, `update outbox_meta set timeline = '000000FF'`)
+}
+
+// noSlot takes the replication slot away while no relay reads it.
+func noSlot(t *testing.T, c *cell) {
+	const gone = `select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`
+	pgtest.Await(t, "the end of the slot", func() (bool, error) { // the connection of a relay that died may still be there
+		_, err := c.db.Pool.Exec(context.Background(), gone)
+		return err == nil, nil
+	})
 }
 
 // archiveDays takes some coming days of the archive away, and puts old ones there.

@@ -1,0 +1,102 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and fences give lanes
+// back to the table and take them from there, again and again.
+func cellFromWAL(t *testing.T) *cell {
+	t.Helper()
+	c := emptyCell(t)
+	c.source = fromWAL
+	if _, err := relay.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pgtest.Await(t, "the end of the slot", func() (bool, error) {
+			_, err := relay.DropWAL(context.Background(), c.db.Pool, "")
+			return err == nil, nil
+		})
+	})
+	return c
+}
+
+// TestKillsFromWAL is TestKills for a relay that reads the WAL, at each point of its own, and where it has published.
+func TestKillsFromWAL(t *testing.T) {
+	t.Parallel()
+	c := cellFromWAL(t)
+	c.startAll(t)
+	var report tally
+	for _, p := range pointsOf(following) {
+		c.dieAt(t, relaying, p, &report)
+	}
+	for _, name := range []failpoint.Name{failpoint.PublisherAcked, failpoint.RelayPublished, failpoint.RelayIncarnationRaised, failpoint.RelaySettled} {
+		c.dieAt(t, relaying, failpoint.Point{Name: name}, &report)
+	}
+	c.start(t, relaying)
+	c.finish(t)
+	report.all(t, func(r role) bool { return r == following })
+}
+
+// TestFaultsFromWAL is TestFaults for such a relay.
+func TestFaultsFromWAL(t *testing.T) {
+	t.Parallel()
+	c := cellFromWAL(t)
+	c.startAll(t)
+	total := map[failpoint.Name]int{}
+	c.faults(t, relaying, pointsOf(following), total)
+	c.finish(t)
+	allFaulted(t, following, total)
+}
+
+// TestCommitCutsFromWAL is TestCommitCuts for the transactions of such a relay.
+func TestCommitCutsFromWAL(t *testing.T) {
+	t.Parallel()
+	c := cellFromWAL(t)
+	proxy := pgtest.NewProxy(t, c.url)
+	c.url = proxy.URL()
+	c.startAll(t)
+	for name, action := range map[string]pgtest.Action{
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
+	} {
+		for _, at := range []cut{
+			{statement: "relay: stream"},
+			{statement: "relay: unstream"},
+			{statement: "relay: abandon"},
+			{statement: "relay: streamed archived"},
+			{statement: "relay: wal confirm"},
+			{statement: "relay: wal own", prepare: anotherReader},
+			{statement: "relay: take marked"},
+			{statement: "relay: renew"},
+			{statement: "relay: abandon all", prepare: anotherSlot},
+			{statement: "relay: wal adopt", prepare: anotherSlot},
+		} {
+			if !c.cut(t, proxy, at, action) {
+				t.Errorf("%s: the transaction of %q did not come within %v", name, at.statement, reachWithin)
+			}
+		}
+	}
+	c.finish(t)
+}
+
+// anotherReader makes a relay that reads the WAL begin again.
+func anotherReader(t *testing.T, c *cell) {
+	c.db.Exec(t, `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+}
+
+// anotherSlot makes a relay that reads the WAL find that its slot is gone.
+func anotherSlot(t *testing.T, c *cell) {
+	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
+		_, _ = c.db.Pool.Exec(context.Background(), `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+		_, err := c.db.Pool.Exec(context.Background(), `select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
+		return err == nil, nil
+	})
+}
