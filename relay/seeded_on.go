@@ -43,7 +43,7 @@ func seed(q *queries, expand func(sql string) string) {
 }
 
 func seedWALSetup(q *walSetup) {
-	seeded.Replace(seeded.RelayWALNumbersAnew, &q.forget, "update ", "delete from ", " set slot = '', owner = null", "")
+	seeded.Replace(seeded.RelayWALNumbersAnew, &q.forget, "slot = ''", "base = pg_current_wal_lsn(), slot = ''")
 }
 
 func seedOperator(q *operatorQueries, expand func(sql string) string) {
