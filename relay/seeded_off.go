@@ -4,6 +4,4 @@ package relay
 
 func seed(*queries, func(sql string) string) {}
 
-func seedWALSetup(*walSetup) {}
-
 func seedOperator(*operatorQueries, func(sql string) string) {}

@@ -101,10 +101,8 @@ func newWALSetup(schema string) (*walSetup, error) {
 		return nil, err
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	w := &walSetup{
+	return &walSetup{
 		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
 		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
-	}
-	seedWALSetup(w)
-	return w, nil
+	}, nil
 }

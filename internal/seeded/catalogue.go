@@ -37,7 +37,7 @@ func All() []Info {
 		{RelayWALStandbyReads, "a standby ends the connection of a relay that lives: the two take the slot from each other"},
 		{RelayWALUnfiltered, "what was published from the table before a hand-over comes from the WAL once more, under other numbers"},
 		{RelayWALSameNumbering, "lanes go back to the table with events that may have been written, in the same numbering: consumers that compare numbers apply them twice"},
-		{RelayWALNumbersAnew, "a slot that is dropped takes the base of numbers along: they go back, and consumers drop what is new"},
+		{RelayWALNumbersAnew, "a slot that is made anew begins at another base in the same numbering: numbers go back, and consumers drop what is new"},
 		{PublisherAcksNone, "requests ask for no acks: events count as published that no broker has written"},
 		{PublisherSkipsAhead, "after a request that failed, the next of the partition is sent: its events overtake those that are sent again"},
 		{PublisherFollowsResize, "a topic's new partition count is followed: the events of a key are in two partitions, in no order"},
