@@ -1,0 +1,309 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// TestDo_Waits: a caller of another process waits for the result, up to Wait.
+func TestDo_Waits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		owner := newGuard(t, m, idempotency.Config{})
+		patient, hasty := newGuard(t, m, idempotency.Config{Wait: time.Minute}), newGuard(t, m, idempotency.Config{Wait: time.Second})
+		go func() {
+			_, _ = owner.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+				pass(40 * time.Second)
+				return created(ctx)
+			})
+		}()
+		synctest.Wait()
+		began := time.Now()
+		_, err := hasty.Do(t.Context(), request(1), created)
+		var in *idempotency.InProgressError
+		if !errors.As(err, &in) || time.Since(began) < time.Second || in.RetryAfter <= 0 || in.Age < time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		res, err := patient.Do(t.Context(), request(1), created)
+		if err != nil || !res.Replayed || time.Since(began) < 39*time.Second {
+			t.Errorf("%+v, %v after %v", res, err, time.Since(began))
+		}
+	})
+}
+
+// TestDo_WaiterTakesAFreedKey: who waits for an attempt that certainly failed does the work itself.
+func TestDo_WaiterTakesAFreedKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		owner, other := newGuard(t, m, idempotency.Config{}), newGuard(t, m, idempotency.Config{Wait: time.Minute})
+		go func() {
+			_, _ = owner.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+				pass(3 * time.Second)
+				return idempotency.Result{}, idempotency.Retryable(errors.New("deadlock"))
+			})
+		}()
+		synctest.Wait()
+		if res, err := other.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// TestHeartbeat_KeepsALongWork: work may last for many leases.
+func TestHeartbeat_KeepsALongWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		g, other := newGuard(t, m, idempotency.Config{Lease: time.Second}), newGuard(t, m, idempotency.Config{})
+		res, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+			for range 20 {
+				pass(900 * time.Millisecond)
+				if _, err := other.Do(ctx, request(1), created); !errors.Is(err, idempotency.ErrInProgress) {
+					t.Errorf("another caller is told %v", err)
+				}
+			}
+			return created(ctx)
+		})
+		if err != nil || res.Code != 201 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// TestLease_EndCancelsTheWork: whoever cannot reach the store until its lease ends stops working, and says why.
+func TestLease_EndCancelsTheWork(t *testing.T) {
+	t.Parallel()
+	for name, extend := range map[string]time.Duration{"store away": 0, "no heartbeat": -1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f, lost := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{})), 0
+				f.before = func(call string) error {
+					if call == "extend" {
+						return errAway
+					}
+					return nil
+				}
+				g := newGuard(t, f, idempotency.Config{
+					Lease: time.Second, Heartbeat: extend,
+					Observer: idempotency.Observer{LeaseLost: func(idempotency.LeaseLostInfo) { lost++ }},
+				})
+				began := time.Now()
+				_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+					<-ctx.Done()
+					if !errors.Is(context.Cause(ctx), idempotency.ErrLeaseLost) || time.Since(began) != time.Second {
+						t.Errorf("%v after %v", context.Cause(ctx), time.Since(began))
+					}
+					return idempotency.Result{}, ctx.Err()
+				})
+				if !errors.Is(err, idempotency.ErrUnknown) || lost != 1 || stateOf(t, f, request(1)) != idempotency.Unknown {
+					t.Errorf("%v, observed %d, state %s", err, lost, stateOf(t, f, request(1)))
+				}
+			})
+		})
+	}
+}
+
+// TestHeartbeat_OutlivesAnOutage: one that fails is repeated in time.
+func TestHeartbeat_OutlivesAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, began := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{})), time.Now()
+		f.before = func(call string) error {
+			if at := time.Since(began); call == "extend" && at > time.Second && at < 2900*time.Millisecond {
+				return errAway
+			}
+			return nil
+		}
+		g := newGuard(t, f, idempotency.Config{Lease: 3 * time.Second})
+		if _, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+			pass(10 * time.Second)
+			return idempotency.Result{}, ctx.Err()
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFence_ALateWriteIsRefused: an owner that stood still longer than its lease finds another one's result, and gives it to
+// its caller: all callers are told the same.
+func TestFence_ALateWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		f := newFaulty(m)
+		f.before = func(call string) error {
+			if call == "extend" {
+				return errAway
+			}
+			return nil
+		}
+		cfg := idempotency.Config{Lease: time.Second, Rerun: []string{"payment.create"}}
+		zombie, next := newGuard(t, f, cfg), newGuard(t, m, cfg)
+		res, err := zombie.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+			pass(2 * time.Second)
+			if res, err := next.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+				t.Errorf("the next owner: %+v, %v", res, err)
+			}
+			return idempotency.Result{Code: 201, Body: []byte("late")}, nil
+		})
+		if err != nil || string(res.Body) != "one" || !res.Replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// TestPeer_PowertoolsPy8049_NoBlindRerun: a lease that ended does not free a key. The work may have happened.
+func TestPeer_PowertoolsPy8049_NoBlindRerun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		if _, err := m.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "crashed and gone, 128 bits", Lease: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		g := newGuard(t, m, idempotency.Config{Wait: 2 * time.Minute})
+		_, err := g.Do(t.Context(), request(1), created)
+		if !errors.Is(err, idempotency.ErrUnknown) {
+			t.Errorf("after the lease: %v", err)
+		}
+	})
+}
+
+// TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost: the same claim sent again is won, not lost to itself.
+func TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") < 3 {
+				return errAway
+			}
+			return nil
+		}
+		if res, err := newGuard(t, f, idempotency.Config{}).Do(t.Context(), request(1), created); err != nil || res.Replayed {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// TestFinish_UnknownOutcome: it is sent again, and when it stays unknown the result comes with an error that says so.
+func TestFinish_UnknownOutcome(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		until int
+		want  error
+	}{"for a while": {4, nil}, "for ever": {1 << 30, idempotency.ErrUnrecorded}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+				f.after = func(call string) error {
+					if call == "finish" && f.count("finish") < c.until {
+						return errAway
+					}
+					return nil
+				}
+				res, err := newGuard(t, f, idempotency.Config{}).Do(t.Context(), request(1), created)
+				if res.Code != 201 || !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+					t.Errorf("%+v, %v", res, err)
+				}
+				if f.count("finish") < 4 {
+					t.Errorf("sent %d times", f.count("finish"))
+				}
+			})
+		})
+	}
+}
+
+// TestShared_WhoLeaves: the work goes on while anybody of this process wants it, the one that leads included, and ends when nobody
+// does.
+func TestShared_WhoLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		g := newGuard(t, m, idempotency.Config{Wait: time.Minute})
+		lead, leaveLead := context.WithCancel(t.Context())
+		second, leaveSecond := context.WithCancel(t.Context())
+		var ended atomic.Bool
+		work := func(ctx context.Context) (idempotency.Result, error) {
+			select {
+			case <-ctx.Done():
+				ended.Store(true)
+				return idempotency.Result{}, context.Cause(ctx)
+			case <-time.After(10 * time.Second):
+				return created(ctx)
+			}
+		}
+		var errs [2]error
+		go func() { _, errs[0] = g.Do(lead, request(1), work) }()
+		synctest.Wait()
+		go func() { _, errs[1] = g.Do(second, request(1), work) }()
+		synctest.Wait()
+		leaveLead()
+		synctest.Wait()
+		if ended.Load() || errs[0] != nil {
+			t.Errorf("the work ended with the first caller: %v", errs[0])
+		}
+		leaveSecond()
+		synctest.Wait()
+		if !ended.Load() || !errors.Is(errs[1], context.Canceled) || !errors.Is(errs[0], idempotency.ErrUnknown) {
+			t.Errorf("ended %v; %v; %v", ended.Load(), errs[0], errs[1])
+		}
+		if got := stateOf(t, m, request(1)); got != idempotency.Unknown { // cut at a moment that nobody knows
+			t.Errorf("state %s", got)
+		}
+	})
+}
+
+// TestShared_AFollowerLeavesAlone: the others do not notice.
+func TestShared_AFollowerLeavesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(t, idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{Wait: time.Minute})
+		done := make(chan error, 1)
+		go func() {
+			_, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+				pass(10 * time.Second)
+				return idempotency.Result{}, ctx.Err()
+			})
+			done <- err
+		}()
+		synctest.Wait()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.Do(short, request(1), created); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNew_Refuses(t *testing.T) {
+	t.Parallel()
+	m := idempotency.NewMemory(idempotency.MemoryConfig{})
+	for name, c := range map[string]idempotency.Config{
+		"a lease of nothing": {Lease: time.Millisecond}, "a negative lease": {Lease: -1},
+		"a late heartbeat": {Lease: time.Second, Heartbeat: 600 * time.Millisecond}, "a negative wait": {Wait: -1},
+	} {
+		if _, err := idempotency.New(m, c); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	if _, err := idempotency.New(nil, idempotency.Config{}); err == nil {
+		t.Error("no store is accepted")
+	}
+	g := newGuard(t, m, idempotency.Config{})
+	if _, err := g.Do(t.Context(), idempotency.Request{}, created); !errors.Is(err, idempotency.ErrInvalidKey) {
+		t.Errorf("no key: %v", err)
+	}
+}

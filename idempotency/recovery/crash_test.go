@@ -1,0 +1,115 @@
+package recovery_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+)
+
+// TestRecovery_CrashAtEveryPoint: a process dies before and after each write of the store and each call of a provider, with
+// every answer of the provider. Afterwards there is one effect of each, or none when it was refused, and every caller is told the same.
+func TestRecovery_CrashAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	for _, bank := range []fakeprovider.Fault{fakeprovider.None, fakeprovider.Refuse, fakeprovider.Unavailable, fakeprovider.LostRequest, fakeprovider.LostAnswer} {
+		for _, provider := range []string{"knows keys", "can only be asked", "cannot be asked"} {
+			t.Run(fmt.Sprintf("%d/%s", bank, provider), func(t *testing.T) {
+				t.Parallel()
+				points := 0
+				for died := true; died; {
+					points++
+					synctest.Test(t, func(t *testing.T) { died = crashAt(t, points, bank, provider) })
+				}
+				if points < 10 {
+					t.Errorf("only %d points", points)
+				}
+			})
+		}
+	}
+}
+
+func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) (died bool) {
+	w, h := newWorld(), recovery.Handler{}
+	h.Resume = w.pay
+	switch provider {
+	case "cannot be asked":
+		h.SameKey = true
+	case "can only be asked":
+		w.bank.Forgetful, w.mail.Forgetful = true, true
+		fallthrough
+	default:
+		h.Probe = w.probe
+	}
+	w.bank.Next(bank)
+	p := &process{Store: w.store, at: point}
+	w.as(p)
+	crashing, err := idempotency.New(p, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	died = p.live(func() { _, _ = crashing.Run(t.Context(), request(), w.pay) })
+	w.as(&process{})
+	if n := len(w.bank.Effects()) + len(w.mail.Effects()); n > 2 {
+		t.Fatalf("point %d: %d effects before recovery", point, n)
+	}
+	g, err := idempotency.New(w.store, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The caller comes again, with its key, until it has an answer: the fault may still be to come.
+	var res idempotency.Result
+	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.pay) {
+		w.settle(t, h, recovery.Config{})
+	}
+	again, err := g.Run(t.Context(), request(), w.pay)
+	if err != nil || !again.Replayed || again.Code != res.Code || string(again.Body) != string(res.Body) || again.Failure != res.Failure {
+		t.Errorf("point %d: %+v, then %+v, %v", point, res, again, err)
+	}
+	want, code := 1, 201
+	if bank == fakeprovider.Refuse && res.Failure != "" {
+		want, code = 0, 402 // a crash before the refusal is recorded may turn it into a success: the provider says yes the next time
+	}
+	if len(w.bank.Effects()) != want || len(w.mail.Effects()) != want || res.Code != code || len(w.payments) != 1 {
+		t.Errorf("point %d: %d charges, %d mails, %d payments, %+v", point, len(w.bank.Effects()), len(w.mail.Effects()), len(w.payments), res)
+	}
+	return died
+}
+
+// TestRecovery_TheRecovererDies at every point of its own work, and another one goes on.
+func TestRecovery_TheRecovererDies(t *testing.T) {
+	t.Parallel()
+	for _, bank := range []fakeprovider.Fault{fakeprovider.LostRequest, fakeprovider.LostAnswer} {
+		points := 0
+		for died := true; died; {
+			points++
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.bank.Next(bank)
+				g, err := idempotency.New(w.store, idempotency.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := g.Run(t.Context(), request(), w.pay); err == nil {
+					t.Fatal("it is not unknown")
+				}
+				h := recovery.Handler{Probe: w.probe, Resume: w.pay}
+				pass(idempotencyGrace)
+				p := &process{Store: w.store, at: points}
+				w.as(p)
+				died = onceAs(t, p, h)
+				w.as(&process{})
+				w.settle(t, h, recovery.Config{})
+				rec, _, err := w.store.Get(t.Context(), request().Key)
+				if err != nil || rec.State != idempotency.Completed || len(w.bank.Effects()) != 1 || len(w.mail.Effects()) != 1 {
+					t.Errorf("point %d: %s, %d charges, %d mails, %v", points, rec.State, len(w.bank.Effects()), len(w.mail.Effects()), err)
+				}
+			})
+		}
+		if points < 8 {
+			t.Errorf("only %d points", points)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package recovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+)
+
+// process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it does nothing
+// more.
+type process struct {
+	recovery.Store
+	mu   sync.Mutex
+	at   int // the point it dies at, from 1; 0: never
+	seen int
+	dead bool
+}
+
+var errDead = errors.New("this process is dead")
+
+func (p *process) reach() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return
+	}
+	if p.seen++; p.seen == p.at {
+		p.dead = true
+		runtime.Goexit() // nothing else stops a goroutine without being noticed
+	}
+}
+
+func (p *process) do(write func() error) error {
+	p.reach()
+	p.mu.Lock()
+	dead := p.dead
+	p.mu.Unlock()
+	if dead {
+		return errDead
+	}
+	err := write()
+	p.reach()
+	return err
+}
+
+func (p *process) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (c idempotency.Claimed, err error) {
+	err = p.do(func() error { c, err = p.Store.Claim(ctx, r, opt); return err })
+	return c, err
+}
+
+func (p *process) Extend(ctx context.Context, l idempotency.Lease, d time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return errDead
+	}
+	return p.Store.Extend(ctx, l, d)
+}
+
+func (p *process) Save(ctx context.Context, l idempotency.Lease, pr idempotency.Progress) error {
+	return p.do(func() error { return p.Store.Save(ctx, l, pr) })
+}
+
+func (p *process) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	return p.do(func() error { return p.Store.Finish(ctx, l, res, keep) })
+}
+
+func (p *process) Release(ctx context.Context, l idempotency.Lease) error {
+	return p.do(func() error { return p.Store.Release(ctx, l) })
+}
+
+func (p *process) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+	return p.do(func() error { return p.Store.Doubt(ctx, l, reason, after) })
+}
+
+func (p *process) Recover(ctx context.Context, opt idempotency.RecoverOptions) (c []idempotency.Claimed, err error) {
+	err = p.do(func() error { c, err = p.Store.Recover(ctx, opt); return err })
+	return c, err
+}
+
+func (p *process) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+	return p.do(func() error { return p.Store.Postpone(ctx, l, reason, after, stuck) })
+}
+
+// live runs do as this process, and tells whether it died.
+func (p *process) live(do func()) (died bool) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		do()
+	}()
+	<-ended
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+const operation = "payment.create"
+
+func request() idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "t", Operation: operation, Value: "k-1"},
+		Fingerprint: idempotency.Fingerprint{Version: 1},
+		Input:       []byte(`{"amount":100}`),
+	}
+}
+
+// marked is how a provider's client tells errors apart.
+func marked(err error) error {
+	switch {
+	case errors.Is(err, fakeprovider.ErrRefused):
+		return idempotency.Terminal("card_declined", err)
+	case errors.Is(err, fakeprovider.ErrUnavailable):
+		return idempotency.Retryable(err)
+	}
+	return err
+}
+
+// world is everything that outlives a process.
+type world struct {
+	store    *idempotency.Memory
+	bank     fakeprovider.Provider
+	mail     fakeprovider.Provider
+	mu       sync.Mutex
+	payments map[string]bool // behind a unique key
+	undone   map[string]bool
+}
+
+func newWorld() *world {
+	return &world{store: idempotency.NewMemory(idempotency.MemoryConfig{}), payments: map[string]bool{}, undone: map[string]bool{}}
+}
+
+// as gives the providers to a process: they are where it may die.
+func (w *world) as(p *process) {
+	at := func(string) { p.reach() }
+	w.bank.At, w.mail.At = at, at
+}
+
+// pay is the work: a row, a charge, a mail.
+func (w *world) pay(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	id, err := op.Local(ctx, "payment", w.insert)
+	if err != nil {
+		return idempotency.Result{}, err
+	}
+	card, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), with(&w.bank, "charge"))
+	if err != nil {
+		return idempotency.Result{Code: 402}, err
+	}
+	mail, err := op.Call(ctx, "mail", with(&w.mail, "mail"))
+	if err != nil {
+		return idempotency.Result{Code: 502}, err
+	}
+	return idempotency.Result{Code: 201, Resource: string(id), Body: fmt.Appendf(nil, "%s %s of %s", card, mail, op.Record().Input)}, nil
+}
+
+func (w *world) insert(_ context.Context, c idempotency.Call) ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.payments[c.Key] = true
+	return []byte("p-" + c.Key[:8]), nil
+}
+
+func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+	return func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+		id, err := p.Do(ctx, c.Key, what)
+		return []byte(id), marked(err)
+	}
+}
+
+// probe asks the provider of the step.
+func (w *world) probe(_ context.Context, q recovery.Question) (recovery.Answer, error) {
+	p := map[string]*fakeprovider.Provider{"charge": &w.bank, "mail": &w.mail, "stock": &w.mail, "seat": &w.bank}[q.Step]
+	if e, ok := p.Ask(q.Key); ok {
+		return recovery.Answer{Fact: recovery.Happened, Data: []byte(e.ID)}, nil
+	}
+	return recovery.Answer{Fact: recovery.DidNot}, nil
+}
+
+// pass lets time pass in a bubble.
+func pass(d time.Duration) { <-time.After(d) }
+
+// settle recovers until nothing is unknown any more.
+func (w *world) settle(t *testing.T, h recovery.Handler, cfg recovery.Config) {
+	t.Helper()
+	worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: h}, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		pass(time.Minute)
+		if _, err := worker.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stats, err := w.store.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.InProgress+stats.Unknown == 0 || stats.Stuck > 0 {
+			return
+		}
+	}
+	rec, _, _ := w.store.Get(t.Context(), request().Key)
+	t.Fatalf("it stays %s at %s: %s", rec.State, rec.Progress.Stage, rec.Reason)
+}
+
+// idempotencyGrace is longer than a guard leaves an unknown operation alone.
+const idempotencyGrace = 10 * time.Second
+
+// onceAs lets a process recover once.
+func onceAs(t *testing.T, p *process, h recovery.Handler) (died bool) {
+	t.Helper()
+	worker, err := recovery.New(p, map[string]recovery.Handler{operation: h}, recovery.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.live(func() { _, _ = worker.Once(t.Context()) })
+}
