@@ -1,0 +1,170 @@
+package recovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+)
+
+// steps are a saga of a local row, a seat and a charge of two providers' calls; the last one decides.
+func (w *world) steps() []idempotency.SagaStep {
+	undo := func(p *fakeprovider.Provider) func(ctx context.Context, c idempotency.Call, data []byte) error {
+		return func(ctx context.Context, c idempotency.Call, data []byte) error {
+			return p.Undo(ctx, c.Key, string(data))
+		}
+	}
+	return []idempotency.SagaStep{
+		{Name: "payment", Local: true, Do: w.insert, Undo: func(_ context.Context, c idempotency.Call, _ []byte) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.undone[c.Key] = true
+			return nil
+		}},
+		{Name: "stock", Do: with(&w.mail, "stock"), Undo: undo(&w.mail)},
+		{Name: "seat", Key: "seat_of_k1", Do: with(&w.bank, "seat"), Undo: undo(&w.bank)},
+		{Name: "charge", Do: with(&w.bank, "charge")}, // what is refused needs no way back
+	}
+}
+
+func (w *world) travel(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	if err := op.Saga(ctx, w.steps()...); err != nil {
+		return idempotency.Result{Code: 409, Body: []byte("no")}, err
+	}
+	seat, _ := op.Data("seat")
+	return idempotency.Result{Code: 201, Body: seat}, nil
+}
+
+// TestSaga_CrashAtEveryPoint: forward, or back, with an answer lost on either way: nothing is booked twice, everything is taken back
+// once, or nothing.
+func TestSaga_CrashAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	const no, lost, gone = fakeprovider.Refuse, fakeprovider.LostAnswer, fakeprovider.LostRequest
+	for name, faults := range map[string][]fakeprovider.Fault{
+		"all goes well":               nil,
+		"the last step is refused":    {0, no},
+		"and an undo is not answered": {0, no, lost},
+		"and an undo does not arrive": {0, no, gone, fakeprovider.Unavailable},
+		"a step is not answered":      {lost, no},
+		"the first call is refused":   {no},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			points := 0
+			for died := true; died; {
+				points++
+				synctest.Test(t, func(t *testing.T) { died = sagaCrashAt(t, points, faults) })
+			}
+			if points < 10 {
+				t.Errorf("only %d points", points)
+			}
+		})
+	}
+}
+
+func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died bool) {
+	w := newWorld()
+	w.bank.Next(faults...)
+	p := &process{Store: w.store, at: point}
+	w.as(p)
+	crashing, err := idempotency.New(p, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	died = p.live(func() { _, _ = crashing.Run(t.Context(), request(), w.travel) })
+	w.as(&process{})
+	g, err := idempotency.New(w.store, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var res idempotency.Result
+	for err = errDead; err != nil; res, err = g.Run(t.Context(), request(), w.travel) {
+		w.settle(t, recovery.Handler{Probe: w.probe, Resume: w.travel}, recovery.Config{})
+	}
+	effects := append(w.bank.Effects(), w.mail.Effects()...)
+	for _, e := range effects {
+		if back := e.UndoneBy != ""; back != (res.Failure != "") {
+			t.Errorf("point %d: the answer is %q and %s is taken back: %v", point, res.Failure, e.What, back)
+		}
+	}
+	if res.Failure == "" && len(effects) != 3 || len(effects) > 3 || len(w.payments) != 1 || len(w.undone) > 0 != (res.Failure != "") {
+		t.Errorf("point %d: %+v: %v, rows %v, taken back %v", point, res, effects, w.payments, w.undone)
+	}
+	return died
+}
+
+// TestSaga_AnUndoThatIsRefused goes to a person at once.
+func TestSaga_AnUndoThatIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.bank.Next(fakeprovider.None, fakeprovider.Refuse)
+		work := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			steps := w.steps()
+			steps[2].Undo = func(context.Context, idempotency.Call, []byte) error {
+				return idempotency.Terminal("too_late", errors.New("no refunds"))
+			}
+			return idempotency.Result{}, op.Saga(ctx, steps...)
+		}
+		g, err := idempotency.New(w.store, idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, idempotency.ErrStuck) {
+			t.Error(err)
+		}
+		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		rec, _, err := w.store.Get(t.Context(), request().Key)
+		if err != nil || !rec.Stuck || rec.Attempts != 1 || w.mail.Effects()[0].UndoneBy != "" {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	})
+}
+
+// TestCompensate_InsteadOfGoingOn: an operation that nobody waits for any more is undone, in reverse.
+func TestCompensate_InsteadOfGoingOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.bank.Next(fakeprovider.None, fakeprovider.LostAnswer)
+		g, err := idempotency.New(w.store, idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Run(t.Context(), request(), w.travel); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Fatal(err)
+		}
+		steps := w.steps()
+		steps[3].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+			return w.bank.Undo(ctx, c.Key, string(data))
+		}
+		var order []string
+		for i, s := range steps {
+			undo := s.Undo
+			steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+				order = append(order, s.Name)
+				return undo(ctx, c, data)
+			}
+		}
+		w.settle(t, recovery.Handler{
+			Probe: w.probe, Resume: w.travel, ForwardFor: func(idempotency.Record) bool { return false },
+			Compensate: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
+			},
+		}, recovery.Config{})
+		res, err := g.Run(t.Context(), request(), w.travel)
+		if err != nil || res.Failure != idempotency.CodeCompensated || res.Code != 410 || fmt.Sprint(order) != "[charge seat stock payment]" {
+			t.Errorf("%+v, %v, undone in the order %v", res, err, order)
+		}
+		for _, e := range append(w.bank.Effects(), w.mail.Effects()...) {
+			if e.UndoneBy == "" {
+				t.Errorf("%s is still there", e.What)
+			}
+		}
+	})
+}

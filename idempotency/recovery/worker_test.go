@@ -1,0 +1,283 @@
+package recovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// doubtful makes an operation whose charge has no answer.
+func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {
+	t.Helper()
+	w.bank.Next(fault)
+	g, err := idempotency.New(w.store, idempotency.Config{RecoverAfter: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Run(t.Context(), request(), w.pay); !errors.Is(err, idempotency.ErrUnknown) {
+		t.Fatal(err)
+	}
+}
+
+// outcomes recovers once after each wait and returns what became of the operation, time after time.
+func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg recovery.Config, times int) (got []recovery.RecoveredInfo) {
+	t.Helper()
+	cfg.Observer.Recovered = func(i recovery.RecoveredInfo) { got = append(got, i) }
+	worker, err := recovery.New(w.store, handlers, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range times {
+		pass(10 * time.Minute)
+		if _, err := worker.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return got
+}
+
+func TestWorker_Outcomes(t *testing.T) {
+	t.Parallel()
+	answer := func(f recovery.Fact) recovery.Probe {
+		return func(context.Context, recovery.Question) (recovery.Answer, error) {
+			return recovery.Answer{Fact: f, Code: "too_late", Data: []byte("x")}, nil
+		}
+	}
+	for name, c := range map[string]struct {
+		handler func(w *world) recovery.Handler
+		want    recovery.Outcome
+		state   idempotency.State
+		reason  string
+	}{
+		"it happened": {func(w *world) recovery.Handler { return recovery.Handler{Probe: w.probe, Resume: w.pay} }, recovery.Completed, idempotency.Completed, ""},
+		"it was refused": {func(w *world) recovery.Handler {
+			return recovery.Handler{Probe: answer(recovery.Refused), Resume: w.pay}
+		}, recovery.Failed, idempotency.FailedReplayable, ""},
+		"nobody knows yet": {func(w *world) recovery.Handler {
+			return recovery.Handler{Probe: answer(recovery.NotYet), Resume: w.pay}
+		}, recovery.Postponed, idempotency.Unknown, "nobody knows yet"},
+		"nobody can be asked": {func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} }, recovery.Stuck, idempotency.Unknown, "neither be asked nor called again"},
+		"it did not happen":   {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.DidNot)} }, recovery.Released, "", ""},
+		"nobody can go on":    {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.Happened)} }, recovery.Stuck, idempotency.Unknown, "neither go on"},
+		"the provider is away": {func(w *world) recovery.Handler {
+			return recovery.Handler{Resume: w.pay, Probe: func(context.Context, recovery.Question) (recovery.Answer, error) {
+				return recovery.Answer{Fact: recovery.DidNot}, errors.New("no route") // an error is no answer
+			}}
+		}, recovery.Postponed, idempotency.Unknown, "no route"},
+		"the handler panics": {func(w *world) recovery.Handler {
+			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) { panic("boom") }}
+		}, recovery.Postponed, idempotency.Unknown, "boom"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.doubtful(t, fakeprovider.LostAnswer)
+				got := w.outcomes(t, map[string]recovery.Handler{operation: c.handler(w)}, recovery.Config{}, 1)
+				if len(got) != 1 || got[0].Outcome != c.want || got[0].Operation != operation || got[0].Attempts != 1 {
+					t.Fatalf("%+v", got)
+				}
+				rec, _, err := w.store.Get(t.Context(), request().Key)
+				if err != nil || rec.State != c.state || rec.Stuck != (c.want == recovery.Stuck) || !strings.Contains(rec.Reason, c.reason) {
+					t.Errorf("%s, stuck %v, %q, %v", rec.State, rec.Stuck, rec.Reason, err)
+				}
+				if n := len(w.bank.Effects()); n != 1 {
+					t.Errorf("%d charges", n)
+				}
+			})
+		})
+	}
+}
+
+// TestWorker_GivesUp: waits grow, and after MaxAttempts a person has it; then it is left alone.
+func TestWorker_GivesUp(t *testing.T) {
+	t.Parallel()
+	for name, handlers := range map[string]map[string]recovery.Handler{
+		"no answer":  {operation: {Probe: func(context.Context, recovery.Question) (recovery.Answer, error) { return recovery.Answer{}, nil }}},
+		"no handler": {"another": {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.doubtful(t, fakeprovider.LostRequest)
+				got := w.outcomes(t, handlers, recovery.Config{MaxAttempts: 3}, 5)
+				var all []recovery.Outcome
+				for _, i := range got {
+					all = append(all, i.Outcome)
+				}
+				if !slices.Equal(all, []recovery.Outcome{recovery.Postponed, recovery.Postponed, recovery.Stuck}) || got[2].Err == nil || w.bank.Calls() != 1 {
+					t.Errorf("%v, the provider was called %d times", got, w.bank.Calls())
+				}
+			})
+		})
+	}
+}
+
+func TestWorker_LeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.doubtful(t, fakeprovider.LostRequest)
+		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{OthersElsewhere: true}, 3); len(got) > 0 {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// TestWorker_LocalWork: what Guard.Do ran has no recovery points; its own database knows.
+func TestWorker_LocalWork(t *testing.T) {
+	t.Parallel()
+	for fact, want := range map[recovery.Fact]recovery.Outcome{
+		recovery.Happened: recovery.Completed, recovery.DidNot: recovery.Released, recovery.NotYet: recovery.Postponed,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			p := &process{Store: w.store, at: 2} // it dies as owner
+			g, err := idempotency.New(p, idempotency.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			work := func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, nil }
+			p.live(func() { _, _ = g.Do(t.Context(), request(), work) })
+			got := w.outcomes(t, map[string]recovery.Handler{operation: {
+				Local: func(_ context.Context, rec idempotency.Record) (recovery.Fact, idempotency.Result, error) {
+					return fact, idempotency.Result{Code: 201, Body: rec.Input}, nil
+				},
+			}}, recovery.Config{}, 1)
+			if len(got) != 1 || got[0].Outcome != want {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
+// TestWorker_TwoNeverHaveTheSame: many workers, each operation is recovered once.
+func TestWorker_TwoNeverHaveTheSame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const operations = 60
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		r := request()
+		for i := range operations {
+			r.Key.Value = fmt.Sprint(i)
+			if _, err := m.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "one that died, of 128 bits", Lease: time.Second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var runs atomic.Int32
+		h := recovery.Handler{Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+			runs.Add(1)
+			pass(45 * time.Second) // longer than its lease
+			return idempotency.Result{Code: 200}, nil
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		const workers = 4
+		for range workers {
+			worker, err := recovery.New(m, map[string]recovery.Handler{operation: h}, recovery.Config{Parallel: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { done <- worker.Run(ctx) }()
+		}
+		pass(10 * time.Minute)
+		cancel()
+		for range workers {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		stats, err := m.Stats(t.Context())
+		if err != nil || stats.InProgress+stats.Unknown > 0 || runs.Load() != operations {
+			t.Errorf("%+v, %d runs, %v", stats, runs.Load(), err)
+		}
+	})
+}
+
+// TestRun_Drains: what is under way when Run is to end is ended and recorded, up to Drain; then it is cut.
+func TestRun_Drains(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		takes time.Duration
+		state idempotency.State
+		after time.Duration
+	}{"in time": {5 * time.Second, idempotency.Completed, 5 * time.Second}, "too long": {time.Minute, idempotency.Unknown, 20 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				w.doubtful(t, fakeprovider.LostAnswer)
+				ctx, cancel := context.WithCancel(t.Context())
+				worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {
+					Probe: w.probe, Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+						cancel()
+						select {
+						case <-ctx.Done():
+							return idempotency.Result{}, ctx.Err()
+						case <-time.After(c.takes):
+							return w.pay(ctx, op)
+						}
+					},
+				}}, recovery.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				if err := worker.Run(ctx); err != nil {
+					t.Error(err)
+				}
+				rec, _, err := w.store.Get(t.Context(), request().Key)
+				if took := time.Since(began); err != nil || rec.State != c.state || took < c.after || took > c.after+time.Second {
+					t.Errorf("%s after %v, %v", rec.State, took, err)
+				}
+			})
+		})
+	}
+}
+
+// TestRun_Sweeps what is no longer kept, and nothing that is unknown.
+func TestRun_Sweeps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, swept := newWorld(), 0
+		w.doubtful(t, fakeprovider.LostAnswer)
+		g, err := idempotency.New(w.store, idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := request()
+		other.Key.Value = "k-2"
+		if _, err := g.Run(t.Context(), other, w.pay); err != nil {
+			t.Fatal(err)
+		}
+		worker, err := recovery.New(w.store, nil, recovery.Config{
+			OthersElsewhere: true, Observer: recovery.Observer{Swept: func(s idempotency.Swept) { swept += s.Bodies + s.Tombstones }},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Hour)
+		defer cancel()
+		if err := worker.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if rec, found, err := w.store.Get(t.Context(), request().Key); err != nil || !found || rec.State != idempotency.Unknown || swept != 2 {
+			t.Errorf("%+v, %v, swept %d, %v", rec, found, swept, err)
+		}
+	})
+}
