@@ -307,3 +307,20 @@ func TestStageOf(t *testing.T) {
 		}
 	}
 }
+
+// TestRun_NotNowSaysNothingOfBefore: a provider that is away now says nothing of the call whose answer was lost.
+func TestRun_NotNowSaysNothingOfBefore(t *testing.T) {
+	t.Parallel()
+	m, p := idempotency.NewMemory(idempotency.MemoryConfig{}), &fakeprovider.Provider{}
+	p.Next(fakeprovider.LostAnswer, fakeprovider.Unavailable)
+	g := newGuard(t, m, idempotency.Config{Rerun: []string{"payment.create"}})
+	for range 2 {
+		if _, err := g.Run(t.Context(), request(1), payment(p)); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Error(err)
+		}
+	}
+	rec, _, err := m.Get(t.Context(), request(1).Key)
+	if err != nil || rec.State != idempotency.Unknown || rec.Progress.Steps[1].State != idempotency.StepSent {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}

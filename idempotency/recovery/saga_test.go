@@ -168,3 +168,88 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 		}
 	})
 }
+
+// TestCompensate_NeverTurnsForwardAgain: it was given up and crashed on its way back; whoever comes next goes on back, although that one
+// would have gone forward, and undoes nothing a second time.
+func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
+	t.Parallel()
+	points := 0
+	for died := true; died; {
+		points++
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld()
+			w.bank.Next(fakeprovider.None, fakeprovider.LostRequest)
+			g, err := idempotency.New(w.store, idempotency.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Run(t.Context(), request(), w.travel); !errors.Is(err, idempotency.ErrUnknown) {
+				t.Fatal(err)
+			}
+			pass(idempotencyGrace)
+			began := false
+			back := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+				steps := w.steps()
+				steps[3].Undo = func(context.Context, idempotency.Call, []byte) error { began = true; return nil }
+				for i, s := range steps[:3] {
+					steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+						began = true
+						return s.Undo(ctx, c, data)
+					}
+				}
+				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
+			}
+			p := &process{Store: w.store, at: points}
+			w.as(p)
+			died = onceAs(t, p, recovery.Handler{Probe: w.probe, Compensate: back})
+			w.as(&process{})
+			calls := w.bank.Calls() + w.mail.Calls()
+			w.settle(t, recovery.Handler{Probe: w.probe, Resume: w.travel}, recovery.Config{})
+			res, err := g.Run(t.Context(), request(), w.travel)
+			if err != nil || began && res.Failure == "" {
+				t.Errorf("point %d: undone %v, and the answer is %+v, %v", points, began, res, err)
+			}
+			if !died && w.bank.Calls()+w.mail.Calls() != calls {
+				t.Errorf("providers were called again")
+			}
+		})
+	}
+	if points < 8 {
+		t.Errorf("only %d points", points)
+	}
+}
+
+// TestSaga_WhatIsUndoneStaysSo: a later attempt calls no Undo of a step that is recorded as undone.
+func TestSaga_WhatIsUndoneStaysSo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.bank.Next(fakeprovider.None, fakeprovider.Refuse) // the seat, the charge
+		undone, away := map[string]int{}, true
+		work := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			steps := w.steps()
+			for i, s := range steps[:3] {
+				steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+					undone[s.Name]++
+					if s.Name == "stock" && away {
+						return errors.New("no route")
+					}
+					return s.Undo(ctx, c, data)
+				}
+			}
+			return idempotency.Result{}, op.Saga(ctx, steps...)
+		}
+		g, err := idempotency.New(w.store, idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Error(err)
+		}
+		away = false
+		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
+		if fmt.Sprint(undone) != "map[payment:1 seat:1 stock:2]" {
+			t.Errorf("%v", undone)
+		}
+	})
+}
