@@ -3,10 +3,12 @@ package dynamostore_test
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
@@ -79,4 +81,14 @@ func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.L
 		t.Fatalf("not won: %+v", got)
 	}
 	return got.Lease
+}
+
+// parse reads a number's attribute.
+func parse(v types.AttributeValue, n *int64) error {
+	number, ok := v.(*types.AttributeValueMemberN)
+	if !ok {
+		return fmt.Errorf("no number: %v", v)
+	}
+	_, err := fmt.Sscan(number.Value, n)
+	return err
 }

@@ -1,0 +1,92 @@
+package dynamostore_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/internal/dynamotest"
+)
+
+// TestCrash_ServerKilled: the server is killed while callers are at it, and comes back with its files. What was acknowledged is
+// there, and what was not is told when it is sent again. (That the files are there is the imitation's virtue; DynamoDB's own is its
+// replication. This is about what the store takes for acknowledged.)
+func TestCrash_ServerKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server of its own twice")
+	}
+	t.Parallel()
+	server := dynamotest.New(t)
+	name := table(t, dynamotest.Connect(t, server.URL(), nil))
+	s := open(t, dynamotest.Connect(t, server.URL(), once), name)
+	type fate struct {
+		request            idempotency.Request
+		terms              idempotency.ClaimOptions
+		lease              idempotency.Lease
+		claimed, completed bool // acknowledged
+		err                error
+	}
+	finish := func(f *fate) {
+		if f.err = s.Finish(t.Context(), f.lease, idempotency.Result{Code: 1, Body: []byte("b")}, idempotency.Retention{}); f.err == nil {
+			f.completed = true
+		}
+	}
+	run := func(f *fate) {
+		var got idempotency.Claimed
+		if got, f.err = s.Claim(t.Context(), f.request, f.terms); f.err != nil {
+			return
+		}
+		if f.claimed, f.lease = got.Won, got.Lease; !got.Won {
+			f.err = fmt.Errorf("not won: %+v", got)
+			return
+		}
+		finish(f)
+	}
+	var acknowledged atomic.Int64
+	enough := make(chan struct{})
+	fates := make([][]*fate, 4)
+	var callers sync.WaitGroup
+	for i := range fates {
+		callers.Go(func() {
+			for n := 0; ; n++ {
+				f := &fate{request: request(fmt.Sprint(i, "-", n), "c"), terms: terms(time.Hour)}
+				fates[i] = append(fates[i], f)
+				if run(f); f.err != nil {
+					return
+				}
+				if acknowledged.Add(1) == 20 {
+					close(enough)
+				}
+			}
+		})
+	}
+	<-enough
+	server.Kill()
+	callers.Wait()
+	server.Start(t)
+	for _, some := range fates {
+		for _, f := range some {
+			rec, there, err := s.Get(t.Context(), f.request.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed && (rec.State != idempotency.Completed || string(rec.Result.Body) != "b") {
+				t.Errorf("acknowledged and forgotten: %+v is %+v", f, rec)
+			}
+			if f.err == nil {
+				continue
+			}
+			if f.claimed {
+				finish(f)
+			} else {
+				run(f)
+			}
+			if f.err != nil {
+				t.Errorf("sent again: %v", f.err)
+			}
+		}
+	}
+}

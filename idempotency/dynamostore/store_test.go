@@ -1,0 +1,265 @@
+package dynamostore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/dynamostore"
+	"github.com/effectonce/effectonce/internal/dynamotest"
+	"github.com/effectonce/effectonce/internal/netcut"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// persistent makes a client send again until the test ends.
+func persistent(o *dynamodb.Options) {
+	o.Retryer = retry.NewStandard(func(so *retry.StandardOptions) {
+		so.MaxAttempts, so.RateLimiter = 10_000, ratelimit.None
+		so.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) { return 5 * time.Millisecond, nil })
+	})
+}
+
+func once(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
+
+func through(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *dynamodb.Client {
+	t.Helper()
+	return dynamotest.Connect(t, "http://"+cut.Addr(), change)
+}
+
+// TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK does not hear of a conditional write's success and sends it again; the second
+// time its condition fails on its own item.
+func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
+	t.Parallel()
+	url := dynamotest.URL(t)
+	direct := dynamotest.Connect(t, url, nil)
+	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
+	name := table(t, direct)
+	behind, s := open(t, direct, name), open(t, through(t, cut, persistent), name)
+	win(t, s, request("warm", "")) // the clock is known
+
+	heal := cut.DropReplies(t)
+	r := request("k", "100 EUR")
+	type reply struct {
+		claimed idempotency.Claimed
+		err     error
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		got, err := s.Claim(t.Context(), r, terms(time.Minute))
+		replies <- reply{got, err}
+	}()
+	var first idempotency.Record
+	pgtest.Await(t, "the claim's arrival", func() (there bool, err error) {
+		first, there, err = behind.Get(t.Context(), r.Key)
+		return there, err
+	})
+	heal()
+	got := <-replies
+	if got.err != nil || !got.claimed.Won || got.claimed.Lease.Fence != first.Fence {
+		t.Fatalf("%+v, the first got the fence %d", got, first.Fence)
+	}
+}
+
+// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it is sent again.
+func TestWrites_RepliesLost(t *testing.T) {
+	t.Parallel()
+	url := dynamotest.URL(t)
+	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
+	s := open(t, through(t, cut, once), table(t, dynamotest.Connect(t, url, nil)))
+	for name, do := range map[string]func(l idempotency.Lease) error{
+		"extend": func(l idempotency.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
+		"save": func(l idempotency.Lease) error {
+			return s.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated})
+		},
+		"finish": func(l idempotency.Lease) error {
+			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
+		},
+		"release": func(l idempotency.Lease) error { return s.Release(t.Context(), l) },
+		"doubt":   func(l idempotency.Lease) error { return s.Doubt(t.Context(), l, "why", time.Minute) },
+	} {
+		l := win(t, s, request(name, ""))
+		heal := cut.DropReplies(t)
+		err := do(l)
+		heal()
+		if err == nil || errors.Is(err, idempotency.ErrLeaseLost) {
+			t.Errorf("%s with its reply lost: %v", name, err)
+		}
+		if err := do(l); err != nil {
+			t.Errorf("%s, sent again: %v", name, err)
+		}
+	}
+}
+
+// transport is a client's way to the server, on which a test looks or changes something.
+type transport struct {
+	shift atomic.Int64 // of the Date of responses, a time.Duration
+	save  atomic.Pointer[http.Request]
+}
+
+// RoundTrip keeps the first request that saves a progress, so that it can be sent once more.
+func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body != nil {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		if again := req.Clone(context.Background()); bytes.Contains(body, []byte(":progress")) {
+			again.Body = io.NopCloser(bytes.NewReader(body))
+			r.save.CompareAndSwap(nil, again)
+		}
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		res.Header.Set("Date", date.Add(time.Duration(r.shift.Load())).UTC().Format(http.TimeFormat))
+	}
+	return res, nil
+}
+
+// watched is a client whose requests pass by way.
+func watched(t *testing.T, way *transport) *dynamodb.Client {
+	t.Helper()
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	return dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) { o.HTTPClient = &http.Client{Transport: way} })
+}
+
+// TestClock_TheServersNotTheHosts: with a server ten hours ahead, a lease runs by its clock for everybody.
+func TestClock_TheServersNotTheHosts(t *testing.T) {
+	t.Parallel()
+	const ahead = 10 * time.Hour
+	way := &transport{}
+	way.shift.Store(int64(ahead))
+	client := watched(t, way)
+	name := table(t, client)
+	s := open(t, client, name)
+	l := win(t, s, request("k", ""))
+	other := claim(t, open(t, client, name), request("k", ""), terms(time.Minute))
+	if other.Won || other.Record.State != idempotency.InProgress || other.Record.LeaseLeft <= 0 || other.Record.LeaseLeft > time.Minute {
+		t.Fatalf("%+v", other)
+	}
+	if err := s.Finish(t.Context(), l, idempotency.Result{}, idempotency.Retention{}); err != nil {
+		t.Fatal(err)
+	}
+	rec, _, err := s.Get(t.Context(), l.Key)
+	if err != nil || time.Until(rec.Result.At) < ahead/2 {
+		t.Fatalf("finished at %v: %v", rec.Result.At, err)
+	}
+}
+
+// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes nothing.
+func TestSave_LateDuplicate(t *testing.T) {
+	t.Parallel()
+	way := &transport{}
+	client := watched(t, way)
+	s := open(t, client, table(t, client))
+	l := win(t, s, request("k", ""))
+	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
+		if err := s.Save(t.Context(), l, idempotency.Progress{Stage: stage}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	res, err := http.DefaultTransport.RoundTrip(way.save.Load())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), "ConditionalCheckFailed") {
+		t.Errorf("%s %v", text, err)
+	}
+	if rec, _, err := s.Get(t.Context(), l.Key); err != nil || rec.Progress.Stage != idempotency.ProviderRequestSent {
+		t.Fatal(rec.Progress, err)
+	}
+}
+
+// TestTTL_OnlyWhatIsFinished: the table's TTL is never set on a key that somebody works at or that is unknown, and on the others it comes
+// after the terms.
+func TestTTL_OnlyWhatIsFinished(t *testing.T) {
+	t.Parallel()
+	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	name := table(t, client)
+	s := open(t, client, name)
+	unknown := win(t, s, request("unknown", ""))
+	done, kept := win(t, s, request("done", "")), win(t, s, request("kept", ""))
+	win(t, s, request("working", ""))
+	begun := time.Now()
+	for _, err := range []error{
+		s.Doubt(t.Context(), unknown, "", 0),
+		s.Finish(t.Context(), done, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: 10 * time.Hour, Tombstone: 20 * time.Hour}),
+		s.Finish(t.Context(), kept, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: -1, Tombstone: -1}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := client.Scan(t.Context(), &dynamodb.ScanInput{TableName: &name})
+	if err != nil || len(all.Items) != 6 {
+		t.Fatal(len(all.Items), err)
+	}
+	for _, i := range all.Items {
+		key := i["key"].(*types.AttributeValueMemberS).Value
+		part := i["part"].(*types.AttributeValueMemberS).Value
+		want, ends := map[bool]time.Duration{true: 20 * time.Hour, false: 10 * time.Hour}[part == "record"], i["ttl"]
+		if !strings.HasSuffix(key, "done") {
+			if ends != nil {
+				t.Errorf("%q %s ends", key, part)
+			}
+			continue
+		}
+		var at int64
+		if err := parse(ends, &at); err != nil || time.Unix(at, 0).Sub(begun) < want || time.Unix(at, 0).Sub(begun) > want+2*time.Hour {
+			t.Errorf("%q %s ends at %v: %v", key, part, time.Unix(at, 0), err)
+		}
+	}
+}
+
+func TestFinish_TooLarge(t *testing.T) {
+	t.Parallel()
+	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	s := open(t, client, table(t, client))
+	l := win(t, s, request("k", ""))
+	if err := s.Finish(t.Context(), l, idempotency.Result{Body: make([]byte, 400<<10)}, idempotency.Retention{}); !errors.Is(err, dynamostore.ErrTooLarge) {
+		t.Fatal(err)
+	}
+	if err := s.Finish(t.Context(), l, idempotency.Result{Resource: "p1"}, idempotency.Retention{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	name := table(t, client)
+	if err := dynamostore.CreateTable(t.Context(), client, name); err != nil {
+		t.Fatalf("once more: %v", err)
+	}
+	if _, err := open(t, client, name).Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	without := dynamostore.Table(name + "-without")
+	without.GlobalSecondaryIndexes, without.AttributeDefinitions = nil, without.AttributeDefinitions[:2]
+	if _, err := client.CreateTable(t.Context(), without); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := open(t, client, name+"-without").Check(t.Context()); err == nil || !strings.Contains(err.Error(), "index") {
+		t.Fatal(err)
+	}
+	if _, err := open(t, client, "nowhere").Check(t.Context()); err == nil {
+		t.Fatal("a table that is not there")
+	}
+}
