@@ -83,11 +83,11 @@ bench-smoke: ## the benchmark's own tests, and a minute of small numbers: does i
 	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \
 	cd bench && go run . -quick -only $(SMOKE) -json "$$figures" && go run . -figures "$$figures"
 
-kafka: ## fetch Kafka's jars ahead of the first test
+kafka: ## fetch the jars of Kafka and of DynamoDB Local ahead of the first test
 	$(STACK) jars
 
 clean: ## remove the caches that tests filled
-	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]*
+	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
 .PHONY: help test test-short models proof interop guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs

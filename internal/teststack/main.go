@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/effectonce/effectonce/internal/dynamotest"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
@@ -31,12 +32,16 @@ func run(args []string) (int, error) {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return 2, errors.New("want a command: teststack -- go test ./... , `jars` (fetch Kafka only) or `cache` (print where things are kept)")
+		return 2, errors.New("want a command: teststack -- go test ./... , `jars` (only fetch Kafka and DynamoDB Local) or `cache` (print where things are kept)")
 	}
 	switch args[0] {
 	case "jars":
-		libs, err := kafkatest.Libs()
-		return answer(libs, err)
+		kafka, err := kafkatest.Libs()
+		if err != nil {
+			return 1, err
+		}
+		dynamo, err := dynamotest.Libs()
+		return answer(kafka+"\n"+dynamo, err)
 	case "cache":
 		cache, err := os.UserCacheDir()
 		return answer(filepath.Join(cache, "effectonce"), err)
