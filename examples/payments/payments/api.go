@@ -6,199 +6,181 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
 )
 
 const (
-	maxBody   = 64 << 10
-	maxKey    = 255
-	maxTenant = 200
+	maxBody = 64 << 10
 	// patience bounds a request, above all its wait for another one with the same key.
 	patience = 10 * time.Second
 )
 
 // The headers and the code that clients build on.
 const (
-	HeaderKey      = "Idempotency-Key"
+	HeaderKey      = httpedge.HeaderKey
 	HeaderTenant   = "X-Tenant"
-	HeaderReplayed = "Idempotent-Replayed"
-	CodeReused     = "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"
+	HeaderReplayed = httpedge.HeaderReplayed
+	CodeReused     = string(httpedge.CodeKeyReused)
+)
+
+// The operations: a key is of one tenant and one of them. Their names stay over releases.
+const (
+	opCreate = "payment.create"
+	opNotice = "card.notice"
 )
 
 type api struct {
 	store *store
+	keys  *pgstore.Store
+	guard *idempotency.Guard
+	cards *cards // nil: payments need no card
+	edge  httpedge.Edge
 	wake  func()
-	log   *slog.Logger
 }
 
+// commands makes requests of commands; recovery reads their input.
+var commands = idempotency.Fingerprinter{Version: 1, KeepInput: true}
+
+// create is the handler that comes first: it finds out who asks, checks the key, reads and validates, and only then asks for the key.
 func (a *api) create(w http.ResponseWriter, r *http.Request) {
-	tenant, problem := tenantOf(r)
-	if problem != nil {
-		problem.write(w)
-		return
-	}
-	key, problem := keyOf(r)
-	if problem != nil {
-		problem.write(w)
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		(&problemDetails{Status: http.StatusRequestEntityTooLarge, Code: "BODY_TOO_LARGE", Detail: fmt.Sprintf("at most %d bytes are read", maxBody)}).write(w)
-		return
-	}
+	req, cmd, err := a.request(w, r)
 	if err != nil {
-		bad("BODY_UNREADABLE", "the body ended too early").write(w)
-		return
-	}
-	c, err := parse(body)
-	if err != nil {
-		bad("INVALID_PAYMENT", err.Error()).write(w)
+		a.edge.Write(w, idempotency.Result{}, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	p, replayed, err := a.store.create(ctx, request{tenant: tenant, key: key, command: c})
-	if err != nil {
-		a.failed(w, r, err, p.PaymentID)
-		return
-	}
-	if replayed {
-		w.Header().Set(HeaderReplayed, "true")
-	} else {
+	res, err := a.make(ctx, req, cmd)
+	if err == nil && !res.Replayed && res.Failure == "" {
 		a.wake()
 	}
-	w.Header().Set("Location", "/payments/"+p.PaymentID)
-	write(w, http.StatusCreated, "application/json", p)
+	a.edge.Write(w, res, transient(err))
+}
+
+// request is everything before anything is looked up or recorded.
+func (a *api) request(w http.ResponseWriter, r *http.Request) (req idempotency.Request, cmd command, err error) {
+	tenant, err := tenantOf(r)
+	if err != nil {
+		return req, cmd, err
+	}
+	key, err := httpedge.Key(r)
+	if err != nil {
+		return req, cmd, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return req, cmd, &httpedge.Problem{Code: httpedge.CodeTooLarge, Detail: fmt.Sprintf("at most %d bytes are read", maxBody)}
+	}
+	if err != nil {
+		return req, cmd, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the body ended too early"}
+	}
+	if cmd, err = parse(body); err != nil {
+		return req, cmd, &httpedge.Problem{Status: http.StatusBadRequest, Code: "INVALID_PAYMENT", Detail: err.Error()}
+	}
+	req, err = commands.Request(idempotency.Key{Tenant: tenant, Operation: opCreate, Value: key}, cmd)
+	return req, cmd, err
+}
+
+// make makes the payment once. Without a card all of it is one transaction, key, row and event; with one it takes phases.
+func (a *api) make(ctx context.Context, req idempotency.Request, cmd command) (idempotency.Result, error) {
+	if a.cards == nil {
+		return a.keys.InTx(ctx, req, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			return a.store.create(ctx, tx, req.Key.Tenant, cmd)
+		})
+	}
+	return a.guard.Run(ctx, req, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		return a.cards.work(ctx, op, req.Key.Tenant, cmd)
+	})
+}
+
+// notice takes the card provider's notices, which come at least once. A notice is a command under the provider's own id for it.
+// An example has no signatures; elsewhere they are checked here, before anything is recorded.
+func (a *api) notice(w http.ResponseWriter, r *http.Request) {
+	var n struct {
+		ID     string `json:"id"`
+		Charge struct {
+			Key string `json:"key"`
+		} `json:"charge"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&n); err != nil {
+		a.edge.Problem(w, httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the notice is not valid JSON"})
+		return
+	}
+	id, err := uuid.Parse(strings.TrimPrefix(n.Charge.Key, chargePrefix))
+	if err != nil {
+		a.edge.Problem(w, httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the notice is of no payment"})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	req, err := idempotency.NewRequest(idempotency.Key{Operation: opNotice, Value: n.ID}, n)
+	var res idempotency.Result
+	if err == nil {
+		res, err = a.keys.InTx(ctx, req, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			_, err := tx.Exec(ctx, a.store.confirm, id.String())
+			return idempotency.Result{Code: http.StatusNoContent}, err
+		})
+	}
+	a.edge.Write(w, res, transient(err))
 }
 
 func (a *api) get(w http.ResponseWriter, r *http.Request) {
-	tenant, problem := tenantOf(r)
-	if problem != nil {
-		problem.write(w)
+	tenant, err := tenantOf(r)
+	if err != nil {
+		a.edge.Write(w, idempotency.Result{}, err)
 		return
 	}
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err != nil {
-		notFound(w, r)
+		a.notFound(w, r)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	p, err := a.store.get(ctx, tenant, id)
-	if err != nil {
-		a.failed(w, r, err, "")
+	if errors.Is(err, errNotFound) {
+		a.notFound(w, r)
 		return
 	}
-	write(w, http.StatusOK, "application/json", p)
-}
-
-// failed answers for an error of the store. id is the payment of which nobody knows whether it was made, if any.
-func (a *api) failed(w http.ResponseWriter, r *http.Request, err error, id string) {
-	p := &problemDetails{Status: http.StatusInternalServerError, Code: "INTERNAL", Detail: "the payment was not made"}
-	switch {
-	case errors.Is(err, errNotFound):
-		notFound(w, r)
-		return
-	case errors.Is(err, errReused):
-		a.log.Warn("an idempotency key was used again with a different request")
-		p = &problemDetails{
-			Status: http.StatusUnprocessableEntity, Code: CodeReused,
-			Detail: "this Idempotency-Key belongs to a different payment: use a new key for a new payment",
-		}
-		p.write(w)
-		return
-	case errors.Is(err, errUnknown):
-		p = &problemDetails{
-			Status: http.StatusServiceUnavailable, Code: "OUTCOME_UNKNOWN", PaymentID: id,
-			Detail: "nobody knows whether the payment was made: repeat the request with the same Idempotency-Key, or without one look for the payment first",
-		}
-	case pgerr.Away(err), pgerr.Retry(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		p = &problemDetails{Status: http.StatusServiceUnavailable, Code: "TRY_AGAIN", Detail: "the payment was not made: try again"}
+	var res idempotency.Result
+	if err == nil {
+		res, err = httpedge.JSON(http.StatusOK, p)
+		res.Header["Cache-Control"] = []string{"no-store"}
 	}
-	a.log.Error("a request failed", "method", r.Method, "code", p.Code, "error", err)
-	if p.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
-	p.write(w)
-}
-
-// keyOf returns the idempotency key, byte for byte as it was sent; empty when there is none.
-func keyOf(r *http.Request) (string, *problemDetails) {
-	values := r.Header.Values(HeaderKey)
-	if len(values) == 0 {
-		return "", nil
-	}
-	if len(values) > 1 || values[0] == "" || len(values[0]) > maxKey || !printable(values[0]) {
-		return "", bad("INVALID_IDEMPOTENCY_KEY", fmt.Sprintf("%s must be there once, with 1 to %d printable ASCII characters", HeaderKey, maxKey))
-	}
-	return values[0], nil
+	a.edge.Write(w, res, transient(err))
 }
 
 // tenantOf returns whom the payment belongs to. An example has no authentication; elsewhere the tenant comes from there.
-func tenantOf(r *http.Request) (string, *problemDetails) {
+func tenantOf(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderTenant)
 	if len(values) == 0 {
 		return "", nil
 	}
-	if len(values) > 1 || len(values[0]) > maxTenant || !event.Storable(values[0]) {
-		return "", bad("INVALID_TENANT", fmt.Sprintf("%s must be there once, with at most %d bytes of text", HeaderTenant, maxTenant))
+	if len(values) > 1 || (idempotency.Key{Tenant: values[0], Operation: opCreate, Value: "any"}).Check() != nil {
+		return "", &httpedge.Problem{
+			Status: http.StatusBadRequest, Code: "INVALID_TENANT",
+			Detail: fmt.Sprintf("%s must be there once, with at most %d printable ASCII characters", HeaderTenant, idempotency.MaxKey),
+		}
 	}
 	return values[0], nil
 }
 
-func printable(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+func (a *api) notFound(w http.ResponseWriter, _ *http.Request) {
+	a.edge.Problem(w, httpedge.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here; payments are made by POST /payments"})
 }
 
-// problemDetails is an error as RFC 9457 has it, with a code for machines.
-type problemDetails struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Code   string `json:"code"`
-	// PaymentID is set with OUTCOME_UNKNOWN.
-	PaymentID string `json:"payment_id,omitempty"`
-}
-
-func (p *problemDetails) write(w http.ResponseWriter) {
-	p.Type, p.Title = "about:blank", http.StatusText(p.Status)
-	write(w, p.Status, "application/problem+json", p)
-}
-
-func bad(code, detail string) *problemDetails {
-	return &problemDetails{Status: http.StatusBadRequest, Code: code, Detail: detail}
-}
-
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	(&problemDetails{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here; payments are made by POST /payments"}).write(w)
-}
-
-func notAllowed(allow string) http.HandlerFunc {
+func (a *api) notAllowed(allow string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Allow", allow)
-		(&problemDetails{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "want " + allow}).write(w)
+		a.edge.Problem(w, httpedge.Problem{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "want " + allow})
 	}
-}
-
-func write(w http.ResponseWriter, status int, contentType string, v any) {
-	// Neither of the two types has anything that JSON lacks.
-	body, _ := json.Marshal(v)
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
 }

@@ -16,9 +16,9 @@ import (
 
 // command is what a client asks for, validated.
 type command struct {
-	AccountID string
-	Amount    int64
-	Currency  string
+	AccountID string `json:"account_id"`
+	Amount    int64  `json:"amount"`
+	Currency  string `json:"currency"`
 }
 
 // parse reads a command strictly: exactly the three fields, each once, nothing behind them. Two readers must not be able to

@@ -1,11 +1,12 @@
-// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox, in
-// one transaction; the relay does the rest.
+// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox; the relay does the rest.
 //
-// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. With a header
-// Idempotency-Key, scoped by X-Tenant, a retry gets the same status and body and Idempotent-Replayed: true, and makes
-// neither a second row nor a second event; the same key with another command is refused with 422. Keys are kept as long as
-// the payment. What is malformed records nothing. An answer of 503 leaves the outcome open: repeat the request with its key.
+// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. It needs a header Idempotency-Key, scoped by X-Tenant: a
+// retry gets the same status and body and Idempotent-Replayed: true, and makes neither a second row nor a second event; the same key with
+// another command is refused with 422. What is malformed records nothing. Idempotency-Policy says how long a key is remembered.
 // GET /payments/{id} answers with the payment. Errors are problem+json (RFC 9457) with a stable code.
+//
+// Without a card provider all of a payment is one transaction: key, row and event. With one it is made in phases, and recovery finds out what became
+// of those whose process died: see card.go. POST /notices takes the provider's notices.
 package payments
 
 import (
@@ -16,11 +17,17 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
@@ -46,6 +53,12 @@ type Config struct {
 	Listener net.Listener
 	// Topic of the events. Default "payments".
 	Topic string
+	// Cards charges a card for each payment. Default: payments need no card.
+	Cards Provider
+	// Guard sets how payments with a card are guarded. Default: a lease of 30 s, and recovery waits for 10 s, twice the longest request to the provider.
+	Guard idempotency.Config
+	// Recovery sets how they are recovered. Default: a look every second, and 10 s of grace.
+	Recovery recovery.Config
 	// SkipMigrate leaves the tables to somebody else; without them Run fails and says so.
 	SkipMigrate bool
 	// Wake is called after each commit of a payment: Relay.Wake, when a relay runs in this process. It must not block.
@@ -56,7 +69,7 @@ type Config struct {
 
 // Tables are what the server keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Sets: []migrations.Set{migrations.Outbox}, DDL: []string{ddlPayment}, Probe: queryProbe}
+	return worker.Tables{Sets: []migrations.Set{migrations.Outbox, migrations.Idempotency}, DDL: []string{ddlPayment, ddlCard}, Probe: queryProbe}
 }
 
 // Run serves until ctx ends, lets requests that are under way finish, and returns nil.
@@ -83,42 +96,83 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("payments: %w", err)
 	}
 	defer db.Close()
-	h, err := Handler(db, cfg)
+	s, err := New(db, cfg)
 	if err != nil {
 		return err
 	}
-	return service.ServeOn(ctx, listener, h)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Recovery.Run(ctx) })
+	group.Go(func() error {
+		defer cancel()
+		return service.ServeOn(ctx, listener, s)
+	})
+	return group.Wait()
 }
 
-// Handler is the API without a server, over a database that has the tables. Of cfg it uses Schema, Topic, Wake and Logger.
-func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) {
+// Service is the API without a server, and what it needs beside it.
+type Service struct {
+	http.Handler
+	// Recovery finds out about payments that nobody works at any more, and forgets old keys. Run it.
+	Recovery *recovery.Worker
+}
+
+// New is the service over a database that has the tables. Of cfg it uses neither DatabaseURL nor what concerns the address.
+func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
+	if db == nil {
+		return nil, errors.New("payments: New needs a *pgxpool.Pool")
+	}
 	s, err := newStore(db, cfg.Schema)
 	if err != nil {
 		return nil, err
 	}
-	if db == nil {
-		return nil, errors.New("payments: Handler needs a *pgxpool.Pool")
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
 	}
-	log := cfg.Logger
-	if log == nil {
-		log = slog.Default()
-	}
-	wake := cfg.Wake
-	if wake == nil {
-		wake = func() {}
+	if cfg.Wake == nil {
+		cfg.Wake = func() {}
 	}
 	s.topic = cmp.Or(cfg.Topic, contract.Topic)
 	s.append = outbox.Appender{Source: Source, Schema: cfg.Schema}
-	api := &api{store: s, wake: wake, log: log}
+	a := &api{store: s, wake: cfg.Wake, edge: httpedge.Edge{Policy: httpedge.Policy(idempotency.Retention{}), Logger: cfg.Logger}}
+	if a.keys, err = pgstore.New(db, pgstore.Config{Schema: cfg.Schema, Logger: cfg.Logger}); err != nil {
+		return nil, err
+	}
+	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
+	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
+	cfg.Guard.RecoverAfter, cfg.Recovery.Grace = cmp.Or(cfg.Guard.RecoverAfter, 10*time.Second), cmp.Or(cfg.Recovery.Grace, 10*time.Second)
+	if a.guard, err = idempotency.New(a.keys, cfg.Guard); err != nil {
+		return nil, err
+	}
+	handlers := map[string]recovery.Handler{}
+	if cfg.Cards != nil {
+		a.cards = &cards{store: s, provider: cfg.Cards}
+		handlers[opCreate] = a.cards.handler()
+	}
+	// Other services may keep their keys in this table.
+	cfg.Recovery.OthersElsewhere = true
+	w, err := recovery.New(a.keys, handlers, cfg.Recovery)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{Handler: a.routes(db), Recovery: w}, nil
+}
+
+// Handler is a Service without its recovery: enough for payments without a card.
+func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) { return New(db, cfg) }
+
+func (a *api) routes(db *pgxpool.Pool) http.Handler {
 	health := service.Health{Ready: func(ctx context.Context) error { return db.Ping(ctx) }}.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", health)
 	mux.Handle("/healthz/", health)
 	mux.Handle("/readyz", health)
-	mux.HandleFunc("POST /payments", api.create)
-	mux.HandleFunc("GET /payments/{id}", api.get)
-	mux.HandleFunc("/payments", notAllowed(http.MethodPost))
-	mux.HandleFunc("/payments/{id}", notAllowed(http.MethodGet))
-	mux.HandleFunc("/", notFound)
-	return mux, nil
+	mux.HandleFunc("POST /payments", a.create)
+	mux.HandleFunc("GET /payments/{id}", a.get)
+	mux.HandleFunc("POST /notices", a.notice)
+	mux.HandleFunc("/payments", a.notAllowed(http.MethodPost))
+	mux.HandleFunc("/payments/{id}", a.notAllowed(http.MethodGet))
+	mux.HandleFunc("/", a.notFound)
+	return mux
 }

@@ -1,36 +1,53 @@
 package payments
 
-// The unique constraint is what makes two requests with one key one payment: the second waits for the first at the index.
-// Rows without a key are all different, for null equals nothing.
 const ddlPayment = `-- payments: table
 create table if not exists {schema}payment (
-	payment_id      uuid primary key,
-	tenant          text not null default '',
-	idempotency_key text,
-	account_id      text not null,
-	amount          bigint not null,
-	currency        text not null,
-	event_id        uuid not null, -- of the PaymentCreated that was appended with this row
-	created_at      timestamptz not null default clock_timestamp(),
-	constraint payment_idempotency unique (tenant, idempotency_key),
+	payment_id uuid primary key,
+	tenant     text not null default '',
+	account_id text not null,
+	amount     bigint not null,
+	currency   text not null,
+	event_id   uuid not null, -- of the PaymentCreated that is appended when the payment is accepted
+	status     text not null default 'accepted',
+	charge     text, -- the card provider's reference
+	confirmations integer not null default 0, -- notices of the card provider
+	created_at timestamptz not null default clock_timestamp(),
 	constraint payment_amount check (amount > 0),
 	constraint payment_currency check (currency ~ '^[A-Z]{3}$')
 )`
 
-const queryProbe = `-- payments: probe
-select from {schema}payment limit 0`
+// A table of a former release has a column for the key, which is remembered beside it now, and lacks what the card needs.
+const ddlCard = `-- payments: what a card needs
+alter table {schema}payment
+	add column if not exists status text not null default 'accepted',
+	add column if not exists charge text,
+	add column if not exists confirmations integer not null default 0`
 
-// No conflict target: it must also run where a test has taken the constraint away, to show what that one is for.
+const queryProbe = `-- payments: probe
+select status, charge, confirmations from {schema}payment limit 0`
+
+// A phase that runs again finds its row: the id was recorded before.
 const queryInsert = `-- payments: insert
-insert into {schema}payment (payment_id, tenant, idempotency_key, account_id, amount, currency, event_id)
-values ($1::uuid, $2::text, nullif($3::text, ''), $4::text, $5::bigint, $6::text, $7::uuid)
-on conflict do nothing
+insert into {schema}payment (payment_id, tenant, account_id, amount, currency, event_id, status)
+values ($1::uuid, $2::text, $3::text, $4::bigint, $5::text, $6::uuid, $7::text)
+on conflict (payment_id) do update set payment_id = excluded.payment_id
 returning created_at`
 
-const queryByKey = `-- payments: find by key
-select payment_id::text, account_id, amount, currency, created_at
-from {schema}payment where tenant = $1::text and idempotency_key = $2::text`
+// No row: it is accepted already, and its event appended.
+const queryAccept = `-- payments: accept
+update {schema}payment set status = 'accepted', charge = $2::text
+where payment_id = $1::uuid and status = 'pending'
+returning created_at`
+
+const queryDecline = `-- payments: decline
+update {schema}payment set status = 'declined' where payment_id = $1::uuid and status = 'pending'`
+
+const queryDrop = `-- payments: drop what was not begun
+delete from {schema}payment where payment_id = $1::uuid and status = 'pending'`
+
+const queryConfirm = `-- payments: confirm
+update {schema}payment set confirmations = confirmations + 1 where payment_id = $1::uuid`
 
 const queryByID = `-- payments: find by id
-select payment_id::text, account_id, amount, currency, created_at
+select payment_id::text, account_id, amount, currency, created_at, status
 from {schema}payment where tenant = $1::text and payment_id = $2::uuid`

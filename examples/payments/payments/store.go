@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,44 +13,46 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/examples/internal/contract"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// payment is a row as the API shows it. A replay shows the row again, so it must hold nothing that changes later.
+// What a payment can be. One without a card is accepted from the start.
+const (
+	statusPending  = "pending"
+	statusAccepted = "accepted"
+)
+
+// payment is a row as the API shows it.
 type payment struct {
 	PaymentID string    `json:"payment_id"`
 	AccountID string    `json:"account_id"`
 	Amount    int64     `json:"amount"`
 	Currency  string    `json:"currency"`
 	CreatedAt time.Time `json:"created_at"`
+	Status    string    `json:"status"`
 }
 
-// same tells whether a payment is what this command asks for.
-func (p payment) same(c command) bool {
-	return p.AccountID == c.AccountID && p.Amount == c.Amount && p.Currency == c.Currency
+// ids are what a payment is known by, made before anything else: whatever runs again uses the same.
+type ids struct {
+	Payment uuid.UUID `json:"payment"`
+	Event   uuid.UUID `json:"event"`
 }
 
-// request is a command with who asks and under which key; an empty key is none.
-type request struct {
-	tenant, key string
-	command     command
-}
+// newIDs makes them. Their time is in them: new rows land side by side in the indexes.
+func newIDs() ids { return ids{Payment: event.NewID(), Event: event.NewID()} }
 
-var (
-	// errReused: the key belongs to another command.
-	errReused = errors.New("the key was used with a different request")
-	// errUnknown: COMMIT was sent and nobody knows what became of it.
-	errUnknown  = errors.New("the outcome of the payment is unknown")
-	errNotFound = errors.New("no such payment")
-)
+var errNotFound = errors.New("no such payment")
 
 type store struct {
-	db                  *pgxpool.Pool
-	append              outbox.Appender
-	topic               string
-	insert, byKey, byID string
+	db     *pgxpool.Pool
+	append outbox.Appender
+	topic  string
+
+	insert, accept, decline, drop, confirm, byID string
 }
 
 func newStore(db *pgxpool.Pool, schema string) (*store, error) {
@@ -58,81 +61,76 @@ func newStore(db *pgxpool.Pool, schema string) (*store, error) {
 		return nil, fmt.Errorf("payments: %w", err)
 	}
 	return &store{
-		db: db, insert: pgschema.Expand(queryInsert, prefix), byKey: pgschema.Expand(queryByKey, prefix),
-		byID: pgschema.Expand(queryByID, prefix),
+		db: db, insert: pgschema.Expand(queryInsert, prefix), accept: pgschema.Expand(queryAccept, prefix),
+		decline: pgschema.Expand(queryDecline, prefix), drop: pgschema.Expand(queryDrop, prefix),
+		confirm: pgschema.Expand(queryConfirm, prefix), byID: pgschema.Expand(queryByID, prefix),
 	}, nil
 }
 
-// create makes the payment and its event, or finds the one that this key made before (replayed).
-func (s *store) create(ctx context.Context, r request) (p payment, replayed bool, err error) {
-	// Its time is in the id: new rows land side by side in the index.
-	id := event.NewID()
-	said := contract.PaymentCreated{PaymentID: id, AccountID: r.command.AccountID, Amount: r.command.Amount, Currency: r.command.Currency}
-	e, err := event.JSON(s.topic, r.command.AccountID, contract.TypePaymentCreated, said)
+// create makes the payment and its event in tx, and returns the answer.
+func (s *store) create(ctx context.Context, tx pgx.Tx, tenant string, c command) (idempotency.Result, error) {
+	id := newIDs()
+	at, err := s.write(ctx, tx, tenant, id, c, statusAccepted)
 	if err != nil {
-		return payment{}, false, err
+		return idempotency.Result{}, err
 	}
-	e.Tenant = r.tenant
-	tx, err := s.db.Begin(ctx)
+	if err := s.tell(ctx, tx, tenant, id, c, at); err != nil {
+		return idempotency.Result{}, err
+	}
+	return answer(id, c, at)
+}
+
+// write makes the row.
+func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, status string) (at time.Time, err error) {
+	err = tx.QueryRow(ctx, s.insert, id.Payment.String(), tenant, c.AccountID, c.Amount, c.Currency, id.Event.String(), status).Scan(&at)
 	if err != nil {
-		return payment{}, false, fmt.Errorf("beginning the transaction: %w", err)
+		return at, fmt.Errorf("inserting the payment: %w", err)
 	}
-	defer rollback(ctx, tx)
-	p = payment{PaymentID: id.String(), AccountID: said.AccountID, Amount: said.Amount, Currency: said.Currency}
-	err = tx.QueryRow(ctx, s.insert, p.PaymentID, r.tenant, r.key, p.AccountID, p.Amount, p.Currency, e.ID.String()).Scan(&p.CreatedAt)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return s.replay(ctx, tx, r)
-	}
+	return at, nil
+}
+
+// tell appends the event.
+func (s *store) tell(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, at time.Time) error {
+	said := contract.PaymentCreated{PaymentID: id.Payment, AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency}
+	e, err := event.JSON(s.topic, c.AccountID, contract.TypePaymentCreated, said)
 	if err != nil {
-		return payment{}, false, fmt.Errorf("inserting the payment: %w", err)
+		return err
 	}
-	e.Time, p.CreatedAt = p.CreatedAt, p.CreatedAt.UTC()
-	if err := s.append.Append(ctx, tx, e); err != nil {
-		return payment{}, false, err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		if pgerr.CommitUnknown(err) {
-			err = errors.Join(errUnknown, err)
-		}
-		return p, false, fmt.Errorf("committing the payment: %w", err)
-	}
-	return p, false, nil
+	e.ID, e.Tenant, e.Time = id.Event, tenant, at
+	return s.append.Append(ctx, tx, e)
 }
 
-// rollback does nothing after Commit. The request's end must not leave a connection in its transaction, hence a time of its own.
-func rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	_ = tx.Rollback(ctx)
-}
-
-// replay reads what the key made. It is there: the insert waited until the other transaction had committed.
-func (s *store) replay(ctx context.Context, tx pgx.Tx, r request) (payment, bool, error) {
-	p, err := find(ctx, tx, s.byKey, r.tenant, r.key)
-	switch {
-	case errors.Is(err, errNotFound):
-		return payment{}, false, errors.New("the payment of this key was deleted meanwhile")
-	case err != nil:
-		return payment{}, false, fmt.Errorf("finding what the key made: %w", err)
-	case !p.same(r.command):
-		return payment{}, false, errReused
+// answer is what the caller is told, then and in every replay.
+func answer(id ids, c command, at time.Time) (idempotency.Result, error) {
+	p := payment{PaymentID: id.Payment.String(), AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency, CreatedAt: at.UTC(), Status: statusAccepted}
+	res, err := httpedge.JSON(http.StatusCreated, p)
+	if err != nil {
+		return res, err
 	}
-	return p, true, nil
+	res.Header["Location"] = []string{"/payments/" + p.PaymentID}
+	res.Resource, res.Schema = p.PaymentID, 1
+	return res, nil
 }
 
-func (s *store) get(ctx context.Context, tenant string, id uuid.UUID) (payment, error) {
-	return find(ctx, s.db, s.byID, tenant, id.String())
-}
-
-func find(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, query string, args ...any,
-) (p payment, err error) {
-	err = db.QueryRow(ctx, query, args...).Scan(&p.PaymentID, &p.AccountID, &p.Amount, &p.Currency, &p.CreatedAt)
+func (s *store) get(ctx context.Context, tenant string, id uuid.UUID) (p payment, err error) {
+	err = s.db.QueryRow(ctx, s.byID, tenant, id.String()).Scan(&p.PaymentID, &p.AccountID, &p.Amount, &p.Currency, &p.CreatedAt, &p.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, errNotFound
 	}
 	// Postgres gives times in the process's zone: two processes must show the same bytes.
 	p.CreatedAt = p.CreatedAt.UTC()
 	return p, err
+}
+
+// in runs one phase's transaction.
+func (s *store) in(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.db, do)
+}
+
+// transient says of an error that the database gave before anything was done that it may help to come again.
+func transient(err error) error {
+	if errors.Is(err, idempotency.ErrUnknown) || !pgerr.Away(err) && !pgerr.Retry(err) {
+		return err
+	}
+	return idempotency.Retryable(err)
 }

@@ -1,0 +1,193 @@
+// Package cards is a card provider that is none: it books charges in a ledger of its own, and fails on demand. What it charged is known only here, as
+// with a real one; a test compares it with what the payments say.
+package cards
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// Charge is one charge of a card.
+type Charge struct {
+	// Key is the caller's idempotency key, by which it can ask for the charge.
+	Key       string `json:"key"`
+	Reference string `json:"reference"`
+	AccountID string `json:"account_id"`
+	Amount    int64  `json:"amount"`
+	Currency  string `json:"currency"`
+}
+
+// Verdict is what the provider does with a request to charge.
+type Verdict int
+
+const (
+	// Accept books the charge and says so.
+	Accept Verdict = iota
+	// Refuse declines the card, for good.
+	Refuse
+	// TimeOutBefore does nothing, and does not answer.
+	TimeOutBefore
+	// TimeOutAfter books the charge, and does not answer.
+	TimeOutAfter
+)
+
+// Config of a Provider. The zero value accepts everything.
+type Config struct {
+	// Decide is asked about each request; attempt counts those with the same key, from 1. Default: Accept.
+	Decide func(c Charge, attempt int) Verdict
+	// IgnoreKeys books a charge for every request, also for one with a known key: a provider that must be asked before it is called again. Default: a
+	// known key gets the first answer.
+	IgnoreKeys bool
+	// Booked is called after a charge was booked, and before anybody is told. Default: nothing.
+	Booked func(c Charge)
+	// Webhook is a URL that is told of each charge, before the caller is. Default: nobody is.
+	Webhook string
+	// Times is how often the webhook is called for one charge. Default 1.
+	Times int
+}
+
+// Provider is a card provider. It is safe for concurrent use. Use New.
+type Provider struct {
+	cfg Config
+
+	mu       sync.Mutex
+	ledger   []Charge
+	refused  map[string]bool
+	attempts map[string]int
+}
+
+// New makes a provider with an empty ledger.
+func New(cfg Config) *Provider {
+	if cfg.Decide == nil {
+		cfg.Decide = func(Charge, int) Verdict { return Accept }
+	}
+	if cfg.Booked == nil {
+		cfg.Booked = func(Charge) {}
+	}
+	cfg.Times = max(cfg.Times, 1)
+	return &Provider{cfg: cfg, refused: map[string]bool{}, attempts: map[string]int{}}
+}
+
+// Ledger is every charge that was booked, in order.
+func (p *Provider) Ledger() []Charge {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.ledger)
+}
+
+// Attempts is how often a charge with this key was asked for.
+func (p *Provider) Attempts(key string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attempts[key]
+}
+
+// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, or 402; GET /charges/{key} says what became of
+// a key: 200 with the Charge, 402, or 404.
+func (p *Provider) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /charges", p.charge)
+	mux.HandleFunc("GET /charges/{key}", p.find)
+	return mux
+}
+
+func (p *Provider) charge(w http.ResponseWriter, r *http.Request) {
+	var c Charge
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&c); err != nil || c.Amount <= 0 {
+		http.Error(w, "no charge", http.StatusBadRequest)
+		return
+	}
+	c.Key = r.Header.Get("Idempotency-Key")
+	p.mu.Lock()
+	p.attempts[c.Key]++
+	attempt := p.attempts[c.Key]
+	p.mu.Unlock()
+	verdict := p.cfg.Decide(c, attempt)
+	if verdict != TimeOutBefore {
+		c = p.book(r, c, verdict)
+	}
+	switch verdict {
+	case TimeOutBefore, TimeOutAfter:
+		<-r.Context().Done()
+		panic(http.ErrAbortHandler)
+	}
+	p.answer(w, http.StatusCreated, c.Key)
+}
+
+// book makes the charge, unless its key has one.
+func (p *Provider) book(r *http.Request, c Charge, verdict Verdict) Charge {
+	p.mu.Lock()
+	if known, ok := p.of(c.Key); ok && !p.cfg.IgnoreKeys {
+		p.mu.Unlock()
+		return known
+	}
+	if verdict == Refuse {
+		p.refused[c.Key] = true
+		p.mu.Unlock()
+		return c
+	}
+	c.Reference = "charge-" + strconv.Itoa(len(p.ledger)+1)
+	p.ledger = append(p.ledger, c)
+	p.mu.Unlock()
+	p.cfg.Booked(c)
+	if p.cfg.Webhook != "" {
+		for range p.cfg.Times {
+			p.tell(r, c)
+		}
+	}
+	return c
+}
+
+// of is the charge of a key; p.mu is held.
+func (p *Provider) of(key string) (Charge, bool) {
+	i := slices.IndexFunc(p.ledger, func(c Charge) bool { return c.Key == key })
+	if i < 0 {
+		return Charge{}, false
+	}
+	return p.ledger[i], true
+}
+
+func (p *Provider) find(w http.ResponseWriter, r *http.Request) {
+	p.answer(w, http.StatusOK, r.PathValue("key"))
+}
+
+func (p *Provider) answer(w http.ResponseWriter, found int, key string) {
+	p.mu.Lock()
+	c, ok := p.of(key)
+	refused := p.refused[key]
+	p.mu.Unlock()
+	switch {
+	case ok:
+		body, _ := json.Marshal(c) // text and a number
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(found)
+		_, _ = w.Write(body)
+	case refused:
+		http.Error(w, "card_declined", http.StatusPaymentRequired)
+	default:
+		http.Error(w, "no such charge", http.StatusNotFound)
+	}
+}
+
+// Notice is what the webhook is told. A provider tells it at least once: whoever takes it counts ids.
+type Notice struct {
+	ID     string `json:"id"`
+	Charge Charge `json:"charge"`
+}
+
+// tell calls the webhook. That it fails is the webhook's affair: a real provider would go on trying.
+func (p *Provider) tell(r *http.Request, c Charge) {
+	body, _ := json.Marshal(Notice{ID: "notice-" + c.Reference, Charge: c}) // text and a number
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodPost, p.cfg.Webhook, bytes.NewReader(body))
+	if err != nil {
+		return
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		_ = res.Body.Close()
+	}
+}
