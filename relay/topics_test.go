@@ -134,13 +134,13 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
-	tried := map[uuid.UUID]bool{}
+	tried, refused := map[uuid.UUID]bool{}, false
 	b.set(func(e *event.Event, partition int32) answer {
-		switch {
+		switch refused = refused || tried[e.ID]; {
+		case refused:
+			return forbidden
 		case partition == 1:
 			return answer{}
-		case tried[e.ID]:
-			return forbidden
 		}
 		tried[e.ID] = true
 		return answer{err: errNotSent}
