@@ -31,6 +31,7 @@ var allowed = map[string][]string{
 	"idempotency/recovery":        {"idempotency"},
 	"idempotency/client":          {"idempotency"},
 	"idempotency/idempotencytest": {"idempotency"},
+	"idempotency/telemetry":       {"idempotency", "idempotency/recovery"},
 	"migrations":                  {},
 	"cmd":                         {"*"},
 	"examples":                    {"*", "examples"},

@@ -1,0 +1,231 @@
+package telemetry_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/telemetry"
+)
+
+// recorder keeps what was counted, by name and attributes.
+type recorder struct {
+	mu       sync.Mutex
+	made     map[string]bool
+	values   map[string]float64
+	callback metric.Callback
+}
+
+func newRecorder() *recorder { return &recorder{made: map[string]bool{}, values: map[string]float64{}} }
+
+func (r *recorder) add(name string, v float64, attrs string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.values[name+"{"+attrs+"}"] += v
+}
+
+type provider struct {
+	noop.MeterProvider
+	r *recorder
+}
+
+func (p provider) Meter(string, ...metric.MeterOption) metric.Meter { return meter{r: p.r} }
+
+type meter struct {
+	noop.Meter
+	r *recorder
+}
+
+type counter struct {
+	noop.Int64Counter
+	r    *recorder
+	name string
+}
+
+func (c counter) Add(_ context.Context, n int64, opts ...metric.AddOption) {
+	set := metric.NewAddConfig(opts).Attributes()
+	var all []string
+	for _, kv := range set.ToSlice() {
+		all = append(all, string(kv.Key)+"="+kv.Value.Emit())
+	}
+	c.r.add(c.name, float64(n), strings.Join(all, ","))
+}
+
+type gauge struct {
+	noop.Int64ObservableGauge
+	name string
+}
+
+type floatGauge struct {
+	noop.Float64ObservableGauge
+	name string
+}
+
+type histogram struct {
+	noop.Float64Histogram
+	r    *recorder
+	name string
+}
+
+func (h histogram) Record(_ context.Context, v float64, _ ...metric.RecordOption) {
+	h.r.add(h.name, v, "")
+}
+
+func (m meter) Int64Counter(name string, _ ...metric.Int64CounterOption) (metric.Int64Counter, error) {
+	m.r.made[name] = true
+	return counter{r: m.r, name: name}, nil
+}
+
+func (m meter) Float64Histogram(name string, _ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+	m.r.made[name] = true
+	return histogram{r: m.r, name: name}, nil
+}
+
+func (m meter) Int64ObservableGauge(name string, _ ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge, error) {
+	m.r.made[name] = true
+	return gauge{name: name}, nil
+}
+
+func (m meter) Float64ObservableGauge(name string, _ ...metric.Float64ObservableGaugeOption) (metric.Float64ObservableGauge, error) {
+	m.r.made[name] = true
+	return floatGauge{name: name}, nil
+}
+
+func (m meter) RegisterCallback(f metric.Callback, _ ...metric.Observable) (metric.Registration, error) {
+	m.r.callback = f
+	return noop.Registration{}, nil
+}
+
+// observer takes what a callback observes.
+type observer struct {
+	noop.Observer
+	r *recorder
+}
+
+func (o observer) ObserveInt64(g metric.Int64Observable, v int64, _ ...metric.ObserveOption) {
+	o.r.add(g.(gauge).name, float64(v), "")
+}
+
+func (o observer) ObserveFloat64(g metric.Float64Observable, v float64, _ ...metric.ObserveOption) {
+	o.r.add(g.(floatGauge).name, v, "")
+}
+
+func newTelemetry(t *testing.T) (*telemetry.Telemetry, *recorder) {
+	t.Helper()
+	r := newRecorder()
+	m, err := telemetry.New(provider{r: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, r
+}
+
+// TestNames: the instruments are those that the package's doc lists, both ways.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	m, r := newTelemetry(t)
+	if _, err := m.Watch(idempotency.NewMemory(idempotency.MemoryConfig{})); err != nil {
+		t.Fatal(err)
+	}
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for _, found := range regexp.MustCompile(`(?m)^//\t(idempotency\.[a-z_.]+) `).FindAllStringSubmatch(string(doc), -1) {
+		listed[found[1]] = true
+	}
+	if !maps.Equal(listed, r.made) {
+		t.Errorf("documented %v\nmade %v", slices.Sorted(maps.Keys(listed)), slices.Sorted(maps.Keys(r.made)))
+	}
+}
+
+// TestNothingIsUncounted: a new callback of an Observer needs an instrument.
+func TestNothingIsUncounted(t *testing.T) {
+	t.Parallel()
+	m, _ := newTelemetry(t)
+	for _, o := range []any{m.Guard(), m.Recovery()} {
+		for v, i := reflect.ValueOf(o), 0; i < v.NumField(); i++ {
+			if v.Field(i).IsNil() {
+				t.Errorf("%T.%s is not counted", o, v.Type().Field(i).Name)
+			}
+		}
+	}
+}
+
+// TestFigures: a guard and a worker at work.
+func TestFigures(t *testing.T) {
+	t.Parallel()
+	m, r := newTelemetry(t)
+	now := time.Now()
+	store := idempotency.NewMemory(idempotency.MemoryConfig{Now: func() time.Time { return now }})
+	guard, err := idempotency.New(store, idempotency.Config{Observer: m.Guard(), RecoverAfter: -1, Keep: idempotency.Retention{Body: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(key string, sum byte, end error) {
+		_, _ = guard.Do(t.Context(), idempotency.Request{
+			Key: idempotency.Key{Operation: "pay", Value: key}, Fingerprint: idempotency.Fingerprint{Sum: [32]byte{sum}},
+		}, func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, end })
+	}
+	try("a", 1, nil)
+	try("a", 1, nil)
+	try("a", 2, nil)
+	try("b", 1, idempotency.Terminal("card_declined", os.ErrInvalid))
+	try("c", 1, idempotency.Retryable(os.ErrInvalid))
+	try("d", 1, idempotency.Indefinite(os.ErrInvalid))
+	if _, err := store.Claim(t.Context(), idempotency.Request{Key: idempotency.Key{Operation: "pay", Value: "e"}},
+		idempotency.ClaimOptions{Token: "of somebody else, 128 bits", Lease: 10 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	try("e", 0, nil)
+	now = now.Add(2 * time.Hour)
+	try("a", 1, nil)
+	worker, err := recovery.New(store, map[string]recovery.Handler{"pay": {}}, recovery.Config{Observer: m.Recovery()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := worker.Once(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Watch(store); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.callback(t.Context(), observer{r: r}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]float64{
+		"idempotency.replay.count{operation=pay}":                         1,
+		"idempotency.conflict.different_request.count{operation=pay}":     1,
+		"idempotency.conflict.in_progress.count{operation=pay}":           1,
+		"idempotency.expired_retry.count{operation=pay}":                  1,
+		"idempotency.unknown_outcome.count{operation=pay,stage=RECEIVED}": 1,
+		"idempotency.finished.count{failure=,operation=pay}":              1,
+		"idempotency.finished.count{failure=card_declined,operation=pay}": 1,
+		"idempotency.released.count{operation=pay}":                       1,
+		"idempotency.recovery.count{operation=pay,outcome=stuck}":         1,
+		"idempotency.in_progress.count{}":                                 1,
+		"idempotency.in_progress.age.max{}":                               7200,
+		"idempotency.unknown_state.count{}":                               1,
+		"idempotency.stuck.count{}":                                       1,
+	} {
+		if got := r.values[name]; got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if t.Failed() {
+		t.Log(r.values)
+	}
+}
