@@ -1,4 +1,235 @@
 package idempotencytest
 
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
 // histories are the exams by random histories.
-func histories() []exam { return nil }
+func histories() []exam {
+	return []exam{
+		{"History_AsTheMemoryStore", false, historyAsMemory},
+		{"History_Linearizable", false, historyLinearizable},
+	}
+}
+
+// historyAsMemory: whatever calls come in whatever order, also under leases that were lost long ago, the store says what the memory
+// store says. That one's clock is turned, so that leases end for both between two calls.
+func historyAsMemory(t *testing.T, s *suite) {
+	tried, failed := 0, false
+	rapid.Check(t, func(rt *rapid.T) {
+		// rapid has one count for all; after a failure it has to be let search for a shorter history.
+		if tried++; tried > s.Features.Histories && !failed {
+			return
+		}
+		p := &play{t: rt, test: t, real: s, op: "op-" + rand.Text(), now: time.Unix(1e9, 0), fences: map[int64]int64{}}
+		p.model = idempotency.NewMemory(idempotency.MemoryConfig{Now: func() time.Time { return p.now }})
+		p.r = (&suite{op: p.op}).fresh()
+		defer func() { failed = failed || rt.Failed() || p.broken }()
+		for range rapid.IntRange(1, 25).Draw(rt, "calls") {
+			p.step()
+		}
+	})
+}
+
+// play is one history on the store and on the model.
+type play struct {
+	t      *rapid.T
+	test   *testing.T
+	real   *suite
+	model  *idempotency.Memory
+	now    time.Time // the model's
+	op     string
+	r      idempotency.Request
+	real1  []idempotency.Lease // all that were given, and the model's beside them
+	model1 []idempotency.Lease
+	fences map[int64]int64 // of the store to the model's
+	high   int64           // the store's highest
+	said   int             // a number for each content
+	broken bool
+}
+
+func (p *play) fatal(format string, args ...any) {
+	p.t.Helper()
+	p.broken = true
+	p.t.Fatalf(format, args...)
+}
+
+// span draws a lease, delay or retention: long, or over at once.
+func (p *play) span(what string) time.Duration {
+	if rapid.Bool().Draw(p.t, what+" ends") {
+		return p.real.tick()
+	}
+	return long
+}
+
+// step makes one call on both, and compares what they say and what they know afterwards.
+func (p *play) step() {
+	switch kind := rapid.SampledFrom([]string{"claim", "claim", "write", "write", "write", "recover", "sweep"}).Draw(p.t, "call"); {
+	case kind == "recover":
+		p.recover()
+	case kind == "sweep":
+		for _, r := range []idempotency.Recoverer{p.real.Recoverer, p.model} {
+			if _, err := r.Sweep(p.test.Context(), 100); err != nil {
+				p.fatal("sweep: %v", err)
+			}
+		}
+	case kind == "claim" || len(p.real1) == 0:
+		p.claim()
+	default:
+		p.write()
+	}
+	p.compare()
+}
+
+// pass lets everything that is short end, for the store by waiting for it.
+func (p *play) pass(until func(rec idempotency.Record, there bool) bool) {
+	p.now = p.now.Add(p.real.tick() + time.Second)
+	await(p.test, "time to pass", func() bool {
+		rec, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
+		return err != nil || until(rec, there)
+	})
+}
+
+func leaseEnded(rec idempotency.Record, there bool) bool { return !there || rec.LeaseLeft <= 0 }
+
+func (p *play) claim() {
+	r := p.r
+	if rapid.IntRange(0, 4).Draw(p.t, "command") == 0 {
+		r = other(r)
+	}
+	opt := idempotency.ClaimOptions{Token: rand.Text(), Lease: p.span("lease"), Rerun: rapid.Bool().Draw(p.t, "rerun")}
+	if len(p.real1) > 0 && rapid.IntRange(0, 3).Draw(p.t, "token") == 0 {
+		opt.Token = p.real1[rapid.IntRange(0, len(p.real1)-1).Draw(p.t, "of")].Token
+	}
+	got, err := p.real.Store.Claim(p.test.Context(), r, opt)
+	want, err2 := p.model.Claim(p.test.Context(), r, opt)
+	if err != nil || err2 != nil || got.Won != want.Won {
+		p.fatal("claim %+v: %+v, %v; want %+v, %v", opt, got, err, want, err2)
+	}
+	if got.Won {
+		p.given(got.Lease, want.Lease)
+	}
+	p.same(got.Record, want.Record)
+	if got.Won && opt.Lease == p.real.tick() {
+		p.pass(leaseEnded)
+	}
+}
+
+// given notes a lease that both have given.
+func (p *play) given(got, want idempotency.Lease) {
+	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.high {
+		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.high, want.Fence)
+	}
+	p.fences[got.Fence], p.high = want.Fence, max(p.high, got.Fence)
+	p.real1, p.model1 = append(p.real1, got), append(p.model1, want)
+}
+
+func (p *play) recover() {
+	opt := idempotency.RecoverOptions{Limit: 3, Lease: p.span("lease"), Token: rand.Text(), Operations: []string{p.op}}
+	if rapid.Bool().Draw(p.t, "grace") {
+		opt.Grace = long
+	}
+	got, err := p.real.Recoverer.Recover(p.test.Context(), opt)
+	want, err2 := p.model.Recover(p.test.Context(), opt)
+	if err != nil || err2 != nil || len(got) != len(want) {
+		p.fatal("recover %+v: %+v, %v; want %+v, %v", opt, got, err, want, err2)
+	}
+	for i := range got {
+		p.given(got[i].Lease, want[i].Lease)
+		p.same(got[i].Record, want[i].Record)
+		if opt.Lease == p.real.tick() {
+			p.pass(leaseEnded)
+		}
+	}
+}
+
+// write makes a holder's call under any lease that was ever given.
+func (p *play) write() {
+	i := rapid.IntRange(0, len(p.real1)-1).Draw(p.t, "under")
+	if rapid.Bool().Draw(p.t, "last") {
+		i = len(p.real1) - 1
+	}
+	p.said++
+	ctx, text := p.test.Context(), fmt.Sprint("call ", p.said)
+	var call func(idempotency.Store, idempotency.Recoverer, idempotency.Lease) error
+	until := leaseEnded
+	var span time.Duration
+	switch kind := rapid.SampledFrom([]string{"extend", "save", "finish", "refuse", "release", "doubt", "postpone", "stuck"}).Draw(p.t, "write"); kind {
+	case "extend":
+		span = p.span("lease")
+		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+			return s.Extend(ctx, l, span)
+		}
+	case "save":
+		now := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: text, State: idempotency.StepDone, Data: []byte(text)}}}
+		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+			return s.Save(ctx, l, now)
+		}
+	case "finish", "refuse":
+		res, keep := result(text), idempotency.Retention{}
+		if kind == "refuse" {
+			res.Failure = text
+		}
+		if keep.Body = p.span("body"); keep.Body == p.real.tick() {
+			keep.Tombstone = p.span("tombstone")
+			span = keep.Body
+			until = func(rec idempotency.Record, there bool) bool {
+				return !there || keep.Tombstone == long && rec.State == idempotency.Expired
+			}
+		}
+		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+			return s.Finish(ctx, l, res, keep)
+		}
+	case "release":
+		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+			return s.Release(ctx, l)
+		}
+	default:
+		after := []time.Duration{0, long}[rapid.IntRange(0, 1).Draw(p.t, "delay")]
+		call = func(s idempotency.Store, r idempotency.Recoverer, l idempotency.Lease) error {
+			if kind == "doubt" {
+				return s.Doubt(ctx, l, text, after)
+			}
+			return r.Postpone(ctx, l, text, after, kind == "stuck")
+		}
+	}
+	before, _, _ := p.model.Get(ctx, p.r.Key)
+	got, want := call(p.real.Store, p.real.Recoverer, p.real1[i]), call(p.model, p.model, p.model1[i])
+	if want == nil && got != nil || want != nil && !errors.Is(got, idempotency.ErrLeaseLost) {
+		p.fatal("%v, want %v", got, want)
+	}
+	unfinished := before.State == idempotency.InProgress || before.State == idempotency.Unknown
+	if want == nil && unfinished && span == p.real.tick() {
+		p.pass(until)
+	}
+}
+
+// compare reads the key from both.
+func (p *play) compare() {
+	got, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
+	want, there2, err2 := p.model.Get(p.test.Context(), p.r.Key)
+	if err != nil || err2 != nil || there != there2 {
+		p.fatal("there: %v, %v; want %v, %v", there, err, there2, err2)
+	}
+	if there {
+		p.same(got, want)
+	}
+}
+
+// same compares what both know of the key.
+func (p *play) same(got, want idempotency.Record) {
+	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint || !sameProgress(got.Progress, want.Progress) ||
+		string(got.Input) != string(want.Input) || (got.Input == nil) != (want.Input == nil) || !sameResult(got.Result, want.Result) ||
+		p.fences[got.Fence] != want.Fence || (got.LeaseLeft > 0) != (want.LeaseLeft > 0) || got.Attempts != want.Attempts ||
+		got.Reason != want.Reason || got.Stuck != want.Stuck {
+		p.fatal("the store knows %+v,\nthe model %+v (fences %v)", got, want, p.fences)
+	}
+}
