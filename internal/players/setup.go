@@ -47,7 +47,7 @@ func Login(role, address, database string) string {
 // Setup makes the tables of the players and their users in a migrated database, as superuser. Nothing is left to PUBLIC.
 func Setup(ctx context.Context, conn *pgx.Conn) error {
 	var roles strings.Builder
-	if err := migrations.PrintRoles(&roles, migrations.Options{}, ""); err != nil {
+	if err := migrations.PrintRoles(&roles, migrations.Options{Sets: []migrations.Set{migrations.Outbox, migrations.Inbox}}, ""); err != nil {
 		return err
 	}
 	script := []string{
