@@ -30,8 +30,8 @@ func marked(err error) error {
 	return err // a time-out says nothing
 }
 
-// payment is the work of an operation with one local phase and one provider.
-func payment(p *fakeprovider.Provider) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+// payOnce is the work of an operation with one local phase and one provider.
+func payOnce(p *fakeprovider.Provider) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
 	return func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
 		id, err := op.Local(ctx, "payment", func(context.Context, idempotency.Call) ([]byte, error) { return []byte("p1"), nil })
 		if err != nil {
@@ -66,14 +66,14 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 			m, p := idempotency.NewMemory(idempotency.MemoryConfig{}), &fakeprovider.Provider{}
 			p.Next(c.fault)
 			g := newGuard(t, m, idempotency.Config{})
-			res, err := g.Run(t.Context(), request(1), payment(p))
+			res, err := g.Run(t.Context(), request(1), payOnce(p))
 			rec, _, getErr := m.Get(t.Context(), request(1).Key)
 			if getErr != nil || rec.State != c.state || len(p.Effects()) != c.effects {
 				t.Fatalf("state %s, %d effects, %v", rec.State, len(p.Effects()), err)
 			}
 			switch c.state {
 			case idempotency.Completed, idempotency.FailedReplayable:
-				again, err2 := g.Run(t.Context(), request(1), payment(p))
+				again, err2 := g.Run(t.Context(), request(1), payOnce(p))
 				if err != nil || err2 != nil || p.Calls() != 1 {
 					t.Errorf("%v, %v, %d calls", err, err2, p.Calls())
 				}
@@ -82,7 +82,7 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 				if !errors.Is(err, fakeprovider.ErrUnavailable) {
 					t.Error(err)
 				}
-				if res, err := g.Run(t.Context(), request(1), payment(p)); err != nil || res.Code != 201 || len(p.Effects()) != 1 {
+				if res, err := g.Run(t.Context(), request(1), payOnce(p)); err != nil || res.Code != 201 || len(p.Effects()) != 1 {
 					t.Errorf("the retry: %+v, %v", res, err)
 				}
 				return
@@ -223,7 +223,7 @@ func TestRun_CallerLeaves(t *testing.T) {
 			cancel()
 		}
 	}
-	res, err := newGuard(t, m, idempotency.Config{}).Run(ctx, request(1), payment(p))
+	res, err := newGuard(t, m, idempotency.Config{}).Run(ctx, request(1), payOnce(p))
 	if err != nil || res.Code != 201 || stateOf(t, m, request(1)) != idempotency.Completed {
 		t.Errorf("%+v, %v, state %s", res, err, stateOf(t, m, request(1)))
 	}
@@ -238,7 +238,7 @@ func TestRun_AZombieSendsNothing(t *testing.T) {
 		zombie, next := newGuard(t, m, cfg), newGuard(t, m, cfg)
 		res, err := zombie.Run(t.Context(), request(1), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
 			pass(2 * time.Second)
-			if _, err := next.Run(t.Context(), request(1), payment(p)); err != nil {
+			if _, err := next.Run(t.Context(), request(1), payOnce(p)); err != nil {
 				t.Error(err)
 			}
 			// As if the process had stood still and not noticed its lease's end.
@@ -315,7 +315,7 @@ func TestRun_NotNowSaysNothingOfBefore(t *testing.T) {
 	p.Next(fakeprovider.LostAnswer, fakeprovider.Unavailable)
 	g := newGuard(t, m, idempotency.Config{Rerun: []string{"payment.create"}})
 	for range 2 {
-		if _, err := g.Run(t.Context(), request(1), payment(p)); !errors.Is(err, idempotency.ErrUnknown) {
+		if _, err := g.Run(t.Context(), request(1), payOnce(p)); !errors.Is(err, idempotency.ErrUnknown) {
 			t.Error(err)
 		}
 	}
