@@ -117,6 +117,27 @@ func (s *stack) awaitShares(ctx context.Context, n int) error {
 	}
 }
 
+// awaitReader is awaitShares for one relay, which reads the WAL if it is to.
+func (s *stack) awaitReader(ctx context.Context, wal bool) error {
+	if err := s.awaitShares(ctx, 1); err != nil || !wal {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		var n int
+		if err := s.db.QueryRow(ctx, queryStreamed).Scan(&n); err != nil {
+			return fmt.Errorf("waiting for a relay that reads the WAL: %w", err)
+		}
+		if n == relay.Lanes {
+			return nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("waiting for a relay that reads the WAL, which has %d lanes: %w", n, err)
+		}
+	}
+}
+
 // watched is a publisher that notes when lanes were taken, and when something of them was acked first.
 type watched struct {
 	*publisher.Kafka
@@ -132,8 +153,8 @@ func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, err := range verdicts {
-		if l := &w.lanes[events[i].Position.Lane]; err == nil && l.Published.IsZero() {
-			l.Published = now
+		if lane := events[i].Position.Lane; err == nil && lane >= 0 && w.lanes[lane].Published.IsZero() { // from the WAL it is -1
+			w.lanes[lane].Published = now
 		}
 	}
 	return verdicts
@@ -163,7 +184,7 @@ func runChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	to := &watched{Kafka: kafka}
 	r, err := relay.New(pool, to, relay.Config{
-		Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),
+		Schema: "public", Source: j.source(), Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),
 	})
 	if err != nil {
 		return a, err

@@ -49,9 +49,18 @@ type job struct {
 	Mark        int  // relay: say when each so many events were settled; 0: not at all
 	Stage       stageJob
 	Lease       time.Duration // run: 0 is the relay's default
+	WAL         bool          // run, idle: events are read from the WAL
 	IdleAfter   time.Duration // idle: 0 is the relay's default
 	Length      time.Duration // idle: how long the cost is measured
 	Answer      string        // the file to answer in; empty: the standard output
+}
+
+// source is where the relay takes events from.
+func (j *job) source() relay.Source {
+	if j.WAL {
+		return relay.SourceWAL
+	}
+	return relay.SourceTable
 }
 
 // answer is what a child measured. Claim, publish and settle are sums over the pumps.

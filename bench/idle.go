@@ -73,7 +73,7 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	defer pool.Close()
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, IdleAfter: j.IdleAfter, Logger: quiet()})
+	r, err := relay.New(pool, to, relay.Config{Schema: "public", Source: j.source(), Pumps: j.Pumps, IdleAfter: j.IdleAfter, Logger: quiet()})
 	if err != nil {
 		return a, err
 	}

@@ -37,7 +37,7 @@ func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 			length = min(length, 2*time.Second)
 		}
 		for _, name := range []string{namePolling, nameWoken} {
-			m, err := s.latencyOnce(ctx, o, name == nameWoken, length, payload)
+			m, err := s.latencyOnce(ctx, o, name, length, payload)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -76,7 +76,7 @@ type moments struct {
 	figure                  figure
 }
 
-func (s *stack) latencyOnce(ctx context.Context, o options, embedded bool, length time.Duration, payload [][]byte) (*moments, error) {
+func (s *stack) latencyOnce(ctx context.Context, o options, name string, length time.Duration, payload [][]byte) (*moments, error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -85,12 +85,12 @@ func (s *stack) latencyOnce(ctx context.Context, o options, embedded bool, lengt
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return nil, err
 	}
-	wake, end, err := s.latencyRelay(ctx, o, embedded, topic)
+	wake, end, err := s.latencyRelay(ctx, o, name, topic)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _, _ = end() }()
-	if err := s.awaitShares(ctx, 1); err != nil {
+	if err := s.awaitReader(ctx, name == nameWAL); err != nil {
 		return nil, err
 	}
 	warm := int(latencyWarm.Seconds() * latencyRate)
@@ -131,9 +131,9 @@ func (s *stack) latencyOnce(ctx context.Context, o options, embedded bool, lengt
 }
 
 // latencyRelay starts a relay, here or in a process of its own. end stops it; a later call of it does nothing.
-func (s *stack) latencyRelay(ctx context.Context, o options, embedded bool, topic string) (wake func(), end func() (answer, error), err error) {
-	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression}
-	if !embedded {
+func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(), end func() (answer, error), err error) {
+	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, WAL: name == nameWAL}
+	if name != nameWoken {
 		relays, stop, err := s.background(1, j)
 		if err != nil {
 			return nil, nil, err

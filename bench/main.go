@@ -181,6 +181,7 @@ func cases() []measureCase {
 		{name: "peers", unasked: true, run: peersCase},
 		{name: "inbox", unasked: true, withoutKafka: true, run: inboxCase},
 		{name: "latency", unasked: true, run: latencyCase},
+		{name: "wal", unasked: true, run: walCase},
 		{name: "append", unasked: true, run: appendCase},
 		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},

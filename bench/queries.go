@@ -15,6 +15,9 @@ truncate outbox_held, outbox_claim`
 const queryAnyLeft = `-- bench: any left
 select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane and e.id = any (c.ids)))`
 
+const queryStreamed = `-- bench: streamed
+select count(*) from outbox_streamed`
+
 const queryVacuumOutbox = `-- bench: vacuum outbox
 vacuum analyze outbox_event`
 

@@ -39,7 +39,7 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	names := []string{"one relay", "two relays", "four relays"}
 	for turn := range o.repeats + 1 {
 		for i, name := range names {
-			f, differ, err := s.drainShared(ctx, o, 1<<i, payload)
+			f, differ, err := s.drainShared(ctx, o, 1<<i, false, payload)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -83,8 +83,8 @@ const warmEvents = 40_000
 
 // drainShared starts n relays and, when they have shared the lanes and drained something, stops their processes (SIGSTOP) while
 // the outbox is filled. The time is from the moment at which they may go on to the last settle. differ is by how many lanes their
-// shares differed at most meanwhile.
-func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]byte) (f figure, differ int, err error) {
+// shares differed at most meanwhile. With wal one relay reads the WAL, where the fill is then.
+func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, payload [][]byte) (f figure, differ int, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return f, 0, err
@@ -94,13 +94,18 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 		return f, 0, err
 	}
 	relays, stop, err := s.background(n, job{
-		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, Lease: longLease,
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, Lease: longLease, WAL: wal,
 	})
 	if err != nil {
 		return f, 0, err
 	}
 	defer stop()
-	if err := s.awaitShares(ctx, n); err != nil {
+	if wal {
+		err = s.awaitReader(ctx, true)
+	} else {
+		err = s.awaitShares(ctx, n)
+	}
+	if err != nil {
 		return f, 0, err
 	}
 	events := o.live.relayEvents
@@ -116,7 +121,7 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 	if err := s.fill(filling, topic, events, payload); err != nil {
 		return f, 0, err
 	}
-	wal, err := s.wal(ctx)
+	written, err := s.wal(ctx)
 	if err != nil {
 		return f, 0, err
 	}
@@ -152,7 +157,7 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, payload [][]b
 	}
 	used := serverCPU().minus(before)
 	f.PostgresCPU, f.KafkaCPU = used.postgres*1e6/float64(events), used.kafka*1e6/float64(events)
-	f.Seconds, f.WALBytes = last.Sub(began).Seconds(), float64(after-wal)/float64(events)
+	f.Seconds, f.WALBytes = last.Sub(began).Seconds(), float64(after-written)/float64(events)
 	f.Rate = float64(events) / f.Seconds
 	return f, differ, s.left(ctx)
 }
