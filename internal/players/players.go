@@ -56,6 +56,7 @@ type Config struct {
 	Jump          time.Duration // Producer: how far off its clock is when it makes ids; negative: behind
 	Each          bool          // Worker: one event after the other, not a batch at once
 	ByWatermark   bool          // Worker: it goes by numbers and not by ids. Operator: the worker does
+	FromWAL       bool          // Relay: it reads the WAL
 	Trouble       float64       // Worker: the chance of each kind of failure, per event
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/players"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
 )
 
 // The topics. Each meets its own faults, so that what is allowed to the one hides nothing of the other.
@@ -131,7 +132,13 @@ func (x *scene) startPostgres(faults []fault) {
 	conn, err := pgx.Connect(t.Context(), db.AdminURL)
 	if err == nil {
 		err = players.Setup(t.Context(), conn)
+		if err == nil && x.follow {
+			_, err = conn.Exec(t.Context(), "alter role "+players.User(players.Relay)+" replication")
+		}
 		_ = conn.Close(t.Context())
+	}
+	if err == nil && x.follow {
+		_, err = relay.SetUpWAL(t.Context(), db.Pool, "")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -176,9 +183,9 @@ func (x *scene) enterAll() {
 		})
 	}
 	for _, name := range relays[:2] {
-		x.enter(players.Relay, name, true, nil)
+		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL = x.follow })
 	}
-	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns = 1 })
+	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL = 1, x.follow })
 	for i, name := range append(workers, spare) {
 		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
 			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"

@@ -21,6 +21,7 @@ const (
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
 	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id
+	envSource   = "EFFECTONCE_SOAK_SOURCE"   // table or wal: where the relays take events from; default table
 	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
 )
 
@@ -34,6 +35,7 @@ type settings struct {
 	brokers  int
 	rate     int
 	dedup    string
+	follow   bool // the relays read the WAL
 }
 
 func readSettings(t *testing.T) settings {
@@ -61,6 +63,13 @@ func readSettings(t *testing.T) settings {
 	s.rate = number(t, envRate, s.rate)
 	if s.dedup = cmp.Or(os.Getenv(envDedup), "id"); s.dedup != "id" && s.dedup != "watermark" {
 		t.Fatalf("%s=%s: give id or watermark", envDedup, s.dedup)
+	}
+	switch v := cmp.Or(os.Getenv(envSource), "table"); v {
+	case "table":
+	case "wal":
+		s.follow = true
+	default:
+		t.Fatalf("%s=%s: give table or wal", envSource, v)
 	}
 	return s
 }
