@@ -20,7 +20,7 @@ const (
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
-	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id
+	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id, and drawn where the seed is
 	envSource   = "EFFECTONCE_SOAK_SOURCE"   // table or wal: where the relays take events from; default table
 	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
 )
@@ -61,7 +61,11 @@ func readSettings(t *testing.T) settings {
 	}
 	s.brokers = number(t, envBrokers, s.brokers)
 	s.rate = number(t, envRate, s.rate)
-	if s.dedup = cmp.Or(os.Getenv(envDedup), "id"); s.dedup != "id" && s.dedup != "watermark" {
+	otherwise := "id"
+	if os.Getenv(envSeed) == "" && s.seed%2 == 1 {
+		otherwise = "watermark"
+	}
+	if s.dedup = cmp.Or(os.Getenv(envDedup), otherwise); s.dedup != "id" && s.dedup != "watermark" {
 		t.Fatalf("%s=%s: give id or watermark", envDedup, s.dedup)
 	}
 	switch v := cmp.Or(os.Getenv(envSource), "table"); v {
