@@ -71,6 +71,9 @@ func (x *scene) judge(m *made, unwell []string) {
 	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
 	x.leaks(&r.Verdict)
 	x.t.Log(told(r))
+	if x.follow {
+		x.streamed(&d)
+	}
 	if !r.Verdict.OK() {
 		x.t.Errorf("violations, seed %d", x.seed)
 	}
@@ -81,6 +84,20 @@ func (x *scene) judge(m *made, unwell []string) {
 		x.t.Errorf("seed %d: %s", x.seed, panicked)
 	}
 	x.write(r)
+}
+
+// streamed looks whether relays that are to read the WAL did.
+func (x *scene) streamed(d *history.Dump) {
+	n := 0
+	for i := range d.Records {
+		if d.Records[i].Lane == -1 {
+			n++
+		}
+	}
+	x.t.Logf("%d of %d records came from the WAL", n, len(d.Records))
+	if n == 0 {
+		x.t.Error("nothing came from the WAL: this shows nothing about it")
+	}
 }
 
 // leaks looks for secrets in what players and servers wrote (I10).
