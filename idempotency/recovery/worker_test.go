@@ -11,14 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // doubtful makes an operation whose charge has no answer.
 func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {

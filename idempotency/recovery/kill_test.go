@@ -1,0 +1,247 @@
+package recovery_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// The test binary is a process that pays, and that kills itself, when these are set.
+const (
+	envPoint    = "RECOVERY_POINT"
+	envURL      = "RECOVERY_URL"
+	envProvider = "RECOVERY_PROVIDER"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envPoint) != "" {
+		if err := paying(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	pgtest.Main(m)
+}
+
+// killer kills this process, as kill -9 does, at a point.
+type killer struct{ at, seen int }
+
+func (k *killer) reach() {
+	if k.seen++; k.seen == k.at {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
+
+// deadly is a store whose process dies before or after a write.
+type deadly struct {
+	recovery.Store
+	k *killer
+}
+
+func (d *deadly) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+	d.k.reach()
+	defer d.k.reach()
+	return d.Store.Claim(ctx, r, opt)
+}
+
+func (d *deadly) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+	d.k.reach()
+	defer d.k.reach()
+	return d.Store.Save(ctx, l, p)
+}
+
+func (d *deadly) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	d.k.reach()
+	defer d.k.reach()
+	return d.Store.Finish(ctx, l, res, keep)
+}
+
+// paying is what the process does: one payment with a bank behind HTTP.
+func paying() error {
+	point, err := strconv.Atoi(os.Getenv(envPoint))
+	if err != nil {
+		return err
+	}
+	ctx, k := context.Background(), &killer{at: point}
+	db, err := pgxpool.New(ctx, os.Getenv(envURL))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	store, err := pgstore.New(db, pgstore.Config{})
+	if err != nil {
+		return err
+	}
+	g, err := idempotency.New(&deadly{store, k}, idempotency.Config{Lease: 300 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	_, err = g.Run(ctx, request(), payOver(os.Getenv(envProvider), k.reach))
+	return err
+}
+
+// payOver charges and mails over HTTP; it may die before a request is sent and when it is answered.
+func payOver(base string, reach func()) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	call := func(what string) func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+		return func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+			reach()
+			defer reach()
+			var id string
+			err := get(ctx, base+"/do?what="+what+"&key="+url.QueryEscape(c.Key), &id)
+			return []byte(id), err
+		}
+	}
+	return func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		card, err := op.Call(ctx, "charge", call("charge"))
+		if err != nil {
+			return idempotency.Result{}, err
+		}
+		mail, err := op.Call(ctx, "mail", call("mail"))
+		return idempotency.Result{Code: 201, Body: fmt.Appendf(nil, "%s %s", card, mail)}, err
+	}
+}
+
+var errNotFound = errors.New("404")
+
+func get(ctx context.Context, at string, to any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode == http.StatusNotFound {
+		return errNotFound
+	}
+	return json.NewDecoder(res.Body).Decode(to)
+}
+
+// serve is the provider behind HTTP.
+func serve(p *fakeprovider.Provider) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/do", func(w http.ResponseWriter, r *http.Request) {
+		id, err := p.Do(r.Context(), r.FormValue("key"), r.FormValue("what"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(id)
+	})
+	mux.HandleFunc("/ask", func(w http.ResponseWriter, r *http.Request) {
+		e, ok := p.Ask(r.FormValue("key"))
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(e.ID)
+	})
+	return mux
+}
+
+// TestRecovery_KilledAtEveryPoint: over Postgres, a process that pays is killed with SIGKILL before and after each write and each
+// request to a provider that takes two calls for two. Recovery asks it, and there is one charge and one mail.
+func TestRecovery_KilledAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for point, killed := 1, true; killed; point++ {
+		db, p := pgtest.New(t, "idempotency"), &fakeprovider.Provider{Forgetful: true}
+		bank := httptest.NewServer(serve(p))
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env = append(os.Environ(), envPoint+"="+strconv.Itoa(point), envURL+"="+db.URL, envProvider+"="+bank.URL)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		killed = errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+		if err != nil && !killed {
+			t.Fatalf("point %d: %v: %s", point, err, out)
+		}
+		if !killed && point < 15 {
+			t.Errorf("only %d points", point-1)
+		}
+		recoverOver(t, db, bank.URL)
+		bank.Close()
+		var charges, mails int
+		for _, e := range p.Effects() {
+			switch e.What {
+			case "charge":
+				charges++
+			case "mail":
+				mails++
+			}
+		}
+		if charges != 1 || mails != 1 {
+			t.Errorf("point %d: %d charges, %d mails", point, charges, mails)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// recoverOver recovers what there is in the database, and comes again as the caller would.
+func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
+	t.Helper()
+	store, err := pgstore.New(db.Pool, pgstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := payOver(bank, func() {})
+	worker, err := recovery.New(store, map[string]recovery.Handler{operation: {
+		Resume: work,
+		Probe: func(ctx context.Context, q recovery.Question) (a recovery.Answer, err error) {
+			var id string
+			switch err := get(ctx, bank+"/ask?key="+url.QueryEscape(q.Key), &id); {
+			case errors.Is(err, errNotFound):
+				return recovery.Answer{Fact: recovery.DidNot}, nil
+			case err != nil:
+				return recovery.Answer{}, err
+			}
+			return recovery.Answer{Fact: recovery.Happened, Data: []byte(id)}, nil
+		},
+	}}, recovery.Config{Grace: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := idempotency.New(store, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "the payment is done", func() (bool, error) {
+		if _, err := worker.Once(t.Context()); err != nil {
+			return false, err
+		}
+		stats, err := store.Stats(t.Context())
+		return stats.InProgress+stats.Unknown == 0, err
+	})
+	first, err := g.Run(t.Context(), request(), work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := g.Run(t.Context(), request(), work)
+	if err != nil || !again.Replayed || string(again.Body) != string(first.Body) || again.Code != 201 {
+		t.Errorf("%+v, then %+v, %v", first, again, err)
+	}
+}
