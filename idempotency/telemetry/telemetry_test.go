@@ -58,7 +58,7 @@ func (c counter) Add(_ context.Context, n int64, opts ...metric.AddOption) {
 	set := metric.NewAddConfig(opts).Attributes()
 	var all []string
 	for _, kv := range set.ToSlice() {
-		all = append(all, string(kv.Key)+"="+kv.Value.Emit())
+		all = append(all, string(kv.Key)+"="+kv.Value.String())
 	}
 	c.r.add(c.name, float64(n), strings.Join(all, ","))
 }
