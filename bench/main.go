@@ -183,6 +183,7 @@ func cases() []measureCase {
 		{name: "latency", unasked: true, run: latencyCase},
 		{name: "wal", unasked: true, run: walCase},
 		{name: "append", unasked: true, run: appendCase},
+		{name: "idempotency", unasked: true, withoutKafka: true, run: idempotencyCase},
 		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},
 		{name: "hold", unasked: true, run: holdCase},

@@ -32,6 +32,7 @@ type figure struct {
 	Settle      float64 `json:"settle_s,omitempty"`
 	P50         float64 `json:"p50_ms,omitempty"` // latency, milliseconds
 	P99         float64 `json:"p99_ms,omitempty"`
+	RoundTrips  float64 `json:"round_trips,omitempty"` // to Postgres
 }
 
 // goal compares the median of a ratio, of a rate or of a time with what was promised.
