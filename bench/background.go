@@ -18,7 +18,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	proc "github.com/effectonce/effectonce/internal/child"
-	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -140,7 +139,7 @@ func (s *stack) awaitReader(ctx context.Context, wal bool) error {
 
 // watched is a publisher that notes when lanes were taken, and when something of them was acked first.
 type watched struct {
-	*publisher.Kafka
+	end
 	mu      sync.Mutex
 	lanes   [relay.Lanes]laneTurn
 	settled int
@@ -148,7 +147,7 @@ type watched struct {
 }
 
 func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
-	verdicts := w.Kafka.Publish(ctx, events)
+	verdicts := w.end.Publish(ctx, events)
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,7 +181,7 @@ func runChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	defer free()
-	to := &watched{Kafka: kafka}
+	to := &watched{end: kafka}
 	r, err := relay.New(pool, to, relay.Config{
 		Schema: "public", Source: j.source(), Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),
 	})

@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/bench/franz"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
@@ -43,6 +44,7 @@ type job struct {
 	Pumps       int // of the relay; by hand: loops
 	ClaimEvents int
 	Compression string
+	Client      string // of Kafka; empty: package publisher
 	Profile     string
 	Dead        bool // hold: one partition does not answer
 	PayloadSize int  // publish: bytes of a payload
@@ -264,7 +266,7 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 }
 
 // relayEnds are what a relay stands between. free closes both.
-func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to *publisher.Kafka, free func(), err error) {
+func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Pool, to end, free func(), err error) {
 	if to, err = newPublisher(j, sent); err != nil {
 		return nil, nil, nil, err
 	}
@@ -275,7 +277,21 @@ func relayEnds(ctx context.Context, j job, sent *atomic.Int64) (from *pgxpool.Po
 	return from, to, func() { from.Close(); _ = to.Close() }, nil
 }
 
-func newPublisher(j job, sent *atomic.Int64) (*publisher.Kafka, error) {
+// end is where a relay publishes to.
+type end interface {
+	relay.Publisher
+	relay.Router
+	Close() error
+}
+
+func newPublisher(j job, sent *atomic.Int64) (end, error) {
+	if j.Client != "" {
+		return franz.New(j.Brokers, franz.Config{Plain: j.Client == clientFranzPlain, Sent: func(bytes int) {
+			if sent != nil {
+				sent.Add(int64(bytes))
+			}
+		}})
+	}
 	return publisher.NewKafka(j.Brokers, publisher.Config{Compression: j.Compression, Logger: quiet(), Observer: publisher.Observer{
 		Produced: func(_ string, _, _, bytes int, _ time.Duration) {
 			if sent != nil {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -70,7 +69,7 @@ func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool,
 
 // half is a publisher one of whose partitions may be dead.
 type half struct {
-	*publisher.Kafka
+	end
 	dead   bool
 	others atomic.Int64 // acked, beside the first partition
 }
@@ -81,7 +80,7 @@ const deadOne = 0
 func (h *half) Publish(ctx context.Context, events []event.Event) []error {
 	route, err := h.Route(ctx, events[0].Topic)
 	if err != nil {
-		return h.Kafka.Publish(ctx, events)
+		return h.end.Publish(ctx, events)
 	}
 	alive, at := make([]event.Event, 0, len(events)), make([]int, 0, len(events))
 	verdicts := make([]error, len(events))
@@ -97,7 +96,7 @@ func (h *half) Publish(ctx context.Context, events []event.Event) []error {
 		}
 		alive, at = append(alive, events[i]), append(at, i)
 	}
-	for i, err := range h.Kafka.Publish(ctx, alive) {
+	for i, err := range h.end.Publish(ctx, alive) {
 		if verdicts[at[i]] = err; err != nil {
 			others = 0 // a broker in trouble is no part of this case
 		}
@@ -115,7 +114,7 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	to := &half{Kafka: kafka, dead: j.Dead}
+	to := &half{end: kafka, dead: j.Dead}
 	type moment struct {
 		at     time.Time
 		others int64
@@ -158,7 +157,7 @@ func steadyChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	to := &half{Kafka: kafka, dead: j.Dead}
+	to := &half{end: kafka, dead: j.Dead}
 	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1})
 	if err != nil {
 		return a, err

@@ -132,7 +132,7 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 
 // latencyRelay starts a relay, here or in a process of its own. end stops it; a later call of it does nothing.
 func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(), end func() (answer, error), err error) {
-	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, WAL: name == nameWAL}
+	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, WAL: name == nameWAL, Client: o.client}
 	if name != nameWoken {
 		relays, stop, err := s.background(1, j)
 		if err != nil {

@@ -12,6 +12,7 @@ type live struct {
 	relayEvents int           // a drain of the relays case
 	relayKills  int           // of the relays case
 	lease       time.Duration // of the relays that are killed; 0: the default
+	restarts    int           // of each kind in the restarts case, at each broker
 	idleAfter   time.Duration // of the idle relay; 0: the default
 	idle        time.Duration // how long its cost is measured
 }
@@ -21,6 +22,7 @@ func (l *live) flags(f *flag.FlagSet) {
 	f.DurationVar(&l.tax, "append", 3*time.Second, "how long each alternative of the append case works in a turn")
 	f.IntVar(&l.relayEvents, "relays-events", 300_000, "events that the relays of the relays case share in a drain")
 	f.IntVar(&l.relayKills, "relays-kills", 2, "how often the relays case kills a relay, which takes a lease each; 0: never")
+	f.IntVar(&l.restarts, "restarts", 1, "how often the restarts case does each fault to each broker")
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }
 

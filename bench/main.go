@@ -42,6 +42,7 @@ type options struct {
 	libraryEvents, handEvents int
 	pumps, claimEvents        int
 	compression               string
+	client                    string // of Kafka, as the clients case sets it
 	producer                  producerProps
 	live                      live
 	all, quick, tune          bool
@@ -194,6 +195,8 @@ func cases() []measureCase {
 		{name: "history", withoutKafka: true, run: historyCase},
 		{name: "chain", run: chainCase},
 		{name: "brokers", withoutKafka: true, run: brokersCase},
+		{name: "clients", run: clientsCase},
+		{name: "restarts", withoutKafka: true, run: restartsCase},
 		{name: "costs", run: costsCase},
 		{name: "simulation", run: simulationCase},
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/publisher"
 )
 
 const (
@@ -132,7 +131,7 @@ func (c *counting) Publish(topic string, messages ...*message.Message) error {
 }
 
 // ownPublisher gives Watermill's messages to our publisher.
-type ownPublisher struct{ to *publisher.Kafka }
+type ownPublisher struct{ to end }
 
 // Publish publishes the messages, all at once.
 func (p ownPublisher) Publish(topic string, messages ...*message.Message) error {

@@ -58,7 +58,7 @@ func (s *stack) drainOnce(ctx context.Context, o options, payload [][]byte, last
 	}
 	j := job{
 		Kind: "relay", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps,
-		ClaimEvents: o.claimEvents, Compression: o.compression,
+		ClaimEvents: o.claimEvents, Compression: o.compression, Client: o.client,
 	}
 	if last {
 		j.Profile = o.profile
@@ -72,7 +72,7 @@ func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
 		return figure{}, err
 	}
 	defer drop()
-	return s.measured(ctx, namePublish, job{Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps, Compression: o.compression})
+	return s.measured(ctx, namePublish, job{Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps, Compression: o.compression, Client: o.client})
 }
 
 // measured runs a child and adds what the servers used meanwhile.

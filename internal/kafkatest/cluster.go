@@ -101,12 +101,17 @@ func (c *Cluster) Resume(t testing.TB, i int) { c.signal(t, i, syscall.SIGCONT) 
 
 func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
 	t.Helper()
-	if c.nodes[i].process == nil {
-		t.Fatalf("kafkatest: broker %d is not running", i)
-	}
-	if err := c.nodes[i].process.Signal(sig); err != nil {
+	if err := c.Signal(i, sig); err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
+}
+
+// Signal sends a signal to broker i, for callers that are no test.
+func (c *Cluster) Signal(i int, sig syscall.Signal) error {
+	if c.nodes[i].process == nil {
+		return fmt.Errorf("broker %d is not running", i)
+	}
+	return c.nodes[i].process.Signal(sig)
 }
 
 // Close ends the brokers and removes their data.

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// A repeat is no inversion, wherever it stands; an event that comes first after a later one of its key is.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	var sent []event.Event
+	var log []loggedRecord
+	for i := range 6 {
+		id := uuid.New()
+		sent = append(sent, event.Event{ID: id})
+		log = append(log, loggedRecord{id, "k", i})
+	}
+	for name, one := range map[string]struct {
+		log  []loggedRecord
+		want seen
+	}{
+		"whole":          {log, seen{}},
+		"repeats":        {[]loggedRecord{log[0], log[1], log[2], log[1], log[2], log[3], log[4], log[5], log[0]}, seen{twice: 3}},
+		"missing":        {log[:4], seen{missing: 2}},
+		"inverted":       {[]loggedRecord{log[0], log[2], log[1], log[3], log[4], log[5]}, seen{inverted: 1}},
+		"another's keys": {append([]loggedRecord{{uuid.New(), "other", 9}}, log...), seen{}},
+	} {
+		if got := compare(sent, one.log); got != one.want {
+			t.Errorf("%s: %+v, want %+v", name, got, one.want)
+		}
+	}
+}
