@@ -1,0 +1,23 @@
+package httpedge_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+)
+
+// TestProblemTypesLeadSomewhere: the type of a problem is a link, and its page has the place.
+func TestProblemTypesLeadSomewhere(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/idempotency.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for code := range httpedge.Codes() {
+		if !strings.Contains(string(page), "\n### "+string(code)+"\n") {
+			t.Errorf("docs/idempotency.md has no heading %s", code)
+		}
+	}
+}
