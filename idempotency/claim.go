@@ -11,13 +11,14 @@ import (
 // claimFor is how long a store that does not answer is asked again for a claim: a caller is waiting.
 const claimFor = 2 * time.Second
 
-// claim claims the key. A claim whose answer was lost is sent again with its token.
-func (g *Guard) claim(ctx context.Context, r Request, opt ClaimOptions) (c Claimed, err error) {
+// claim claims the key. A claim whose answer was lost is sent again with its token. The lease began at since, or later.
+func (g *Guard) claim(ctx context.Context, r Request, opt ClaimOptions) (c Claimed, since time.Time, err error) {
 	err = again(ctx, claimFor, func() error {
+		since = time.Now()
 		c, err = g.store.Claim(ctx, r, opt)
 		return err
 	})
-	return c, err
+	return c, since, err
 }
 
 // again repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.

@@ -147,8 +147,7 @@ func (g *Guard) follow(ctx context.Context, f *flight, r Request, until time.Tim
 func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work, begin func()) (Result, error) {
 	opt := ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease, Rerun: slices.Contains(g.cfg.Rerun, r.Key.Operation)}
 	for {
-		since := time.Now()
-		c, err := g.claim(ctx, r, opt)
+		c, since, err := g.claim(ctx, r, opt)
 		if err != nil {
 			return Result{}, fmt.Errorf("idempotency: claiming the key (nothing was run): %w", err)
 		}

@@ -13,6 +13,7 @@ type keeper struct {
 	lease    Lease
 	settling atomic.Bool // the work is over: a refusal now is the answer to what is being recorded
 	end      context.CancelFunc
+	lose     context.CancelCauseFunc
 	ended    chan struct{}
 }
 
@@ -21,22 +22,23 @@ type keeper struct {
 func (g *Guard) keep(ctx context.Context, l Lease, since time.Time) (context.Context, *keeper) {
 	ctx, lose := context.WithCancelCause(ctx)
 	beating, end := context.WithCancel(context.WithoutCancel(ctx))
-	k := &keeper{guard: g, lease: l, end: end, ended: make(chan struct{})}
+	k := &keeper{guard: g, lease: l, end: end, lose: lose, ended: make(chan struct{})}
 	go func() {
 		defer close(k.ended)
 		if err := k.beat(beating, since.Add(g.cfg.Lease)); err != nil && !k.settling.Load() {
 			g.log.Warn("the lease of an idempotency key is lost: its work is cancelled", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
 			notify(g.cfg.Observer.LeaseLost, LeaseLostInfo{Operation: l.Key.Operation, Fence: l.Fence})
-			lose(ErrLeaseLost)
+			k.lose(ErrLeaseLost)
 		}
 	}()
 	return ctx, k
 }
 
-// stop ends the heartbeat and waits for it.
+// stop ends the heartbeat, waits for it, and ends the work's context.
 func (k *keeper) stop() {
 	k.end()
 	<-k.ended
+	k.lose(nil)
 }
 
 // beat extends the lease until ctx ends, and returns why it cannot any more. The end of the lease is measured here, from before

@@ -194,6 +194,28 @@ func TestPeer_GoRedis2985_AClaimWhoseAnswerWasLost(t *testing.T) {
 	})
 }
 
+// TestLease_CountsFromTheLastClaim: a store that was slow to answer the first claim does not take the lease away.
+func TestLease_CountsFromTheLastClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == 1 {
+				pass(1500 * time.Millisecond)
+				return errAway
+			}
+			return nil
+		}
+		g := newGuard(t, f, idempotency.Config{Lease: time.Second})
+		if _, err := g.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
+			pass(5 * time.Second)
+			return idempotency.Result{}, context.Cause(ctx)
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFinish_UnknownOutcome: it is sent again, and when it stays unknown the result comes with an error that says so.
 func TestFinish_UnknownOutcome(t *testing.T) {
 	t.Parallel()
