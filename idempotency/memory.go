@@ -19,7 +19,8 @@ type MemoryConfig struct {
 // Memory is a Store and a Recoverer for tests, and the reference for the others: it forgets everything with its process. Use
 // NewMemory.
 type Memory struct {
-	now func() time.Time
+	now   func() time.Time
+	table *rules
 
 	mu    sync.Mutex
 	keys  map[Key]*entry
@@ -49,7 +50,7 @@ func NewMemory(cfg MemoryConfig) *Memory {
 	if now == nil {
 		now = time.Now
 	}
-	return &Memory{now: now, keys: map[Key]*entry{}}
+	return &Memory{now: now, table: &table, keys: map[Key]*entry{}}
 }
 
 // situation is what the clock makes of an entry; nil is none.
@@ -105,7 +106,7 @@ func (m *Memory) Claim(ctx context.Context, r Request, opt ClaimOptions) (Claime
 	defer m.mu.Unlock()
 	now, e := m.now(), m.keys[r.Key]
 	what := claimed(e, r, opt)
-	did := table[what][e.situation(now)]
+	did := m.table[what][e.situation(now)]
 	switch did {
 	case grant:
 		e = &entry{Record: Record{Key: r.Key, Fingerprint: r.Fingerprint, Progress: Progress{Stage: Received}, Input: slices.Clone(r.Input)}}
@@ -168,7 +169,7 @@ func (m *Memory) write(ctx context.Context, l Lease, what event, apply func(e *e
 	if at != free && (e.Fence != l.Fence || e.token != l.Token) {
 		what = foreign
 	}
-	switch did := table[what][at]; did {
+	switch did := m.table[what][at]; did {
 	case lost:
 		return ErrLeaseLost
 	case repeat:
@@ -285,7 +286,7 @@ func (m *Memory) Recover(ctx context.Context, opt RecoverOptions) ([]Claimed, er
 		if opt.Operations != nil && !slices.Contains(opt.Operations, e.Key.Operation) {
 			continue
 		}
-		if at := e.situation(now); table[recover][at] == hand && (at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
+		if at := e.situation(now); m.table[recover][at] == hand && (at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
 			found = append(found, e)
 		}
 	}
@@ -331,7 +332,7 @@ func (m *Memory) Sweep(ctx context.Context, limit int) (Swept, error) {
 	now := m.now()
 	for _, want := range []effect{erase, forget} {
 		for k, e := range m.keys {
-			if table[sweep][e.situation(now)] != want {
+			if m.table[sweep][e.situation(now)] != want {
 				continue
 			}
 			if out.Bodies+out.Tombstones >= limit {

@@ -72,12 +72,15 @@ var becomes = [effects]State{
 	complete: Completed, refuse: FailedReplayable, erase: Expired,
 }
 
+// rules say what becomes of a call in a situation.
+type rules [events][situations]effect
+
 // table is the state machine, every cell of it. The memory store goes by it; the suite holds every other store against the
 // memory store.
 //
 // No row but release frees a key that was granted, and that is the holder's word that nothing happened: an ended
 // lease leads to note, takeOver or hand.
-var table = [events][situations]effect{
+var table = rules{
 	//          free    leased   lapsed    waiting   due       recovering stuck     done    refused stale   expired
 	claim:      {grant, tell, note, tell, tell, tell, tell, tell, tell, tell, tell},
 	claimAgain: {grant, regrant, regrant, tell, tell, tell, tell, tell, tell, tell, tell},
