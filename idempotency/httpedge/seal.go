@@ -107,10 +107,27 @@ func scope(what string, k idempotency.Key) []byte {
 	return b
 }
 
-// Store returns a store that seals results before they are kept in inner, and opens them again: for a guard. InTx is the Postgres store's own: there,
+// Store returns a store that seals results before they are kept in inner, and opens them again: for a guard; Recovering is for its
+// recovery. InTx is the Postgres store's own: there,
 // Seal inside the work and Open what InTx returned. Inputs and the data of steps are inner's as they are: keep secrets out of commands.
 func (s *Sealer) Store(inner idempotency.Store) idempotency.Store {
 	return sealedStore{Store: inner, seal: s}
+}
+
+// Recoverable is a store that recovery works on.
+type Recoverable interface {
+	idempotency.Store
+	idempotency.Recoverer
+}
+
+// Recovering is Store for a recovery worker: without it, what recovery completes is kept in the open.
+func (s *Sealer) Recovering(inner Recoverable) Recoverable {
+	return recoveringStore{sealedStore: sealedStore{Store: inner, seal: s}, Recoverer: inner}
+}
+
+type recoveringStore struct {
+	sealedStore
+	idempotency.Recoverer // what it hands out is unfinished: it has no result
 }
 
 type sealedStore struct {

@@ -104,3 +104,31 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
 }
+
+// TestSealer_WhatRecoveryCompletesIsSealed: the guard's store is not the only one that keeps answers.
+func TestSealer_WhatRecoveryCompletesIsSealed(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
+	store := sealer(t, "a", "a").Recovering(inner)
+	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}
+	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Doubt(t.Context(), c.Lease, "no answer", 0); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := store.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
+	if err != nil || len(taken) != 1 {
+		t.Fatal(taken, err)
+	}
+	if err := store.Finish(t.Context(), taken[0].Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
+		t.Errorf("stored %q", rec.Result.Body)
+	}
+	if rec, _, err := store.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
+		t.Errorf("got %q, %v", rec.Result.Body, err)
+	}
+}
