@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"strings"
@@ -107,6 +109,8 @@ func TestWrites_RepliesLost(t *testing.T) {
 type transport struct {
 	shift atomic.Int64 // of the Date of responses, a time.Duration
 	save  atomic.Pointer[http.Request]
+	// looked is called once, when the index was read.
+	looked atomic.Pointer[func()]
 }
 
 // RoundTrip keeps the first request that saves a progress, so that it can be sent once more.
@@ -125,6 +129,11 @@ func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		return nil, err
+	}
+	if req.Header.Get("X-Amz-Target") == "DynamoDB_20120810.Query" {
+		if looked := r.looked.Swap(nil); looked != nil {
+			(*looked)()
+		}
 	}
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		res.Header.Set("Date", date.Add(time.Duration(r.shift.Load())).UTC().Format(http.TimeFormat))
@@ -159,6 +168,28 @@ func TestClock_TheServersNotTheHosts(t *testing.T) {
 	rec, _, err := s.Get(t.Context(), l.Key)
 	if err != nil || time.Until(rec.Result.At) < ahead/2 {
 		t.Fatalf("finished at %v: %v", rec.Result.At, err)
+	}
+}
+
+// TestLease_NeverShorterThanAsked: a store that has heard from the server once knows the time to a second, and an owner's lease
+// runs from the latest that it can be. The server's clock is this machine's here.
+func TestLease_NeverShorterThanAsked(t *testing.T) {
+	t.Parallel()
+	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	name := table(t, client)
+	for i := range 5 {
+		asked := time.Now()
+		l := win(t, open(t, client, name), request(fmt.Sprint(i), "")) // win asks for a minute
+		found, err := client.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: map[string]types.AttributeValue{
+			"key": &types.AttributeValueMemberS{Value: l.Key.Operation + "\n" + l.Key.Tenant + "\n" + l.Key.Value}, "part": &types.AttributeValueMemberS{Value: "record"},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ends int64
+		if err := parse(found.Item["lease"], &ends); err != nil || time.UnixMicro(ends).Before(asked.Add(time.Minute)) {
+			t.Fatalf("asked at %v for a minute, got it until %v: %v", asked, time.UnixMicro(ends), err)
+		}
 	}
 }
 
@@ -262,4 +293,53 @@ func TestCheck(t *testing.T) {
 	if _, err := open(t, client, "nowhere").Check(t.Context()); err == nil {
 		t.Fatal("a table that is not there")
 	}
+}
+
+// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one owner
+// has finished: it gets none of them.
+func TestRecover_LooksAgain(t *testing.T) {
+	t.Parallel()
+	way := &transport{}
+	client := watched(t, way)
+	name := table(t, client)
+	s, behind := open(t, client, name), open(t, dynamotest.Connect(t, dynamotest.URL(t), nil), name)
+	leases := map[string]idempotency.Lease{}
+	for _, key := range sameBucket("extended", "postponed", "finished") {
+		r := request(key, "")
+		leases[strings.TrimRight(key, "+")] = claim(t, s, r, terms(time.Millisecond)).Lease
+		pgtest.Await(t, "the end of the lease", func() (bool, error) {
+			rec, _, err := s.Get(t.Context(), r.Key)
+			return rec.LeaseLeft <= 0, err
+		})
+	}
+	if err := s.Doubt(t.Context(), leases["postponed"], "", 0); err != nil {
+		t.Fatal(err)
+	}
+	// Buckets are read one after the other, and all three keys are in the first that is not empty.
+	meanwhile := func() {
+		for _, err := range []error{
+			behind.Extend(t.Context(), leases["extended"], time.Minute),
+			behind.Postpone(t.Context(), leases["postponed"], "", time.Minute, false),
+			behind.Finish(t.Context(), leases["finished"], idempotency.Result{}, idempotency.Retention{}),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	way.looked.Store(&meanwhile)
+	got, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	if err != nil || len(got) != 0 {
+		t.Fatalf("%+v %v", got, err)
+	}
+}
+
+// sameBucket appends to names so that their keys are in bucket 0 of the index, which is read first.
+func sameBucket(names ...string) []string {
+	for i := range names {
+		for crc32.ChecksumIEEE([]byte("payment.create\nt\n"+names[i]))%16 != 0 {
+			names[i] += "+"
+		}
+	}
+	return names
 }

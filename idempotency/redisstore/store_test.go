@@ -213,3 +213,33 @@ func TestKeys_EndByThemselves(t *testing.T) {
 		t.Fatalf("what is under way ends in %v %v", ttl, err)
 	}
 }
+
+// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one owner
+// has finished: it gets none of them.
+func TestRecover_LooksAgain(t *testing.T) {
+	t.Parallel()
+	client, prefix := redistest.Client(t), redistest.Prefix()
+	s, behind := open(t, client, prefix), open(t, redistest.Client(t), prefix)
+	leases := map[string]idempotency.Lease{}
+	for _, name := range []string{"extended", "postponed", "finished"} {
+		leases[name] = claim(t, s, request(name, ""), terms(time.Microsecond)).Lease
+	}
+	if err := s.Doubt(t.Context(), leases["postponed"], "", 0); err != nil {
+		t.Fatal(err)
+	}
+	client.AddHook(afterPage(func() {
+		for _, err := range []error{
+			behind.Extend(t.Context(), leases["extended"], time.Minute),
+			behind.Postpone(t.Context(), leases["postponed"], "", time.Minute, false),
+			behind.Finish(t.Context(), leases["finished"], idempotency.Result{}, idempotency.Retention{}),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}))
+	got, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	if err != nil || len(got) != 0 {
+		t.Fatalf("%+v %v", got, err)
+	}
+}

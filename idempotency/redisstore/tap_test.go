@@ -22,3 +22,20 @@ func (h tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		return next(ctx, cmd)
 	}
 }
+
+// afterPage is called when the first page of overdue keys was read, and before any is taken.
+type afterPage func()
+
+func (h afterPage) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h afterPage) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h afterPage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Name() == "zrange" }) { // a new connection has a pipeline of its own
+			h()
+		}
+		return err
+	}
+}

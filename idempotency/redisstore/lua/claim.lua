@@ -3,7 +3,7 @@ local token, lease, rerun, input = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', A
 
 local r = load()
 if not r then
-	give({}, token, lease)
+	give(token, lease)
 	redis.call('HSET', record, 'state', WORKING, 'claimed', text(now), 'print', ARGV[6], 'tries', '0')
 	if input ~= '' then redis.call('HSET', record, 'input', string.sub(input, 2)) end
 	place(working, now + lease)
@@ -16,7 +16,7 @@ for i = 6, #ARGV do same = same or r.print == ARGV[i] end
 if not same then return answer(0) end
 
 local function take()
-	give(r, token, lease)
+	give(token, lease)
 	redis.call('HSET', record, 'state', WORKING)
 	redis.call('HDEL', record, 'stuck')
 	place(working, now + lease)

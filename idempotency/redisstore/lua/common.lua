@@ -44,8 +44,8 @@ end
 
 -- give makes token the holder, under a fence above all that any key of this bucket ever got: also when the clock went back,
 -- and by the clock when a failover forgot the counter.
-local function give(r, token, lease)
-	local fence = math.max(now, tonumber(redis.call('GET', fences) or 0) + 1, tonumber(r.fence or 0) + 1)
+local function give(token, lease)
+	local fence = math.max(now, tonumber(redis.call('GET', fences) or 0) + 1)
 	redis.call('SET', fences, text(fence))
 	redis.call('HSET', record, 'token', token, 'fence', text(fence), 'lease', text(now + lease), 'due', '0')
 	redis.call('HDEL', record, 'seq', 'writer')

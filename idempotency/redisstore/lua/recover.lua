@@ -8,7 +8,7 @@ elseif r and r.state == UNKNOWN then
 end
 if not found then return {0, text(now), {}, {}} end
 local lease = tonumber(ARGV[3])
-give(r, ARGV[2], lease)
+give(ARGV[2], lease)
 redis.call('HSET', record, 'state', UNKNOWN)
 redis.call('HINCRBY', record, 'tries', 1)
 place(doubted, now + lease)
