@@ -86,6 +86,7 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	}
 	var problem *Problem
 	var unknown *idempotency.UnknownError
+	var wrong *idempotency.WrongRegionError
 	switch {
 	case errors.As(err, &problem):
 		e.Problem(w, *problem)
@@ -99,6 +100,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.inProgress(w, err)
 	case errors.Is(err, idempotency.ErrExpired):
 		e.expired(w, err)
+	case errors.As(err, &wrong):
+		e.wrongRegion(w, wrong)
 	case errors.As(err, &unknown):
 		e.unknown(w, *unknown)
 	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded), class == idempotency.ClassUnknown:

@@ -20,6 +20,7 @@ const (
 	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
 	CodeExpired          Code = "IDEMPOTENCY_RESULT_EXPIRED"                    // 410: it was done; its answer is no longer kept
 	CodeNotKept          Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"                 // 410: it was done; its answer was too large or a stream
+	CodeWrongRegion      Code = "IDEMPOTENCY_WRONG_REGION"                      // 421: the problem's home_region knows the key
 	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND"                            // 404
 	CodeResourceGone     Code = "RESOURCE_GONE"                                 // 410
 	CodeResourceChanged  Code = "RESOURCE_CHANGED"                              // 409
@@ -35,7 +36,7 @@ func Codes() map[Code]int {
 	return map[Code]int{
 		CodeKeyMissing: http.StatusBadRequest, CodeKeyInvalid: http.StatusBadRequest, CodeKeyReused: http.StatusUnprocessableEntity,
 		CodeInProgress: http.StatusConflict, CodeUnknown: http.StatusServiceUnavailable, CodeExpired: http.StatusGone,
-		CodeNotKept: http.StatusGone, CodeResourceNotFound: http.StatusNotFound, CodeResourceGone: http.StatusGone,
+		CodeNotKept: http.StatusGone, CodeWrongRegion: http.StatusMisdirectedRequest, CodeResourceNotFound: http.StatusNotFound, CodeResourceGone: http.StatusGone,
 		CodeResourceChanged: http.StatusConflict, CodeUnauthenticated: http.StatusUnauthorized,
 		CodeTooLarge: http.StatusRequestEntityTooLarge, CodeBadRequest: http.StatusBadRequest,
 		CodeTryAgain: http.StatusServiceUnavailable, CodeInternal: http.StatusInternalServerError,
@@ -55,6 +56,8 @@ func title(c Code, status int) string {
 		return "A request is outstanding for this Idempotency-Key"
 	case CodeUnknown:
 		return "The outcome of this Idempotency-Key's request is not known yet"
+	case CodeWrongRegion:
+		return "This Idempotency-Key lives in another region"
 	case CodeExpired, CodeNotKept:
 		return "The answer to this Idempotency-Key's request is not kept"
 	}
@@ -79,6 +82,8 @@ type Problem struct {
 	Failure     string `json:"failure,omitempty"`
 	// StatusURL is where the operation can be watched.
 	StatusURL string `json:"status_url,omitempty"`
+	// HomeRegion is who remembers the key, when that is another region.
+	HomeRegion string `json:"home_region,omitempty"`
 }
 
 func (p *Problem) Error() string { return string(p.Code) + ": " + p.Detail }

@@ -45,6 +45,17 @@ func (p *Proxy) Silence(t testing.TB) (heal func()) {
 	return p.poison(t, `{"name": "cut", "type": "timeout", "stream": "downstream", "toxicity": 1, "attributes": {"timeout": 0}}`)
 }
 
+// Cut ends all connections and refuses new ones, until heal is called.
+func (p *Proxy) Cut(t testing.TB) (heal func()) {
+	t.Helper()
+	p.proxy.Stop()
+	return func() {
+		if err := p.proxy.Start(); err != nil {
+			t.Errorf("netcut: %v", err)
+		}
+	}
+}
+
 func (p *Proxy) poison(t testing.TB, toxic string) (heal func()) {
 	t.Helper()
 	if _, err := p.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {

@@ -1,0 +1,282 @@
+package pgstore_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/netcut"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// provider takes charges for both regions and has a ledger of its own. A key that it knows is answered and not booked again.
+type provider struct {
+	mu     sync.Mutex
+	ledger map[string]int // charges by downstream key
+	asked  int
+}
+
+func (p *provider) charge(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked++
+	p.ledger[key] = 1
+}
+
+func (p *provider) booked() (charges, asked int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ledger), p.asked
+}
+
+// region is a service with a Postgres server of its own.
+type region struct {
+	*scene
+	name     string
+	provider *provider
+	guard    *idempotency.Guard
+	server   *httptest.Server
+}
+
+// pays makes the payment locally and charges the card: two phases, the second under a key that is the request's own everywhere.
+func (at *region) pays(ctx context.Context, r idempotency.Request) (idempotency.Result, error) {
+	return at.guard.Run(ctx, r, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ idempotency.Call) ([]byte, error) {
+			return nil, pgx.BeginFunc(ctx, at.Pool, func(tx pgx.Tx) error { _, err := books(r)(ctx, tx); return err })
+		}); err != nil {
+			return idempotency.Result{}, err
+		}
+		if _, err := op.Call(ctx, "charge", func(_ context.Context, c idempotency.Call) ([]byte, error) {
+			at.provider.charge(c.Key)
+			return nil, nil
+		}); err != nil {
+			return idempotency.Result{}, err
+		}
+		return created(r), nil
+	})
+}
+
+func keyOf(r *http.Request) (idempotency.Key, error) {
+	value, err := httpedge.Key(r)
+	return idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: value}, err
+}
+
+func (at *region) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	k, err := keyOf(r)
+	if err != nil {
+		httpedge.Write(w, idempotency.Result{}, err)
+		return
+	}
+	res, err := at.pays(r.Context(), idempotency.Request{Key: k})
+	httpedge.Write(w, res, err)
+}
+
+// world is two regions, each behind its edge, and the wire between them.
+type world struct {
+	t        *testing.T
+	eu, us   *region
+	wire     *netcut.Proxy // from us to eu
+	provider *provider
+	client   *http.Client
+}
+
+// newWorld: routed says whether the regions know where keys live; homes whether they pass requests on.
+func newWorld(t *testing.T, routed, forward bool) *world {
+	t.Helper()
+	w := &world{t: t, provider: &provider{ledger: map[string]int{}}, client: &http.Client{Transport: &http.Transport{}}}
+	w.eu, w.us = w.region("eu1"), w.region("us1")
+	quiet := httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}
+	between := &http.Transport{DisableKeepAlives: true}
+	serve := func(at, other *region, addr string) {
+		handler := http.Handler(at)
+		if routed {
+			homes := map[string]http.Handler{}
+			if forward {
+				homes[other.name] = quiet.Forward(&url.URL{Scheme: "http", Host: addr}, between)
+			}
+			regions := idempotency.Regions{Here: at.name, Known: []string{"eu1", "us1"}, Default: "eu1"}
+			handler = quiet.Region(regions, keyOf, homes, at)
+		}
+		at.server.Config.Handler = handler
+	}
+	w.wire = netcut.New(t, w.eu.server.Listener.Addr().String())
+	serve(w.eu, w.us, w.us.server.Listener.Addr().String())
+	serve(w.us, w.eu, w.wire.Addr())
+	for _, at := range []*region{w.eu, w.us} {
+		at.server.Start()
+		t.Cleanup(at.server.Close)
+	}
+	t.Cleanup(w.client.CloseIdleConnections)
+	t.Cleanup(between.CloseIdleConnections)
+	return w
+}
+
+func (w *world) region(name string) *region {
+	db := pgtest.NewServer(w.t).Database(w.t, "idempotency", "outbox")
+	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, amount int not null)")
+	at := &region{scene: &scene{DB: db, t: w.t}, name: name, provider: w.provider, server: httptest.NewUnstartedServer(nil)}
+	at.store = at.open(db.Pool, pgstore.Config{})
+	guard, err := idempotency.New(at.store, idempotency.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	at.guard = guard
+	return at
+}
+
+// post sends a payment to a region, and returns the status, the problem's code and its home, and whether it was replayed.
+func (w *world) post(to *region, key string) (status int, p httpedge.Problem, replayed bool) {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, to.server.URL+"/payments", http.NoBody)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set(httpedge.HeaderKey, key)
+	res, err := w.client.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode >= 400 {
+		if err := json.NewDecoder(res.Body).Decode(&p); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return res.StatusCode, p, res.Header.Get(httpedge.HeaderReplayed) == "true"
+}
+
+// is checks how many payments each region has, and what the provider was asked and booked.
+func (w *world) is(eu, us, charges, asked int) {
+	w.t.Helper()
+	payments := func(at *region) int { return pgtest.One[int](w.t, at.DB, "select count(*) from payment") }
+	gotCharges, gotAsked := w.provider.booked()
+	if e, u := payments(w.eu), payments(w.us); e != eu || u != us || gotCharges != charges || gotAsked != asked {
+		w.t.Errorf("%d payments in eu1 and %d in us1, %d charges, the provider asked %d times; want %d, %d, %d, %d", e, u, gotCharges, gotAsked, eu, us, charges, asked)
+	}
+}
+
+// TestRegions_WithoutRouting: a table protects its own region. The provider's key saves the money, and nothing else.
+func TestRegions_WithoutRouting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false, false)
+	for _, at := range []*region{w.eu, w.us} {
+		if status, _, replayed := w.post(at, "eu1.k"); status != 201 || replayed {
+			t.Errorf("%s: %d, replayed %v", at.name, status, replayed)
+		}
+	}
+	w.is(1, 1, 1, 2)
+}
+
+// TestRegions_WrongRegionAnswers421: it says who knows the key, and does nothing. The client's retry there is the request.
+func TestRegions_WrongRegionAnswers421(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, true, false)
+	for range 2 {
+		status, p, _ := w.post(w.us, "eu1.k")
+		if status != http.StatusMisdirectedRequest || p.Code != httpedge.CodeWrongRegion || p.HomeRegion != "eu1" {
+			t.Errorf("%d, %+v", status, p)
+		}
+	}
+	w.is(0, 0, 0, 0)
+	for n := range 2 {
+		if status, _, replayed := w.post(w.eu, "eu1.k"); status != 201 || replayed != (n > 0) {
+			t.Errorf("%d, replayed %v", status, replayed)
+		}
+	}
+	if status, p, _ := w.post(w.us, "eu1.k"); status != 421 {
+		t.Errorf("%d, %+v", status, p)
+	}
+	w.is(1, 0, 1, 1)
+	// A key of its own region, and one of the default's.
+	for key, want := range map[string]int{"us1.k": 201, "k": 421} {
+		if status, p, _ := w.post(w.us, key); status != want {
+			t.Errorf("%s: %d, %+v", key, status, p)
+		}
+	}
+	w.is(1, 1, 2, 2)
+}
+
+// TestRegions_AnotherRegionRetries: requests enter anywhere and run at home, once.
+func TestRegions_AnotherRegionRetries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, true, true)
+	for n, at := range []*region{w.us, w.eu, w.us} {
+		if status, p, replayed := w.post(at, "eu1.k"); status != 201 || replayed != (n > 0) {
+			t.Errorf("%s: %d, %+v, replayed %v", at.name, status, p, replayed)
+		}
+	}
+	if status, p, _ := w.post(w.eu, "us1.k"); status != 201 {
+		t.Errorf("%d, %+v", status, p)
+	}
+	w.is(1, 1, 2, 2)
+}
+
+// TestRegions_Cut: the wire to the home region is cut, before the request or before its answer. The region that was asked never runs it
+// itself; after the cut the same key gets the one answer.
+func TestRegions_Cut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, true, true)
+	for _, c := range []struct {
+		key  string
+		cut  func(testing.TB) func()
+		done int // payments that the home has made all the same
+	}{{"eu1.before", w.wire.Cut, 0}, {"eu1.after", w.wire.DropReplies, 1}} {
+		before := pgtest.One[int](t, w.eu.DB, "select count(*) from payment")
+		heal := c.cut(t)
+		for range 2 {
+			if status, p, _ := w.post(w.us, c.key); status != 503 || p.Code != httpedge.CodeUnknown {
+				t.Errorf("%s: %d, %+v", c.key, status, p)
+			}
+		}
+		pgtest.AwaitSQL(t, w.eu.DB, "select count(*) = $1 from payment", before+c.done)
+		heal()
+		// An attempt whose answer was cut may still be at it.
+		pgtest.Await(t, "an answer", func() (bool, error) {
+			status, p, _ := w.post(w.us, c.key)
+			if status != 201 && status != 503 && p.Code != httpedge.CodeInProgress {
+				t.Fatalf("%s: %d, %+v", c.key, status, p)
+			}
+			return status == 201, nil
+		})
+	}
+	w.is(2, 0, 2, 2)
+}
+
+// TestRegions_TheHomeMoves: a region is given up and another becomes home of its keys, without their table. What it had done is
+// done a second time there, and only a business key that is the same in both regions saves it: the provider's.
+func TestRegions_TheHomeMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, true, true)
+	if status, _, _ := w.post(w.us, "eu1.k"); status != 201 {
+		t.Fatal(status)
+	}
+	w.wire.Cut(t)
+	moved := idempotency.Regions{Here: "us1", Known: []string{"eu1", "us1"}, TenantHome: func(string) string { return "us1" }}
+	r := idempotency.Request{Key: idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: "eu1.k"}}
+	if err := moved.Check(r.Key); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if res, err := w.us.pays(ctx, r); err != nil || res.Replayed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	w.is(1, 1, 1, 2)
+	// The former home refuses what it no longer owns, as soon as it knows.
+	moved.Here = "eu1"
+	if err := moved.Check(r.Key); !errors.Is(err, idempotency.ErrWrongRegion) {
+		t.Error(err)
+	}
+}
