@@ -78,10 +78,11 @@ func (s state) place(id uuid.UUID, windowDays dayNumber, ahead int) place {
 const farthest = 3650
 
 // releasePlace is where the row of an id goes that an operator releases or discards, which is never refused: to its own day
-// while that is not below dropped_before, and so can have its earlier row, else to any.
+// while that is not below dropped_before, and so can have its earlier row, else to any. By number no id is too far ahead to be
+// parked with its key, and both tables are asked: days that are not made ahead are not needed.
 func (s state) releasePlace(id uuid.UUID) place {
 	d, ok := idDay(id)
-	if !ok || d < s.floor || d < s.dropped || d > s.today+farthest {
+	if !ok || d < s.floor || d < s.dropped || d > s.today+farthest || s.dedup != ByID && d > s.today {
 		return inAny
 	}
 	return inDay

@@ -331,6 +331,35 @@ func TestP9_8_ParkedAndReleased(t *testing.T) {
 	}
 }
 
+// TestP9_8_ReleasedIDFromAhead: by number an event whose clock runs ahead is parked with its key like any other. Nobody makes a day for
+// its id when it is released, which a worker's role could not: the soak found one that waited for ever.
+func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	log := number(keyed("a", "a", "b"), epochOne, 1)
+	ahead := time.Now().Add(30 * 24 * time.Hour).UTC()
+	for i := range log {
+		log[i].ID = idAt(ahead)
+	}
+	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: inbox.Terminal("x", errBad), log[2].ID: inbox.Terminal("x", errBad)}}
+	in := w.byWatermark(quick(inbox.Config{}))
+	h := in.Each(s.effect)
+	same(t, "outcomes", handle(t, h, log), repeat(inbox.Parked, 3))
+	s.mended.Store(true)
+	w.releaseKey("a", 2)
+	if _, err := w.operator().DiscardKey(t.Context(), "", "payments", "b", "not wanted"); err != nil {
+		t.Fatal(err)
+	}
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "effects", w.effects(), ids(log[:2]))
+	same(t, "released and discarded", handle(t, h, log), repeat(inbox.Duplicate, 3))
+	day := "inbox_message_" + ahead.Format("20060102")
+	if _, others := w.rows(); others != 3 || pgtest.One[bool](t, w.DB, "select to_regclass($1) is not null", day) {
+		t.Errorf("%d ids are in inbox_message_any, want 3 and no %s", others, day)
+	}
+}
+
 // TestP9_8_ParkingReadsTheMark: an event fails for good in one member while another applies it: it is a repeat, and not parked.
 func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	t.Parallel()

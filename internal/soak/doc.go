@@ -28,4 +28,7 @@
 //	                      read, came again with the second attempt: three effects behind a later one. Excused for that
 //	                      topic only, and for events that were sent again only. And the harness gave up a resize while
 //	                      the workers still caught up: it accepts without waiting for them now.
+//	11  40s DEDUP=watermark SOURCE=wal   An event whose id was 20 days ahead failed, was parked with its key, which only goes by
+//	                      watermark, and was released: its day was not made, and a worker may not make it. Mended in inbox
+//	                      (its row needs no day), shown by TestP9_8_ReleasedIDFromAhead.
 package soak
