@@ -3,15 +3,17 @@
 //
 // A mail cannot be sent inside a transaction. Marking it as sent before sending loses it in a crash, and sending before
 // marking repeats it. So the effect only writes the row, once for a payment, with everything that will be in the mail. The
-// sender writes down that it is about to send, sends with no transaction open, and writes down what became of it. An attempt
-// of which nothing was written down (a crash, a connection lost before the server's answer) is asked about, by its
-// Message-ID, when there is a [Lookup]; only what was not accepted is sent again.
+// sender drains the rows: each mail is an operation of an idempotency.Guard whose key is its Message-ID. That it is about to be sent is
+// committed, it is sent with no transaction open, and what became of it is committed. An attempt of which nothing was written
+// down (a crash, a connection lost before the server's answer) is asked about by recovery, by its Message-ID, when there
+// is a [Lookup]; only what was not accepted is sent again.
 //
 // SMTP alone has no such question. Then Config.OnUnknown decides: [Hold], the default, leaves the row in the status unknown
 // for a person; [Resend] sends again with the same Message-ID, which many mail systems show once and none must. A person
 // who knows decides with
 //
-//	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...  -- send again
+//	delete from idempotency_key where operation = 'email.receipt' and key = ...                        -- send again: the Message-ID
+//	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...  -- and its row
 //	update email_notification set status = 'sent', sent_at = now() where id = ...                      -- it had arrived
 package email
 
@@ -44,7 +46,7 @@ const CodeMismatch = "payment_mismatch"
 
 // Tables are what the worker keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Sets: []migrations.Set{migrations.Inbox}, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
+	return worker.Tables{Sets: []migrations.Set{migrations.Inbox, migrations.Idempotency}, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
 }
 
 // Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong configuration

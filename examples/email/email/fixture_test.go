@@ -145,4 +145,5 @@ func (f *fixture) want(t *testing.T, p contract.PaymentCreated, state string, ac
 func (f *fixture) expire(t *testing.T) {
 	t.Helper()
 	f.Exec(t, "update email_notification set due_at = now() where status = 'sending'")
+	f.Exec(t, "update idempotency_key set lease_until = now(), due_at = now() where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')")
 }

@@ -63,9 +63,14 @@ func (s *sender) wake() {
 	}
 }
 
-// run sends until ctx ends and the mails that are under way are recorded.
+// run sends until ctx ends and the mails that are under way are recorded. Beside, it finds out about mails of which nobody knows.
 func (s *sender) run(ctx context.Context, db *pgxpool.Pool) error {
+	d, err := s.desk(db)
+	if err != nil {
+		return fmt.Errorf("email: %w", err)
+	}
 	var wg sync.WaitGroup
+	wg.Go(func() { _ = d.worker.Run(ctx) }) // nil, whatever happens
 	for range s.cfg.Senders {
 		wg.Go(func() { s.loop(ctx, db) })
 	}
@@ -135,7 +140,11 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 	}
 	c.age = time.Duration(age * float64(time.Second))
 	// From here on the end of ctx only means "no more": a mail that is under way is finished and recorded.
-	return true, s.record(ctx, db, c, s.deal(context.WithoutCancel(ctx), c))
+	d, err := s.desk(db)
+	if err != nil {
+		return true, s.record(ctx, db, c, result{status: "pending", uncertain: c.uncertain, err: err, wait: s.backoff(c.attempts)})
+	}
+	return true, s.record(ctx, db, c, d.deal(context.WithoutCancel(ctx), c))
 }
 
 // result is what became of an attempt, as it is recorded.
@@ -144,51 +153,6 @@ type result struct {
 	uncertain       bool
 	err             error
 	wait            time.Duration
-}
-
-// deal brings a notification as far as it can be brought now.
-func (s *sender) deal(ctx context.Context, c claim) result {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.SendTimeout)
-	defer cancel()
-	if c.uncertain {
-		if r, done := s.settle(ctx, c); done {
-			return r
-		}
-	}
-	err := s.cfg.Provider.Send(ctx, c.message)
-	s.noteProvider(err)
-	switch {
-	case err == nil:
-		return result{status: "sent", outcome: "accepted"}
-	case isRefused(err):
-		return result{status: "failed", outcome: "refused", err: err}
-	case isUnknown(err) && s.cfg.Lookup == nil && s.cfg.OnUnknown == Hold:
-		return result{status: "unknown", outcome: "unknown", err: err}
-	case isUnknown(err):
-		return result{status: "pending", uncertain: true, err: err, wait: s.backoff(c.attempts)}
-	case s.cfg.GiveUpAfter >= 0 && c.age > s.cfg.GiveUpAfter:
-		return result{status: "failed", outcome: "gave up", err: err}
-	}
-	// This attempt was not accepted; whether an earlier one was is as open as before, unless the provider has just said no.
-	return result{status: "pending", uncertain: c.uncertain && s.cfg.Lookup == nil, err: err, wait: s.backoff(c.attempts)}
-}
-
-// settle finds out about an earlier attempt. Not done: the mail is to be sent.
-func (s *sender) settle(ctx context.Context, c claim) (r result, done bool) {
-	if s.cfg.Lookup == nil {
-		if s.cfg.OnUnknown == Resend {
-			return result{}, false
-		}
-		return result{status: "unknown", outcome: "unknown", err: errors.New("an attempt ended without a record, and nobody can be asked")}, true
-	}
-	accepted, err := s.cfg.Lookup(ctx, c.message.ID)
-	switch {
-	case err != nil:
-		return result{status: "pending", uncertain: true, err: fmt.Errorf("asking the provider: %w", err), wait: s.backoff(c.attempts)}, true
-	case accepted:
-		return result{status: "sent", outcome: "found"}, true
-	}
-	return result{}, false
 }
 
 func (s *sender) backoff(attempts int) time.Duration {

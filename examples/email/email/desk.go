@@ -1,0 +1,151 @@
+package email
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+)
+
+const (
+	// operation is what a mail is to the guard; its key is the Message-ID.
+	operation = "email.receipt"
+	stepSend  = "send"
+)
+
+// desk hands mails to the provider, each once: that it is about to is committed before, and what came of it after. A mail of which nobody
+// knows is asked about.
+type desk struct {
+	sender *sender
+	guard  *idempotency.Guard
+	worker *recovery.Worker
+}
+
+func (s *sender) desk(db *pgxpool.Pool) (*desk, error) {
+	store, err := pgstore.New(db, pgstore.Config{Schema: s.cfg.Schema})
+	if err != nil {
+		return nil, err
+	}
+	d := &desk{sender: s}
+	keep := idempotency.Retention{Body: -1, Tombstone: -1}
+	if s.cfg.GiveUpAfter >= 0 {
+		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be tried
+	}
+	cfg := idempotency.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordFor: grace, RecoverAfter: -1}
+	if s.cfg.OnUnknown == Resend && s.cfg.Lookup == nil {
+		cfg.Rerun = []string{operation}
+	}
+	if d.guard, err = idempotency.New(store, cfg); err != nil {
+		return nil, err
+	}
+	h := recovery.Handler{
+		Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			var m Message
+			if err := json.Unmarshal(op.Record().Input, &m); err != nil {
+				return idempotency.Result{}, fmt.Errorf("%w: its input is no mail: %w", idempotency.ErrStuck, err)
+			}
+			return d.send(m)(ctx, op)
+		},
+		SameKey: s.cfg.OnUnknown == Resend,
+	}
+	if s.cfg.Lookup != nil {
+		h.Probe = d.ask
+	}
+	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
+		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff, MaxAttempts: -1, OthersElsewhere: true, Logger: s.log,
+	})
+	return d, err
+}
+
+// request is the mail as the guard knows it. From is left out: a changed configuration makes no other mail of it.
+func request(m Message) (idempotency.Request, error) {
+	input, err := json.Marshal(m)
+	if err != nil {
+		return idempotency.Request{}, err
+	}
+	m.From = ""
+	canonical, err := json.Marshal(m)
+	return idempotency.Request{
+		Key:         idempotency.Key{Operation: operation, Value: m.ID},
+		Fingerprint: idempotency.Fingerprint{Version: 1, Sum: sha256.Sum256(canonical)},
+		Input:       input,
+	}, err
+}
+
+// send is the work of one mail: one call, whose downstream key is the Message-ID.
+func (d *desk) send(m Message) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	return func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		how, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ idempotency.Call) ([]byte, error) {
+			err := d.sender.cfg.Provider.Send(ctx, m)
+			d.sender.noteProvider(err)
+			switch {
+			case isRefused(err):
+				return nil, idempotency.Terminal("refused", err)
+			case isUnknown(err):
+				return nil, idempotency.Indefinite(err)
+			}
+			return []byte("accepted"), idempotency.Retryable(err)
+		})
+		if err != nil {
+			return idempotency.Result{Body: []byte(err.Error())}, err
+		}
+		return idempotency.Result{Body: how}, nil
+	}
+}
+
+// ask asks the provider by the Message-ID.
+func (d *desk) ask(ctx context.Context, q recovery.Question) (recovery.Answer, error) {
+	accepted, err := d.sender.cfg.Lookup(ctx, q.Key)
+	switch {
+	case err != nil:
+		return recovery.Answer{}, fmt.Errorf("asking the provider: %w", err)
+	case accepted:
+		return recovery.Answer{Fact: recovery.Happened, Data: []byte("found")}, nil
+	}
+	return recovery.Answer{Fact: recovery.DidNot}, nil
+}
+
+// deal brings a notification as far as it can be brought now.
+func (d *desk) deal(ctx context.Context, c claim) result {
+	s := d.sender
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.SendTimeout)
+	defer cancel()
+	again := result{status: "pending", uncertain: true, wait: s.backoff(c.attempts)}
+	if c.uncertain {
+		// Its turn is now: whoever asks at its own pace would come later.
+		if _, err := d.worker.Once(ctx); err != nil {
+			again.err = err
+			return again
+		}
+	}
+	r, err := request(c.message)
+	if err != nil {
+		return result{status: "failed", outcome: "refused", err: err}
+	}
+	res, err := d.guard.Run(ctx, r, d.send(c.message))
+	var unknown *idempotency.UnknownError
+	nobody := errors.As(err, &unknown) && (unknown.Stuck || s.cfg.Lookup == nil && s.cfg.OnUnknown == Hold)
+	again.err = err
+	switch {
+	case (err == nil || errors.Is(err, idempotency.ErrUnrecorded)) && res.Failure == "":
+		return result{status: "sent", outcome: string(res.Body)}
+	case err == nil || errors.Is(err, idempotency.ErrUnrecorded):
+		return result{status: "failed", outcome: "refused", err: errors.New(string(res.Body))}
+	case nobody || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
+		return result{status: "unknown", outcome: "unknown", err: err}
+	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) || errors.Is(err, idempotency.ErrLeaseLost):
+		return again
+	case s.cfg.GiveUpAfter >= 0 && c.age > s.cfg.GiveUpAfter:
+		return result{status: "failed", outcome: "gave up", err: err}
+	}
+	again.uncertain = c.uncertain
+	return again
+}
