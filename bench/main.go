@@ -185,6 +185,7 @@ func cases() []measureCase {
 		{name: "wal", unasked: true, run: walCase},
 		{name: "append", unasked: true, run: appendCase},
 		{name: "idempotency", unasked: true, withoutKafka: true, run: idempotencyCase},
+		{name: "edge", unasked: true, withoutKafka: true, run: edgeCase},
 		{name: "relays", unasked: true, run: relaysCase},
 		{name: "memory", run: memoryCase},
 		{name: "hold", unasked: true, run: holdCase},

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+)
+
+const (
+	namePlainHTTP   = "a handler over HTTP, 16 clients"
+	nameEdgeHTTP    = "the same with the edge, 16 clients"
+	nameReplayHTTP  = "the edge, replays, 16 clients"
+	nameRefusedHTTP = "the edge, another command under a known key, 16 clients"
+)
+
+// order is what the clients of the edge case send.
+type order struct {
+	Account string `json:"account_id"`
+	Amount  int64  `json:"amount"`
+	Note    string `json:"note"`
+}
+
+// edgeCase: what the edge costs a handler over HTTP, clients included: the header, the fingerprint, the key, and the answer that is kept.
+func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
+	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
+		"makes the command's fingerprint, and calls InTx; for %v each", payloadSize, o.live.tax))
+	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts, queryKeysByHand); err != nil {
+		return err
+	}
+	defer func() {
+		_ = s.exec(context.WithoutCancel(ctx), queryDropBusiness, queryEmptyOutbox, queryEmptyKeys, queryDropKeysByHand)
+	}()
+	e, err := s.newEdge(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.pool.Close()
+	h, err := e.overHTTP()
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	kinds := []requests{
+		{namePlainHTTP, 16, h.plain},
+		{nameEdgeHTTP, 16, h.edge},
+		{nameReplayHTTP, 16, h.replay},
+		{nameRefusedHTTP, 16, h.refused},
+	}
+	for turn := range o.repeats + 1 {
+		for _, k := range kinds {
+			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
+				return err
+			}
+			if err := h.fill(ctx); err != nil {
+				return err
+			}
+			if err := s.exec(ctx, queryVacuumKeys, queryCheckpoint); err != nil {
+				return err
+			}
+			f, err := e.serve(ctx, k, o.live.tax)
+			if err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			f.Case, f.Turn = "edge", turn
+			rep.add(f)
+		}
+	}
+	rep.atMost("edge", "time with / without the edge, 16 clients", 1.3, rep.ratios("edge", namePlainHTTP, nameEdgeHTTP))
+	rep.atLeast("edge", nameReplayHTTP, 5000)
+	return nil
+}
+
+// overHTTP is the service behind a server, and its clients.
+type overHTTP struct {
+	e      *edge
+	server *http.Server
+	client *http.Client
+	url    string
+	order  []byte
+	other  []byte
+	log    *slog.Logger // a refused key is worth a line, elsewhere
+}
+
+func (e *edge) overHTTP() (*overHTTP, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	h := &overHTTP{
+		e: e, url: "http://" + listener.Addr().String(),
+		log:    slog.New(slog.DiscardHandler),
+		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+	}
+	for amount, to := range map[int64]*[]byte{100: &h.order, 101: &h.other} {
+		if *to, err = json.Marshal(order{Account: "acc-1", Amount: amount, Note: "settled by card, invoice 2026-11"}); err != nil {
+			return nil, errors.Join(err, listener.Close())
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /plain", h.servePlain)
+	mux.HandleFunc("POST /edge", h.serveEdge)
+	h.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = h.server.Serve(listener) }() // ends with close
+	return h, nil
+}
+
+func (h *overHTTP) close() {
+	h.client.CloseIdleConnections()
+	_ = h.server.Close()
+}
+
+// read reads and validates what both handlers are sent.
+func read(w http.ResponseWriter, r *http.Request) (o order, err error) {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16))
+	dec.DisallowUnknownFields()
+	if err = dec.Decode(&o); err == nil && o.Amount <= 0 {
+		err = errors.New("the amount must be positive")
+	}
+	return o, err
+}
+
+func (h *overHTTP) servePlain(w http.ResponseWriter, r *http.Request) {
+	if _, err := read(w, r); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var res idempotency.Result
+	err := pgx.BeginFunc(r.Context(), h.e.pool, func(tx pgx.Tx) (err error) {
+		res, err = h.e.handle(r.Context(), tx)
+		return err
+	})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(res.Code)
+	_, _ = w.Write(res.Body)
+}
+
+func (h *overHTTP) serveEdge(w http.ResponseWriter, r *http.Request) {
+	res, err := h.once(w, r)
+	httpedge.Edge{Logger: h.log}.Write(w, res, err)
+}
+
+func (h *overHTTP) once(w http.ResponseWriter, r *http.Request) (idempotency.Result, error) {
+	key, err := httpedge.Key(r)
+	if err != nil {
+		return idempotency.Result{}, err
+	}
+	o, err := read(w, r)
+	if err != nil {
+		return idempotency.Result{}, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: err.Error()}
+	}
+	req, err := idempotency.NewRequest(idempotency.Key{Tenant: "bench", Operation: "payment.create", Value: key}, o)
+	if err != nil {
+		return idempotency.Result{}, err
+	}
+	return h.e.store.InTx(r.Context(), req, h.e.handle)
+}
+
+// post sends an order and wants this status.
+func (h *overHTTP) post(ctx context.Context, path, key string, body []byte, want int) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set(httpedge.HeaderKey, key)
+	res, err := h.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != want {
+		err = fmt.Errorf("%s answered %s: %.200s", path, res.Status, answer)
+	}
+	return err
+}
+
+func (h *overHTTP) plain(ctx context.Context, _ int) error {
+	return h.post(ctx, "/plain", newRequest().Key.Value, h.order, http.StatusCreated)
+}
+
+func (h *overHTTP) edge(ctx context.Context, _ int) error {
+	return h.post(ctx, "/edge", newRequest().Key.Value, h.order, http.StatusCreated)
+}
+
+func knownKey(i int) string { return "known-" + strconv.Itoa(i%replayed) }
+
+func (h *overHTTP) replay(ctx context.Context, i int) error {
+	return h.post(ctx, "/edge", knownKey(i), h.order, http.StatusCreated)
+}
+
+func (h *overHTTP) refused(ctx context.Context, i int) error {
+	return h.post(ctx, "/edge", knownKey(i), h.other, http.StatusUnprocessableEntity)
+}
+
+// fill has the requests answered that are replayed.
+func (h *overHTTP) fill(ctx context.Context) error {
+	for i := range replayed {
+		if err := h.post(ctx, "/edge", knownKey(i), h.order, http.StatusCreated); err != nil {
+			return err
+		}
+	}
+	return nil
+}
