@@ -15,6 +15,9 @@ import (
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/publisher"
@@ -30,9 +33,10 @@ const (
 
 // What a child can be.
 const (
-	roleRelay  = "relay"
-	roleLedger = "ledger"
-	roleEmail  = "email"
+	roleRelay    = "relay"
+	roleLedger   = "ledger"
+	roleEmail    = "email"
+	rolePayments = "payments"
 )
 
 // Short enough that a demo can wait for what a killed process still holds. Kafka itself refuses sessions below 6 s.
@@ -43,6 +47,10 @@ const (
 	mailLease     = 2 * mailTimeout
 	mailBackoff   = 200 * time.Millisecond
 	childPatience = 15 * time.Second
+	// A payment whose process was killed is looked at when its lease has ended, and no request of its can be on the way to the bank any more.
+	cardTimeout  = 700 * time.Millisecond
+	cardLease    = time.Second
+	recoverEvery = 200 * time.Millisecond
 )
 
 // places is what a child needs to know.
@@ -53,6 +61,7 @@ type places struct {
 	LedgerGroup          string
 	EmailGroup           string
 	SMTPAddr, MailLookup string
+	CardAPI, Bank        string // where payments with a card are accepted, and whom that asks
 	Name                 string // of the child
 }
 
@@ -77,6 +86,8 @@ func childMain(role string) int {
 			return ledger.Run(ctx, p.worker(p.LedgerGroup, log))
 		case roleEmail:
 			return runEmail(ctx, p, log)
+		case rolePayments:
+			return runPayments(ctx, p, log)
 		}
 		return fmt.Errorf("no such role: %q", role)
 	})
@@ -88,6 +99,19 @@ func (p places) worker(group string, log *slog.Logger) worker.Config {
 		SkipMigrate: true, Logger: log,
 		Consumer: consumer.Config{SessionTimeout: session, RebalanceTimeout: session, HeartbeatInterval: session / 6},
 	}
+}
+
+// runPayments accepts payments with a card. Those without one are accepted inside of the demo.
+func runPayments(ctx context.Context, p places, log *slog.Logger) error {
+	bank, err := payments.HTTPProvider(p.Bank, cardTimeout)
+	if err != nil {
+		return err
+	}
+	return payments.Run(ctx, payments.Config{
+		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true, Logger: log, Cards: bank,
+		Guard:    idempotency.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
+		Recovery: recovery.Config{Every: recoverEvery, Grace: 2 * cardTimeout, Backoff: recoverEvery, SweepEvery: -1},
+	})
 }
 
 func runEmail(ctx context.Context, p places, log *slog.Logger) error {

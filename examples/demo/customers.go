@@ -26,13 +26,15 @@ type payment struct {
 // customers are many clients of the payments API. They remember every answer: that is what the rest has to agree with.
 type customers struct {
 	url    string
+	cards  string // the URL for payments with a card
 	n      int
 	rate   int
 	twice  bool // some ask twice with one Idempotency-Key, as after a time-out
 	client *http.Client
 
 	paid    atomic.Int64
-	replays atomic.Int64
+	replays atomic.Int64 // answers to requests that had one before
+	flagged atomic.Int64 // answers that said they were replays
 	mu      sync.Mutex
 	told    map[string]payment // by id
 }
@@ -40,12 +42,16 @@ type customers struct {
 const (
 	atOnce     = 8  // requests under way
 	twiceEvery = 20 // every so many customers ask twice
+	cardEvery  = 10 // every so many pay with a card
 	accounts   = 50
 )
 
-func newCustomers(url string, n, rate int, twice bool) *customers {
+// withCard is how many of n payments are with a card.
+func withCard(n int) int { return (n + cardEvery - 1) / cardEvery }
+
+func newCustomers(url, cards string, n, rate int, twice bool) *customers {
 	return &customers{
-		url: url, n: n, rate: rate, twice: twice, told: map[string]payment{},
+		url: url, cards: cards, n: n, rate: rate, twice: twice, told: map[string]payment{},
 		client: &http.Client{Timeout: 15 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}},
 	}
 }
@@ -95,7 +101,11 @@ func (c *customers) pay(ctx context.Context, i int, p payment) error {
 		return err
 	}
 	for {
-		got, replayed, err := c.post(ctx, fmt.Sprintf("demo-%d", i), body)
+		url := c.url
+		if i%cardEvery == 0 {
+			url = c.cards
+		}
+		got, replayed, err := c.post(ctx, url, fmt.Sprintf("demo-%d", i), body)
 		if err == nil {
 			return c.note(got, p, replayed)
 		}
@@ -115,8 +125,8 @@ type finalError struct{ answer string }
 
 func (e finalError) Error() string { return "the API answered " + e.answer }
 
-func (c *customers) post(ctx context.Context, key string, body []byte) (p payment, replayed bool, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+func (c *customers) post(ctx context.Context, url, key string, body []byte) (p payment, replayed bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return p, false, err
 	}
@@ -134,7 +144,7 @@ func (c *customers) post(ctx context.Context, key string, body []byte) (p paymen
 	switch {
 	case res.StatusCode == http.StatusCreated:
 		return p, res.Header.Get("Idempotent-Replayed") == "true", json.Unmarshal(answer, &p)
-	case res.StatusCode < 500:
+	case res.StatusCode < 500 && res.Header.Get("Retry-After") == "":
 		return p, false, finalError{res.Status + ": " + string(answer)}
 	}
 	return p, false, fmt.Errorf("the API answered %s", res.Status)
@@ -148,13 +158,15 @@ func (c *customers) note(got, asked payment, replayed bool) error {
 		return fmt.Errorf("the API answered with another payment than was asked for: %+v instead of %+v", got, asked)
 	}
 	if replayed {
-		c.replays.Add(1)
+		c.flagged.Add(1)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.told[id]; !known {
-		c.told[id] = got
-		c.paid.Add(1)
+	if _, known := c.told[id]; known {
+		c.replays.Add(1)
+		return nil
 	}
+	c.told[id] = got
+	c.paid.Add(1)
 	return nil
 }

@@ -111,10 +111,12 @@ func TestEmbedded(t *testing.T) {
 		`(?m)^  notifications sent +200   and 0 not`,
 		`(?m)^  mails accepted +200   2 mails were taken by a server that hung up`,
 		`killed relay-1 \(kill -9, pid \d+\)`, `started relay-1 again`,
+		`(?m)^  card charges +20   of .* ledger; completed by recovery: [1-9]`,
+		`killed payments`, `started payments again`,
 		`killed ledger`, `started ledger again`, `killed email`, `started email again`,
 		`delivered [1-9]\d* records a second time`,
 		`; 10 requests came twice`,
-		`(?m)^Every payment has exactly one ledger pair and one mail\.$`,
+		`(?m)^Every payment has exactly one ledger pair and one mail, and every card one charge\.$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(d.out.String()) {
 			t.Errorf("the output has no %s", want)

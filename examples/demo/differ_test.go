@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/effectonce/effectonce/examples/email/email"
+	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -51,6 +52,7 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 	}{
 		{"", func() error { return nil }},
 		{"payments with more than one mail: 1 (", func() error { return mailAgain(ctx, s) }},
+		{"charges of no payment: 1 (", func() error { return chargeAgain(ctx, s) }},
 		{"payments without exactly one ledger pair: 1 (", sql("delete from {schema}ledger_entry where id = (select min(id) from {schema}ledger_entry)")},
 		{"payments without exactly one notification that was sent: 1 (", sql("update {schema}email_notification set status = 'failed', sent_at = null where id = (select min(id) from {schema}email_notification)")},
 		{"the inbox has 19 rows of ledger for 20 payments", sql("delete from {schema}inbox_message where consumer_name = 'ledger' and message_id = (select min(event_id::text)::uuid from {schema}payment)")},
@@ -63,7 +65,7 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 		if err := c.do(); err != nil {
 			return err
 		}
-		e.mails = s.box.Mails()
+		e.mails, e.charges = s.box.Mails(), s.bank.Ledger()
 		r, err := reconcile(ctx, e)
 		if err != nil {
 			return err
@@ -85,4 +87,15 @@ func mailAgain(ctx context.Context, s *stack) error {
 	all := s.box.Mails()
 	m := all[len(all)-1] // of a payment that stays
 	return smtp.Send(ctx, email.Message{ID: m.MessageID, From: "receipts@effectonce.example", To: m.To[0], Subject: m.Subject, Body: m.Body})
+}
+
+// chargeAgain asks the bank for one of its charges a second time.
+func chargeAgain(ctx context.Context, s *stack) error {
+	bank, err := payments.HTTPProvider(s.places.Bank, 0)
+	if err != nil {
+		return err
+	}
+	c := s.bank.Ledger()[0]
+	_, err = bank.Charge(ctx, payments.Charge{Key: c.Key, AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency})
+	return err
 }

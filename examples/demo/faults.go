@@ -6,7 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/effectonce/effectonce/examples/email/mailbox"
+	"github.com/effectonce/effectonce/examples/payments/cards"
 )
 
 // faults breaks things while the payments are on their way, at places that depend on progress and not on time.
@@ -23,6 +26,10 @@ type faults struct {
 	armed     atomic.Bool  // the mail server may kill its client
 	killMail  sync.Once
 	mailAgain chan struct{} // closed when the email worker was killed
+
+	charges   atomic.Int64
+	killCards sync.Once
+	cardAgain chan struct{} // closed when the payments API was killed
 }
 
 const (
@@ -54,11 +61,36 @@ func (f *faults) mail(_ mailbox.Mail, attempt int) mailbox.Verdict {
 	return mailbox.Accept
 }
 
+// charged is called when the bank has booked a charge and has told nobody yet. Half-way the process that asked for it is killed: the bank
+// has the money, and nobody at the other end knows.
+func (f *faults) charged(cards.Charge) {
+	if f.on && f.charges.Add(1)*2 >= int64(withCard(f.n)) {
+		f.killCards.Do(func() {
+			f.crew.kill("payments")
+			close(f.cardAgain)
+		})
+	}
+}
+
 // run returns when everything was broken, and is up again.
 func (f *faults) run(ctx context.Context) error {
 	if !f.on {
 		return nil
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.steps(ctx) })
+	group.Go(func() error { // at once: its customers wait
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.cardAgain:
+			return f.restart(ctx, "payments", rolePayments, 0)
+		}
+	})
+	return group.Wait()
+}
+
+func (f *faults) steps(ctx context.Context) error {
 	f.armed.Store(true)
 	for _, step := range []struct {
 		ripe func(c counts) bool

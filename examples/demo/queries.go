@@ -19,6 +19,16 @@ select (select count(*) from {schema}outbox_event), (select count(*) from {schem
 const queryPayments = `-- demo: payments
 select payment_id::text, event_id::text, account_id, amount, currency from {schema}payment`
 
+const queryCharges = `-- demo: payments with a card
+select payment_id::text, charge, amount from {schema}payment where charge is not null`
+
+// Recovery counts how often it has taken an operation.
+const queryRecovered = `-- demo: payments that recovery completed
+select count(*) from {schema}idempotency_key where attempts > 0 and state = 'COMPLETED'`
+
+const queryUnfinished = `-- demo: keys whose outcome is open
+select count(*) from {schema}idempotency_key where state not in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED')`
+
 const queryInbox = `-- demo: inbox rows per consumer
 -- The second count is of those that belong to a payment.
 select m.consumer_name, count(*), count(p.event_id)

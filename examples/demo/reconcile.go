@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/effectonce/effectonce/examples/email/mailbox"
+	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -26,14 +27,16 @@ type evidence struct {
 	scan      func(ctx context.Context) ([]*kgo.Record, error)
 	told      map[string]payment
 	replays   int64
+	flagged   int64 // answers that said they were replays
 	mails     []mailbox.Mail
+	charges   []cards.Charge // the bank's own ledger
 	consumers []string
 }
 
 func (s *stack) evidence(buyers *customers) evidence {
 	return evidence{
-		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(),
-		mails: s.box.Mails(), consumers: []string{"email", "ledger"},
+		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(), flagged: buyers.flagged.Load(),
+		mails: s.box.Mails(), charges: s.bank.Ledger(), consumers: []string{"email", "ledger"},
 	}
 }
 
@@ -47,6 +50,7 @@ type report struct {
 	entries, booked, balance      int64
 	pairs                         int64
 	sent, unsent                  int64
+	charges, charged, recovered   int64
 	mailsAccepted, mailsDifferent int
 	notes                         string
 	differ                        []string
@@ -84,7 +88,47 @@ func reconcile(ctx context.Context, e evidence) (*report, error) {
 		return nil, err
 	}
 	r.checkMails(e.mails, paid)
-	return r, nil
+	if e.flagged < e.replays {
+		r.differs("%d requests came twice, and %d answers said so", e.replays, e.flagged)
+	}
+	return r, r.checkCharges(ctx, e)
+}
+
+// checkCharges compares the bank's ledger with the payments that say which charge is theirs.
+func (r *report) checkCharges(ctx context.Context, e evidence) error {
+	rows, err := e.db.Query(ctx, e.q(queryCharges))
+	if err != nil {
+		return err
+	}
+	var id, charge string
+	var amount int64
+	unpaid := map[string]string{} // payment by charge and amount
+	if _, err := pgx.ForEachRow(rows, []any{&id, &charge, &amount}, func() error {
+		unpaid[fmt.Sprint(charge, " of ", amount)] = id
+		return nil
+	}); err != nil {
+		return err
+	}
+	var stray []string
+	for _, c := range e.charges {
+		r.charges++
+		r.charged += c.Amount
+		which := fmt.Sprint(c.Reference, " of ", c.Amount)
+		if id, ok := unpaid[which]; !ok || !strings.HasSuffix(c.Key, id) {
+			stray = append(stray, which)
+		}
+		delete(unpaid, which)
+	}
+	r.list("charges of no payment", stray)
+	r.list("payments without a charge", slices.Collect(maps.Values(unpaid)))
+	var open int64
+	if err := e.db.QueryRow(ctx, e.q(queryUnfinished)).Scan(&open); err != nil {
+		return err
+	}
+	if open > 0 {
+		r.differs("the outcome of %d requests is still open", open)
+	}
+	return e.db.QueryRow(ctx, e.q(queryRecovered)).Scan(&r.recovered)
 }
 
 func (e evidence) q(query string) string { return pgschema.Expand(query, e.prefix) }

@@ -17,6 +17,7 @@ func (r *report) print(out io.Writer) {
 	}
 	fmt.Fprintln(out)
 	line("payments", r.payments, "of %s cents; %d requests came twice and were one payment", grouped(r.sum), r.replays)
+	line("card charges", r.charges, "of %s cents, by the bank's own ledger; completed by recovery: %d", grouped(r.charged), r.recovered)
 	line("outbox rows left", r.outbox, "")
 	line("records in Kafka", int64(r.records), "of %s events: %s duplicates", grouped(int64(r.events)), grouped(int64(r.records-r.events)))
 	for _, consumer := range slices.Sorted(maps.Keys(r.inbox)) {
@@ -27,7 +28,7 @@ func (r *report) print(out io.Writer) {
 	line("mails accepted", int64(r.mailsAccepted), "%s", r.notes)
 	fmt.Fprintln(out)
 	if len(r.differ) == 0 {
-		fmt.Fprintln(out, "Every payment has exactly one ledger pair and one mail.")
+		fmt.Fprintln(out, "Every payment has exactly one ledger pair and one mail, and every card one charge.")
 		return
 	}
 	fmt.Fprintln(out, "The figures differ:")

@@ -14,8 +14,8 @@ import (
 // run is the demo. before may be nil.
 func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 	tell := newTeller(out, f.Payments)
-	broken := &faults{on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{})}
-	s, err := openStack(ctx, f, tell.say, broken.mail)
+	broken := &faults{on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{}), cardAgain: make(chan struct{})}
+	s, err := openStack(ctx, f, tell.say, broken)
 	if err != nil {
 		return err
 	}
@@ -27,14 +27,14 @@ func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 	// The servers are the last to go.
 	defer hands.stop()
 	defer tell.end()
-	buyers := newCustomers(s.api, f.Payments, f.Rate, f.Faults)
+	buyers := newCustomers(s.api, "http://"+s.places.CardAPI+"/payments", f.Payments, f.Rate, f.Faults)
 	broken.crew, broken.topic, broken.counter = hands, s.topic, newCounter(s.db, s.prefix, &buyers.paid)
-	for _, c := range []struct{ name, role string }{{"relay-1", roleRelay}, {"relay-2", roleRelay}, {"ledger", roleLedger}, {"email", roleEmail}} {
+	for _, c := range []struct{ name, role string }{{"relay-1", roleRelay}, {"relay-2", roleRelay}, {"ledger", roleLedger}, {"email", roleEmail}, {"payments", rolePayments}} {
 		if err := hands.start(c.name, c.role); err != nil {
 			return err
 		}
 	}
-	tell.say("servers are up; two relays, the ledger and the email worker are starting")
+	tell.say("servers are up; two relays, the ledger, the email worker and a payments API with cards are starting")
 	tell.begin()
 	if err := work(ctx, s, buyers, broken, tell); err != nil {
 		return err

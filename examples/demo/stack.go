@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/examples/email/mailbox"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
+	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/internal/child"
 	"github.com/effectonce/effectonce/internal/devstack"
@@ -37,15 +38,16 @@ type stack struct {
 	prefix string
 	topic  *topic
 	box    *mailbox.Mailbox
+	bank   *cards.Provider
 	api    string
 
 	undo []func() // in the order of making
 	lost chan error
 }
 
-// openStack starts what the flags do not name, and makes the tables and the topic. Of the mails the function decides; nil
-// accepts all. On an error nothing is left.
-func openStack(ctx context.Context, f flags, say func(string, ...any), mail func(mailbox.Mail, int) mailbox.Verdict) (_ *stack, err error) {
+// openStack starts what the flags do not name, and makes the tables and the topic. Of mails and charges the faults decide. On an error nothing is
+// left.
+func openStack(ctx context.Context, f flags, say func(string, ...any), broken *faults) (_ *stack, err error) {
 	s := &stack{keep: f.Keep, lost: make(chan error, 1)}
 	defer func() {
 		if err != nil {
@@ -70,7 +72,7 @@ func openStack(ctx context.Context, f flags, say func(string, ...any), mail func
 	if err := s.openDatabase(ctx, suffix, say); err != nil {
 		return nil, err
 	}
-	return s, s.openServers(ctx, mail)
+	return s, s.openServers(ctx, broken)
 }
 
 func (s *stack) onClose(do func()) { s.undo = append(s.undo, do) }
@@ -162,25 +164,43 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 	return nil
 }
 
-// openServers starts what runs inside this process: the payments API, and a mail server that can be asked what it took.
-func (s *stack) openServers(ctx context.Context, mail func(mailbox.Mail, int) mailbox.Verdict) (err error) {
-	if s.box, err = mailbox.New(mailbox.Config{Mail: mail}); err != nil {
+// openServers starts what runs inside this process: the payments API for payments without a card, a bank, and a mail server that can be asked what
+// it took.
+func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
+	// It charges again whenever it is asked again: only what asks it first is safe.
+	s.bank = cards.New(cards.Config{IgnoreKeys: true, Booked: broken.charged})
+	if s.box, err = mailbox.New(mailbox.Config{Mail: broken.mail}); err != nil {
 		return err
 	}
 	s.places.SMTPAddr = s.box.Addr()
-	lookup, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return errors.Join(err, s.box.Close())
+	var open []net.Listener
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.box.Close())
+			for _, l := range open {
+				err = errors.Join(err, l.Close())
+			}
+		}
+	}()
+	for range 4 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		open = append(open, l)
 	}
-	s.places.MailLookup = "http://" + lookup.Addr().String() + "/"
-	api, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return errors.Join(err, s.box.Close(), lookup.Close())
-	}
+	lookup, api, bank := open[0], open[1], open[2]
+	s.places.MailLookup, s.places.Bank = "http://"+lookup.Addr().String()+"/", "http://"+bank.Addr().String()
 	s.api = "http://" + api.Addr().String() + "/payments"
-	log, err := os.Create(filepath.Join(s.dir, "payments.log"))
+	// A child listens there, and its successor.
+	s.places.CardAPI = open[3].Addr().String()
+	if err := open[3].Close(); err != nil {
+		return err
+	}
+	open = open[:3]
+	log, err := os.Create(filepath.Join(s.dir, "payments-inside.log"))
 	if err != nil {
-		return errors.Join(err, s.box.Close(), lookup.Close(), api.Close())
+		return err
 	}
 	// They outlive the end of ctx: the children finish what they are doing, and talk to them.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -188,6 +208,7 @@ func (s *stack) openServers(ctx context.Context, mail func(mailbox.Mail, int) ma
 	for name, run := range map[string]func() error{
 		"the mail server": func() error { return s.box.Run(ctx) },
 		"the mail lookup": func() error { return service.ServeOn(ctx, lookup, s.box.Handler()) },
+		"the bank":        func() error { return service.ServeOn(ctx, bank, s.bank.Handler()) },
 		"the payments API": func() error {
 			return payments.Run(ctx, payments.Config{
 				DatabaseURL: secret.Of(s.places.DatabaseURL), Schema: s.places.Schema, Listener: api,
