@@ -13,7 +13,7 @@ const (
 	nameWAL       = "relay that reads the WAL"
 	nameTable     = "relay that polls"
 	nameWALIdle   = "empty outbox, relay that reads the WAL"
-	walHeartbeats = 2 // statements a second of heartbeats, at most: of the relay among the others, and in the WAL
+	walHeartbeats = 4 // statements a second, at most: every 5 s the relay says that it lives, and looks whether it was told of everything
 )
 
 // walCase: a relay that reads the WAL against one that polls, in turns: how long an event takes, how fast a backlog is drained that grew
