@@ -50,7 +50,8 @@ update {schema}outbox_wal set owner = $1 where slot = $2`
 
 	// Written before the slot is told: so a slot that is further than this was moved, or made, by somebody else.
 	sqlWALConfirm = `-- relay: wal confirm
-update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint), confirmed_at = clock_timestamp() where slot = $1`
+update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint), confirmed_at = clock_timestamp() where slot = $1
+returning current_setting('synchronous_standby_names') <> ''`
 
 	sqlWALEnd = `-- relay: wal end
 select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid = $2`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,7 +35,9 @@ type walDeleter struct {
 	reader  *walReader
 	deleted uint64 // every event before this place is gone
 	marked  uint64 // and this was written
-	last    time.Time
+	// standbys: commits wait for a synchronous standby, as of the last confirmation.
+	standbys atomic.Bool
+	last     time.Time
 }
 
 // walConfirmEvery is the least pause between two confirmations.
@@ -222,12 +225,12 @@ func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) 
 
 // confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to there.
 func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
-	found := false
+	found, standbys := false, false
 	failpoint.Hit(failpoint.RelayWALConfirm)
 	err := d.s.send(ctx, transaction(d.r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(d.r.q.wal.confirm, d.slot, int64(d.deleted)).Exec(func(tag pgconn.CommandTag) error {
-			found = tag.RowsAffected() > 0
-			return nil
+		b.Queue(d.r.q.wal.confirm, d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
+			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
+			return err
 		})
 		if idle {
 			b.Queue(d.r.q.wal.beat)
@@ -244,6 +247,7 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 		return errors.New("relay: the replication slot was given up by somebody")
 	}
 	d.last, d.marked = time.Now(), d.deleted
+	d.standbys.Store(standbys)
 	d.reader.confirmed.Store(d.deleted)
 	return nil
 }

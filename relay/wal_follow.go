@@ -25,7 +25,6 @@ type follower struct {
 	epoch   string
 	base    uint64
 	since   uint64 // what commits from here on nobody has sent
-	barrier bool
 
 	mine    [Lanes]streamedLane
 	skipped map[uint32]bool // transactions of which events were left to the pumps, and which some snapshot may not show yet
@@ -57,14 +56,16 @@ const (
 )
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
-	return &follower{
-		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), barrier: st.standbys, skipped: map[uint32]bool{},
+	f := &follower{
+		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
 		spare: &walBatch{}, pause: walPauseLow,
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
 			ended: make(chan struct{}),
 		},
 	}
+	f.deleter.standbys.Store(st.standbys)
+	return f
 }
 
 // run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.

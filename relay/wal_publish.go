@@ -15,7 +15,7 @@ import (
 // the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
 func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
 	r := f.r
-	if f.barrier {
+	if f.deleter.standbys.Load() {
 		err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { b.Queue(r.q.wal.barrier) }))
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)

@@ -170,6 +170,42 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	}
 }
 
+// TestWALStandbyAppears: once commits are to wait for a synchronous standby, so does what is published, soon and without a restart.
+func TestWALStandbyAppears(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server")
+	}
+	t.Parallel()
+	db := pgtest.NewServer(t).Database(t, migrations.Outbox)
+	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
+	streaming(t, db)
+	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
+	db.Exec(t, `select pg_reload_conf()`)
+	local := db.Connect(t)
+	if _, err := local.Exec(t.Context(), `set synchronous_commit = local`); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	pgtest.Await(t, "a publishing that waits for the standby", func() (bool, error) {
+		if _, err := local.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', $1)`, fmt.Append(nil, n)); err != nil {
+			return false, err
+		}
+		n++
+		return pgtest.One[bool](t, db, `select exists (select from pg_stat_activity where wait_event = 'SyncRep')`), nil
+	})
+	db.Exec(t, `alter system reset synchronous_standby_names`)
+	db.Exec(t, `select pg_reload_conf()`)
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), n)
+}
+
 // TestWALScheduled: what is scheduled comes when it is due, through the WAL.
 func TestWALScheduled(t *testing.T) {
 	t.Parallel()
