@@ -92,17 +92,17 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt idempotency.
 	return idempotency.Claimed{Record: rec}, false, nil
 }
 
-// take makes the caller the holder of a record that is there, and reads what it took.
+// take makes the caller the holder of a record that is there, and tells it as it is then: what could be read afterwards may be another's.
 func (s *Store) take(ctx context.Context, k idempotency.Key, opt idempotency.ClaimOptions, sql string, args []any) (out idempotency.Claimed, again bool, err error) {
-	fence, again, err := s.step(ctx, sql, args...)
-	if again || err != nil {
-		return idempotency.Claimed{}, again, err
+	taken, err := scan(s.db.QueryRow(ctx, sql, args...), k)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return idempotency.Claimed{}, true, nil
 	}
-	rec, found, err := s.Get(ctx, k)
-	if err != nil || !found || rec.Fence != fence {
-		return idempotency.Claimed{}, err == nil, err
+	if err != nil {
+		return idempotency.Claimed{}, false, fmt.Errorf("pgstore: claiming a key: %w", err)
 	}
-	return idempotency.Claimed{Won: true, Lease: idempotency.Lease{Key: k, Fence: fence, Token: opt.Token}, Record: rec}, false, nil
+	l := idempotency.Lease{Key: k, Fence: taken.record.Fence, Token: opt.Token}
+	return idempotency.Claimed{Won: true, Lease: l, Record: taken.record}, false, nil
 }
 
 // step is one write of a claim, which compares all that it goes by. again: something of that is otherwise now.
