@@ -130,6 +130,9 @@ func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error 
 		if err == nil {
 			err = res.Errors[topic.Topic]
 		}
+		if errors.Is(err, kafka.TopicAlreadyExists) {
+			return nil // nobody else has this name: an answer was lost
+		}
 		if !errors.Is(err, kafka.InvalidReplicationFactor) || time.Now().After(deadline) || ctx.Err() != nil {
 			return err
 		}
