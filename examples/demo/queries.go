@@ -24,7 +24,7 @@ select payment_id::text, charge, amount from {schema}payment where charge is not
 
 // Recovery counts how often it has taken an operation.
 const queryRecovered = `-- demo: payments that recovery completed
-select count(*) from {schema}idempotency_key where attempts > 0 and state = 'COMPLETED'`
+select count(*) from {schema}idempotency_key where attempts > 0 and state = 'COMPLETED' and operation = 'payment.create'`
 
 const queryUnfinished = `-- demo: keys whose outcome is open
 select count(*) from {schema}idempotency_key where state not in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED')`

@@ -18,7 +18,7 @@
 //
 //   - strict: keep the body. The retry gets what the first caller got, whatever became of it since.
 //   - state-aware: keep a reference ([idempotency.Result].Resource) and [Render] it; answer [NotFound], [Gone] or [Changed].
-//   - cascade: delete the key with the resource, in one transaction. A late retry then makes it again: choose it only when
+//   - cascade: delete the key with the resource, in one transaction (pgstore.Store.Forget). A late retry then makes it again: choose it only when
 //     that is what a retry after a deletion means.
 //   - soft delete: the row stays, marked; Render shows it as deleted, or answers Gone.
 package httpedge

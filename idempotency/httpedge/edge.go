@@ -92,6 +92,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.Problem(w, *problem)
 	case errors.Is(err, ErrNoKey):
 		e.Problem(w, Problem{Code: CodeKeyMissing, Detail: "this operation needs the header " + HeaderKey + ": a key of 1 to 255 printable ASCII characters, new for each intent and kept for its retries"})
+	case errors.Is(err, idempotency.ErrOutsideWindow):
+		e.Problem(w, Problem{Code: CodeKeyOutsideWindow, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrInvalidKey):
 		e.Problem(w, Problem{Code: CodeKeyInvalid, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrMismatch):

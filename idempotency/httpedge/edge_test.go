@@ -52,6 +52,7 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 	}{
 		"missing":             {noKey, 400, httpedge.CodeKeyMissing, ""},
 		"malformed":           {badKey, 400, httpedge.CodeKeyInvalid, ""},
+		"an old key":          {idempotency.Window{}.CheckV7("01890a5d-ac96-774b-bcce-b302099a8057"), 400, httpedge.CodeKeyOutsideWindow, ""},
 		"mismatch":            {&idempotency.MismatchError{State: idempotency.Completed}, 422, httpedge.CodeKeyReused, ""},
 		"in progress":         {&idempotency.InProgressError{RetryAfter: time.Minute}, 409, httpedge.CodeInProgress, "2"},
 		"in progress, nearly": {&idempotency.InProgressError{RetryAfter: time.Millisecond}, 409, httpedge.CodeInProgress, "1"},

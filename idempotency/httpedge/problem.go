@@ -15,6 +15,7 @@ type Code string
 const (
 	CodeKeyMissing       Code = "IDEMPOTENCY_KEY_MISSING"                       // 400
 	CodeKeyInvalid       Code = "IDEMPOTENCY_KEY_INVALID"                       // 400
+	CodeKeyOutsideWindow Code = "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"                // 400: too old, or from the future
 	CodeKeyReused        Code = "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" // 422
 	CodeInProgress       Code = "IDEMPOTENCY_REQUEST_IN_PROGRESS"               // 409, or 202 by Edge.At
 	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
@@ -34,7 +35,8 @@ const (
 // Codes are all codes with their usual status.
 func Codes() map[Code]int {
 	return map[Code]int{
-		CodeKeyMissing: http.StatusBadRequest, CodeKeyInvalid: http.StatusBadRequest, CodeKeyReused: http.StatusUnprocessableEntity,
+		CodeKeyMissing: http.StatusBadRequest, CodeKeyInvalid: http.StatusBadRequest,
+		CodeKeyOutsideWindow: http.StatusBadRequest, CodeKeyReused: http.StatusUnprocessableEntity,
 		CodeInProgress: http.StatusConflict, CodeUnknown: http.StatusServiceUnavailable, CodeExpired: http.StatusGone,
 		CodeNotKept: http.StatusGone, CodeWrongRegion: http.StatusMisdirectedRequest, CodeResourceNotFound: http.StatusNotFound, CodeResourceGone: http.StatusGone,
 		CodeResourceChanged: http.StatusConflict, CodeUnauthenticated: http.StatusUnauthorized,
@@ -50,6 +52,8 @@ func title(c Code, status int) string {
 		return "Idempotency-Key is missing"
 	case CodeKeyInvalid:
 		return "Idempotency-Key is malformed"
+	case CodeKeyOutsideWindow:
+		return "Idempotency-Key is too old or from the future"
 	case CodeKeyReused:
 		return "Idempotency-Key is already used"
 	case CodeInProgress:

@@ -1,0 +1,79 @@
+package pgstore_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestResource_Cascade: the key goes with the payment, in one transaction or not at all, and then means a new one.
+func TestResource_Cascade(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+		t.Fatal(err)
+	}
+	remove := func(then error) error {
+		return pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "delete from payment where key = $1", r.Key.Value); err != nil {
+				return err
+			}
+			if was, err := s.store.Forget(t.Context(), tx, r.Key); err != nil || !was {
+				t.Errorf("forgot: %v, %v", was, err)
+			}
+			return then
+		})
+	}
+	again := errors.New("rolled back")
+	if err := remove(again); !errors.Is(err, again) {
+		t.Fatal(err)
+	}
+	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || !res.Replayed {
+		t.Errorf("a deletion that was rolled back forgot the key: %+v, %v", res, err)
+	}
+	if err := remove(nil); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+		t.Errorf("a retry after the deletion: %+v, %v", res, err)
+	}
+	if n := pgtest.One[int](t, s.DB, "select count(*) from payment"); n != 1 {
+		t.Errorf("%d payments", n)
+	}
+}
+
+// TestForget_WhatIsOpenStays: nobody may make it again while somebody works at it, or nobody knows.
+func TestForget_WhatIsOpenStays(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	c, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil || !c.Won {
+		t.Fatal(c, err)
+	}
+	for _, state := range []idempotency.State{idempotency.InProgress, idempotency.Unknown} {
+		err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
+			was, err := s.store.Forget(t.Context(), tx, r.Key)
+			if was {
+				t.Errorf("%s was forgotten", state)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec, found, err := s.store.Get(t.Context(), r.Key); err != nil || !found || rec.State != state {
+			t.Errorf("%+v, %v, %v", rec, found, err)
+		}
+		if state == idempotency.InProgress {
+			if err := s.store.Doubt(t.Context(), c.Lease, "nobody knows", time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
