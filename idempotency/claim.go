@@ -46,13 +46,13 @@ func definite(err error) bool {
 
 // await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error is
 // the context's; that of the store is left to the claim.
-func (g *Guard) await(ctx context.Context, k Key, rec Record, until time.Time) error {
+func (g *Guard) await(ctx context.Context, r Request, rec Record, until time.Time) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(500*time.Millisecond),
 		backoff.WithMaxElapsedTime(0))
 	found := true
 	for {
 		left := time.Until(until)
-		if !found || rec.State != InProgress || rec.LeaseLeft <= 0 || left <= 0 {
+		if !found || rec.State != InProgress || !r.Matches(rec.Fingerprint) || rec.LeaseLeft <= 0 || left <= 0 {
 			return nil
 		}
 		timer := time.NewTimer(min(b.NextBackOff(), left, rec.LeaseLeft))
@@ -62,7 +62,7 @@ func (g *Guard) await(ctx context.Context, k Key, rec Record, until time.Time) e
 			timer.Stop()
 			return context.Cause(ctx)
 		}
-		if now, there, err := g.store.Get(ctx, k); err == nil {
+		if now, there, err := g.store.Get(ctx, r.Key); err == nil {
 			rec, found = now, there
 		}
 	}

@@ -160,7 +160,7 @@ func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work
 			g.observe(r.Key.Operation, c.Record, res, err)
 			return res, err
 		}
-		if err := g.await(ctx, r.Key, c.Record, until); err != nil {
+		if err := g.await(ctx, r, c.Record, until); err != nil {
 			return Result{}, err
 		}
 	}

@@ -60,12 +60,14 @@ func (p *Provider) Next(faults ...Fault) {
 
 // Do makes an effect, once for a key, and returns its id.
 func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
-	return p.call(func() string {
+	return p.call(func() (Effect, bool) {
 		for _, e := range p.effects {
 			if e.Key == key && !p.Forgetful {
-				return e.ID
+				return e, true
 			}
 		}
+		return Effect{}, false
+	}, func() string {
 		id := fmt.Sprintf("%s-%d", what, len(p.effects)+1)
 		p.effects = append(p.effects, Effect{ID: id, Key: key, What: what})
 		return id
@@ -75,7 +77,7 @@ func (p *Provider) Do(_ context.Context, key, what string) (string, error) {
 // Undo takes an effect back, once for a key. A second key for the same effect is an error that no test expects.
 func (p *Provider) Undo(_ context.Context, key, id string) error {
 	var twice error
-	_, err := p.call(func() string {
+	_, err := p.call(func() (Effect, bool) { return Effect{}, false }, func() string {
 		for i, e := range p.effects {
 			switch {
 			case e.ID != id:
@@ -90,8 +92,8 @@ func (p *Provider) Undo(_ context.Context, key, id string) error {
 	return errors.Join(err, twice)
 }
 
-// call is one call, with the fault whose turn it is.
-func (p *Provider) call(effect func() string) (string, error) {
+// call is one call, with the fault whose turn it is. What is known of its key is not refused any more.
+func (p *Provider) call(known func() (Effect, bool), effect func() string) (string, error) {
 	p.at("sent")
 	p.mu.Lock()
 	p.calls++
@@ -99,8 +101,12 @@ func (p *Provider) call(effect func() string) (string, error) {
 	if len(p.faults) > 0 {
 		fault, p.faults = p.faults[0], p.faults[1:]
 	}
-	var id string
-	if fault == None || fault == LostAnswer {
+	before, ok := known()
+	if ok && fault == Refuse {
+		fault = None
+	}
+	id := before.ID
+	if !ok && (fault == None || fault == LostAnswer) {
 		id = effect()
 	}
 	p.mu.Unlock()
