@@ -16,7 +16,19 @@ import (
 // that [TestKills] ends with; see internal/seeded/gate.
 func TestFewKills(t *testing.T) {
 	t.Parallel()
-	c := newCell(t)
+	newCell(t).fewKills(t)
+}
+
+// TestFewKillsByWatermark is the same with a worker that goes by numbers.
+func TestFewKillsByWatermark(t *testing.T) {
+	t.Parallel()
+	c := cellByWatermark(t)
+	c.startAll(t)
+	c.fewKills(t)
+}
+
+func (c *cell) fewKills(t *testing.T) {
+	t.Helper()
 	t.Cleanup(func() { c.tellBugs(t) })
 	for _, d := range []struct {
 		role role

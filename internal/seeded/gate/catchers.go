@@ -86,5 +86,6 @@ func more() []catcher {
 	return []catcher{
 		{seeded.InboxMarkBeforeEffect, "internal/proof", "TestFewKills", "has no effect", "failpoints"},
 		{seeded.InboxEffectOutside, "internal/proof", "TestFewKills", "has 2 effects", "failpoints"},
+		{seeded.InboxEqualNumberIsNew, "internal/proof", "TestFewKillsByWatermark", "has 2 effects", "failpoints"},
 	}
 }
