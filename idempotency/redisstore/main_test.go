@@ -69,3 +69,49 @@ func recordName(prefix string, k idempotency.Key) string {
 	member := k.Operation + "\n" + k.Tenant + "\n" + k.Value
 	return fmt.Sprintf("{%s:%02d}:r:%s", prefix, crc32.ChecksumIEEE([]byte(member))%32, member)
 }
+
+// BenchmarkNew: a claim and its finish, two round trips.
+func BenchmarkNew(b *testing.B) {
+	s, err := redisstore.New(redistest.Client(b), redisstore.Config{Prefix: redistest.Prefix()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			got, err := s.Claim(b.Context(), request(rand.Text(), "c"), terms(time.Minute))
+			if err != nil || !got.Won {
+				b.Errorf("%+v %v", got, err)
+				return
+			}
+			if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)}, idempotency.Retention{}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkReplay: what a completed key costs, one round trip.
+func BenchmarkReplay(b *testing.B) {
+	s, err := redisstore.New(redistest.Client(b), redisstore.Config{Prefix: redistest.Prefix()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := request("k", "c")
+	got, err := s.Claim(b.Context(), r, terms(time.Minute))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)}, idempotency.Retention{}); err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if got, err := s.Claim(b.Context(), r, terms(time.Minute)); err != nil || got.Record.State != idempotency.Completed {
+				b.Errorf("%+v %v", got, err)
+				return
+			}
+		}
+	})
+}

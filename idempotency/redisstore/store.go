@@ -27,7 +27,7 @@ type Config struct {
 	Prefix string
 }
 
-// Store is an idempotency.Store and an idempotency.Recoverer over Redis 6.2 or later (or Valkey), a single server, Sentinel or a cluster. Its
+// Store is an idempotency.Store and an idempotency.Recoverer over Redis 6.2 or later, a single server, Sentinel or a cluster. Its
 // methods may be called from any goroutine.
 //
 // Bodies and tombstones end by Redis' own expiry, on time: Sweep has nothing to do.
