@@ -19,7 +19,8 @@ create table idempotency_key (like idempotency_key_whole including all) partitio
 do $$ begin
 	for i in 0..15 loop
 		execute format('create table idempotency_key_%s partition of idempotency_key for values with (modulus 16, remainder %s)
-			with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)', i, i);
+			with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0,
+			autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = 5000, autovacuum_analyze_threshold = 5000)', i, i);
 	end loop;
 	-- What binaries this schema serves stands in the table's comment.
 	execute format('comment on table idempotency_key is %L', obj_description('idempotency_key_whole'::regclass));

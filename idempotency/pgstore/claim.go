@@ -76,46 +76,33 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt idempotency.
 	ended := rec.LeaseLeft <= 0
 	switch {
 	case known.gone:
-		fence, again, err := s.step(ctx, s.sql.regain, append(at, opt.Token, lease, r.Fingerprint.Version, r.Fingerprint.Sum[:], r.Input)...)
-		return fresh(r, opt, fence), again, err
+		return s.step(ctx, k, opt, s.sql.regain, append(at, opt.Token, lease, r.Fingerprint.Version, r.Fingerprint.Sum[:], r.Input))
 	case !r.Matches(rec.Fingerprint):
 	case rec.State == idempotency.InProgress && known.token == opt.Token:
-		return s.take(ctx, r.Key, opt, s.sql.regrant, append(at, lease))
+		return s.step(ctx, k, opt, s.sql.regrant, append(at, lease))
 	case opt.Rerun && ended && (rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
-		return s.take(ctx, r.Key, opt, s.sql.takeOver, append(at, opt.Token, lease))
+		return s.step(ctx, k, opt, s.sql.takeOver, append(at, opt.Token, lease))
 	case ended && rec.State == idempotency.InProgress:
-		if _, again, err := s.step(ctx, s.sql.note, at...); again || err != nil {
-			return idempotency.Claimed{}, again, err
-		}
-		rec.State = idempotency.Unknown
+		return s.step(ctx, k, opt, s.sql.note, at)
 	}
 	return idempotency.Claimed{Record: rec}, false, nil
 }
 
-// take makes the caller the holder of a record that is there, and tells it as it is then: what could be read afterwards may be another's.
-func (s *Store) take(ctx context.Context, k idempotency.Key, opt idempotency.ClaimOptions, sql string, args []any) (out idempotency.Claimed, again bool, err error) {
-	taken, err := scan(s.db.QueryRow(ctx, sql, args...), k)
+// step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's, unless its
+// outcome is unknown now. again: something of what it went by is otherwise.
+func (s *Store) step(ctx context.Context, k idempotency.Key, opt idempotency.ClaimOptions, sql string, args []any) (out idempotency.Claimed, again bool, err error) {
+	now, err := scan(s.db.QueryRow(ctx, sql, args...), k)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return idempotency.Claimed{}, true, nil
+		return out, true, nil
 	}
 	if err != nil {
-		return idempotency.Claimed{}, false, fmt.Errorf("pgstore: claiming a key: %w", err)
+		return out, false, fmt.Errorf("pgstore: claiming a key: %w", err)
 	}
-	l := idempotency.Lease{Key: k, Fence: taken.record.Fence, Token: opt.Token}
-	return idempotency.Claimed{Won: true, Lease: l, Record: taken.record}, false, nil
-}
-
-// step is one write of a claim, which compares all that it goes by. again: something of that is otherwise now.
-func (s *Store) step(ctx context.Context, sql string, args ...any) (fence int64, again bool, err error) {
-	var durable bool
-	err = s.db.QueryRow(ctx, sql, args...).Scan(&fence, &durable)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, true, nil
+	out = idempotency.Claimed{Record: now.record}
+	if now.record.State == idempotency.InProgress {
+		out.Won, out.Lease = true, idempotency.Lease{Key: k, Fence: now.record.Fence, Token: opt.Token}
 	}
-	if err != nil {
-		return 0, false, fmt.Errorf("pgstore: claiming a key: %w", err)
-	}
-	return fence, false, nil
+	return out, false, nil
 }
 
 // Get implements idempotency.Store.

@@ -43,37 +43,44 @@ select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and b
 	finished_at, code, schema_version, failure, resource, header, body
 from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text`
 
-// The same claim once more: its first reply was lost. It returns the columns of claim, for what is read later may be another's.
+// The same claim once more: its first reply was lost. The columns of this and the next three are those of claim.
 const sqlRegrant = `-- pgstore: claim again
 update {schema}idempotency_key set lease_until = t.until, due_at = t.until
-from (select clock_timestamp() + $6::bigint * interval '1 microsecond' as until,
-	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) as synchronous) t
+from (select clock_timestamp() + $6::bigint * interval '1 microsecond' as until) t
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text and state = 'IN_PROGRESS'
-	and t.synchronous <> ''
-returning true, fence, state, false, fingerprint_version, fingerprint, token,
-	(extract(epoch from t.until - clock_timestamp()) * 1000000)::bigint, (extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input, finished_at, code, schema_version, failure, resource, header, body`
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
+	false, fingerprint_version, fingerprint, token,
+	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
+	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
+	attempts, reason, false, stage, steps, input,
+	finished_at, code, schema_version, failure, resource, header, body`
 
-// For work that may run again. What was saved stays. It returns what claim again does.
+// For work that may run again. What was saved stays.
 const sqlTakeOver = `-- pgstore: take over
 update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1, nextval('{schema}idempotency_fence'::regclass)), token = $6::text,
 	lease_until = t.until, due_at = t.until
-from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until,
-	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) as synchronous) t
+from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until) t
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and (state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
 		or state = 'UNKNOWN_REQUIRES_RECOVERY' and (lease_until is null or lease_until <= clock_timestamp()))
-	and t.synchronous <> ''
-returning true, fence, state, false, fingerprint_version, fingerprint, token,
-	(extract(epoch from t.until - clock_timestamp()) * 1000000)::bigint, (extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, false, stage, steps, input, finished_at, code, schema_version, failure, resource, header, body`
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
+	false, fingerprint_version, fingerprint, token,
+	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
+	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
+	attempts, reason, false, stage, steps, input,
+	finished_at, code, schema_version, failure, resource, header, body`
 
 // It stays due from the end of the lease.
 const sqlNote = `-- pgstore: note the end of a lease
 update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY', lease_until = null
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
-returning fence, set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> ''`
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
+	false, fingerprint_version, fingerprint, token,
+	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
+	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
+	attempts, reason, false, stage, steps, input,
+	finished_at, code, schema_version, failure, resource, header, body`
 
 // A tombstone that nobody has swept is as nothing.
 const sqlRegain = `-- pgstore: claim over a tombstone
@@ -84,7 +91,12 @@ update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence
 from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until) t
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and forget_at <= clock_timestamp()
-returning fence, set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> ''`
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
+	false, fingerprint_version, fingerprint, token,
+	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
+	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
+	attempts, reason, false, stage, steps, input,
+	finished_at, code, schema_version, failure, resource, header, body`
 
 // The writes of who has the key answer whether they wrote, and which state they found where they did not.
 

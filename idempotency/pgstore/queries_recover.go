@@ -40,8 +40,8 @@ select exists (select from wrote), '', exists (select from {schema}idempotency_k
 const sqlErase = `-- pgstore: erase bodies
 with due as materialized (
 	select tenant, operation, key, fence from {schema}idempotency_key
-	where body_until <= clock_timestamp() and (forget_at is null or forget_at > clock_timestamp())
-	order by body_until limit $1::bigint
+	where coalesce(body_until, forget_at) <= clock_timestamp() and body_until <= clock_timestamp() and (forget_at is null or forget_at > clock_timestamp())
+	order by coalesce(body_until, forget_at) limit $1::bigint
 	for update skip locked
 )
 update {schema}idempotency_key k set state = 'EXPIRED', header = null, body = null, body_until = null, stage = '', steps = null
@@ -52,8 +52,8 @@ where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.
 const sqlForget = `-- pgstore: forget tombstones
 with due as materialized (
 	select tenant, operation, key, fence from {schema}idempotency_key
-	where forget_at <= clock_timestamp()
-	order by forget_at limit $1::bigint
+	where coalesce(body_until, forget_at) <= clock_timestamp() and forget_at <= clock_timestamp()
+	order by coalesce(body_until, forget_at) limit $1::bigint
 	for update skip locked
 )
 delete from {schema}idempotency_key k using due d
@@ -61,8 +61,7 @@ where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.
 	and k.state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and k.forget_at <= clock_timestamp()`
 
 const sqlMore = `-- pgstore: is more overdue
-select exists (select from {schema}idempotency_key where body_until <= clock_timestamp())
-	or exists (select from {schema}idempotency_key where forget_at <= clock_timestamp())`
+select exists (select from {schema}idempotency_key where coalesce(body_until, forget_at) <= clock_timestamp())`
 
 const sqlStats = `-- pgstore: count what is open
 select count(*) filter (where state = 'IN_PROGRESS'), count(*) filter (where state <> 'IN_PROGRESS'),

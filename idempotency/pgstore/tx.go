@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
@@ -34,11 +35,12 @@ func (s *Store) claimTx(ctx context.Context, on sender, first string, r idempote
 			b.Queue(first)
 		}
 		b.Queue(s.sql.claimTx, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:], token, s.lockTimeout, until(body), until(tombstone))
+		b.Queue(s.sql.knownTx, k.Tenant, k.Operation, k.Value)
 		b.Queue(sqlSavepoint)
 		known, err := readClaim(on.SendBatch(ctx, &b), first != "", k)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			first = "" // somebody's transaction made it meanwhile
+			first = "" // it went between the two statements
 			continue
 		case pgerr.Is(err, pgerr.LockNotAvailable):
 			return row{}, fmt.Errorf("pgstore: another transaction has the key: %w", &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
@@ -68,7 +70,15 @@ func readClaim(replies pgx.BatchResults, began bool, k idempotency.Key) (known r
 	if began {
 		_, err = replies.Exec()
 	}
+	var tag pgconn.CommandTag
 	if err == nil {
+		tag, err = replies.Exec()
+	}
+	switch known.won = tag.RowsAffected() > 0; {
+	case err != nil:
+	case known.won:
+		_, err = replies.Exec()
+	default:
 		known, err = scan(replies.QueryRow(), k)
 	}
 	if cerr := replies.Close(); err == nil {
@@ -126,10 +136,15 @@ func readFinish(replies pgx.BatchResults, refused bool) (at time.Time, err error
 func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, token string) (idempotency.Result, error) {
 	rec := known.record
 	if rec.State == idempotency.InProgress && rec.LeaseLeft <= 0 && r.Matches(rec.Fingerprint) {
-		if _, _, err := s.step(ctx, s.sql.note, r.Key.Tenant, r.Key.Operation, r.Key.Value, rec.Fence, known.token); err != nil {
+		args := []any{r.Key.Tenant, r.Key.Operation, r.Key.Value, rec.Fence, known.token}
+		noted, again, err := s.step(ctx, r.Key, idempotency.ClaimOptions{}, s.sql.note, args)
+		switch {
+		case err != nil:
 			return idempotency.Result{}, err
+		case again: // somebody was faster: the owner after all, or another who noted it
+			return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: s.cfg.Wait, Age: rec.Age}
 		}
-		rec.State = idempotency.Unknown
+		rec = noted.Record
 	}
 	if !r.Matches(rec.Fingerprint) {
 		return idempotency.Result{}, &idempotency.MismatchError{State: rec.State, Resource: rec.Result.Resource, Version: rec.Fingerprint.Version}

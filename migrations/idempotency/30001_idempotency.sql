@@ -2,8 +2,8 @@
 -- What became of each idempotency key: one row a key, whoever works at it.
 --
 -- A row changes three or four times in its life. Only open rows are in the index of what is open, so it stays as small as the work
--- under way; the two others hold a row until its body and then its tombstone are overdue. A row that one transaction makes and
--- completes has its final place in all of them from the start, so that its completion is a HOT update: it touches no index.
+-- under way; the other one holds what has an end. A row that one transaction makes and completes has its place in it from the
+-- start, so that its completion is a HOT update: it touches no index.
 create table idempotency_key (
 	tenant      text collate "C" not null,
 	operation   text collate "C" not null,
@@ -40,12 +40,15 @@ create table idempotency_key (
 	-- What is open has no end: nothing of it goes because of its age.
 	constraint idempotency_key_finished check (case when state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') then finished_at is not null and input is null
 		else finished_at is null and body_until is null and forget_at is null and header is null and body is null end),
+	constraint idempotency_key_ends check (body_until is null or forget_at is null or body_until <= forget_at),
 	constraint idempotency_key_failure check (failure = '' or state in ('FAILED_REPLAYABLE', 'EXPIRED')),
 	constraint idempotency_key_expired check (state <> 'EXPIRED' or header is null and body is null and body_until is null)
-) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0,
+	-- A table that was vacuumed or analyzed when it had a page or two has its plans made for reading all of it, and keeps them while it grows.
+	autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_threshold = 5000, autovacuum_analyze_threshold = 5000);
 create index idempotency_key_open on idempotency_key (due_at) where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY');
-create index idempotency_key_body on idempotency_key (body_until) where body_until is not null;
-create index idempotency_key_forget on idempotency_key (forget_at) where forget_at is not null;
+-- When a row's next end comes: its body's, or else its own. A body never outlives its row.
+create index idempotency_key_overdue on idempotency_key (coalesce(body_until, forget_at)) where coalesce(body_until, forget_at) is not null;
 
 -- Fences are drawn here and not counted in the row: they rise over a release and over the end of a tombstone, too.
 create sequence idempotency_fence;
