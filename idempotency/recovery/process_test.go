@@ -22,6 +22,7 @@ type process struct {
 	at   int // the point it dies at, from 1; 0: never
 	seen int
 	dead bool
+	deaf bool // it cannot extend a lease, and works on
 }
 
 var errDead = errors.New("this process is dead")
@@ -59,7 +60,7 @@ func (p *process) Claim(ctx context.Context, r idempotency.Request, opt idempote
 func (p *process) Extend(ctx context.Context, l idempotency.Lease, d time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.dead {
+	if p.dead || p.deaf {
 		return errDead
 	}
 	return p.Store.Extend(ctx, l, d)

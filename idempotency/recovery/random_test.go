@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
-// TestRandom_HistoriesWithCrashes: clients of a few keys retry through processes that die at random points, with providers that
+// TestRandom_HistoriesWithCrashes: clients of a few keys retry through processes that die at random points or work on after their lease, with providers that
 // fail at random and workers that die too; some clients use a key for another command. In the end each key has one charge and one mail,
 // or none and a refusal, and nobody was ever told anything else.
 func TestRandom_HistoriesWithCrashes(t *testing.T) {
@@ -109,7 +109,7 @@ func (r *randomRun) play(t *testing.T) {
 // serve is a process after the other, each with a few clients at a time.
 func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Store: r.store, at: r.roll(60)}
+		p := &process{Store: r.store, at: r.roll(60), deaf: r.roll(4) == 0}
 		g, err := idempotency.New(p, r.cfg)
 		if err != nil {
 			t.Error(err)
@@ -149,6 +149,10 @@ func (r *randomRun) ask(ctx context.Context, p *process, g *idempotency.Guard) {
 	res, err := g.Run(ctx, req, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
 		pass(time.Duration(r.roll(3000)) * time.Millisecond)
 		p.reach()
+		if p.deaf { // and it does not notice when its lease ends
+			ctx = context.WithoutCancel(ctx)
+			pass(time.Duration(r.roll(4000)) * time.Millisecond)
+		}
 		return r.pay(ctx, op)
 	})
 	if err != nil && !errors.Is(err, idempotency.ErrUnrecorded) {
