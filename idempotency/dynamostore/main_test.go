@@ -48,7 +48,7 @@ func TestStore(t *testing.T) {
 		s := open(t, client, name)
 		return idempotencytest.Harness{
 			Store: s, Recoverer: s, Others: []idempotency.Store{open(t, client, name)},
-			Features: idempotencytest.Features{ServerTTL: true, MaxBody: 300_000, Histories: 5},
+			Features: idempotencytest.Features{ServerTTL: true, OwnClocks: true, MaxBody: 300_000, Histories: 5},
 		}
 	})
 }

@@ -60,7 +60,7 @@ func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Dura
 		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
 }
 
-// Save implements idempotency.Store. A save that was sent again and arrives after a later one of this Store is dropped.
+// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
 func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -70,9 +70,12 @@ func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Pro
 	if err != nil {
 		return err
 	}
+	seq := s.seq.Add(1)
 	return s.write(ctx, "save", l, `set #progress = :progress, #writer = :writer, #seq = :seq`,
 		mine+` and #lease > :now and (attribute_not_exists(#writer) or #writer <> :writer or #seq <= :seq)`,
-		values{":progress": text(string(b)), ":now": number(low), ":writer": text(s.writer), ":seq": number(s.seq.Add(1))}, notRepeated)
+		values{":progress": text(string(b)), ":now": number(low), ":writer": text(s.writer), ":seq": number(seq)}, func(now item) bool {
+			return now.heldBy(l) && now.text("writer") == s.writer && now.number("seq") > seq
+		})
 }
 
 // Finish implements idempotency.Store. It reads the record, writes the body into an item of its own, which nobody sees yet, and turns the

@@ -29,7 +29,7 @@ func historyLinearizable(t *testing.T, s *suite) {
 		}
 		wg.Wait()
 		c.call(t, 99, linIn{kind: "claim", token: rand.Text()}, 0) // what is there in the end
-		switch porcupine.CheckOperationsTimeout(linModel(), c.ops, 20*time.Second) {
+		switch porcupine.CheckOperationsTimeout(linModel(s.Features.OwnClocks), c.ops, 20*time.Second) {
 		case porcupine.Illegal:
 			for _, op := range c.ops {
 				t.Logf("%10d %10d client %d: %+v -> %+v", op.Call/1000, op.Return/1000, op.ClientId, op.Input, op.Output)

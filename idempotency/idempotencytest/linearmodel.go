@@ -29,13 +29,18 @@ const (
 	runs
 )
 
-// linModel is the state machine for porcupine.
-func linModel() porcupine.Model {
+// linModel is the state machine for porcupine. Where clients have clocks of their own, a lease that one of them noted as ended may still run
+// for another.
+func linModel(ownClocks bool) porcupine.Model {
+	noted := none
+	if ownClocks {
+		noted = short
+	}
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{linState{}} },
 		Step: func(state, input, output any) []any {
 			var next []any
-			for _, b := range branches(state.(linState), input.(linIn)) {
+			for _, b := range branches(state.(linState), input.(linIn), noted) {
 				if s, possible := b.explains(state.(linState), output.(linOut)); possible {
 					next = append(next, s)
 				}
@@ -91,10 +96,10 @@ func leaseOf(in linIn) lease {
 }
 
 // branches are the ways in which a call may go.
-func branches(s linState, in linIn) []branch {
+func branches(s linState, in linIn, noted lease) []branch {
 	switch in.kind {
 	case "claim", "rerun", "other":
-		return claimed(s, in)
+		return claimed(s, in, noted)
 	case "recover":
 		taken := s
 		taken.state, taken.token, taken.lease = idempotency.Unknown, in.token, leaseOf(in)
@@ -121,8 +126,8 @@ func refusedOrGone(s linState, in linIn) branch {
 	return branch{to: s, out: linOut{lost: in.kind != "release" || s.state != ""}}
 }
 
-// claimed are the ways of a claim.
-func claimed(s linState, in linIn) []branch {
+// claimed are the ways of a claim; after the end of a lease was noted, the lease is as given.
+func claimed(s linState, in linIn, ended lease) []branch {
 	if s.state == "" {
 		to := linState{state: idempotency.InProgress, other: in.kind == "other", token: in.token, high: s.high, lease: leaseOf(in)}
 		return []branch{{to: to, out: linOut{won: true, state: idempotency.InProgress}, gives: true, claims: true}}
@@ -143,7 +148,7 @@ func claimed(s linState, in linIn) []branch {
 		return []branch{told, takeOver}
 	case s.state == idempotency.InProgress && s.lease == short:
 		noted := s
-		noted.state, noted.lease = idempotency.Unknown, none
+		noted.state, noted.lease = idempotency.Unknown, ended
 		return []branch{told, {to: noted, out: linOut{state: idempotency.Unknown}, claims: true}}
 	case s.state == idempotency.Unknown && in.kind == "rerun" && s.lease == none:
 		return []branch{takeOver}

@@ -37,6 +37,9 @@ type Features struct {
 	// ServerTTL: the server removes bodies and tombstones when it likes, and Sweep does not count them. They still must not be
 	// seen once they are overdue.
 	ServerTTL bool
+	// OwnClocks: the server tells no time, and each client works it out, so that for a moment they may disagree on whether a
+	// lease has ended.
+	OwnClocks bool
 	// Tick is the shortest lease and retention that the store tells from none. 0 is 1 ms.
 	Tick time.Duration
 	// MaxBody is the largest body, in bytes, that the store takes. 0 is 1 MiB, the most that is tried.

@@ -37,7 +37,8 @@ func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Dura
 	return s.write(ctx, "extend", s.scripts.extend, l, micros(lease))
 }
 
-// Save implements idempotency.Store. A save that was sent again and arrives after a later one of this Store is dropped.
+// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if
+// that one had replaced it.
 func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
