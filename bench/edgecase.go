@@ -20,11 +20,17 @@ import (
 )
 
 const (
-	namePlainHTTP   = "a handler over HTTP, 16 clients"
-	nameEdgeHTTP    = "the same with the edge, 16 clients"
-	nameReplayHTTP  = "the edge, replays, 16 clients"
-	nameRefusedHTTP = "the edge, another command under a known key, 16 clients"
+	nameReplayHTTP  = "the edge, replays, clients: 16"
+	nameRefusedHTTP = "the edge, another command under a known key, clients: 16"
 )
+
+func namePlainHTTP(clients int) string {
+	return fmt.Sprintf("a handler over HTTP, clients: %d", clients)
+}
+
+func nameEdgeHTTP(clients int) string {
+	return fmt.Sprintf("the same with the edge, clients: %d", clients)
+}
 
 // order is what the clients of the edge case send.
 type order struct {
@@ -54,8 +60,10 @@ func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 	}
 	defer h.close()
 	kinds := []requests{
-		{namePlainHTTP, 16, h.plain},
-		{nameEdgeHTTP, 16, h.edge},
+		{namePlainHTTP(1), 1, h.plain},
+		{nameEdgeHTTP(1), 1, h.edge},
+		{namePlainHTTP(16), 16, h.plain},
+		{nameEdgeHTTP(16), 16, h.edge},
 		{nameReplayHTTP, 16, h.replay},
 		{nameRefusedHTTP, 16, h.refused},
 	}
@@ -78,7 +86,9 @@ func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 			rep.add(f)
 		}
 	}
-	rep.atMost("edge", "time with / without the edge, 16 clients", 1.3, rep.ratios("edge", namePlainHTTP, nameEdgeHTTP))
+	for _, n := range []int{1, 16} {
+		rep.atMost("edge", fmt.Sprintf("time with / without the edge, clients: %d", n), 1.3, rep.ratios("edge", namePlainHTTP(n), nameEdgeHTTP(n)))
+	}
 	rep.atLeast("edge", nameReplayHTTP, 5000)
 	return nil
 }

@@ -13,6 +13,9 @@
 // [Edge] is the same with settings of your own. [Middleware] is for handlers that have no transaction to share, and says what
 // it cannot promise. [Sealer] encrypts what is kept.
 //
+// A request that meets another attempt at work may wait for it, within a bound (a guard's Wait, pgstore's Wait), is told 409 with Retry-After, or, by
+// [Edge.At], 202 with the operation-status resource that [Edge.StatusHandler] serves.
+//
 // What was answered is kept and given to the retry byte for byte: status, body, and the headers that belong to them. When what was made
 // is changed or deleted before the retry comes, there are four ways, a choice per operation:
 //
