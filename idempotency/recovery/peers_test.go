@@ -1,0 +1,116 @@
+package recovery_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/fakeprovider"
+)
+
+// What users of other systems met.
+
+// TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered: work that takes longer than its lease and has a heartbeat is left alone.
+func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		g, err := idempotency.New(w.store, idempotency.Config{Lease: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {Resume: w.pay}}, recovery.Config{Grace: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Run(t.Context(), request(), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			for range 20 {
+				pass(900 * time.Millisecond)
+				if n, err := worker.Once(ctx); n != 0 || err != nil {
+					t.Errorf("recovery took %d, %v", n, err)
+				}
+			}
+			return w.pay(ctx, op)
+		}); err != nil {
+			t.Error(err)
+		}
+		if w.bank.Calls() != 1 {
+			t.Errorf("%d calls", w.bank.Calls())
+		}
+	})
+}
+
+// TestPeer_River1302_TheRescuerOverwritesNothing: a worker that lost its lease while it recovered ends late, after another one has
+// completed the operation. Its result is refused.
+func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.doubtful(t, fakeprovider.LostAnswer)
+		other := recovery.Handler{Probe: w.probe, Resume: w.pay}
+		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+			w.settle(t, other, recovery.Config{})
+			return idempotency.Result{Code: 500, Body: []byte("late")}, nil
+		}}
+		var outcome recovery.Outcome
+		worker, err := recovery.New(&process{Store: w.store, deaf: true}, map[string]recovery.Handler{operation: late}, recovery.Config{
+			Observer: recovery.Observer{Recovered: func(i recovery.RecoveredInfo) { outcome = i.Outcome }},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := worker.Once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		rec, _, err := w.store.Get(t.Context(), request().Key)
+		if err != nil || rec.State != idempotency.Completed || rec.Result.Code != 201 || outcome != recovery.Lost || len(w.bank.Effects()) != 1 {
+			t.Errorf("%s: %+v, the late one is %s, %v", rec.State, rec.Result, outcome, err)
+		}
+	})
+}
+
+// away is a store that does not answer recovery for a while.
+type away struct {
+	recovery.Store
+	mu   sync.Mutex
+	left int
+}
+
+func (a *away) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+	a.mu.Lock()
+	a.left--
+	gone := a.left >= 0
+	a.mu.Unlock()
+	if gone {
+		return nil, errors.New("the database restarts")
+	}
+	return a.Store.Recover(ctx, opt)
+}
+
+// TestPeer_DBOSPy716_RecoveryOutlivesAnOutage: nothing is stranded because the database was away once.
+func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, failures := newWorld(), 0
+		w.doubtful(t, fakeprovider.LostAnswer)
+		worker, err := recovery.New(&away{Store: w.store, left: 30}, map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
+			recovery.Config{Observer: recovery.Observer{Failed: func(error) { failures++ }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if err := worker.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		rec, _, err := w.store.Get(t.Context(), request().Key)
+		if err != nil || rec.State != idempotency.Completed || failures != 30 {
+			t.Errorf("%s after %d failures, %v", rec.State, failures, err)
+		}
+	})
+}
