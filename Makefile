@@ -37,6 +37,9 @@ OTHERS := internal/interop examples/watermill
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
 
+debezium: ## the tests with a real Debezium, which Maven fetches the first time
+	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/foreign
+
 guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
@@ -90,4 +93,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs
