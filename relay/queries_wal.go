@@ -91,6 +91,14 @@ where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
 	and not exists (select from {schema}outbox_parked_key k where k.lane = m.lane)
 	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)`
 
+	// Locked, for whoever begins to read meanwhile writes its name there first, and looks for lanes then.
+	sqlWALReads = `-- relay: wal reads
+select w.one from {schema}outbox_wal w where w.slot = $1 and w.owner = $2 for share`
+
+	// Nobody reads it any more.
+	sqlWALDisown = `-- relay: wal disown
+update {schema}outbox_wal set owner = null`
+
 	sqlStream = `-- relay: stream
 insert into {schema}outbox_streamed (lane, snapshot, until, done)
 select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
@@ -99,6 +107,7 @@ join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner 
 where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 	and not exists (select from {schema}outbox_held h where h.lane = l.lane)
 	and not exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
+	and exists (select from {schema}outbox_wal w where w.owner = $3)
 on conflict (lane) do nothing
 returning lane`
 
@@ -178,14 +187,14 @@ where w.slot <> ''`
 
 // walQueries are the statements of the WAL source with their schema.
 type walQueries struct {
-	state, hashes, stands, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
+	state, hashes, stands, reads, disown, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
 	gone, archived, nextDue, lockLanes, newIncarnation, status string
 }
 
 func newWALQueries(prefix string) walQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return walQueries{
-		state: q(sqlWALState), hashes: q(sqlWALHashes), stands: q(sqlWALStands), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
+		state: q(sqlWALState), hashes: q(sqlWALHashes), stands: q(sqlWALStands), reads: q(sqlWALReads), disown: q(sqlWALDisown), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
 		own: q(sqlWALOwn), confirm: q(sqlWALConfirm), end: q(sqlWALEnd), beat: q(sqlWALBeat), barrier: q(sqlWALBarrier),
 		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
 		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),

@@ -176,10 +176,11 @@ func (h *handOver) run(work context.Context) error {
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	over := map[int16]streamedLane{}
+	over, reads := map[int16]streamedLane{}, false
 	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+		b.Queue(r.q.wal.reads, f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
 		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) {
 				l := seen[lane]
@@ -191,6 +192,9 @@ func (h *handOver) run(work context.Context) error {
 	if err = failpoint.After(failpoint.RelayWALHandedOver, err); err != nil {
 		h.unknown = err == errBarrier || pgerr.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
+	}
+	if !reads { // a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on
+		return errLanesChanged
 	}
 	h.over = over
 	return nil

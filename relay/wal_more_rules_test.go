@@ -167,3 +167,44 @@ func TestWALStandbyWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestWALHandOverIsTheReaders: a hand-over that waited for long, for a broker perhaps, comes when another relay has begun to read. That
+// has passed what the hand-over's snapshot does not show: nobody would publish it.
+func TestWALHandOverIsTheReaders(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `create table handed (by_reader boolean)`)
+	db.Exec(t, `create function note() returns trigger language plpgsql as $$ begin
+		insert into handed select w.owner = l.owner from outbox_lane l, outbox_wal w where l.lane = new.lane;
+		return new;
+	end $$`)
+	db.Exec(t, `create trigger note after insert on outbox_streamed for each row execute function note()`)
+	tx, err := db.Connect(t).Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '0')`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = running(t, newRelay(t, db, to, config(fromWAL))) // no lane is handed over to it before that transaction has ended
+	pgtest.AwaitSQL(t, db, `select exists (select from outbox_wal w join outbox_lane l on l.owner = w.owner)`)
+	db.Exec(t, `update outbox_wal set owner = gen_random_uuid()`)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	streaming(t, db)
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from handed where by_reader is not true`); n > 0 {
+		t.Errorf("%d lanes were handed over by a relay that does not read any more", n)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	inOrder(t, to.events(), 1)
+}

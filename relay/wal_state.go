@@ -134,6 +134,7 @@ func (r *Relay) abandonAll(ctx context.Context, s *session, st *walState) error 
 		b.Queue(r.q.wal.lockLanes)
 		b.Queue(r.q.wal.stands, st.slot, st.confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
 		b.Queue(r.q.wal.abandonAll, st.slot, st.confirmed).Query(r.readRaised)
+		b.Queue(r.q.wal.disown)
 	}))
 	if err == nil && !same {
 		err = errors.New("the slot is another one by now")
