@@ -130,7 +130,8 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt idempote
 			values{":mine": text(opt.Token), ":one": number(1), ":ends": number(ends), ":span": number(span), ":zero": number(0)}.unchanged(old))
 		return now, true, err
 	case working && ended:
-		now, err = s.update(ctx, r.Key, `set #state = :unknown, #due = #lease`, same, values{}.unchanged(old))
+		// The lease goes with the note: a client whose clock is behind would see it run still.
+		now, err = s.update(ctx, r.Key, `set #state = :unknown, #due = #lease, #lease = :zero`, same, values{":zero": number(0)}.unchanged(old))
 		return now, false, err
 	}
 	return old, false, nil
