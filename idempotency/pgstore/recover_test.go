@@ -1,0 +1,76 @@
+package pgstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestRecoverAndSweep_PassWhatIsLocked: a row that another recoverer or sweeper holds is left to it, and nobody waits.
+func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
+	for range 2 {
+		if _, err := s.store.Claim(t.Context(), pay("1"), idempotency.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+			t.Fatal(err)
+		}
+		r := pay("1")
+		if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.AwaitSQL(t, s.DB, "select bool_and(coalesce(lease_until, body_until) < clock_timestamp()) from idempotency_key")
+	tx, err := s.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select from idempotency_key where (tenant, operation, key) in
+		(select distinct on (state) tenant, operation, key from idempotency_key order by state) for update`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a wait would end in an error
+	defer cancel()
+	opt := idempotency.RecoverOptions{Limit: 10, Lease: time.Hour, Token: "recoverer"}
+	if got, err := s.store.Recover(ctx, opt); err != nil || len(got) != 1 {
+		t.Errorf("recovered %d, %v", len(got), err)
+	}
+	if got, err := s.store.Sweep(ctx, 10); err != nil || got.Bodies != 1 {
+		t.Errorf("swept %+v, %v", got, err)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.store.Recover(ctx, opt); err != nil || len(got) != 1 {
+		t.Errorf("recovered %d, %v", len(got), err)
+	}
+	if got, err := s.store.Sweep(ctx, 10); err != nil || got.Bodies != 1 {
+		t.Errorf("swept %+v, %v", got, err)
+	}
+}
+
+// TestTable_RefusesWhatNobodyMayWrite: the table's own rules, whoever writes: an operator's update, a later release.
+func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("1")
+	if _, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []string{
+		"state = 'FREE'", "lease_until = null", "due_at = null", "forget_at = now()", "body = 'x'", "state = 'COMPLETED'",
+		"fingerprint = 'short'", "stage = 'SOMEWHERE'", "failure = 'x'",
+	} {
+		err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), "update idempotency_key set "+set)
+			return err
+		})
+		if err == nil {
+			t.Errorf("set %s is taken", set)
+		}
+	}
+}
