@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,8 +73,10 @@ func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
 				return err
 			}
-			if err := h.fill(ctx); err != nil {
-				return err
+			if k.name == nameReplayHTTP || k.name == nameRefusedHTTP {
+				if err := h.fill(ctx); err != nil {
+					return err
+				}
 			}
 			if err := s.exec(ctx, queryVacuumKeys, queryCheckpoint); err != nil {
 				return err
@@ -222,10 +225,13 @@ func (h *overHTTP) refused(ctx context.Context, i int) error {
 
 // fill has the requests answered that are replayed.
 func (h *overHTTP) fill(ctx context.Context) error {
-	for i := range replayed {
-		if err := h.post(ctx, "/edge", knownKey(i), h.order, http.StatusCreated); err != nil {
-			return err
+	var next atomic.Int64
+	return inParallel(ctx, 16, replayed, 50, func(ctx context.Context, n int) error {
+		for range n {
+			if err := h.post(ctx, "/edge", knownKey(int(next.Add(1))-1), h.order, http.StatusCreated); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
