@@ -53,6 +53,8 @@ const (
 	walTick      = 100 * time.Millisecond
 	walPauseLow  = 100 * time.Millisecond
 	walPauseHigh = 5 * time.Second
+	// walPauseEarly is the longest pause while transactions of producers are waited for.
+	walPauseEarly = 500 * time.Millisecond
 )
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {

@@ -115,8 +115,11 @@ func (f *follower) handOver(work context.Context) error {
 	}
 	r.lanes.unwant()
 	r.kickPumps()
-	if f.pause = min(2*f.pause, walPauseHigh); len(h.over) > 0 {
+	switch f.pause = min(2*f.pause, walPauseHigh); {
+	case len(h.over) > 0:
 		f.pause = walPauseLow
+	case h.early: // what is waited for are transactions, which end soon
+		f.pause = min(f.pause, walPauseEarly)
 	}
 	f.again = time.Now().Add(f.pause)
 	if len(h.over) > 0 && f.count() == Lanes {
@@ -138,6 +141,7 @@ type handOver struct {
 	done    map[int16][]int64 // ids that were published since the snapshot
 	over    map[int16]streamedLane
 	unknown bool
+	early   bool // not every transaction that it must show is in a snapshot yet
 }
 
 func (h *handOver) run(work context.Context) error {
@@ -147,6 +151,7 @@ func (h *handOver) run(work context.Context) error {
 		return err
 	}
 	if ready, err := f.decided(work); err != nil || !ready {
+		h.early = err == nil
 		return err
 	}
 	seen, texts, err := h.look(work)
