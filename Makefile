@@ -33,7 +33,7 @@ proof: ## kill processes at every failpoint, and let a fault happen at each; wit
 	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/proof
 
 # Modules of their own, for what they need and nobody else does.
-OTHERS := internal/interop examples/watermill
+OTHERS := internal/interop internal/routers examples/watermill
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
 
