@@ -53,9 +53,10 @@ func TestJudge(t *testing.T) {
 		"another failure":    {bug, reached + "--- FAIL: TestX", failed, "did not say"},
 		"not reached":        {bug, "it is wrong\n--- FAIL: TestX", failed, "does not come to the bug"},
 		"no failure of its":  {bug, reached + "panic: it is wrong", failed, "another way"},
-		"clean":              {job{catcher: catcher{Test: "TestX"}}, "--- PASS: TestX", nil, ""},
+		"clean":              {job{catcher: catcher{Test: "TestX"}}, "--- PASS: TestX (0 s)", nil, ""},
 		"fails anyway":       {job{catcher: catcher{Test: "TestX"}}, "--- FAIL: TestX", failed, "without a bug"},
 		"no test":            {job{catcher: catcher{Test: "TestX"}}, "PASS", nil, "no such test"},
+		"no such part":       {job{catcher: catcher{Test: "TestX/sub"}}, "--- PASS: TestX (0 s)", nil, "no such test"},
 		"could not be begun": {bug, "", errors.New("no such file"), "no such file"},
 	} {
 		said, missed := c.job.judge(c.out, c.err)
