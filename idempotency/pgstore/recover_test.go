@@ -73,4 +73,11 @@ func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
 			t.Errorf("set %s is taken", set)
 		}
 	}
+	// A body that outlives its row, and one of an expired key.
+	for _, set := range []string{"state = 'COMPLETED', body_until = now() + interval '2 h', forget_at = now() + interval '1 h'", "state = 'EXPIRED', body = 'x'"} {
+		_, err := s.Pool.Exec(t.Context(), "update idempotency_key set lease_until = null, due_at = null, input = null, finished_at = now(), "+set)
+		if err == nil {
+			t.Errorf("set %s is taken", set)
+		}
+	}
 }
