@@ -15,8 +15,11 @@ truncate outbox_held, outbox_claim`
 const queryAnyLeft = `-- bench: any left
 select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane and e.id = any (c.ids)))`
 
+// Lanes that are streamed, once the reader has passed what was written while nobody read.
 const queryStreamed = `-- bench: streamed
-select count(*) from outbox_streamed`
+select count(*) from outbox_streamed where exists (select from outbox_wal w
+	join pg_replication_slots s on s.slot_name = w.slot join pg_stat_replication r on r.pid = s.active_pid
+	where pg_current_wal_flush_lsn() - r.sent_lsn < 65536)`
 
 const queryVacuumOutbox = `-- bench: vacuum outbox
 vacuum analyze outbox_event`

@@ -153,7 +153,7 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 	}
 	o := operator(t, db)
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err, relay.ErrUncertain) {
-		t.Errorf("accepted without a word: %v", err)
+		t.Errorf("accepted without a word, for which a consumer that goes by numbers pays: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func catchers() []catcher {
 		{seeded.RelayReleasedWhileBusy, "relay", "TestP5_ALaneStaysWhileItIsPublished", "lanes that are being published from were given away", ""},
 		{seeded.RelayNewerPastHeld, "relay", "TestP4HeldSurvivesATakeOver", "first occurs where", ""},
 		{seeded.RelayTakeOverWithoutFence, "relay", "TestP5Lease/a_take-over_raises_the_fence", "each of them must rise by one", ""},
-		{seeded.RelayOvertakenAccepted, "relay", "TestP4OvertakenAndHeld", "accepted without a word", ""},
+		{seeded.RelayOvertakenAccepted, "relay", "TestP4OvertakenAndHeld", "a consumer that goes by numbers", ""},
 		{seeded.RelayWALConfirmsEarly, "relay", "TestWAL2ConfirmsOnlyAtTransactionEnds", "the slot stands behind a transaction that is not acked", ""},
 		{seeded.RelayWALKeepalive, "relay", "TestWAL3KeepalivesConfirmNothingThatIsNotAcked", "a place was confirmed behind an event that is not acked", ""},
 		{seeded.RelayWALDeletesEarly, "relay", "TestWALDeletesWhatIsAcked", "a row is gone whose event is not acked", ""},
