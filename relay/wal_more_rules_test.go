@@ -20,8 +20,20 @@ func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
 	rarely := func(c *relay.Config) { c.WALHeartbeat = time.Hour }
 	stop := running(t, newRelay(t, db, to, config(fromWAL, rarely)))
 	streaming(t, db)
-	fill(t, db, 500, 10)
-	place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
+	tx, err := db.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Read before the COMMIT: behind it may stand what other tests write on this server.
+	var place string
+	if err := tx.QueryRow(t.Context(), `with filled as (insert into outbox_event (topic, key, type, payload)
+		select 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 499) g returning 1)
+		select max(pg_current_wal_insert_lsn())::text from filled`).Scan(&place); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	pgtest.Await(t, "the events", func() (bool, error) { return to.count() == 500, nil })
 	if err := stop(); err != nil {
 		t.Fatal(err)
