@@ -21,7 +21,7 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models && $(MAKE) -j 2 proof interop)
+	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof interop)
 
 test-short: ## the quick ones, without the race detector
 	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
