@@ -265,6 +265,27 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	db.Exec(t, `alter system set synchronous_commit = 'local'`)
 	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
 	db.Exec(t, `select pg_reload_conf()`)
+	// It is the checkpointer that makes commits wait, some time after the reload.
+	probe := db.Connect(t)
+	pgtest.Await(t, "a commit that waits", func() (bool, error) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = probe.Exec(context.Background(), `set synchronous_commit = on; update outbox_meta set timeline = timeline`)
+		}()
+		for {
+			select {
+			case <-done:
+				return false, nil
+			default:
+			}
+			const cancel = `select pg_cancel_backend(pid) from pg_stat_activity where pid = $1 and wait_event = 'SyncRep'`
+			if tag, err := db.Pool.Exec(t.Context(), cancel, probe.PgConn().PID()); err != nil || tag.RowsAffected() > 0 {
+				<-done
+				return err == nil, err
+			}
+		}
+	})
 	to := &memory{}
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
 	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep' and application_name like 'effectonce relay%'`
