@@ -68,25 +68,8 @@ func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 		{nameReplayHTTP, 16, h.replay},
 		{nameRefusedHTTP, 16, h.refused},
 	}
-	for turn := range o.repeats + 1 {
-		for _, k := range kinds {
-			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
-				return err
-			}
-			// For every kind: a table that is vacuumed while it is empty has its plans made for reading all of it.
-			if err := h.fill(ctx); err != nil {
-				return err
-			}
-			if err := s.exec(ctx, queryVacuumKeys, queryCheckpoint); err != nil {
-				return err
-			}
-			f, err := e.serve(ctx, k, o.live.tax)
-			if err != nil {
-				return fmt.Errorf("%s: %w", k.name, err)
-			}
-			f.Case, f.Turn = "edge", turn
-			rep.add(f)
-		}
+	if err := e.turns(ctx, o, rep, "edge", kinds, h.fill); err != nil {
+		return err
 	}
 	for _, n := range []int{1, 16} {
 		rep.atMost("edge", fmt.Sprintf("time with / without the edge, clients: %d", n), 1.3, rep.ratios("edge", namePlainHTTP(n), nameEdgeHTTP(n)))

@@ -58,24 +58,8 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 		{nameClaimed, 16, e.claimed},
 		{nameReRead, 16, e.claimDone},
 	}
-	for turn := range o.repeats + 1 {
-		for _, k := range kinds {
-			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
-				return err
-			}
-			if err := e.fill(ctx); err != nil {
-				return err
-			}
-			if err := s.exec(ctx, queryVacuumKeys, queryCheckpoint); err != nil {
-				return err
-			}
-			f, err := e.serve(ctx, k, o.live.tax)
-			if err != nil {
-				return fmt.Errorf("%s: %w", k.name, err)
-			}
-			f.Turn = turn
-			rep.add(f)
-		}
+	if err := e.turns(ctx, o, rep, "idempotency", kinds, e.fill); err != nil {
+		return err
 	}
 	// One caller waits for round trips and for the log; sixteen use up the machine, where a key costs what its row costs, by hand too.
 	rep.atMost("idempotency", "time with InTx / without a key, 1 caller", 1.3, rep.ratios("idempotency", nameNoKey(1), nameInTx(1)))
@@ -125,6 +109,31 @@ func (s *stack) newEdge(ctx context.Context) (*edge, error) {
 		e.known = append(e.known, newRequest())
 	}
 	return e, nil
+}
+
+// turns measures all kinds in each turn, every one on tables of the same age. The keys' has some rows: one that is vacuumed while it is
+// empty has its plans made for reading all of it.
+func (e *edge) turns(ctx context.Context, o options, rep *report, name string, kinds []requests, fill func(context.Context) error) error {
+	for turn := range o.repeats + 1 {
+		for _, k := range kinds {
+			if err := e.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
+				return err
+			}
+			if err := fill(ctx); err != nil {
+				return err
+			}
+			if err := e.exec(ctx, queryVacuumKeys, queryCheckpoint); err != nil {
+				return err
+			}
+			f, err := e.serve(ctx, k, o.live.tax)
+			if err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			f.Case, f.Turn = name, turn
+			rep.add(f)
+		}
+	}
+	return nil
 }
 
 // counted counts how often a connection turns from writing to reading.
