@@ -86,18 +86,22 @@ func (c *cell) meet(t *testing.T, r role, w *way, settings string, wants map[fai
 	p := c.ready(t, r, w, settings)
 	deadline := time.Now().Add(reachWithin * 5 / 6) // Await ends at a minute
 	pgtest.Await(t, "the faults of the "+string(r), func() (bool, error) {
+		// Asked before the faults are counted: a process may have its fault and end between the two.
+		ended := false
+		select {
+		case <-p.Done():
+			ended = true
+		default:
+		}
 		now, missing := c.done(t, "error"), 0
 		for name, n := range wants {
 			if now[name]-before[name] < n {
 				missing++
 			}
 		}
-		select {
-		case <-p.Done(): // a relay that was told to stop, and whose last answer was lost, says so
-			if missing > 0 || w.stop == "" {
-				return false, fmt.Errorf("the %s with %s ended by itself: %s", r, settings, p.LogTail())
-			}
-		default:
+		// A relay that was told to stop, and whose last answer was lost, says so and ends.
+		if ended && (missing > 0 || w.stop == "") {
+			return false, fmt.Errorf("the %s with %s ended by itself: %s", r, settings, p.LogTail())
 		}
 		return missing == 0 || time.Now().After(deadline), nil
 	})
