@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -19,6 +20,32 @@ func (g *Guard) claim(ctx context.Context, r Request, opt ClaimOptions) (c Claim
 		return err
 	})
 	return c, since, err
+}
+
+// takeBack gives up a claim that may have been granted without an answer: else a caller that only left early would leave a key
+// behind that is in progress for a lease, and unknown after it. One look, for the caller waits; if it fails, so it is. It returns what
+// the caller is told.
+func (g *Guard) takeBack(ctx context.Context, r Request, opt ClaimOptions, cause error) error {
+	if definite(cause) {
+		return fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause)
+	}
+	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimFor)
+	defer cancel()
+	after := opt.Rerun
+	opt.Rerun = false // its own token is all that it may find
+	c, err := g.store.Claim(taking, r, opt)
+	switch {
+	case err != nil || !c.Won:
+	case after:
+		err = g.store.Doubt(taking, c.Lease, "a claim was given up", 0)
+	default:
+		err = g.store.Release(taking, c.Lease)
+	}
+	if err != nil {
+		g.log.Warn("a claim may be left behind: nothing was run, and its key is taken until recovery has seen to it",
+			"operation", r.Key.Operation, "error", err)
+	}
+	return Retryable(fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause))
 }
 
 // again repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.

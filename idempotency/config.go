@@ -23,7 +23,7 @@ type Config struct {
 	Keep Retention
 	// Rerun names the operations whose work may be run again after its owner vanished: it is harmless when repeated, or all of
 	// its effects stand behind the keys of its steps. A caller that comes after the lease goes on with them at once; all
-	// others become unknown and wait for recovery. Wrong here, and an effect happens twice.
+	// others become unknown and wait for recovery. A caller that goes on and fails leaves them unknown. Wrong here, and an effect happens twice.
 	Rerun []string
 	// Classify says what an error means that has no mark, for example whether a COMMIT was answered. Nil, or
 	// Unclassified: as [Guard.Do] and [Guard.Run] say.

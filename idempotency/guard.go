@@ -44,7 +44,11 @@ func New(store Store, cfg Config) (*Guard, error) {
 //
 // What an error of the work means: [Terminal] is recorded and replayed; [Retryable], an error without a mark and a panic say
 // that the transaction was rolled back, and free the key; [Indefinite], and an error without a mark after the context ended,
-// make the outcome unknown. A COMMIT whose answer was lost must be Indefinite: Config.Classify can see to that.
+// make the outcome unknown. A COMMIT whose answer was lost must be Indefinite: Config.Classify can see to that. Work that was
+// taken over from an owner who vanished (Config.Rerun) frees no key: what that one committed is not undone with it.
+//
+// When the store did not answer the claim, nothing was run: that error is [Retryable]. Work that has to give a fence to its effect
+// takes Run, whose [Op.Fence] it is.
 func (g *Guard) Do(ctx context.Context, r Request, work func(ctx context.Context) (Result, error)) (Result, error) {
 	return g.run(ctx, r, func(ctx context.Context, _ *Op) (Result, error) { return work(ctx) })
 }
@@ -62,7 +66,10 @@ func (g *Guard) Run(ctx context.Context, r Request, work func(ctx context.Contex
 // extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other error the key is as it was, with the
 // recovery points made since, and still the caller's, who postpones or releases it.
 func (g *Guard) Resume(ctx context.Context, c Claimed, work func(ctx context.Context, op *Op) (Result, error)) (Result, error) {
-	return g.work(ctx, c, time.Now(), true, work)
+	if !c.Won {
+		return Result{}, errors.New("idempotency: the key is not the caller's")
+	}
+	return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: time.Now(), resume: true}, work)
 }
 
 type work = func(ctx context.Context, op *Op) (Result, error)
@@ -145,17 +152,25 @@ func (g *Guard) follow(ctx context.Context, f *flight, r Request, until time.Tim
 
 // attempt claims the key and works, or says what is there; begin is called when the work begins.
 func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work, begin func()) (Result, error) {
-	opt := ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease, Rerun: slices.Contains(g.cfg.Rerun, r.Key.Operation)}
+	opt := ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease}
 	for {
+		if ctx.Err() != nil {
+			return Result{}, Retryable(fmt.Errorf("idempotency: the key was not claimed: %w", context.Cause(ctx)))
+		}
 		c, since, err := g.claim(ctx, r, opt)
 		if err != nil {
-			return Result{}, fmt.Errorf("idempotency: claiming the key (nothing was run): %w", err)
+			return Result{}, g.takeBack(ctx, r, opt, err)
 		}
 		if c.Won {
 			begin()
-			return g.work(ctx, c, since, false, do)
+			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, after: opt.Rerun}, do)
 		}
 		res, err := known(r, c.Record)
+		// Only a second claim takes a key over: whoever wins by it knows that there may have been somebody before.
+		if errors.Is(err, ErrUnknown) && !opt.Rerun && slices.Contains(g.cfg.Rerun, r.Key.Operation) {
+			opt.Rerun = true
+			continue
+		}
 		if !errors.Is(err, ErrInProgress) || !time.Now().Before(until) {
 			g.observe(r.Key.Operation, c.Record, res, err)
 			return res, err
@@ -163,6 +178,7 @@ func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work
 		if err := g.await(ctx, r, c.Record, until); err != nil {
 			return Result{}, err
 		}
+		opt.Rerun = false
 	}
 }
 

@@ -114,7 +114,7 @@ type Store interface {
 	Finish(ctx context.Context, l Lease, res Result, keep Retention) error
 
 	// Release forgets the key: certainly nothing has happened, nor can happen any more, by this attempt or a former one. Who took a
-	// key over knows that of the former ones only by their progress, saved before each call, or by asking. Only the holder
+	// key over knows that of the former ones only by asking: a guard's caller that took one over releases nothing. Only the holder
 	// can, of a key that is IN_PROGRESS or UNKNOWN: otherwise ErrLeaseLost. Of a key that is gone already, nil.
 	Release(ctx context.Context, l Lease) error
 

@@ -19,16 +19,14 @@ type attempt struct {
 	began time.Time
 	// resume: the key is a recoverer's, who decides what becomes of an operation that does not end.
 	resume bool
+	// after: the key was taken over. What its former owner has committed may not be known, so a failure of this one's frees no key.
+	after bool
 }
 
 // work runs the work under the lease and records what became of it, a panic and runtime.Goexit included: they go on afterwards.
-func (g *Guard) work(ctx context.Context, c Claimed, since time.Time, resume bool, do work) (res Result, err error) {
-	if !c.Won {
-		return Result{}, errors.New("idempotency: the key is not the caller's")
-	}
-	ctx, k := g.keep(ctx, c.Lease, since)
+func (g *Guard) work(ctx context.Context, a *attempt, do work) (res Result, err error) {
+	ctx, k := g.keep(ctx, a.op.lease, a.began)
 	defer k.stop()
-	a := &attempt{guard: g, op: newOp(g, c), began: since, resume: resume}
 	returned := false
 	defer func() {
 		if !returned {
@@ -64,7 +62,7 @@ func (a *attempt) ending(ctx context.Context, err error) (how ending, code strin
 		return finish, ""
 	case class == ClassTerminal && !isOpen:
 		return finish, cmp.Or(code, "failed")
-	case err == nil, class == ClassTerminal, class == ClassUnknown, asked(steps):
+	case err == nil, class == ClassTerminal, class == ClassUnknown, asked(steps), a.after:
 		return unknown, ""
 	case class == Unclassified && ctx.Err() != nil: // cut at a moment that nobody knows
 		return unknown, ""
@@ -164,7 +162,7 @@ func (a *attempt) panicked(ctx context.Context) {
 	err := errors.New("the work panicked")
 	switch {
 	case a.resume:
-	case asked(a.op.Steps()):
+	case asked(a.op.Steps()), a.after:
 		_ = a.doubt(ctx, err)
 	default:
 		_ = a.release(ctx, err)

@@ -1,0 +1,116 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// TestRerun_AFailureAfterATakeOverFreesNoKey: the former owner's transaction may have committed. A key that were free could be used for another
+// command, whose effect would come beside that one's.
+func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(){"an error": func() {}, "a panic": func() { panic("no luck") }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := idempotency.NewMemory(idempotency.MemoryConfig{})
+				if _, err := m.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "commits, and vanishes", Lease: time.Second}); err != nil {
+					t.Fatal(err)
+				}
+				pass(2 * time.Second)
+				g := newGuard(t, m, idempotency.Config{Rerun: []string{"payment.create"}})
+				func() {
+					defer func() { _ = recover() }()
+					_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+						fail()
+						return idempotency.Result{}, idempotency.Retryable(errors.New("a deadlock"))
+					})
+					if !errors.Is(err, idempotency.ErrUnknown) {
+						t.Errorf("who took it over is told %v", err)
+					}
+				}()
+				if _, err := g.Do(t.Context(), request(2), created); !errors.Is(err, idempotency.ErrMismatch) {
+					t.Errorf("another command: %v", err)
+				}
+				// The same one goes on at once: nothing is burned.
+				if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+					t.Errorf("the same command: %+v, %v", res, err)
+				}
+			})
+		})
+	}
+}
+
+// TestClaim_GivenUpIsTakenBack: a caller that leaves while its claim is under way leaves no key behind that is in progress and nobody's: nothing
+// was run, so nothing is unknown, and its retry runs.
+func TestClaim_GivenUpIsTakenBack(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+	ctx, leave := context.WithCancel(t.Context())
+	f.after = func(call string) error {
+		if call == "claim" && f.count("claim") == 1 {
+			leave()
+			return errAway
+		}
+		return nil
+	}
+	g := newGuard(t, f, idempotency.Config{})
+	_, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+		t.Error("it ran")
+		return idempotency.Result{}, nil
+	})
+	if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+		t.Errorf("who left is told %v", err)
+	}
+	if got := stateOf(t, f, request(1)); got != "" {
+		t.Errorf("the key is %s", got)
+	}
+	if res, err := g.Do(t.Context(), request(2), created); err != nil || res.Replayed {
+		t.Errorf("the next one: %+v, %v", res, err)
+	}
+}
+
+// TestClaim_ATakeOverThatIsGivenUpStaysUnknown: what the former owner has done is as unknown as before.
+func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+	ctx, leave := context.WithCancel(t.Context())
+	g := newGuard(t, f, idempotency.Config{Rerun: []string{"payment.create"}})
+	if _, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+		return idempotency.Result{}, idempotency.Indefinite(errors.New("no answer"))
+	}); !errors.Is(err, idempotency.ErrUnknown) {
+		t.Fatal(err)
+	}
+	before := f.count("claim")
+	f.after = func(call string) error {
+		if call == "claim" && f.count("claim") == before+2 { // the first finds it, the second takes it
+			leave()
+			return errAway
+		}
+		return nil
+	}
+	if _, err := g.Do(ctx, request(1), created); err == nil {
+		t.Error("it ran")
+	}
+	if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+// TestClaim_AStoreThatIsAway: nothing was run, and the caller may come again.
+func TestClaim_AStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		f.before = func(string) error { return errAway }
+		_, err := newGuard(t, f, idempotency.Config{}).Do(t.Context(), request(1), created)
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable || !errors.Is(err, errAway) {
+			t.Errorf("%v", err)
+		}
+	})
+}
