@@ -133,7 +133,7 @@ type Recoverer interface {
 	// than grace ago, for a recoverer: UNKNOWN, fence + 1, attempts + 1, under a lease of its own. Two recoverers never
 	// get the same. Keys of operations that are not listed are left alone; nil means all. An UNKNOWN key that a claim found with its lease
 	// ended is due at once; one whose recoverer's lease has ended is due then. A reply that is lost costs its keys that lease: sent again, the
-	// call gets others.
+	// call gets others. A store that takes them one by one may return an error beside those that it took: they are the caller's.
 	Recover(ctx context.Context, opt RecoverOptions) ([]Claimed, error)
 
 	// Postpone gives the holder's UNKNOWN key back, UNKNOWN still, due again after the delay; stuck gives it to a person instead. Otherwise

@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -24,24 +25,22 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 	if err != nil {
 		return nil, fmt.Errorf("dynamostore: recover: %w", err)
 	}
-	var found []item
-	for b := range int64(buckets) {
-		n := 0
-		err := s.query(ctx, b, low, func(i item) bool {
+	var heads [buckets][]item
+	err = eachBucket(ctx, func(ctx context.Context, b int64) error {
+		return s.query(ctx, b, low, func(i item) bool {
 			if i.state() == idempotency.InProgress && i.number("ready")+micros(opt.Grace) > low {
 				return true
 			}
-			if k, err := keyOf(i.text("key")); err != nil || opt.Operations != nil && !slices.Contains(opt.Operations, k.Operation) {
-				return true
+			if k, err := keyOf(i.text("key")); err == nil && (opt.Operations == nil || slices.Contains(opt.Operations, k.Operation)) {
+				heads[b] = append(heads[b], i)
 			}
-			found = append(found, i)
-			n++
-			return n < opt.Limit
+			return len(heads[b]) < opt.Limit
 		})
-		if err != nil {
-			return nil, fmt.Errorf("dynamostore: recover: %w", err)
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dynamostore: recover: %w", err)
 	}
+	found := slices.Concat(heads[:]...)
 	sort.SliceStable(found, func(i, j int) bool { return found[i].number("ready") < found[j].number("ready") })
 	var out []idempotency.Claimed
 	for _, i := range found {
@@ -57,6 +56,19 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 		}
 	}
 	return out, nil
+}
+
+// together is how many buckets are asked at a time: they are partitions of the index, so one does not slow another.
+const together = 4
+
+// eachBucket asks all buckets. The first error ends it.
+func eachBucket(ctx context.Context, ask func(ctx context.Context, bucket int64) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(together)
+	for b := range int64(buckets) {
+		group.Go(func() error { return ask(ctx, b) })
+	}
+	return group.Wait()
 }
 
 // query reads the index of unfinished keys of one bucket, longest overdue first, until each says that it is enough.
@@ -119,24 +131,32 @@ func (s *Store) Sweep(ctx context.Context, _ int) (idempotency.Swept, error) {
 
 // Stats implements idempotency.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little behind.
 func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
-	var out idempotency.Stats
-	for b := range int64(buckets) {
-		err := s.query(ctx, b, never, func(i item) bool {
+	var counts [buckets]idempotency.Stats
+	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
+		of := &counts[b]
+		return s.query(ctx, b, never, func(i item) bool {
 			if i.state() == idempotency.InProgress {
-				out.InProgress++
+				of.InProgress++
 				low, _, _ := s.clock.now()
-				out.OldestInProgress = max(out.OldestInProgress, elapsed(low, i.number("claimed")))
+				of.OldestInProgress = max(of.OldestInProgress, elapsed(low, i.number("claimed")))
 				return true
 			}
-			out.Unknown++
+			of.Unknown++
 			if i.number("ready") == never {
-				out.Stuck++
+				of.Stuck++
 			}
 			return true
 		})
-		if err != nil {
-			return idempotency.Stats{}, fmt.Errorf("dynamostore: stats: %w", err)
-		}
+	})
+	if err != nil {
+		return idempotency.Stats{}, fmt.Errorf("dynamostore: stats: %w", err)
+	}
+	var out idempotency.Stats
+	for _, of := range counts {
+		out.InProgress += of.InProgress
+		out.Unknown += of.Unknown
+		out.Stuck += of.Stuck
+		out.OldestInProgress = max(out.OldestInProgress, of.OldestInProgress)
 	}
 	return out, nil
 }

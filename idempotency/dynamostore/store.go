@@ -39,10 +39,6 @@ var (
 	_ idempotency.Recoverer = (*Store)(nil)
 )
 
-// ErrTooLarge is in Finish's error when header, body and progress together do not fit into an item of DynamoDB. Nothing was
-// recorded: keep a Resource instead of the body.
-var ErrTooLarge = errors.New("the result is larger than DynamoDB takes (400 KiB)")
-
 // New returns a store on the table, which CreateTable makes and Check looks at. It talks to nobody. The client's retries may stand as
 // they are.
 func New(client *dynamodb.Client, table string, cfg Config) (*Store, error) {

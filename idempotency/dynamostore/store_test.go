@@ -259,18 +259,74 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	}
 }
 
+// TestFinish_TooLarge: work is done, whether or not an item can hold its answer: a retry is told so, at once, and does not run it again.
 func TestFinish_TooLarge(t *testing.T) {
 	t.Parallel()
 	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
 	s := open(t, client, table(t, client))
-	l := win(t, s, request("k", ""))
-	if err := s.Finish(t.Context(), l, idempotency.Result{Body: make([]byte, 400<<10)}, idempotency.Retention{}); !errors.Is(err, dynamostore.ErrTooLarge) {
+	g, err := idempotency.New(s, idempotency.Config{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Finish(t.Context(), l, idempotency.Result{Resource: "p1"}, idempotency.Retention{}); err != nil {
+	r := request("k", "")
+	res, err := g.Do(t.Context(), r, func(context.Context) (idempotency.Result, error) {
+		return idempotency.Result{Code: 201, Body: make([]byte, 400<<10), Resource: "p1"}, nil
+	})
+	if err != nil || len(res.Body) != 400<<10 {
+		t.Fatal(err)
+	}
+	_, err = g.Do(t.Context(), r, func(context.Context) (idempotency.Result, error) {
+		t.Error("it ran again")
+		return idempotency.Result{}, nil
+	})
+	var expired *idempotency.ExpiredError
+	if !errors.As(err, &expired) || expired.Code != 201 || expired.Resource != "p1" {
 		t.Fatal(err)
 	}
 }
+
+// TestRecover_AsksBucketsTogether: one that is slow to answer does not keep the others waiting.
+func TestRecover_AsksBucketsTogether(t *testing.T) {
+	t.Parallel()
+	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	name, second := table(t, client), make(chan struct{})
+	var queries atomic.Int32
+	slow := dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) {
+		inner := o.HTTPClient
+		o.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+			if r.Header.Get("X-Amz-Target") == "DynamoDB_20120810.Query" {
+				switch queries.Add(1) {
+				case 1: // answered when another one has arrived
+					select {
+					case <-second:
+					case <-r.Context().Done():
+						return nil, r.Context().Err()
+					}
+				case 2:
+					close(second)
+				}
+			}
+			return inner.Do(r)
+		})
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := open(t, client, name).Doubt(ctx, win(t, open(t, client, name), request("k", "")), "", 0); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, slow, name)
+	if got, err := s.Recover(ctx, idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}); err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if got, err := s.Stats(ctx); err != nil || got.Unknown != 1 || got.Stuck != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// doer is an HTTP client in the SDK's eyes.
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
 func TestCheck(t *testing.T) {
 	t.Parallel()

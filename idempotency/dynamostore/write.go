@@ -79,7 +79,8 @@ func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Pro
 }
 
 // Finish implements idempotency.Store. It reads the record, writes the body into an item of its own, which nobody sees yet, and turns the
-// record. A result that does not fit is ErrTooLarge.
+// record. Of a result that does not fit into an item (maxResult with header and progress) code, resource, schema and failure are kept: it is
+// EXPIRED at once, for the work is done, and no retry may do it again.
 func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	low, top, err := s.begin(ctx, l)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency
 }
 
 // putBody writes what is sensitive of a result, and the progress, into an item with an end of its own, and returns its name: empty when
-// there is nothing to keep.
+// there is nothing to keep, and notKept when it is too large.
 func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res idempotency.Result, keep time.Duration, top int64) (string, error) {
 	name := "body " + rand.Text()
 	i := item{"key": text(member(k)), "part": text(name)}
@@ -154,7 +155,7 @@ func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res id
 		return "", nil
 	}
 	if size > maxResult {
-		return "", fmt.Errorf("dynamostore: %w: it has %d bytes", ErrTooLarge, size)
+		return notKept, nil
 	}
 	if keep >= 0 {
 		i["ttl"] = ttl(top + micros(keep))
@@ -165,8 +166,12 @@ func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res id
 	return name, nil
 }
 
-// maxResult leaves room for names and keys in the 400 KiB of an item.
-const maxResult = 400<<10 - 2048
+const (
+	// maxResult leaves room for names and keys in the 400 KiB of an item.
+	maxResult = 400<<10 - 2048
+	// notKept is the name of an item that never is.
+	notKept = "body not kept"
+)
 
 // Release implements idempotency.Store. The item stays for an hour, free, with its fence.
 func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {

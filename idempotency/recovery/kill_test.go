@@ -20,8 +20,10 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/dynamotest"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/redistest"
 )
 
 // The test binary is a process that pays, and that kills itself, when these are set.
@@ -39,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	pgtest.Main(m)
+	pgtest.Main(m, redistest.Stop, dynamotest.Stop)
 }
 
 // killer kills this process, as kill -9 does, at a point.

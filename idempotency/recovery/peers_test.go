@@ -114,3 +114,30 @@ func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// halfway is a store that takes keys and then does not answer.
+type halfway struct{ recovery.Store }
+
+func (h halfway) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+	got, err := h.Store.Recover(ctx, opt)
+	return got, errors.Join(err, errors.New("the connection broke"))
+}
+
+// TestWorker_WorksAtWhatItGot: what a store took before it stopped answering is worked at, and does not wait for the end of this worker's lease.
+func TestWorker_WorksAtWhatItGot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.doubtful(t, fakeprovider.LostAnswer)
+		worker, err := recovery.New(halfway{w.store}, map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}}, recovery.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := worker.Once(t.Context()); n != 1 || err == nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		if rec, _, err := w.store.Get(t.Context(), request().Key); err != nil || rec.State != idempotency.Completed {
+			t.Errorf("%s, %v", rec.State, err)
+		}
+	})
+}

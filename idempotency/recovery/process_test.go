@@ -127,7 +127,7 @@ func marked(err error) error {
 
 // world is everything that outlives a process.
 type world struct {
-	store    *idempotency.Memory
+	store    recovery.Store
 	bank     fakeprovider.Provider
 	mail     fakeprovider.Provider
 	mu       sync.Mutex

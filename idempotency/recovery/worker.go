@@ -84,7 +84,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once takes one batch of operations that are due and works at them, and returns how many they were.
+// Once takes one batch of operations that are due and works at them, and returns how many they were. An error may come beside those that the
+// store could still give.
 func (w *Worker) Once(ctx context.Context) (taken int, err error) { return w.once(ctx, ctx) }
 
 func (w *Worker) once(ctx, working context.Context) (int, error) {
@@ -98,7 +99,7 @@ func (w *Worker) once(ctx, working context.Context) (int, error) {
 	since := time.Now()
 	claimed, err := w.store.Recover(ctx, opt)
 	if err != nil {
-		return 0, fmt.Errorf("recovery: taking operations: %w", err)
+		err = fmt.Errorf("recovery: taking operations: %w", err)
 	}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, w.cfg.Parallel)
@@ -110,7 +111,7 @@ func (w *Worker) once(ctx, working context.Context) (int, error) {
 		})
 	}
 	wg.Wait()
-	return len(claimed), nil
+	return len(claimed), err
 }
 
 // recover works at one operation, and tells what became of it.

@@ -7,7 +7,6 @@ package dynamotest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -157,16 +156,15 @@ func start(libs string, durable bool) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, remove: remove, libs: libs, durable: durable}
-	for range 3 { // another process may have taken the port
-		if s.port, err = child.FreePort(); err != nil {
-			break
-		}
-		if err = s.run(); err == nil {
-			return s, nil
-		}
+	err = child.OnFreePort(func(port int) error {
+		s.port = port
+		return s.run()
+	})
+	if err != nil {
+		remove()
+		return nil, err
 	}
-	remove()
-	return nil, err
+	return s, nil
 }
 
 func (s *Server) run() error {
@@ -182,34 +180,23 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	if err := answers(p, s.URL()); err != nil {
-		p.Stop(syscall.SIGKILL, 10*time.Second)
-		return fmt.Errorf("start DynamoDB Local: %w\n%s", err, p.LogTail())
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	err = p.Await(2*time.Minute, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL(), nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req) // whatever it answers
+		if err != nil {
+			return err
+		}
+		return res.Body.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("start DynamoDB Local: %w", err)
 	}
 	s.process = p
 	return nil
-}
-
-// answers waits until the server answers anything at all, or has ended.
-func answers(p *child.Process, url string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.NewTimer(2 * time.Minute)
-	defer limit.Stop()
-	for {
-		res, err := client.Get(url)
-		if err == nil {
-			return res.Body.Close()
-		}
-		select {
-		case <-p.Done():
-			return errors.Join(errors.New("it ended at once"), p.Wait())
-		case <-limit.C:
-			return fmt.Errorf("it does not answer: %w", err)
-		case <-tick.C:
-		}
-	}
 }
 
 func (s *Server) close() {

@@ -146,23 +146,21 @@ func require(t testing.TB) {
 	}
 }
 
-// start tries again with another port when another process took the first.
 func start(settings ...string) (*Server, error) {
 	dir, remove, err := child.TempDir("redis")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir, remove: remove, settings: settings}
-	for range 3 {
-		if s.port, err = child.FreePort(); err != nil {
-			break
-		}
-		if err = s.run(); err == nil {
-			return s, nil
-		}
+	err = child.OnFreePort(func(port int) error {
+		s.port = port
+		return s.run()
+	})
+	if err != nil {
+		remove()
+		return nil, err
 	}
-	remove()
-	return nil, err
+	return s, nil
 }
 
 func (s *Server) run() error {
@@ -174,39 +172,16 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	if err := answers(p, s.Addr()); err != nil {
-		p.Stop(syscall.SIGKILL, 10*time.Second)
-		return fmt.Errorf("start redis-server: %w\n%s", err, p.LogTail())
+	c := redis.NewClient(&redis.Options{
+		Addr: s.Addr(), MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	defer func() { _ = c.Close() }()
+	// It answers when it has loaded its files.
+	if err := p.Await(time.Minute, func(ctx context.Context) error { return c.Ping(ctx).Err() }); err != nil {
+		return fmt.Errorf("start redis-server: %w", err)
 	}
 	s.process = p
 	return nil
-}
-
-// answers waits until the server has loaded its files and answers, or has ended.
-func answers(p *child.Process, addr string) error {
-	c := redis.NewClient(&redis.Options{
-		Addr: addr, MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	defer func() { _ = c.Close() }()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
-	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		err := c.Ping(ctx).Err()
-		cancel()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.Done():
-			return fmt.Errorf("it ended at once: %w", p.Wait())
-		case <-limit.C:
-			return fmt.Errorf("it does not answer: %w", err)
-		case <-tick.C:
-		}
-	}
 }
 
 func (s *Server) close() {

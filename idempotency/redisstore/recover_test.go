@@ -1,0 +1,60 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/internal/netcut"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/redistest"
+)
+
+// TestRecover_OwnSuccessIsNotLost: the client sends the taking of a key again whose reply was lost, as it does by itself. The recoverer has the key,
+// once, instead of leaving it to the end of its own lease.
+func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
+	t.Parallel()
+	direct := redistest.Client(t)
+	cut := netcut.New(t, direct.Options().Addr)
+	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
+		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
+		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
+	})
+	prefix := redistest.Prefix()
+	behind, s := open(t, direct, prefix), open(t, client, prefix)
+	due := func(name string) idempotency.Request {
+		r := request(name, "")
+		if err := behind.Doubt(t.Context(), win(t, behind, r), "", 0); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	terms := idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}
+	due("warm")
+	if got, err := s.Recover(t.Context(), terms); err != nil || len(got) != 1 { // the script is known
+		t.Fatalf("%+v %v", got, err)
+	}
+
+	r, heals := due("k"), make(chan func(), 1)
+	client.AddHook(afterPage(func() { heals <- cut.DropReplies(t) }))
+	type reply struct {
+		taken []idempotency.Claimed
+		err   error
+	}
+	replies := make(chan reply, 1)
+	go func() {
+		got, err := s.Recover(t.Context(), terms)
+		replies <- reply{got, err}
+	}()
+	heal := <-heals
+	pgtest.Await(t, "the taking's arrival", func() (bool, error) {
+		rec, _, err := behind.Get(t.Context(), r.Key)
+		return rec.Attempts == 1, err
+	})
+	heal()
+	if got := <-replies; got.err != nil || len(got.taken) != 1 || got.taken[0].Record.Attempts != 1 || got.taken[0].Record.LeaseLeft <= 0 {
+		t.Fatalf("%+v", got)
+	}
+}

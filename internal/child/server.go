@@ -1,0 +1,48 @@
+package child
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// OnFreePort calls start with a free port, and with another one when that fails, a few times: another process may have taken it meanwhile.
+func OnFreePort(start func(port int) error) error {
+	var err error
+	for range 3 {
+		var port int
+		if port, err = FreePort(); err != nil {
+			return err
+		}
+		if err = start(port); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Await asks a server that was just started until it answers, for patience at most. When it does not, or has ended, it is killed and the
+// error has the end of its log.
+func (p *Process) Await(patience time.Duration, ask func(ctx context.Context) error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		err := ask(ctx)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("it ended at once: %w\n%s", p.Wait(), p.LogTail())
+		case <-limit.C:
+			p.Stop(syscall.SIGKILL, 10*time.Second)
+			return fmt.Errorf("it does not answer: %w\n%s", err, p.LogTail())
+		case <-tick.C:
+		}
+	}
+}
