@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
@@ -165,6 +166,11 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
+			}
+			// A server that is shut down in order lets nobody in, and waits for us until all that it has sent is confirmed: for ever,
+			// unless we go. What is not deleted comes again.
+			if pgerr.Is(err, pgerr.CannotConnectNow) {
+				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
 			pauseFor(ctx, pause.NextBackOff())
 			continue

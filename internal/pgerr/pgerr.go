@@ -29,6 +29,7 @@ const (
 	InsufficientPrivilege = "42501"
 	ObjectNotInState      = "55000"
 	ReadOnlyTransaction   = "25006"
+	CannotConnectNow      = "57P03" // the server starts, or is being shut down
 )
 
 // Code returns the SQLSTATE of err, or "" when the server reported none.
