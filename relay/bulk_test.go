@@ -214,8 +214,9 @@ func TestP3BulkLocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db, to := outboxDB(t), &memory{}
-			fill(t, db, 500, 30)
+			db, to, each := outboxDB(t), &memory{}, 0
+			more := func() { appendTo(t, db, "payments", 510, 30, each); each += 17 }
+			more()
 			proxy := pgtest.NewProxy(t, db.URL)
 			trap := proxy.On(statement(fault.at), 0, fault.action)
 			r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps, c.ClaimEvents = 1, 3*relay.Lanes }))
@@ -224,14 +225,14 @@ func TestP3BulkLocks(t *testing.T) {
 			}
 			relay.SetBulkFrom(r, 1)
 			stop := running(t, r)
-			<-trap.Fired()
+			sprung(t, db, trap, more)
 			trap.Release()
 			drained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
 			numbered(t, to.events())
-			inOrder(t, to.events(), 500)
+			inOrder(t, to.events(), 30*each)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,21 +78,34 @@ func (p *Proxy) OnCommit(action Action) *Trap { return p.On(IsCommit, 0, action)
 
 // On sets a trap for a statement whose text matches, after skip others that match too. It works once.
 func (p *Proxy) On(match func(sql string) bool, skip int, action Action) *Trap {
-	trap := &Trap{match: match, skip: skip, action: action, fired: make(chan struct{}), release: make(chan struct{})}
+	return p.set(&Trap{match: match, skip: skip, action: action})
+}
+
+// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of that
+// statement's transaction, however many others run at the same time.
+func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
+	return p.set(&Trap{after: match, match: IsCommit, action: action})
+}
+
+// set makes a trap effective, all of it at once.
+func (p *Proxy) set(trap *Trap) *Trap {
+	trap.fired, trap.release = make(chan struct{}), make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.traps = append(p.traps, trap)
 	return trap
 }
 
-// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of that
-// statement's transaction, however many others run at the same time.
-func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
-	trap := p.On(IsCommit, 0, action)
+// Withdraw takes a trap back that nothing has sprung, and reports whether it did: otherwise Fired is closed, or will be.
+func (p *Proxy) Withdraw(trap *Trap) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	trap.after = match
-	return trap
+	i := slices.Index(p.traps, trap)
+	if i < 0 {
+		return false
+	}
+	p.traps = slices.Delete(p.traps, i, i+1)
+	return true
 }
 
 // Fired is closed once the trap has done its work: the connection is closed, and with DropReply the server has answered.

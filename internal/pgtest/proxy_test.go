@@ -97,6 +97,24 @@ func TestProxySkip(t *testing.T) {
 	<-trap.Fired()
 }
 
+// TestProxyWithdraw: a trap that was taken back does nothing, and one that was sprung cannot be.
+func TestProxyWithdraw(t *testing.T) {
+	t.Parallel()
+	proxy := NewProxy(t, New(t).URL)
+	conn := connect(t, proxy.URL())
+	first, second := proxy.OnCommit(CutBefore), proxy.OnCommit(CutBefore)
+	if !proxy.Withdraw(first) || proxy.Withdraw(first) {
+		t.Error("a trap that nothing has sprung can be withdrawn once")
+	}
+	if _, err := conn.Exec(t.Context(), "begin; commit"); err == nil {
+		t.Error("the second trap is gone as well")
+	}
+	<-second.Fired()
+	if proxy.Withdraw(second) {
+		t.Error("a trap that was sprung was withdrawn")
+	}
+}
+
 func TestProxyPauseRefuseCut(t *testing.T) {
 	t.Parallel()
 	proxy := NewProxy(t, New(t).URL)

@@ -114,6 +114,9 @@ func (c *cell) ready(t *testing.T, r role, w *way, settings string) *child.Proce
 	}
 	pgtest.Await(t, string(w.stop), func() (bool, error) {
 		b, err := os.ReadFile(c.log)
+		if errors.Is(err, os.ErrNotExist) { // no process has begun yet
+			return false, nil
+		}
 		return strings.Contains(string(b), fmt.Sprintf("%d reached %s\n", p.PID(), w.stop)), err
 	})
 	if err := p.Signal(syscall.SIGTERM); err != nil {

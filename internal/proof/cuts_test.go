@@ -126,7 +126,11 @@ func (c *cell) cutOnce(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.
 	select {
 	case <-trap.Fired():
 	case <-timer.C:
-		return false
+		// Left where it is, it would be sprung by the next try, in place of that one's own.
+		if proxy.Withdraw(trap) {
+			return false
+		}
+		<-trap.Fired()
 	}
 	if action == pgtest.Late {
 		timer.Reset(lateBy)
