@@ -61,11 +61,11 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Exec(t, "update inbox_consumer set floor = floor - 30")
-	entered, leave := make(chan struct{}), make(chan struct{})
+	entered, leave := make(chan uint32), make(chan struct{})
 	var stop sync.Once
 	byID := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		if e.ID == log[29].ID {
-			stop.Do(func() { close(entered); <-leave })
+			stop.Do(func() { entered <- tx.Conn().PgConn().PID(); <-leave })
 		}
 		return s.effect(ctx, tx, e)
 	})
@@ -73,13 +73,13 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	// A transaction of a zombie is open, and the move waits for it.
 	var wg sync.WaitGroup
 	wg.Go(func() { handle(t, byID, log[25:30]) })
-	<-entered
+	zombie := <-entered
 	moved := make(chan error, 1)
 	go func() {
 		_, err := w.operator().Move(t.Context(), inbox.ByWatermark, "no more rows")
 		moved <- err
 	}()
-	pgtest.AwaitSQL(t, w.DB, "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '-- inbox: lock the consumers%'")
+	pgtest.AwaitBlocking(t, w.DB, zombie)
 	close(leave)
 	wg.Wait()
 	if err := <-moved; err != nil {

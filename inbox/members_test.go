@@ -38,7 +38,7 @@ func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	}
 	looked := make(chan error, 1)
 	go func() { looked <- in.release(t.Context()) }()
-	pgtest.AwaitSQL(t, db, "select count(*) > 0 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '-- inbox: lock a mark%'")
+	pgtest.AwaitBlocking(t, db, tx.Conn().PgConn().PID())
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

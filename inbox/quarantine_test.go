@@ -121,16 +121,10 @@ func TestP9_1_DecidedWhileItWaits(t *testing.T) {
 	}
 	again := make(chan []inbox.Outcome, 1)
 	go func() { again <- handle(t, h, e) }()
-	w.awaitWaiting("-- inbox: quarantine", 1)
+	pgtest.AwaitBlocking(t, w.DB, tx.Conn().PgConn().PID())
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	same(t, "again", <-again, repeat(inbox.Duplicate, 1))
 	same(t, "parked", w.parked(), []string{})
-}
-
-// awaitWaiting waits until so many statements that begin so wait for a lock.
-func (w *world) awaitWaiting(statement string, n int) {
-	w.t.Helper()
-	pgtest.AwaitSQL(w.t, w.DB, "select count(*) >= $1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and starts_with(query, $2)", n, statement)
 }

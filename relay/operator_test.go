@@ -161,7 +161,6 @@ func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
 	parkedRow(t, f.db, 1, "k", false, false)
 	cfg := f.db.Pool.Config()
 	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
-	cfg.ConnConfig.RuntimeParams["application_name"] = "a discard that waits"
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	f.must(err)
 	t.Cleanup(pool.Close)
@@ -173,7 +172,7 @@ func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
 		_, err := o.DiscardEvent(t.Context(), 1, "r")
 		ended <- err
 	}()
-	pgtest.AwaitSQL(t, f.db, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'a discard that waits')`)
+	pgtest.AwaitBlocking(t, f.db, claim.PgConn().PID())
 	f.exec(claim, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
 		select lane, 2, false, false, 0, gen_random_uuid(), source, tenant, topic, key, type, content_type, created_at from outbox_parked`)
 	f.exec(claim, `commit`)

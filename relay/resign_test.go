@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -12,7 +13,7 @@ import (
 // connection dead. It gives its lanes back over another, instead of leaving the next one to wait for a lease.
 func TestP5LanesAreGivenBackAfterARestart(t *testing.T) {
 	t.Parallel()
-	db := outboxDB(t)
+	db := pgtest.NewDatabase(t, migrations.Outbox) // of its own, or the relays of other tests would lose their connections
 	stop := running(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
 	pgtest.AwaitSQL(t, db, `select count(*) filter (where owner is not null) = $1 from outbox_lane`, relay.Lanes)
 	drained(t, db)

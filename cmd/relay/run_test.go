@@ -15,7 +15,7 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "256"))
+	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64")) // so that it does not get to the end before the signal
 	fill(t, db, topic, 500)
 	drained(t, db)
 	const n = 20_000

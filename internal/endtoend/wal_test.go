@@ -53,7 +53,7 @@ func newWALScene(t *testing.T, partitions int) *walScene {
 func (s *walScene) follow(t *testing.T, db *pgxpool.Pool, source relay.Source) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, s.kafka(t), relay.Config{
-		Schema: s.db.Schema, Lease: time.Second, Source: source, WALHeartbeat: time.Second, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Schema: s.db.Schema, Lease: 3 * time.Second, Source: source, WALHeartbeat: time.Second, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func (s *outboxScene) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, 
 func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, to, relay.Config{
-		Schema: s.db.Schema, Lease: time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Source: source, WALHeartbeat: time.Second,
 	})
 	if err != nil {

@@ -23,13 +23,22 @@ type cardFixture struct {
 	*fixture
 	bank    *cards.Provider
 	bankURL string
+	timeout time.Duration // of a request to the provider
 	service *payments.Service
 }
 
-// newCards makes it. The provider is asked with a time-out of 300 ms, and nothing waits for longer than a test must.
+// newCards makes it, with a provider that is waited for as long as any machine needs.
 func newCards(t *testing.T, cfg cards.Config) *cardFixture {
 	t.Helper()
-	f := &cardFixture{fixture: newFixture(t), bank: cards.New(cfg)}
+	return newCardsWithin(t, cfg, time.Minute)
+}
+
+// shortly is the time-out for a provider that does not answer: nothing waits for longer than a test must.
+const shortly = 300 * time.Millisecond
+
+func newCardsWithin(t *testing.T, cfg cards.Config, timeout time.Duration) *cardFixture {
+	t.Helper()
+	f := &cardFixture{fixture: newFixture(t), bank: cards.New(cfg), timeout: timeout}
 	server := httptest.NewServer(f.bank.Handler())
 	t.Cleanup(server.Close)
 	f.bankURL = server.URL
@@ -41,13 +50,13 @@ func newCards(t *testing.T, cfg cards.Config) *cardFixture {
 // serve is another process with the same database and provider.
 func (f *cardFixture) serve(t *testing.T) *payments.Service {
 	t.Helper()
-	provider, err := payments.HTTPProvider(f.bankURL, 300*time.Millisecond)
+	provider, err := payments.HTTPProvider(f.bankURL, f.timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, err := payments.New(f.Pool, payments.Config{
 		Schema: f.Schema, Cards: provider, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
-		Guard:    idempotency.Config{Lease: time.Second, RecoverAfter: -1},
+		Guard:    idempotency.Config{RecoverAfter: -1},
 		Recovery: recovery.Config{Grace: -1, Backoff: time.Millisecond, MaxBackoff: time.Millisecond},
 	})
 	if err != nil {
@@ -169,12 +178,12 @@ func TestATimeOutIsRecovered(t *testing.T) {
 	for name, verdict := range map[string]cards.Verdict{"before": cards.TimeOutBefore, "after": cards.TimeOutAfter} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newCards(t, cards.Config{IgnoreKeys: true, Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+			f := newCardsWithin(t, cards.Config{IgnoreKeys: true, Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 				if attempt == 1 {
 					return verdict
 				}
 				return cards.Accept
-			}})
+			}}, shortly)
 			first := post(f.handler, body, "Idempotency-Key", "k")
 			if first.Code != http.StatusServiceUnavailable || code(first) != "IDEMPOTENCY_OUTCOME_UNKNOWN" || first.Header().Get("Retry-After") == "" {
 				t.Errorf("first: %d %s", first.Code, first.Body)
@@ -252,12 +261,12 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 // TestServiceRunsRecovery: Run does what the tests above do by hand.
 func TestServiceRunsRecovery(t *testing.T) {
 	t.Parallel()
-	f := newCards(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+	f := newCardsWithin(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
 		if attempt == 1 {
 			return cards.TimeOutAfter
 		}
 		return cards.Accept
-	}})
+	}}, shortly)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.service.Recovery.Run(ctx) }()
