@@ -132,9 +132,7 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 		return
 	}
 	h := w.Header()
-	for name, values := range e.storable(res.Header) {
-		h[name] = values
-	}
+	e.keep(h, res.Header)
 	if e.Policy != "" {
 		h.Set(HeaderPolicy, e.Policy)
 	}

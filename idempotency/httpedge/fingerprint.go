@@ -23,9 +23,9 @@ const canonicalVersion = 16384
 // a JSON body, nor the order of names in the query; a number counts as it is spelled. Headers, above all credentials, are left out. Of any other
 // body each byte counts, also the random boundary of multipart/form-data: give such routes a Fingerprint of their own.
 func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
-	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil {
-		media = r.Header.Get("Content-Type")
+	media := r.Header.Get("Content-Type")
+	if parsed, _, err := mime.ParseMediaType(media); err == nil {
+		media = parsed
 	}
 	if media == "application/json" || strings.HasSuffix(media, "+json") {
 		if same, ok := canonicalJSON(body); ok {
@@ -36,12 +36,12 @@ func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 	if values, err := url.ParseQuery(query); err == nil {
 		query = values.Encode()
 	}
-	h := sha256.New()
-	for _, part := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(query), []byte(media), body} {
-		_ = binary.Write(h, binary.BigEndian, uint64(len(part))) // a hash never fails
-		h.Write(part)
+	text := make([]byte, 0, len(r.URL.Path)+len(query)+len(body)+100)
+	for _, part := range []string{r.Method, r.URL.EscapedPath(), query, media} {
+		text = append(binary.BigEndian.AppendUint64(text, uint64(len(part))), part...)
 	}
-	return idempotency.Fingerprint{Version: canonicalVersion, Sum: [32]byte(h.Sum(nil))}
+	text = append(binary.BigEndian.AppendUint64(text, uint64(len(body))), body...)
+	return idempotency.Fingerprint{Version: canonicalVersion, Sum: sha256.Sum256(text)}
 }
 
 var errTwice = errors.New("a name is there twice")

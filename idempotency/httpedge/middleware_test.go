@@ -3,6 +3,7 @@ package httpedge_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -631,4 +632,15 @@ func FuzzCanonical(f *testing.F) {
 			t.Errorf("%q and %q have one fingerprint", a, b)
 		}
 	})
+}
+
+// TestCanonical_DoesNotChangeOverReleases: another form of the same request would refuse the retries of what a former release has recorded.
+func TestCanonical_DoesNotChangeOverReleases(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest(http.MethodPost, "/a%20b?y=2&x=1", nil)
+	r.Header.Set("Content-Type", "application/json; charset=utf-8")
+	got := httpedge.Canonical(r, []byte(`{"b": 1.50, "a": ["<", null]}`))
+	if sum := hex.EncodeToString(got.Sum[:]); got.Version != 16384 || sum != "397377f246059864b419933c5b23ec965333bfcb5f80d5bbecfd9688a29984a5" {
+		t.Errorf("version %d, %s", got.Version, sum)
+	}
 }

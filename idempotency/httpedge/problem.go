@@ -34,15 +34,41 @@ const (
 
 // Codes are all codes with their usual status.
 func Codes() map[Code]int {
-	return map[Code]int{
-		CodeKeyMissing: http.StatusBadRequest, CodeKeyInvalid: http.StatusBadRequest,
-		CodeKeyOutsideWindow: http.StatusBadRequest, CodeKeyReused: http.StatusUnprocessableEntity,
-		CodeInProgress: http.StatusConflict, CodeUnknown: http.StatusServiceUnavailable, CodeExpired: http.StatusGone,
-		CodeNotKept: http.StatusGone, CodeWrongRegion: http.StatusMisdirectedRequest, CodeResourceNotFound: http.StatusNotFound, CodeResourceGone: http.StatusGone,
-		CodeResourceChanged: http.StatusConflict, CodeUnauthenticated: http.StatusUnauthorized,
-		CodeTooLarge: http.StatusRequestEntityTooLarge, CodeBadRequest: http.StatusBadRequest,
-		CodeTryAgain: http.StatusServiceUnavailable, CodeInternal: http.StatusInternalServerError,
+	all := map[Code]int{}
+	for _, c := range []Code{
+		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired, CodeNotKept, CodeWrongRegion,
+		CodeResourceNotFound, CodeResourceGone, CodeResourceChanged, CodeUnauthenticated, CodeTooLarge, CodeBadRequest, CodeTryAgain, CodeInternal,
+	} {
+		all[c] = usual(c)
 	}
+	return all
+}
+
+// usual is a code's status, 0 for one that is not of this package.
+func usual(c Code) int {
+	switch c {
+	case CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeBadRequest:
+		return http.StatusBadRequest
+	case CodeUnauthenticated:
+		return http.StatusUnauthorized
+	case CodeResourceNotFound:
+		return http.StatusNotFound
+	case CodeInProgress, CodeResourceChanged:
+		return http.StatusConflict
+	case CodeExpired, CodeNotKept, CodeResourceGone:
+		return http.StatusGone
+	case CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case CodeWrongRegion:
+		return http.StatusMisdirectedRequest
+	case CodeKeyReused:
+		return http.StatusUnprocessableEntity
+	case CodeInternal:
+		return http.StatusInternalServerError
+	case CodeUnknown, CodeTryAgain:
+		return http.StatusServiceUnavailable
+	}
+	return 0
 }
 
 // titles are the draft's where it has one.
@@ -113,7 +139,7 @@ func (e Edge) Problem(w http.ResponseWriter, p Problem) {
 		p.Status = e.Status[p.Code]
 	}
 	if p.Status == 0 {
-		p.Status = Codes()[p.Code]
+		p.Status = usual(p.Code)
 	}
 	if p.Status < 200 || p.Status > 599 {
 		p.Status = http.StatusInternalServerError

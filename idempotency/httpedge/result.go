@@ -42,14 +42,19 @@ func never(name string) bool {
 // storable returns the headers that are kept and replayed, in canonical form. It shares their values.
 func (e Edge) storable(h map[string][]string) map[string][]string {
 	out := map[string][]string{}
+	e.keep(out, h)
+	return out
+}
+
+// keep sets what is kept and replayed of h in to.
+func (e Edge) keep(to, h map[string][]string) {
 	for name, values := range h {
 		name = http.CanonicalHeaderKey(name)
 		listed := slices.ContainsFunc(e.Headers, func(s string) bool { return http.CanonicalHeaderKey(s) == name })
 		if (kept(name) || listed) && !never(name) && len(values) > 0 {
-			out[name] = values
+			to[name] = values
 		}
 	}
-	return out
 }
 
 // JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written as JSON.
