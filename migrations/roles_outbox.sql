@@ -4,12 +4,14 @@
 grant select on effectonce_migration to {role}_append;
 grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_append;
 grant insert (due, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_scheduled to {role}_append;
+-- Producers that emit (outbox.Emit) need more, from whoever decides that they may:
+-- grant select on outbox_streamed, outbox_wal to ...; grant usage on sequence outbox_event_id_seq to ...;
 
 -- Relays, and `relay status`, `lanes`, `parked` and `doctor`.
 grant select on effectonce_migration to {role}_relay;
 grant select, delete on outbox_event, outbox_scheduled to {role}_relay;
--- What was scheduled or is replayed enters the outbox as a producer's events do.
-grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
+-- What was scheduled or is replayed enters the outbox as a producer's events do; what was emitted, with the id that it has.
+grant insert (id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
 grant select, update on outbox_lane, outbox_meta to {role}_relay;
 grant select, insert, delete on outbox_claim to {role}_relay;
 grant select, insert, update on outbox_topic to {role}_relay;
@@ -22,10 +24,10 @@ grant select, insert, delete on outbox_paused_topic to {role}_relay;
 -- Relays that read the WAL. Their login role needs REPLICATION besides, which no grant passes on; with it, it can read every
 -- publication of the database.
 grant select, insert, update on outbox_wal to {role}_relay;
-grant select, insert, delete on outbox_streamed to {role}_relay;
+grant select, insert, update, delete on outbox_streamed to {role}_relay;
 -- What people did is written and read, and never changed.
 grant select, insert on outbox_audit to {role}_relay;
--- The floor and `relay doctor` read the sequence's last value; nobody but the table draws from it.
+-- The floor and `relay doctor` read the sequence's last value; they do not draw from it.
 grant select on sequence outbox_event_id_seq to {role}_relay;
 
 -- What else a relay asks. Everybody may by default; this is for databases where somebody took that back, and then needs a

@@ -22,15 +22,7 @@ const timeFormat = "2006-01-02T15:04:05.999999Z07:00"
 
 // statements writes the batch by one statement, or by several when it is too large for one.
 func (b *batch) statements(exec func(query string, args []any) error) error {
-	for from := 0; from < len(b.events); {
-		to, bytes := from, 0
-		for to < len(b.events) && to-from < maxStatementEvents {
-			bytes += len(b.events[to].Payload) + len(b.events[to].Key) + len(b.rows[to].headers)
-			if bytes > maxStatement && to > from {
-				break
-			}
-			to++
-		}
+	return b.parts(func(from, to int) error {
 		query, args := queryAppendOne, []any(nil)
 		switch {
 		case to-from == 1 && b.later:
@@ -42,7 +34,22 @@ func (b *batch) statements(exec func(query string, args []any) error) error {
 		default:
 			query, args = queryAppendMany, b.many(from, to)
 		}
-		if err := exec(pgschema.Expand(query, b.prefix), args); err != nil {
+		return exec(pgschema.Expand(query, b.prefix), args)
+	})
+}
+
+// parts cuts the batch into what statements can carry.
+func (b *batch) parts(do func(from, to int) error) error {
+	for from := 0; from < len(b.events); {
+		to, bytes := from, 0
+		for to < len(b.events) && to-from < maxStatementEvents {
+			bytes += len(b.events[to].Payload) + len(b.events[to].Key) + len(b.rows[to].headers)
+			if bytes > maxStatement && to > from {
+				break
+			}
+			to++
+		}
+		if err := do(from, to); err != nil {
 			return b.failed(err)
 		}
 		from = to
@@ -151,7 +158,7 @@ func (b *batch) failed(err error) error {
 		case "42P02": // undefined_parameter
 			hint = " (this transaction rewrites queries and drops their arguments: hand over its *sql.Tx, which is tx.Tx in bun)"
 		case "42501": // insufficient_privilege
-			hint = " (grant insert on the columns that package outbox lists, on outbox_scheduled too for events with NotBefore)"
+			hint = " (grant insert on the columns that package outbox lists, on outbox_scheduled too for events with NotBefore, and for Emit what it says)"
 		}
 	}
 	return fmt.Errorf("outbox: append %d events%s: %w", len(b.events), hint, err)

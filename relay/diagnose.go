@@ -86,7 +86,7 @@ func rights() (kinds, names, wants []string) {
 	add("table", "outbox_archive", "select", "insert")
 	add("table", "outbox_paused_topic", "select")
 	add("table", "outbox_wal", "select", "insert", "update")
-	add("table", "outbox_streamed", "select", "insert", "delete")
+	add("table", "outbox_streamed", "select", "insert", "update", "delete")
 	for _, table := range []string{"relay_member", "outbox_held", "outbox_parked_key", "outbox_parked"} {
 		add("table", table, "select", "insert", "update", "delete")
 	}

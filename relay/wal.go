@@ -58,7 +58,7 @@ func (r *Relay) share(fair int) int {
 		return Lanes
 	case walOff, walUnavailable:
 	}
-	return fair
+	return min(fair, Lanes-int(r.unread.Load()))
 }
 
 // resting: nobody needs to look for events, because they come by themselves or to another relay.
@@ -170,6 +170,7 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 		hangUpReplication(conn)
 		return r.explained(err)
 	}
+	reader.decoder.prefix, reader.decoder.accepts = st.prefix, r.cfg.Emitted || st.emitting > 0
 	f := newFollower(r, s, st, reader)
 	return f.run(ctx, work, try)
 }

@@ -32,8 +32,13 @@ type follower struct {
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
-	waited  int  // ticks, for pumps that are at work
-	wake    bool // what the last batch told of may not have shown yet when the prober looked
+	waited  int           // ticks, for pumps that are at work
+	pos     uint64        // what commits before it was taken
+	opens   bool          // lanes to emitted events
+	closing *walClosing   // what lanes that are closed to them wait for; nil: it is not known yet
+	down    walBatch      // emitted events that become rows, of lanes that are leaving
+	last    []event.Event // and of lanes that have left
+	wake    bool          // what the last batch told of may not have shown yet when the prober looked
 }
 
 // streamedLane is a lane whose source the WAL is.
@@ -44,6 +49,10 @@ type streamedLane struct {
 	snap  *walSnapshot
 	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
 	done map[int64]bool
+	// emits says what comes without a row; and, of a lane that is leaving, whether something of it may have been written that is
+	// published from the table.
+	emits  laneEmits
+	unsure bool
 }
 
 // errLanesChanged: a lane was lost, or its fence was raised. The stream begins again where everything was published.
@@ -59,7 +68,7 @@ const (
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
 	f := &follower{
-		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
+		r: r, s: s, reader: reader, opens: r.cfg.Emitted && !st.numbersEnd(), slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
 		spare: &walBatch{}, pause: walPauseLow,
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
@@ -151,7 +160,10 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 		}
 	}
 	r.lanes.assign(lanes, streamed)
-	return f.look(ctx)
+	if err := f.look(ctx); err != nil {
+		return err
+	}
+	return f.openLanes(ctx)
 }
 
 // rows reads which lanes the WAL is the source of.
@@ -171,9 +183,11 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	var text string
 	var until int64
 	var ids []int64
-	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
+	var emits laneEmits
+	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids, &emits}, func() error {
 		snap, err := parseSnapshot(text)
-		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids)}
+		// A relay that died may have published, and not confirmed, what becomes a row now.
+		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), emits: emits, unsure: emits == emitsLeaving}
 		return err
 	})
 	return err
@@ -241,9 +255,17 @@ func (f *follower) take(work context.Context) error {
 		f.wake = true
 		f.r.Wake()
 	}
-	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
-		return errNumbersEnd
+	if b.strangers > 0 {
+		f.r.log.Error("messages in the WAL look like emitted events, and no lane is open to any: they are not published; "+
+			"who may execute pg_logical_emit_message?", "messages", b.strangers)
 	}
+	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
+		f.opens = false
+		if len(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes) == 0 {
+			return errNumbersEnd
+		}
+	}
+	f.pos = max(f.pos, b.pos)
 	f.choose(b)
 	d := &deletion{pos: b.pos}
 	f.early(work, b)
@@ -253,6 +275,9 @@ func (f *follower) take(work context.Context) error {
 			return err
 		}
 		failpoint.Hit(failpoint.RelayWALPublished)
+	}
+	if err := f.putDown(work); err != nil {
+		return err
 	}
 	f.deleter.add(work, d)
 	clear(b.events)
@@ -265,14 +290,14 @@ func (f *follower) choose(b *walBatch) {
 	for i := range b.events {
 		it := &b.items[i]
 		l := &f.mine[it.lane]
-		if l.fence == 0 {
-			f.skipped[it.xid] = true
+		if l.fence == 0 || l.emits == emitsLeaving {
+			f.leaveOut(&b.events[i], it, l)
 			continue
 		}
 		if l.snap != nil && it.commit >= l.until {
 			l.snap = nil // nothing that it shows can come any more
 		}
-		if l.snap != nil && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
+		if l.snap != nil && !it.emitted && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
 			continue
 		}
 		if l.done[it.id] {
@@ -311,14 +336,20 @@ func (f *follower) number(it *walItem) int64 {
 	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth) + 1
 }
 
-// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were.
+// numbered reports whether there is a number for an event. One without is published from the table.
+func (f *follower) numbered(it *walItem) bool {
+	return it.nth < f.r.numbers && it.commit-f.base < uint64(walSpan)
+}
+
+// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were. Lanes
+// of which something may have been emitted stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.flush(work); err != nil {
 		return err
 	}
 	var set laneKeys
 	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 {
+		if l := &f.mine[lane]; l.fence != 0 && l.emits == emitsNone {
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
 		}
 	}

@@ -30,6 +30,9 @@ func (f *follower) tick(work context.Context) error {
 	if err := f.released(work); err != nil {
 		return err
 	}
+	if err := f.close(work); err != nil {
+		return err
+	}
 	if time.Now().Before(f.again) {
 		return nil
 	}
@@ -76,7 +79,7 @@ func (f *follower) released(work context.Context) error {
 	for _, lane := range lanes {
 		which[lane] = true
 	}
-	return f.aside(work, which, false, &deletion{})
+	return f.setAside(work, which, false, &deletion{})
 }
 
 // mostLeft is how many events a lane may have left to be handed over with them.
@@ -181,15 +184,18 @@ func (h *handOver) run(work context.Context) error {
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	over, reads := map[int16]streamedLane{}, false
+	over, reads, emits := map[int16]streamedLane{}, false, emitsNone
+	if f.opens {
+		emits = emitsOpen
+	}
 	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		b.Queue(r.q.wal.reads, f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
-		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
+		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids), emits).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) {
 				l := seen[lane]
-				l.fence, l.done = h.fences[lane], setOf(h.done[lane])
+				l.fence, l.done, l.emits = h.fences[lane], setOf(h.done[lane]), emits
 				over[lane] = l
 			})
 		})
@@ -293,16 +299,7 @@ func (f *follower) decided(work context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)
 	}
-	for name, prepared := range now {
-		if prepared && len(f.guard) > 0 {
-			f.guard[name] = true // perhaps one that we wait for, under its new name
-		}
-	}
-	for name := range f.guard {
-		if _, still := now[name]; !still {
-			delete(f.guard, name)
-		}
-	}
+	narrow(f.guard, now)
 	snap, err := parseSnapshot(text)
 	if err != nil {
 		return false, err

@@ -25,7 +25,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 	for i := range c.items {
 		it := &c.items[i]
 		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
-		if b.items[i].nth >= r.numbers {
+		if !f.numbered(&b.items[i]) {
 			it.fate = held // no number is left for it
 		}
 	}
@@ -41,6 +41,13 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 		lane := b.items[i].lane
 		if c.items[i].fate != acked {
 			aside[lane], unsure = true, unsure || c.items[i].sent
+			f.mine[lane].unsure = f.mine[lane].unsure || c.items[i].sent
+			if b.items[i].emitted {
+				f.down.events, f.down.items = append(f.down.events, b.events[i]), append(f.down.items, b.items[i])
+			}
+			continue
+		}
+		if b.items[i].emitted {
 			continue
 		}
 		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)
@@ -55,7 +62,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			f.skipped[b.items[i].xid] = true
 		}
 	}
-	return f.aside(work, aside, unsure, done)
+	return f.setAside(work, aside, unsure, done)
 }
 
 // send sends until no event is undecided.
@@ -121,11 +128,15 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		statement = r.q.wal.abandon
 	}
 	epoch := f.epoch
+	leaving := slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.mine[lane].emits == emitsLeaving })
 	failpoint.Hit(failpoint.RelayWALAside)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
 		})
+		if leaving {
+			b.Queue(r.q.wal.emitted, set.lanes, set.fences, r.owner, emitsNone, []laneEmits{emitsLeaving})
+		}
 		b.Queue(statement, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			defer rows.Close()
 			if !unsure {
@@ -134,7 +145,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error { return nil })
 			return err
 		})
-		if unsure { // what comes again after a crash would come under the new numbering
+		if unsure || leaving { // what comes again after a crash would come under the new numbering
 			b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
 		}
 	}))
@@ -150,6 +161,9 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the numbering has begun", "epoch", epoch)
 	}
 	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
+	if leaving {
+		r.lanes.reread(set.lanes) // rows with ids of before have come
+	}
 	for i, lane := range set.lanes {
 		f.mine[lane] = streamedLane{}
 		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.source, l.fresh, l.ready, l.due = polled, true, true, true })

@@ -280,7 +280,7 @@ func TestRoleRelay(t *testing.T) {
 		t.Error(text)
 	}
 	refused(
-		t, h.pool(t, "relay"), `insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
+		t, h.pool(t, "relay"), `insert into outbox_event (created_at, topic, type) values (now(), 't', 'T')`,
 		`insert into outbox_scheduled (due, topic, type) values (now(), 't', 'T')`, `update outbox_event set topic = 't'`, `truncate outbox_event`, `drop table outbox_event`,
 		`insert into outbox_lane (lane) values (31)`, `delete from outbox_lane`, `delete from outbox_meta`, `delete from outbox_audit`,
 		`update outbox_audit set operator = 'x'`, `select nextval('outbox_event_id_seq')`, `select from inbox_message`, `create table x ()`,
