@@ -48,6 +48,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			continue
 		}
 		if b.items[i].emitted {
+			r.moved.Store(time.Now().UnixNano()) // nothing is deleted
 			continue
 		}
 		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)

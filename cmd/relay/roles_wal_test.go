@@ -103,6 +103,14 @@ func TestRolesEmit(t *testing.T) {
 	}
 	h.Exec(t, "grant select on outbox_streamed, outbox_wal to "+h.user("append"))
 	h.Exec(t, "grant usage on sequence outbox_event_id_seq to "+h.user("append"))
+	// What docs/security.md takes from everybody. It is the database's own.
+	const functions = "function pg_logical_emit_message(boolean, text, text), pg_logical_emit_message(boolean, text, bytea)"
+	h.Exec(t, "revoke execute on "+functions+" from public")
+	h.Exec(t, "grant execute on "+functions+" to "+h.user("relay"))
+	if err := emit(); err == nil {
+		t.Error("emitted without the right to")
+	}
+	h.Exec(t, "grant execute on "+functions+" to "+h.user("append"))
 	if err := emit(); err != nil {
 		t.Fatal(err)
 	}
