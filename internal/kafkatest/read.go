@@ -3,6 +3,7 @@ package kafkatest
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -123,6 +124,15 @@ func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, 
 	if err != nil {
 		t.Fatalf("kafkatest: metadata of %s: %v", topic, err)
 	}
+	out, err := listOffsets(ctx, client, topic, partitions, at)
+	if err != nil {
+		t.Fatalf("kafkatest: offsets of %s: %v", topic, err)
+	}
+	return out
+}
+
+// listOffsets asks the leader of each partition.
+func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitions int, at int64) (map[int32]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	reqTopic := kmsg.NewListOffsetsRequestTopic()
@@ -137,16 +147,16 @@ func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, 
 	// The client splits the request by leader; each shard answers for its partitions.
 	for _, shard := range client.RequestSharded(ctx, req) {
 		if shard.Err != nil {
-			t.Fatalf("kafkatest: offsets of %s: %v", topic, shard.Err)
+			return nil, shard.Err
 		}
 		for _, rt := range shard.Resp.(*kmsg.ListOffsetsResponse).Topics {
 			for _, p := range rt.Partitions {
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					t.Fatalf("kafkatest: offset of %s/%d: %v", topic, p.Partition, err)
+					return nil, fmt.Errorf("partition %d: %w", p.Partition, err)
 				}
 				out[p.Partition] = p.Offset
 			}
 		}
 	}
-	return out
+	return out, nil
 }

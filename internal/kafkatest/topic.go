@@ -158,7 +158,10 @@ func awaitLeaders(t testing.TB, ctx context.Context, client *kgo.Client, name st
 	for {
 		n, err := led(ctx, client, name)
 		if err == nil && n == partitions {
-			return
+			// A broker publishes who leads a moment before it does.
+			if _, err = listOffsets(ctx, client, name, n, -1); err == nil {
+				return
+			}
 		}
 		select {
 		case <-tick.C:
