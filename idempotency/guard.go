@@ -63,8 +63,9 @@ func (g *Guard) Run(ctx context.Context, r Request, work func(ctx context.Contex
 }
 
 // Resume goes on with an operation that the caller has taken from [Recoverer.Recover], under the recoverer's lease, which it
-// extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other error the key is as it was, with the
-// recovery points made since, and still the caller's, who postpones or releases it.
+// extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other error, a Retryable one too, the key is as
+// it was, with the recovery points made since, and still the caller's, who postpones or releases it. So work must not take back by itself
+// what a recorded phase did: the next attempt goes on as if that were there. A saga's Undo is recorded.
 func (g *Guard) Resume(ctx context.Context, c Claimed, work func(ctx context.Context, op *Op) (Result, error)) (Result, error) {
 	if !c.Won {
 		return Result{}, errors.New("idempotency: the key is not the caller's")

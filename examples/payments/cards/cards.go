@@ -29,6 +29,8 @@ const (
 	Accept Verdict = iota
 	// Refuse declines the card, for good.
 	Refuse
+	// Busy does nothing, and says so: 429.
+	Busy
 	// TimeOutBefore does nothing, and does not answer.
 	TimeOutBefore
 	// TimeOutAfter books the charge, and does not answer.
@@ -86,7 +88,7 @@ func (p *Provider) Attempts(key string) int {
 	return p.attempts[key]
 }
 
-// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, or 402; GET /charges/{key} says what became of
+// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, 402, or 429; GET /charges/{key} says what became of
 // a key: 200 with the Charge, 402, or 404.
 func (p *Provider) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -107,10 +109,13 @@ func (p *Provider) charge(w http.ResponseWriter, r *http.Request) {
 	attempt := p.attempts[c.Key]
 	p.mu.Unlock()
 	verdict := p.cfg.Decide(c, attempt)
-	if verdict != TimeOutBefore {
+	if verdict != TimeOutBefore && verdict != Busy {
 		c = p.book(r, c, verdict)
 	}
 	switch verdict {
+	case Busy:
+		http.Error(w, "busy", http.StatusTooManyRequests)
+		return
 	case TimeOutBefore, TimeOutAfter:
 		<-r.Context().Done()
 		panic(http.ErrAbortHandler)

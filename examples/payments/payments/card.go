@@ -70,13 +70,14 @@ func (c *cards) work(ctx context.Context, op *idempotency.Op, tenant string, cmd
 	case class == idempotency.ClassTerminal:
 		return c.declined(ctx, op, id, err)
 	case class == idempotency.ClassRetryable:
-		// Nothing was charged: the key will be free, and the next attempt makes a payment of its own.
+		// Nothing was charged: the key will be free, and the next attempt makes a payment of its own. In recovery's hands it is not freed, and this
+		// payment goes on with the phases that are recorded, without its row: accept makes it again.
 		return idempotency.Result{}, errors.Join(err, c.exec(ctx, c.store.drop, id.Payment.String()))
 	default:
 		return idempotency.Result{}, err
 	}
 	err = phase(ctx, op, stepAccept, nil, func(ctx context.Context) (any, error) {
-		return nil, c.store.in(ctx, func(tx pgx.Tx) error { return c.accept(ctx, tx, tenant, id, cmd, string(reference)) })
+		return nil, c.store.in(ctx, func(tx pgx.Tx) error { return c.accept(ctx, tx, tenant, id, cmd, string(reference), made) })
 	})
 	if err != nil {
 		return idempotency.Result{}, err
@@ -105,9 +106,9 @@ const chargePrefix = "provider_payment_"
 func chargeKey(id ids) string { return chargePrefix + id.Payment.String() }
 
 // accept appends the event unless an earlier run of this phase did.
-func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cmd command, reference string) error {
+func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cmd command, reference string, made time.Time) error {
 	var at time.Time
-	err := tx.QueryRow(ctx, c.store.accept, id.Payment.String(), reference).Scan(&at)
+	err := tx.QueryRow(ctx, c.store.accept, id.Payment.String(), tenant, cmd.AccountID, cmd.Amount, cmd.Currency, id.Event.String(), reference, made).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

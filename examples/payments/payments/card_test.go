@@ -204,6 +204,30 @@ func TestATimeOutIsRecovered(t *testing.T) {
 	}
 }
 
+// TestABusyProviderDuringRecovery: nothing was charged, twice over, before it is. The payment whose charge it is has its row and its event.
+func TestABusyProviderDuringRecovery(t *testing.T) {
+	t.Parallel()
+	f := newCardsWithin(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+		return []cards.Verdict{cards.TimeOutBefore, cards.Busy, cards.Accept}[min(attempt, 3)-1]
+	}}, shortly)
+	if w := post(f.handler, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
+		t.Errorf("first: %d %s", w.Code, w.Body)
+	}
+	w := f.recover(t, "k")
+	var p struct {
+		PaymentID string `json:"payment_id"`
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusCreated {
+		t.Fatalf("after recovery: %d %s", w.Code, w.Body)
+	}
+	f.charged(t, 1)
+	shown := httptest.NewRecorder()
+	f.handler.ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/payments/"+p.PaymentID, nil))
+	if shown.Code != http.StatusOK || shown.Body.String() != w.Body.String() {
+		t.Errorf("%d %s, and the caller was told %s", shown.Code, shown.Body, w.Body)
+	}
+}
+
 // TestADuplicateWebhook: the provider tells each charge three times, once it counts.
 func TestADuplicateWebhook(t *testing.T) {
 	t.Parallel()
