@@ -61,8 +61,11 @@ func again(ctx context.Context, most time.Duration, call func() error) error {
 	}, backoff.WithContext(b, ctx))
 }
 
-// definite tells an answer of the store from an outage.
+// definite tells an answer of the store from an outage. A store that marks its error has given one.
 func definite(err error) bool {
+	if class, _ := Classify(err); class != Unclassified {
+		return true
+	}
 	for _, one := range []error{ErrInvalidKey, ErrMismatch, ErrInProgress, ErrUnknown, ErrExpired, ErrLeaseLost} {
 		if errors.Is(err, one) {
 			return true

@@ -74,8 +74,8 @@ var (
 )
 
 // Store remembers keys. Its methods are atomic and linearizable per key, compare (state, token, lease) in the one statement that writes,
-// and go by the store's clock, never the caller's. An error that matches none of this package's means that nobody knows
-// whether the write happened: send the same call again (it is recognised by its token), or leave the key to recovery.
+// and go by the store's clock, never the caller's. An error that matches none of this package's, and has no mark
+// (Classify), means that nobody knows whether the write happened: send the same call again (it is recognised by its token), or leave the key to recovery.
 //
 // The holder of a key is who got it last, by Claim or Recover, as long as nobody got it since: the lease's fence and token are the
 // record's. A write by anybody else is refused, whatever the state. A call with a key that is invalid (Key.Check) or without

@@ -106,7 +106,10 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.wrongRegion(w, wrong)
 	case errors.As(err, &unknown):
 		e.unknown(w, *unknown)
-	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded), class == idempotency.ClassUnknown:
+	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded):
+		e.unknown(w, idempotency.UnknownError{})
+	case class == idempotency.ClassUnknown: // nobody else has said why
+		e.log().Error("whether a request was done cannot be told", "error", err)
 		e.unknown(w, idempotency.UnknownError{})
 	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		w.Header().Set("Retry-After", "1")

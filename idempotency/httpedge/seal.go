@@ -144,12 +144,13 @@ func (s sealedStore) Finish(ctx context.Context, l idempotency.Lease, res idempo
 	return s.Store.Finish(ctx, l, res, keep)
 }
 
-// Claim opens what it found.
+// Claim opens what it found. What it cannot open is Indefinite: the work is done, and its answer is there for who has the key.
 func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
 	c, err := s.Store.Claim(ctx, r, opt)
 	// Of another command nothing is shown, so nothing is opened.
 	if err == nil && !c.Won && r.Matches(c.Record.Fingerprint) {
 		c.Record.Result, err = s.seal.Open(r.Key, c.Record.Result)
+		err = idempotency.Indefinite(err)
 	}
 	return c, err
 }
@@ -159,6 +160,7 @@ func (s sealedStore) Get(ctx context.Context, k idempotency.Key) (idempotency.Re
 	rec, found, err := s.Store.Get(ctx, k)
 	if err == nil && found {
 		rec.Result, err = s.seal.Open(k, rec.Result)
+		err = idempotency.Indefinite(err)
 	}
 	return rec, found, err
 }

@@ -2,8 +2,12 @@ package httpedge_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"log/slog"
+	"net/http/httptest"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +106,33 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	c, err = store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "u", Lease: time.Minute})
 	if err != nil || c.Won || string(c.Record.Result.Body) != "secret" || c.Record.Result.Header != nil {
 		t.Errorf("claimed %+v, %v", c, err)
+	}
+}
+
+// TestSealer_AKeyThatIsNotThere: the work is done, and this process cannot read its answer. The caller is not told that it failed, nor that it may
+// be done with another key; and a person is told why.
+func TestSealer_AKeyThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	inner, req, log := idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
+	for _, key := range []string{"a", "b"} {
+		guard, err := idempotency.New(sealer(t, key, key).Store(inner), idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := guard.Do(t.Context(), req, func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{Code: 201, Body: []byte("done by " + key)}, nil
+		})
+		w := httptest.NewRecorder()
+		httpedge.Edge{Logger: slog.New(slog.NewTextHandler(log, nil))}.Write(w, res, err)
+		if key == "a" {
+			if err != nil || w.Code != 201 {
+				t.Fatalf("%d, %v", w.Code, err)
+			}
+			continue
+		}
+		if !errors.Is(err, httpedge.ErrSealed) || w.Code != 503 || !strings.Contains(w.Body.String(), "IDEMPOTENCY_OUTCOME_UNKNOWN") || !strings.Contains(log.String(), "a sealed result cannot be opened") {
+			t.Errorf("%v: %d %s, logged %q", err, w.Code, w.Body, log)
+		}
 	}
 }
 
