@@ -34,9 +34,9 @@ type Edge struct {
 	// Headers are stored and replayed besides those that always are (Content-*, Location, Link, ETag and a few more). Date, Set-Cookie,
 	// credentials and what belongs to the connection never are, whatever is listed.
 	Headers []string
-	// MaxBody is the largest body that is kept, in bytes. Default 1 MiB; negative: any.
+	// MaxBody is the largest body that is kept, in bytes: by JSON, Kept and the middleware. Default 1 MiB; negative: any.
 	MaxBody int
-	// Redact takes out what must not be kept, before a result is stored. Neither the first caller nor a retry sees what it took, for both
+	// Redact takes out what must not be kept, before a result is stored: by JSON, Kept and the middleware. Neither the first caller nor a retry sees what it took, for both
 	// get the same: to hide data from readers of the store only, use a Sealer. It must not change Code. Default: nothing.
 	Redact func(res *idempotency.Result)
 	// OnReplay may add headers to a replayed answer. Default: none.

@@ -186,6 +186,23 @@ func TestKept_ATooLargeBodyAndRedaction(t *testing.T) {
 	}
 }
 
+// TestJSON_A5xxIsNoResult: the work that returns it is rolled back. Of a work's answer is kept what Kept keeps.
+func TestJSON_A5xxIsNoResult(t *testing.T) {
+	t.Parallel()
+	e := httpedge.Edge{Redact: func(r *idempotency.Result) { r.Body = []byte("***") }}
+	if res, err := e.JSON(201, "card 4711"); err != nil || string(res.Body) != "***" || res.Header["Content-Type"] == nil {
+		t.Errorf("%+v, %v", res, err)
+	}
+	for _, make := range []func(int, any) (idempotency.Result, error){httpedge.JSON, e.JSON} {
+		if res, err := make(503, "later"); err == nil {
+			t.Errorf("%+v", res)
+		}
+	}
+	if res, err := e.Kept(idempotency.Result{Code: 500}); err == nil {
+		t.Errorf("%+v", res)
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	for want, keep := range map[string]idempotency.Retention{

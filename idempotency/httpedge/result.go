@@ -57,8 +57,12 @@ func (e Edge) keep(to, h map[string][]string) {
 	}
 }
 
-// JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written as JSON.
+// JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written as JSON, or that the code is a
+// 5xx: it would be replayed for ever, so the work returns an error in its place.
 func JSON(code int, v any) (idempotency.Result, error) {
+	if err := checkResult(code); err != nil {
+		return idempotency.Result{}, err
+	}
 	body, err := json.Marshal(v)
 	if err != nil {
 		return idempotency.Result{}, fmt.Errorf("writing the answer as JSON: %w", err)
@@ -68,9 +72,29 @@ func JSON(code int, v any) (idempotency.Result, error) {
 	}, nil
 }
 
-// Kept returns res as it is to be stored: without headers that are not kept, and redacted. A body above MaxBody is an error, by which the work
-// is rolled back: keep a reference in Resource instead, and Render it.
+func checkResult(code int) error {
+	if code >= http.StatusInternalServerError {
+		return fmt.Errorf("%d is no result to keep and replay: return an error, which is answered and not kept", code)
+	}
+	return nil
+}
+
+// JSON is the function JSON's result as it is to be stored: see Kept.
+func (e Edge) JSON(code int, v any) (idempotency.Result, error) {
+	res, err := JSON(code, v)
+	if err != nil {
+		return res, err
+	}
+	return e.Kept(res)
+}
+
+// Kept returns res as it is to be stored: without headers that are not kept, and redacted. Work that InTx or a guard runs calls it last; the middleware
+// does by itself. A 5xx, and a body above MaxBody, are an error, by which the work is rolled back: of a large one keep a reference in Resource
+// instead, and Render it.
 func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
+	if err := checkResult(res.Code); err != nil {
+		return res, err
+	}
 	if most := e.maxBody(); len(res.Body) > most {
 		return res, fmt.Errorf("the answer has %d bytes, %d are kept: return a Resource without a body", len(res.Body), most)
 	}
