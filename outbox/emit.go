@@ -65,7 +65,12 @@ func (a Appender) emit(ctx context.Context, events []event.Event, exec func(quer
 		if b.later {
 			err = b.statements(exec)
 		} else {
-			err = b.parts(func(from, to int) error { return exec(pgschema.Expand(queryEmit, b.prefix), b.many(from, to)) })
+			err = b.parts(func(from, to int) error {
+				if to-from == 1 {
+					return exec(pgschema.Expand(queryEmitOne, b.prefix), b.one(from))
+				}
+				return exec(pgschema.Expand(queryEmitMany, b.prefix), b.many(from, to))
+			})
 		}
 		if err = failpoint.After(failpoint.OutboxInserted, err); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// emittedVersion is the encoding of emitted events that is known (outbox.queryEmit).
+// emittedVersion is the encoding of emitted events that is known (queryEmitOne and queryEmitMany of package outbox).
 const emittedVersion = 1
 
 // text is what stands before the next zero, of the buffer that is read.

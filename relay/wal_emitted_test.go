@@ -1,12 +1,16 @@
 package relay_test
 
 import (
+	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/kafkatest"
@@ -86,10 +90,24 @@ func TestEmitPublishes(t *testing.T) {
 	}
 	empty := event.Event{ID: event.NewID(), Topic: "others", Type: "empty", Payload: []byte{}}
 	none := event.Event{ID: event.NewID(), Topic: "others", Key: "k", Type: "none"}
-	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Emit(t.Context(), tx, full, empty, none) }); err != nil {
+	all := []event.Event{full, empty, none, full, empty, none}
+	for i := range all[3:] {
+		all[3+i].ID = event.NewID()
+	}
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		if err := outbox.Emit(t.Context(), tx, all[:3]...); err != nil {
+			return err
+		}
+		for _, e := range all[3:] {
+			if err := outbox.Emit(t.Context(), tx, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	arrived(t, to, 1203)
+	arrived(t, to, 1206)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,16 +115,16 @@ func TestEmitPublishes(t *testing.T) {
 	if dup := inOrder(t, log[:1200], 1200); dup != 0 {
 		t.Errorf("%d events were published twice", dup)
 	}
-	if n := fromLog(t, log); n != 1203 {
-		t.Errorf("%d events came from the WAL, want 1203", n)
+	if n := fromLog(t, log); n != 1206 {
+		t.Errorf("%d events came from the WAL, want 1206", n)
 	}
-	if n := pgtest.One[int](t, db, `select last_value::int from outbox_event_id_seq`); n != 1203 {
+	if n := pgtest.One[int](t, db, `select last_value::int from outbox_event_id_seq`); n != 1206 {
 		t.Errorf("%d ids were drawn", n)
 	}
 	if n := pgtest.One[int](t, db, `select pg_stat_get_tuples_inserted('outbox_event'::regclass)::int`); n > 400 {
 		t.Errorf("%d rows were inserted, want those of 400 events at most", n)
 	}
-	for i, want := range []event.Event{full, empty, none} {
+	for i, want := range all {
 		got := log[1200+i]
 		if want.Time.IsZero() {
 			if time.Since(got.Time).Abs() > time.Hour {
@@ -593,4 +611,64 @@ func TestEmitToKafka(t *testing.T) {
 	}
 	_ = stopFirst()
 	published(t, brokers, topic, keys, parts*each)
+}
+
+// TestEmitFromEveryDriver: in every mode of pgx and through database/sql what arrives is what was emitted.
+func TestEmitFromEveryDriver(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(emitted)))
+	open(t, db)
+	want := map[uuid.UUID]event.Event{}
+	events := func() (list []event.Event) {
+		for i, text := range []string{"plain", "", `quo"te`, `back\slash`, "NULL", `{"a",b}`, "é\u2028🎈", "new\nline", "$1 ? %s", `\x41`, "'"} {
+			e := event.Event{
+				ID: event.NewID(), Source: text, Tenant: text, Topic: "payments", Key: text, Type: "T" + text, ContentType: text,
+				Time: time.Date(2026, 1, 2, 3, 4, i, 123456000, time.UTC), Headers: map[string]string{"h" + text: text}, Payload: []byte(text),
+			}
+			if i == 1 {
+				e.Payload, e.Headers = nil, nil
+			}
+			want[e.ID] = e
+			list = append(list, e)
+		}
+		return list
+	}
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		cfg := db.Pool.Config().ConnConfig.Copy()
+		cfg.DefaultQueryExecMode = mode
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			return errors.Join(outbox.Emit(t.Context(), tx, events()...), outbox.Emit(t.Context(), tx, events()[:1]...))
+		}); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		_ = conn.Close(t.Context())
+	}
+	sqldb := stdlib.OpenDBFromPool(db.Pool)
+	defer func() { _ = sqldb.Close() }()
+	tx, err := sqldb.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join((outbox.Appender{}).EmitSQL(t.Context(), tx, events()...), (outbox.Appender{}).EmitSQL(t.Context(), tx, events()[0]), tx.Commit()); err != nil {
+		t.Error(err)
+	}
+	pgtest.Await(t, "the events", func() (bool, error) { return to.count() >= 6*12, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, got := range to.events() {
+		if got.Position.Lane != -1 {
+			t.Errorf("event %s was a row", got.ID)
+		}
+		got.Position = event.Position{}
+		if !reflect.DeepEqual(got, want[got.ID]) {
+			t.Errorf("published %#v, want %#v", got, want[got.ID])
+		}
+	}
 }
