@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
@@ -54,7 +53,7 @@ func publishTx(t testing.TB, db *pgtest.DB, topic string, messages ...*message.M
 // drain runs a relay over to until the outbox is empty.
 func drain(t testing.TB, db *pgtest.DB, to relay.Publisher) {
 	t.Helper()
-	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: 2 * time.Second})
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema})
 	if err != nil {
 		t.Fatal(err)
 	}

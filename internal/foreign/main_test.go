@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
@@ -54,7 +53,7 @@ func relaying(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: 2 * time.Second, Logger: quiet()})
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}

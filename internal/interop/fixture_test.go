@@ -44,7 +44,7 @@ func publishTx(t testing.TB, db *pgtest.DB, topic string, messages ...*message.M
 // relaying runs a relay over to until the function that it returns is called, or the test ends.
 func relaying(t testing.TB, db *pgtest.DB, to relay.Publisher) (stop func()) {
 	t.Helper()
-	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Lease: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
