@@ -16,13 +16,13 @@ func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBa
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
-// sleep waits, or returns the context's error when that ends first.
+// sleep waits, or returns the context's error if that ended meanwhile, or before.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil
+		return ctx.Err()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -204,6 +204,7 @@ func (s *Server) start() error {
 	for _, set := range append([]string{
 		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB", "max_prepared_transactions=20",
 		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
+		"max_replication_slots=100", "max_wal_senders=100", // a test that finds no room reads as a relay that cannot be used
 	}, s.settings...) {
 		args = append(args, "-c", set)
 	}
