@@ -114,3 +114,36 @@ func TestClaim_AStoreThatIsAway(t *testing.T) {
 		}
 	})
 }
+
+// TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's look and hand: that one
+// leaves no new record behind.
+func TestTakeStuck_FreedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+	c, err := f.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Doubt(t.Context(), c.Lease, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := f.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
+	if err != nil || len(taken) != 1 {
+		t.Fatal(taken, err)
+	}
+	if err := f.Postpone(t.Context(), taken[0].Lease, "", 0, true); err != nil {
+		t.Fatal(err)
+	}
+	f.before = func(call string) error {
+		if call != "claim" {
+			return nil
+		}
+		return f.Memory.Release(t.Context(), taken[0].Lease)
+	}
+	if got, err := idempotency.TakeStuck(t.Context(), f, request(1).Key, time.Minute); !errors.Is(err, idempotency.ErrNotStuck) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got := stateOf(t, f, request(1)); got != "" {
+		t.Errorf("the key is %s", got)
+	}
+}

@@ -30,6 +30,7 @@ type Memory struct {
 var (
 	_ Store     = (*Memory)(nil)
 	_ Recoverer = (*Memory)(nil)
+	_ Lister    = (*Memory)(nil)
 )
 
 // entry is a key's record with what only the store needs: its times.
@@ -346,6 +347,22 @@ func (m *Memory) Sweep(ctx context.Context, limit int) (Swept, error) {
 			}
 			e.Record = erased(e.Record)
 			out.Bodies++
+		}
+	}
+	return out, nil
+}
+
+// Stuck implements Lister.
+func (m *Memory) Stuck(ctx context.Context, limit int) ([]Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []Record
+	for _, e := range m.keys {
+		if e.Stuck && len(out) < limit {
+			out = append(out, e.record(m.now()))
 		}
 	}
 	return out, nil

@@ -139,8 +139,7 @@ type Recoverer interface {
 	// Postpone gives the holder's UNKNOWN key back, UNKNOWN still, due again after the delay; stuck gives it to a person instead. Otherwise
 	// ErrLeaseLost. Sent again, it succeeds again; a key that is Stuck stays as it is.
 	//
-	// A person, or a tool of theirs, takes a Stuck key by a Claim with Rerun and the record's own fingerprint, and ends it by
-	// Finish, Release or Doubt.
+	// A person, or a tool of theirs, takes a Stuck key by TakeStuck, and ends it by Finish, Release or Doubt.
 	Postpone(ctx context.Context, l Lease, reason string, after time.Duration, stuck bool) error
 
 	// Sweep removes at most limit overdue things: first bodies (COMPLETED and FAILED_REPLAYABLE become EXPIRED), then tombstones. Each write

@@ -27,7 +27,7 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 	}
 	var heads [buckets][]item
 	err = eachBucket(ctx, func(ctx context.Context, b int64) error {
-		return s.query(ctx, b, low, func(i item) bool {
+		return s.query(ctx, b, 0, low, func(i item) bool {
 			if i.state() == idempotency.InProgress && i.number("ready")+micros(opt.Grace) > low {
 				return true
 			}
@@ -71,12 +71,13 @@ func eachBucket(ctx context.Context, ask func(ctx context.Context, bucket int64)
 	return group.Wait()
 }
 
-// query reads the index of unfinished keys of one bucket, longest overdue first, until each says that it is enough.
-func (s *Store) query(ctx context.Context, bucket, until int64, each func(item) (more bool)) error {
+// query reads the index of unfinished keys of one bucket, of those that are ready between two times, longest overdue first, until each says that it
+// is enough.
+func (s *Store) query(ctx context.Context, bucket, from, until int64, each func(item) (more bool)) error {
 	pages := dynamodb.NewQueryPaginator(s.client, &dynamodb.QueryInput{
-		TableName: &s.table, IndexName: aws.String(indexName), KeyConditionExpression: aws.String(`#bucket = :bucket and #ready <= :until`),
+		TableName: &s.table, IndexName: aws.String(indexName), KeyConditionExpression: aws.String(`#bucket = :bucket and #ready between :from and :until`),
 		ExpressionAttributeNames:  names(`#bucket #ready`),
-		ExpressionAttributeValues: values{":bucket": number(bucket), ":until": number(until)},
+		ExpressionAttributeValues: values{":bucket": number(bucket), ":from": number(from), ":until": number(until)},
 	})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx, s.clock.watch)
@@ -134,7 +135,7 @@ func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
 	var counts [buckets]idempotency.Stats
 	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
 		of := &counts[b]
-		return s.query(ctx, b, never, func(i item) bool {
+		return s.query(ctx, b, 0, never, func(i item) bool {
 			if i.state() == idempotency.InProgress {
 				of.InProgress++
 				low, _, _ := s.clock.now()

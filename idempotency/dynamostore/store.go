@@ -37,6 +37,7 @@ type Store struct {
 var (
 	_ idempotency.Store     = (*Store)(nil)
 	_ idempotency.Recoverer = (*Store)(nil)
+	_ idempotency.Lister    = (*Store)(nil)
 )
 
 // New returns a store on the table, which CreateTable makes and Check looks at. It talks to nobody. The client's retries may stand as

@@ -2,6 +2,7 @@ package idempotencytest
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ func recoveries() []exam {
 		{"Recover_DisjointForTwoWorkers", false, recoverDisjoint},
 		{"Postpone_StuckIsLeftAlone", false, postponeStuckIsLeftAlone},
 		{"Postpone_SentAgain", false, postponeSentAgain},
+		{"Stuck_IsAPersons", true, stuckIsAPersons},
 	}
 }
 
@@ -222,4 +224,59 @@ func postponeSentAgain(t *testing.T, s *suite) {
 	if rec := s.get(t, r.Key); rec.Stuck || rec.Fence != c.Lease.Fence {
 		t.Errorf("%+v", rec)
 	}
+}
+
+// stuckIsAPersons: who has a Lister shows people what is theirs, and they end it in each of their ways.
+func stuckIsAPersons(t *testing.T, s *suite) {
+	lister, has := s.Store.(idempotency.Lister)
+	if !has {
+		t.Skip("it is no Lister")
+	}
+	keys := map[string]idempotency.Request{}
+	for _, name := range []string{"happened", "did not", "ask again", "not theirs"} {
+		keys[name] = s.command(name, "pay 100")
+		l := s.win(t, keys[name])
+		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	}
+	for _, c := range s.takes(t, 10) {
+		stuck := c.Record.Key.Value != "not theirs"
+		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, "asked in vain", long, stuck))
+	}
+	await(t, "three that are a person's", func() bool {
+		got, err := lister.Stuck(t.Context(), 10)
+		ok(t, "stuck", err)
+		for _, rec := range got {
+			if rec.Key.Value == "not theirs" || !rec.Stuck || rec.Reason != "asked in vain" || string(rec.Input) != string(keys[rec.Key.Value].Input) {
+				t.Fatalf("%+v", rec)
+			}
+		}
+		return len(got) == 3
+	})
+	for limit, want := range map[int]int{-1: 0, 0: 0, 2: 2} {
+		if got, err := lister.Stuck(t.Context(), limit); err != nil || len(got) != want {
+			t.Errorf("%d of at most %d, %v", len(got), limit, err)
+		}
+	}
+	take := func(name string) idempotency.Claimed {
+		c, err := idempotency.TakeStuck(t.Context(), s.Store, keys[name].Key, long)
+		ok(t, name, err)
+		if _, err := idempotency.TakeStuck(t.Context(), s.Store, keys[name].Key, long); !errors.Is(err, idempotency.ErrNotStuck) {
+			t.Errorf("%s, taken twice: %v", name, err)
+		}
+		return c
+	}
+	ok(t, "finish", s.Store.Finish(t.Context(), take("happened").Lease, result("a person found out"), idempotency.Retention{}))
+	ok(t, "release", s.Store.Release(t.Context(), take("did not").Lease))
+	ok(t, "doubt", s.Store.Doubt(t.Context(), take("ask again").Lease, "the provider is back", 0))
+	if _, err := idempotency.TakeStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err, idempotency.ErrNotStuck) {
+		t.Errorf("what recovery has: %v", err)
+	}
+	isState(t, s.get(t, keys["happened"].Key), idempotency.Completed)
+	s.win(t, keys["did not"])
+	s.theOne(t, keys["ask again"].Key)
+	await(t, "nothing is a person's any more", func() bool {
+		got, err := lister.Stuck(t.Context(), 10)
+		ok(t, "stuck", err)
+		return len(got) == 0
+	})
 }

@@ -42,6 +42,7 @@ type Store struct {
 var (
 	_ idempotency.Store     = (*Store)(nil)
 	_ idempotency.Recoverer = (*Store)(nil)
+	_ idempotency.Lister    = (*Store)(nil)
 
 	prefixes = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 )

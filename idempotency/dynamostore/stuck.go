@@ -1,0 +1,43 @@
+package dynamostore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Stuck implements idempotency.Lister, by the index, which lags a little behind.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+	var heads [buckets][]idempotency.Key
+	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
+		var bad error
+		err := s.query(ctx, b, never, never, func(i item) bool {
+			k, err := keyOf(i.text("key"))
+			if bad = err; err == nil && len(heads[b]) < limit {
+				heads[b] = append(heads[b], k)
+			}
+			return err == nil && len(heads[b]) < limit
+		})
+		if err == nil {
+			err = bad
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dynamostore: stuck: %w", err)
+	}
+	var out []idempotency.Record
+	for _, keys := range heads {
+		for _, k := range keys {
+			rec, found, err := s.Get(ctx, k)
+			switch {
+			case err != nil:
+				return out, err
+			case found && rec.Stuck && len(out) < limit: // not taken since
+				out = append(out, rec)
+			}
+		}
+	}
+	return out, nil
+}

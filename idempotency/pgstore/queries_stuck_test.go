@@ -1,0 +1,12 @@
+package pgstore
+
+import (
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func TestQueriesPrepare_Stuck(t *testing.T) {
+	t.Parallel()
+	pgtest.PrepareAll(t, pgtest.New(t, "idempotency"), map[string]string{"stuck": sqlStuck})
+}

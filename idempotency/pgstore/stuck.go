@@ -1,0 +1,42 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+var _ idempotency.Lister = (*Store)(nil)
+
+// Stuck implements idempotency.Lister.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+	prefix, err := pgschema.Prefix(s.cfg.Schema)
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: %w", err)
+	}
+	rows, err := s.db.Query(ctx, pgschema.Expand(sqlStuck, prefix), max(limit, 0))
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: stuck: %w", err)
+	}
+	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k idempotency.Key, err error) {
+		return k, row.Scan(&k.Tenant, &k.Operation, &k.Value)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: stuck: %w", err)
+	}
+	var out []idempotency.Record
+	for _, k := range keys {
+		rec, found, err := s.Get(ctx, k)
+		switch {
+		case err != nil:
+			return out, err
+		case found && rec.Stuck: // not taken since
+			out = append(out, rec)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,42 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency"
+)
+
+// Stuck implements idempotency.Lister.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+	if limit <= 0 {
+		return nil, nil
+	}
+	pipe := s.client.Pipeline()
+	var heads [buckets]*redis.StringSliceCmd
+	for b := range uint32(buckets) {
+		heads[b] = pipe.ZRange(ctx, s.list(b, "stuck"), 0, int64(limit-1))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, fmt.Errorf("redisstore: stuck: %w", err)
+	}
+	var out []idempotency.Record
+	for _, head := range heads {
+		for _, name := range head.Val() {
+			k, err := keyOf(name)
+			if err != nil {
+				return out, err
+			}
+			rec, found, err := s.Get(ctx, k)
+			switch {
+			case err != nil:
+				return out, err
+			case found && rec.Stuck && len(out) < limit: // not taken since
+				out = append(out, rec)
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,46 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Lister is the part of a Store that people's tools use; the stores of this module have it.
+type Lister interface {
+	// Stuck returns operations that were given to a person, at most limit of them, in no order.
+	Stuck(ctx context.Context, limit int) ([]Record, error)
+}
+
+// ErrNotStuck: no person has to look at this operation, or another one does.
+var ErrNotStuck = errors.New("the operation is not a person's")
+
+// TakeStuck gives a person an operation that recovery gave up, under a lease. The person asks the provider by the key of the step that is open,
+// and then ends it:
+//
+//   - it happened: Store.Finish, with what its callers are to be told.
+//   - it did not, and nothing on its way can make it happen: Store.Release. The key is free.
+//   - the provider can be asked again now: Store.Doubt without a delay. Recovery tries once more.
+//
+// A lease that ends makes it unknown again, and recovery's. An error matches ErrNotStuck, or is the store's.
+func TakeStuck(ctx context.Context, store Store, k Key, lease time.Duration) (Claimed, error) {
+	rec, found, err := store.Get(ctx, k)
+	if err != nil {
+		return Claimed{}, fmt.Errorf("looking at the operation: %w", err)
+	}
+	if !found || !rec.Stuck {
+		return Claimed{}, fmt.Errorf("%w: it is %q", ErrNotStuck, rec.State)
+	}
+	c, err := store.Claim(ctx, Request{Key: k, Fingerprint: rec.Fingerprint}, ClaimOptions{Token: rand.Text(), Lease: lease, Rerun: true})
+	switch {
+	case err != nil:
+		return Claimed{}, fmt.Errorf("taking the operation: %w", err)
+	case !c.Won:
+		return Claimed{}, fmt.Errorf("%w any more: it is %q", ErrNotStuck, c.Record.State)
+	case c.Record.Attempts == 0: // freed since, and this claim is a new record: recovery never had it
+		return Claimed{}, errors.Join(fmt.Errorf("%w any more: its key was freed", ErrNotStuck), store.Release(ctx, c.Lease))
+	}
+	return c, nil
+}
