@@ -77,6 +77,7 @@ type cli struct {
 		Forget    inboxForgetCommand    `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`
 		Audit     inboxAuditCommand     `cmd:"" help:"List what people did with the inbox."`
 	} `cmd:"" help:"Look after the inbox."`
+	Keys keysCommand `cmd:"" help:"Look at idempotent operations whose outcome is unknown and that recovery gave up, and end them."`
 }
 
 // database is what every command needs that talks to Postgres.

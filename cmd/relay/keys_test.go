@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// payment is an operation of which nobody knows the outcome.
+func payment(value string) idempotency.Request {
+	return idempotency.Request{
+		Key:         idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: value},
+		Fingerprint: idempotency.Fingerprint{Version: 1}, Input: []byte("personal"),
+	}
+}
+
+// giveUp lets recovery give operations to a person.
+func giveUp(t *testing.T, s *pgstore.Store, values ...string) *idempotency.Guard {
+	t.Helper()
+	g, err := idempotency.New(s, idempotency.Config{RecoverAfter: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range values {
+		_, err := g.Run(t.Context(), payment(value), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			_, err := op.CallAs(ctx, "charge", "provider_"+value, func(context.Context, idempotency.Call) ([]byte, error) { return nil, errors.New("no answer") })
+			return idempotency.Result{}, err
+		})
+		if !errors.Is(err, idempotency.ErrUnknown) {
+			t.Fatal(err)
+		}
+	}
+	worker, err := recovery.New(s, map[string]recovery.Handler{"payment.create": {}}, recovery.Config{Grace: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := worker.Once(t.Context()); n != len(values) || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	return g
+}
+
+// TestKeysCommands: a person sees what is stuck, and ends each in its way.
+func TestKeysCommands(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Idempotency)
+	s, err := pgstore.New(db.Pool, pgstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	g := giveUp(t, s, "happened", "did-not", "again", "all-1", "all-2")
+
+	for _, args := range [][]string{{"keys", "stuck"}, {"keys", "stuck", "--json", "--operation=payment.create"}} {
+		code, text, stderr := command(t, env, args...)
+		if code != codeOK || strings.Count(text, "PROVIDER_REQUEST_SENT") != 5 || !strings.Contains(text, "provider_happened") || strings.Contains(text, "personal") {
+			t.Errorf("%v, exit code %d: %s\n%s", args, code, text, stderr)
+		}
+	}
+	if code, text, _ := command(t, env, "keys", "stuck", "--operation=another", "--json"); code != codeOK || strings.TrimSpace(text) != "[]" {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+
+	body := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(body, []byte(`{"payment":"p1"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	of := func(value string, args ...string) []string {
+		return append([]string{"--tenant=acme", "--operation=payment.create", "--key=" + value}, args...)
+	}
+	for want, args := range map[string][]string{
+		"--sure":   append([]string{"keys", "free"}, of("did-not")...),
+		"--code":   append([]string{"keys", "complete"}, of("happened", "--code=500")...),
+		"--reason": append([]string{"keys", "retry"}, of("again")...),
+		"--all":    append([]string{"keys", "retry", "--all", "--reason=r"}, of("again")...),
+		"key":      {"keys", "free", "--sure", "--operation=payment.create"},
+	} {
+		if code, _, stderr := command(t, env, args...); code != codeUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+	for _, args := range [][]string{
+		append([]string{"keys", "complete"}, of("happened", "--code=201", "--resource=p1", "--body="+body)...),
+		append([]string{"keys", "free", "--sure"}, of("did-not")...),
+		append([]string{"keys", "retry"}, of("again", "--reason=the bank is back")...),
+		{"keys", "retry", "--all", "--operation=payment.create", "--reason=the bank is back"},
+	} {
+		if code, _, stderr := command(t, env, args...); code != codeOK {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+	never := func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+		t.Error("it ran")
+		return idempotency.Result{}, nil
+	}
+	if res, err := g.Run(t.Context(), payment("happened"), never); err != nil || res.Code != 201 || string(res.Body) != `{"payment":"p1"}` || !res.Replayed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, found, err := s.Get(t.Context(), payment("did-not").Key); found || err != nil {
+		t.Errorf("the freed key is there: %v", err)
+	}
+	taken, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
+		t.Errorf("%+v, %v", taken, err)
+	}
+	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure"}, of("again")...)...); code == codeOK || !strings.Contains(stderr, "not a person's") {
+		t.Errorf("what recovery has, exit code %d: %s", code, stderr)
+	}
+}
+
+// TestKeysCommandsSayWhatIsMissing: a database without keys.
+func TestKeysCommandsSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
+	if code, _, stderr := command(t, env, "keys", "stuck"); code != codeSchema || !strings.Contains(stderr, "relay migrate --sets idempotency") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
