@@ -60,7 +60,7 @@ func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
 		return err
 	}
-	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided }); len(lanes) > 0 {
+	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided && !l.emits }); len(lanes) > 0 {
 		if err := r.raiseFloors(ctx, s, f, lanes, floors); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func readHolders(rows pgx.Rows) (map[string]bool, error) {
 
 // raiseFloors is step 4.
 func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lanes []int16, floors []int64) error {
-	smallest := make(map[int16]int64, len(lanes))
+	falls, smallest := r.lanes.fallen(), make(map[int16]int64, len(lanes))
 	var ids string
 	var highest int64
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
@@ -170,7 +170,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 	if ids != f.ids || highest < f.decided {
 		return nil // the next step sees it too, and begins again
 	}
-	r.lanes.raiseFloors(f.ids, func(lane int16) (int64, bool) {
+	r.lanes.raiseFloors(f.ids, falls, func(lane int16) (int64, bool) {
 		id, ok := smallest[lane]
 		if id == 0 {
 			return f.decided, ok
@@ -293,11 +293,18 @@ func (t *laneTable) listFloors(want func(l *laneState) bool) (lanes []int16, flo
 	return lanes, floors, t.ids
 }
 
-// raiseFloors gives lanes their new floors; what is not known of a lane leaves it as it is.
-func (t *laneTable) raiseFloors(ids string, to func(lane int16) (floor int64, ok bool)) {
+// fallen is how often floors fell.
+func (t *laneTable) fallen() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ids != ids {
+	return t.falls
+}
+
+// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane leaves it as it is.
+func (t *laneTable) raiseFloors(ids string, falls int, to func(lane int16) (floor int64, ok bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids != ids || t.falls != falls {
 		return
 	}
 	for lane, l := range t.owned {

@@ -78,7 +78,7 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 	}
 	if seeded.On(seeded.RelayCursor) {
 		for i := range c.items {
-			r.lanes.raiseFloors(r.lanes.numbering(), func(lane int16) (int64, bool) { return c.items[i].id, lane == c.events[i].Position.Lane })
+			r.lanes.raiseFloors(r.lanes.numbering(), r.lanes.fallen(), func(lane int16) (int64, bool) { return c.items[i].id, lane == c.events[i].Position.Lane })
 		}
 	}
 	if behind > 0 && r.cfg.Observer.Behind != nil {

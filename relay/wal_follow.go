@@ -159,6 +159,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 			lanes = append(lanes, int16(lane))
 		}
 	}
+	r.lanes.emit(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes, true)
 	r.lanes.assign(lanes, streamed)
 	if err := f.look(ctx); err != nil {
 		return err

@@ -108,6 +108,9 @@ func (f *follower) handOver(work context.Context) error {
 	err := h.run(work)
 	for lane, l := range h.over {
 		f.mine[lane] = l
+		if l.emits != emitsNone {
+			r.lanes.emit([]int16{lane}, true)
+		}
 		r.lanes.update(lane, l.fence, func(s *laneState) { s.wanted, s.source, s.woken, s.ready = false, streamed, false, false })
 	}
 	if h.unknown {

@@ -78,6 +78,7 @@ func (f *follower) turn(ctx context.Context, set laneKeys, to laneEmits, from []
 	for _, lane := range set.lanes {
 		f.mine[lane].emits = to
 	}
+	r.lanes.emit(set.lanes, to != emitsNone)
 	f.closing = nil
 	return nil
 }

@@ -163,7 +163,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 	}
 	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
 	if leaving {
-		r.lanes.reread(set.lanes) // rows with ids of before have come
+		r.lanes.emit(set.lanes, false)
 	}
 	for i, lane := range set.lanes {
 		f.mine[lane] = streamedLane{}
