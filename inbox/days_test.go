@@ -75,8 +75,8 @@ func TestP9_7_DaysAreMadeOnce(t *testing.T) {
 	w := newWorld(t)
 	var wg sync.WaitGroup
 	for i := range 4 { // processes that start together
-		in := w.halting(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3})
-		wg.Go(func() {
+		in := w.halting(inbox.Config{Window: 9*oneDay - time.Hour + time.Duration(i), DaysAhead: 3, LockTimeout: -1})
+		wg.Go(func() { // the last waits for as long as the others take
 			if err := in.Prepare(t.Context()); err != nil {
 				t.Error(err)
 			}

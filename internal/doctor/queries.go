@@ -14,9 +14,9 @@ select pg_backend_pid()`
 	queryClock = `-- doctor: clock
 select clock_timestamp()`
 
-	// The horizon of other sessions is visible to everybody, what they do is not.
+	// The horizon of other sessions is visible to everybody, what they do and are is not. A background worker need not have a state.
 	querySnapshot = `-- doctor: oldest snapshot
-select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, 'hidden'),
+select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, a.backend_type, 'hidden'),
 	coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8, age(a.backend_xmin)
 from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend_pid()
 order by a.xact_start nulls last, age(a.backend_xmin) desc limit 1`
