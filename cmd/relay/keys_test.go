@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
@@ -126,4 +128,44 @@ func TestKeysCommandsSayWhatIsMissing(t *testing.T) {
 	if code, _, stderr := command(t, env, "keys", "stuck"); code != codeSchema || !strings.Contains(stderr, "relay migrate --sets idempotency") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
+}
+
+// TestRoleIdempotency: the role of services and recovery can do what they do, and what people do, and no more.
+func TestRoleIdempotency(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	pool := h.pool(t, "idempotency")
+	s, err := pgstore.New(pool, pgstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	paid := func(context.Context, pgx.Tx) (idempotency.Result, error) { return idempotency.Result{Code: 201}, nil }
+	for i, replayed := range []bool{false, true} {
+		if res, err := s.InTx(t.Context(), payment("in-tx"), paid); err != nil || res.Replayed != replayed {
+			t.Errorf("%d: %+v, %v", i, res, err)
+		}
+	}
+	giveUp(t, s, "stuck-1", "stuck-2")
+	env := environment{"RELAY_DATABASE_URL": h.url(t, h.user("idempotency"))}
+	for _, args := range []string{
+		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1", "keys retry --all --operation=payment.create --reason=r",
+	} {
+		if code, _, stderr := command(t, env, strings.Fields(args)...); code != codeOK {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	if _, err := s.Sweep(t.Context(), 10); err != nil {
+		t.Error(err)
+	}
+	if st, err := s.Stats(t.Context()); err != nil || st.Unknown != 1 || st.Stuck != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if _, err := s.NextBlock(t.Context(), "numbers", 10); err != nil {
+		t.Error(err)
+	}
+	refused(
+		t, pool, `truncate idempotency_key`, `drop table idempotency_key`, `alter table idempotency_key disable trigger all`, `delete from idempotency_block`,
+		`select setval('idempotency_fence', 1)`, `insert into effectonce_migration default values`, `create table x ()`,
+		`select from outbox_event`, `insert into outbox_event (topic, type) values ('t', 'T')`, `select from inbox_message`,
+	)
 }
