@@ -121,6 +121,9 @@ func TestOutcome(t *testing.T) {
 		"in progress for ever":                   {[]step{inProgress}, 4, client.Unknown},
 		"unknown for ever":                       {[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown},
 		"done, the answer is not kept":           {[]step{{err: reset}, {status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":201}`}}, 2, client.Done},
+		"done, and deleted since":                {[]step{{err: reset}, {status: 410, body: `{"code":"RESOURCE_GONE","first_status":201}`}}, 2, client.Done},
+		"nobody there, after a lost answer":      {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
+		"not found, after a lost answer":         {[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.NotDone},
 		"refused, the answer is not kept":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":402}`}}, 1, client.NotDone},
 	} {
 		t.Run(name, func(t *testing.T) {

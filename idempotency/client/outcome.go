@@ -77,16 +77,16 @@ func Outcome(res *http.Response, err error) Verdict {
 		}
 	}
 	switch {
-	case gone(i.code): // the problem tells what the first answer was
+	case i.first != 0 || gone(i.code): // the problem tells what the first answer was
 		if i.first >= 200 && i.first < 400 {
 			return Done
 		}
 		return NotDone
 	case res.StatusCode < 300 && !later(res, i.code):
 		return Done
-	case unheard(res.StatusCode):
+	case unheard(res.StatusCode), res.StatusCode == http.StatusNotFound && i.code == "" && res.Header.Get(headerReplayed) == "":
 		if i.doubt {
-			return Unknown // it was refused before anybody looked at what became of the earlier attempt
+			return Unknown // it was refused before anybody looked at what became of the earlier attempt, or by something in front of the service
 		}
 		return NotDone
 	case res.StatusCode >= 500 || res.StatusCode == http.StatusRequestTimeout || later(res, i.code):

@@ -18,6 +18,9 @@ import (
 // HeaderKey carries the key of an intent.
 const HeaderKey = "Idempotency-Key"
 
+// headerReplayed is in the answer to a retry that the service has answered before.
+const headerReplayed = "Idempotent-Replayed"
+
 // NewKey makes the key of a new intent: a random UUID.
 func NewKey() string { return uuid.NewString() }
 

@@ -107,7 +107,7 @@ type Problem struct {
 	Stage idempotency.Stage `json:"stage,omitempty"`
 	// Resource is what it made, as idempotency.Result has it.
 	Resource string `json:"resource,omitempty"`
-	// FirstStatus and Failure are what the first caller was told, when the answer itself is not kept.
+	// FirstStatus and Failure are what the first caller was told, when the answer itself is not kept or no longer true.
 	FirstStatus int    `json:"first_status,omitempty"`
 	Failure     string `json:"failure,omitempty"`
 	// StatusURL is where the operation can be watched.

@@ -3,6 +3,7 @@ package httpedge
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -125,6 +126,12 @@ func Render(ctx context.Context, res idempotency.Result, err error, show func(ct
 		return res, err
 	}
 	shown, err := show(ctx, res)
+	var problem *Problem
+	if errors.As(err, &problem) && problem.FirstStatus == 0 {
+		told := *problem
+		told.FirstStatus = res.Code // it was done: what has become of it since is no refusal
+		err = &told
+	}
 	if err != nil {
 		return res, err
 	}
