@@ -23,6 +23,8 @@ func All() []Info {
 		{RelayJournalNumberedAnew, "a take-over numbers the open entry's events anew: consumers that compare numbers apply them twice"},
 		{RelayJournalSortedByID, "an open entry is sent in the order of ids: numbers change their events, and held events their order"},
 		{RelayBlockReused, "a lane that comes back goes on in its old block of numbers: numbers go back, and consumers drop what is new"},
+		{RelayEmittedLeft, "a lane goes back to the table while transactions are open that have emitted for it: what is appended after them overtakes them"},
+		{RelayEmittedOvertaken, "a relay that polls takes a lane of which the WAL has emitted events: rows overtake them"},
 		{RelayParkWithoutMark, "a refused event parks without a mark on its key: the key's later events pass it"},
 		{RelayReleaseIntoOutbox, "released events go back into the outbox under new ids: what committed late overtakes them"},
 		{RelayUnknownCommitKnown, "after a COMMIT whose reply was lost the lane goes on under its fence: what happens late parks what was sent, or re-uses numbers"},

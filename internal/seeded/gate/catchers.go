@@ -52,6 +52,8 @@ func catchers() []catcher {
 		{seeded.RelayWALUnfiltered, "relay", "TestWALHandOverUnderLoad", "events were published twice", ""},
 		{seeded.RelayWALSameNumbering, "relay", "TestWALHoldsAPartition", "got other numbers in the same numbering", ""},
 		{seeded.RelayWALNumbersAnew, "relay", "TestWALNumbersAfterADrop", "a consumer that goes by numbers applies", ""},
+		{seeded.RelayEmittedLeft, "relay", "TestEmitLeavesInOrder", "published in the order 0", ""},
+		{seeded.RelayEmittedOvertaken, "relay", "TestEmitHandOver", "events overtake what was emitted", ""},
 		{seeded.PublisherAcksNone, "publisher", "TestClassesOfAnswers", "acks are not all", ""},
 		{seeded.PublisherSkipsAhead, "publisher", "TestARefusedRecordIsFoundInOrder", `wrote "a b c d e f g h"`, ""},
 		{seeded.PublisherFollowsResize, "publisher", "TestThePinDecides", "a topic with 12 partitions, pinned to 8, is sent to", ""},
