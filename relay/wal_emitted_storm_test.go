@@ -91,12 +91,18 @@ func TestEmitInAStorm(t *testing.T) {
 	}
 	for i, trouble := range troubles {
 		var work sync.WaitGroup
-		for p := range 8 {
-			total += 60
-			work.Go(func() { storm(t, db, rand.New(rand.NewPCG(uint64(i), uint64(p))), 60) })
+		over, made := make(chan struct{}), make([]int, 8)
+		for p := range made {
+			work.Go(func() { made[p] = storm(t, db, rand.New(rand.NewPCG(uint64(i), uint64(p))), 60, over) })
 		}
-		trouble()
+		func() {
+			defer close(over)
+			trouble()
+		}()
 		work.Wait()
+		for _, n := range made {
+			total += n
+		}
 	}
 	b.set(nil)
 	arrived(t, b, total)
@@ -124,9 +130,17 @@ func TestEmitInAStorm(t *testing.T) {
 	}
 }
 
-// storm has one producer make n changes, each behind the lock of its key, some of them in savepoints that are rolled back first.
-func storm(t *testing.T, db *pgtest.DB, rnd *rand.Rand, n int) {
-	for range n {
+// storm has one producer make n changes, and more until the trouble is over, for it may wait to be met by some. Each is behind the lock
+// of its key, some of them in savepoints that are rolled back first.
+func storm(t *testing.T, db *pgtest.DB, rnd *rand.Rand, n int, over <-chan struct{}) (made int) {
+	for ; ; made++ {
+		if made >= n {
+			select {
+			case <-over:
+				return made
+			default:
+			}
+		}
 		key := "k" + strconv.Itoa(rnd.IntN(stormKeys))
 		err := pgx.BeginFunc(context.Background(), db.Pool, func(tx pgx.Tx) error {
 			ctx := context.Background()
@@ -154,7 +168,7 @@ func storm(t *testing.T, db *pgtest.DB, rnd *rand.Rand, n int) {
 		})
 		if err != nil {
 			t.Error(err)
-			return
+			return made
 		}
 	}
 }
