@@ -3,9 +3,10 @@ package recovery_test
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/redisstore"
 	"github.com/effectonce/effectonce/internal/dynamotest"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/redistest"
 )
 
@@ -43,78 +45,72 @@ func TestRecovery_OverDynamoDB(t *testing.T) {
 	crashOver(t, s)
 }
 
+// caller is one whose process dies.
+type caller struct {
+	*world
+	request idempotency.Request
+}
+
+// crashOver lets callers' processes die, each at its point, and recovers until each caller has its answer.
 func crashOver(t *testing.T, s recovery.Store) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	var callers []*caller
+	handlers := map[string]recovery.Handler{}
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	deaths := 0
+	var deaths atomic.Int32
+	slots := make(chan struct{}, 4) // DynamoDB Local is not made for crowds
 	for _, fault := range []fakeprovider.Fault{fakeprovider.None, fakeprovider.LostRequest, fakeprovider.LostAnswer} {
-		for point := 1; point <= 20; point++ {
+		for point := 1; point <= 18; point++ {
+			c := &caller{newWorld(), request()}
+			c.request.Key.Operation = fmt.Sprintf("pay-%d-%d", fault, point)
+			c.bank.Forgetful, c.mail.Forgetful = true, true
+			c.bank.Next(fault)
+			callers = append(callers, c)
+			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
+			p := &process{Store: s, at: point}
+			c.as(p)
+			g, err := idempotency.New(p, idempotency.Config{Lease: 3 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots <- struct{}{}
 			wg.Go(func() {
-				died, err := payAndDie(ctx, s, fault, point)
-				if err != nil {
-					t.Errorf("fault %d, point %d: %v", fault, point, err)
+				defer func() { <-slots }()
+				if p.live(func() { _, _ = g.Run(ctx, c.request, c.pay) }) {
+					deaths.Add(1)
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				if died {
-					deaths++
-				}
+				c.as(&process{})
 			})
 		}
 	}
 	wg.Wait()
-	if deaths < 20 {
-		t.Errorf("only %d processes died", deaths)
+	if deaths.Load() < 10 {
+		t.Errorf("only %d processes died", deaths.Load())
 	}
-}
-
-// payAndDie pays, dies at a point, recovers, and comes again as the caller would. The operation is its own, so many share the store.
-func payAndDie(ctx context.Context, s recovery.Store, fault fakeprovider.Fault, point int) (died bool, err error) {
-	w, r := newWorld(), request()
-	r.Key.Operation = fmt.Sprintf("pay-%d-%d", fault, point)
-	w.bank.Forgetful, w.mail.Forgetful = true, true
-	w.bank.Next(fault)
-	p := &process{Store: s, at: point}
-	w.as(p)
-	crashing, err := idempotency.New(p, idempotency.Config{Lease: 2 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
+	worker, err := recovery.New(s, handlers, recovery.Config{Grace: -1, Backoff: time.Millisecond, MaxBackoff: time.Millisecond, MaxAttempts: -1})
 	if err != nil {
-		return false, err
-	}
-	died = p.live(func() { _, _ = crashing.Run(ctx, r, w.pay) })
-	w.as(&process{})
-	worker, err := recovery.New(s, map[string]recovery.Handler{r.Key.Operation: {Probe: w.probe, Resume: w.pay}},
-		recovery.Config{Grace: -1, Backoff: time.Millisecond, MaxBackoff: time.Millisecond, OthersElsewhere: true})
-	if err != nil {
-		return died, err
+		t.Fatal(err)
 	}
 	g, err := idempotency.New(s, idempotency.Config{})
 	if err != nil {
-		return died, err
+		t.Fatal(err)
 	}
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	var res idempotency.Result
-	for {
-		if _, err := worker.Once(ctx); err != nil {
-			return died, err
-		}
-		res, err = g.Run(ctx, r, w.pay)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, idempotency.ErrUnknown) && !errors.Is(err, idempotency.ErrInProgress) {
-			return died, err
-		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return died, err
-		}
+	pgtest.Await(t, "each caller has its answer", func() (bool, error) {
+		_, _ = worker.Once(ctx) // what a busy store does not answer is asked again
+		callers = slices.DeleteFunc(callers, func(c *caller) bool { return c.answered(ctx, t, g) })
+		return len(callers) == 0, ctx.Err()
+	})
+}
+
+// answered comes again, as the caller would, and looks what happened when there is an answer.
+func (c *caller) answered(ctx context.Context, t *testing.T, g *idempotency.Guard) bool {
+	res, err := g.Run(ctx, c.request, c.pay)
+	if err != nil {
+		return false
 	}
-	if len(w.bank.Effects()) != 1 || len(w.mail.Effects()) != 1 || len(w.payments) != 1 || res.Code != 201 {
-		return died, fmt.Errorf("%d charges, %d mails, %d payments, %+v", len(w.bank.Effects()), len(w.mail.Effects()), len(w.payments), res)
+	if len(c.bank.Effects()) != 1 || len(c.mail.Effects()) != 1 || len(c.payments) != 1 || res.Code != 201 {
+		t.Errorf("%s: %d charges, %d mails, %d payments, %+v", c.request.Key.Operation, len(c.bank.Effects()), len(c.mail.Effects()), len(c.payments), res)
 	}
-	return died, nil
+	return true
 }
