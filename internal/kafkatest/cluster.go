@@ -122,20 +122,20 @@ func (c *Cluster) Close() {
 	c.remove()
 }
 
-// startCluster starts a cluster; secure, when it is not nil, is called for each broker before that is configured.
-func startCluster(libs string, brokers int, secure func(n *node) error) (*Cluster, error) {
+// startCluster starts a cluster; prepare, when it is not nil, is called for each broker before that is configured.
+func startCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
 	var err error
 	// Another process may take a free port first: then the broker ends at once, and other ports are tried.
 	for range 3 {
 		var c *Cluster
-		if c, err = tryCluster(libs, brokers, secure); err == nil {
+		if c, err = tryCluster(libs, brokers, prepare); err == nil {
 			return c, nil
 		}
 	}
 	return nil, err
 }
 
-func tryCluster(libs string, brokers int, secure func(n *node) error) (*Cluster, error) {
+func tryCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
 	dir, remove, err := child.TempDir("kafka")
 	if err != nil {
 		return nil, err
@@ -146,8 +146,8 @@ func tryCluster(libs string, brokers int, secure func(n *node) error) (*Cluster,
 		var err1, err2, err3 error
 		n.port, err1 = child.FreePort()
 		n.controller, err2 = child.FreePort()
-		if secure != nil {
-			err3 = secure(n)
+		if prepare != nil {
+			err3 = prepare(n)
 		}
 		if err := errors.Join(err1, err2, err3); err != nil {
 			remove()

@@ -85,7 +85,7 @@ func Shared() (brokers []string, fake bool, err error) {
 	}
 	libs, err := Libs()
 	if err == nil {
-		c, err := startCluster(libs, 1, nil)
+		c, err := startCluster(libs, 1, func(n *node) error { n.lasting = true; return nil })
 		if err != nil {
 			return nil, false, err
 		}

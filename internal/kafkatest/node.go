@@ -22,6 +22,7 @@ type node struct {
 	dir, libs        string
 	process          *child.Process // nil while stopped
 	secure           *secured       // nil: plaintext only
+	lasting          bool           // nobody kills it and starts it again
 }
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
@@ -51,6 +52,12 @@ func (n *node) properties(voters []*node, brokers int) string {
 		// wait for the votes.
 		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found=true")
 	}
+	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is started again. But one
+	// that gets no processor for that long fences itself, and is away for all tests that share it.
+	session := "3000"
+	if n.lasting {
+		session = "60000"
+	}
 	return strings.Join(append(more, []string{
 		"process.roles=" + roles,
 		fmt.Sprintf("node.id=%d", n.id),
@@ -77,9 +84,8 @@ func (n *node) properties(voters []*node, brokers int) string {
 		"num.network.threads=2",
 		"num.io.threads=4",
 		"log.cleaner.dedupe.buffer.size=8388608",
-		// A killed broker's partitions should move within a second or two, and a stopped one should not wait for long.
 		"broker.heartbeat.interval.ms=500",
-		"broker.session.timeout.ms=3000",
+		"broker.session.timeout.ms=" + session,
 		"controlled.shutdown.max.retries=1",
 	}...), "\n") + "\n"
 }
