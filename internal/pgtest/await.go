@@ -6,7 +6,7 @@ import (
 )
 
 // awaitLimit is far beyond what any condition needs, for a test must fail on a wrong state and never on a slow machine.
-const awaitLimit = 60 * time.Second
+const awaitLimit = 2 * time.Minute
 
 // Await polls cond until it is true, and fails the test after a minute or at an error. It is the one place where tests
 // wait on time: a test that can be told (a channel, a hook) should be told.

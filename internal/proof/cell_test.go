@@ -20,8 +20,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// reachWithin is far more than any point takes to be reached.
-const reachWithin = time.Minute
+// reachWithin is far more than any point takes to be reached, on a busy machine too.
+const reachWithin = 2 * time.Minute
 
 // cell is a database, a topic and the processes that work on them.
 type cell struct {

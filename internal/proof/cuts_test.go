@@ -26,19 +26,19 @@ var cutsAt = []cut{
 	{statement: "relay: take marked"},
 	{statement: "relay: drain"},
 	{statement: "relay: list"},
-	{statement: "relay: unmark"},
+	{statement: "relay: unmark", prepare: refusedKey},
 	{statement: "relay: move due"},
 	{statement: "relay: raise incarnation", prepare: otherTimeline},
 	{statement: "relay: settle archived"},
 	{statement: "relay: settle acked archived"},
-	{statement: "relay: settle park"},
-	{statement: "relay: settle behind"},
+	{statement: "relay: settle park", prepare: refusedKey},
+	{statement: "relay: settle behind", prepare: refusedKey},
 	{statement: "relay: settle hold"},
 	{statement: "relay: settle entries"},
 	{statement: "relay: try"},
 	{statement: "relay: renew"},
-	{statement: "relay: release key"},
-	{statement: "relay: edit parked"},
+	{statement: "relay: release key", prepare: refusedKey},
+	{statement: "relay: edit parked", prepare: refusedKey},
 	{statement: "relay: fence", prepare: anotherOperator},
 	{statement: "relay: replay", alone: true},
 	{statement: "inbox: insert into the days"},
@@ -47,13 +47,13 @@ var cutsAt = []cut{
 	{statement: "inbox: write the range", alone: true, prepare: anotherWorker},
 	{statement: "inbox: count a run", alone: true, prepare: killedWorker},
 	{statement: "inbox: quarantine"},
-	{statement: "inbox: mark a key"},
-	{statement: "inbox: park"},
-	{statement: "inbox: count a release"},
-	{statement: "inbox: leave the list"},
-	{statement: "inbox: unmark"},
-	{statement: "inbox: park a key again"},
-	{statement: "inbox: release a key"},
+	{statement: "inbox: mark a key", prepare: poisonedKey},
+	{statement: "inbox: park", prepare: poisonedKey},
+	{statement: "inbox: count a release", prepare: poisonedKey},
+	{statement: "inbox: leave the list", prepare: poisonedKey},
+	{statement: "inbox: unmark", prepare: poisonedKey},
+	{statement: "inbox: park a key again", prepare: poisonedKey},
+	{statement: "inbox: release a key", prepare: poisonedKey},
 	{statement: "inbox: attach a day", prepare: inboxDays},
 	{statement: "inbox: raise the mark"},
 	{statement: "inbox: detach a day", alone: true, prepare: inboxDays},
@@ -89,7 +89,7 @@ func TestCommitCuts(t *testing.T) {
 	c.finish(t)
 }
 
-// cut waits for a transaction and cuts it.
+// cut waits for a transaction and cuts it. What it needs is prepared when the trap is set: it may be over at once.
 func (c *cell) cut(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.Action) bool {
 	t.Helper()
 	began := time.Now()
@@ -98,7 +98,6 @@ func (c *cell) cut(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.Acti
 			t.Logf("%s took %v", at.statement, took.Round(100*time.Millisecond))
 		}
 	}()
-	// What was prepared may be over before the trap is set: then it is prepared again.
 	for time.Since(began) < reachWithin {
 		if c.cutOnce(t, proxy, at, action) {
 			return true
@@ -110,9 +109,6 @@ func (c *cell) cut(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.Acti
 func (c *cell) cutOnce(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.Action) bool {
 	t.Helper()
 	match := func(sql string) bool { return strings.HasPrefix(sql, "-- "+at.statement+"\n") }
-	if at.prepare != nil {
-		at.prepare(t, c)
-	}
 	set := proxy.OnCommitAfter
 	if at.alone {
 		set = func(match func(sql string) bool, action pgtest.Action) *pgtest.Trap {
@@ -121,6 +117,9 @@ func (c *cell) cutOnce(t *testing.T, proxy *pgtest.Proxy, at cut, action pgtest.
 	}
 	trap := set(match, action)
 	defer trap.Release()
+	if at.prepare != nil {
+		at.prepare(t, c)
+	}
 	timer := time.NewTimer(reachWithin / 3)
 	defer timer.Stop()
 	select {

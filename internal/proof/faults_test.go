@@ -84,7 +84,7 @@ func (c *cell) meet(t *testing.T, r role, w *way, settings string, wants map[fai
 	t.Helper()
 	before := c.done(t, "error")
 	p := c.ready(t, r, w, settings)
-	deadline := time.Now().Add(reachWithin * 5 / 6) // Await ends at a minute
+	deadline := time.Now().Add(reachWithin * 5 / 6) // before Await ends
 	pgtest.Await(t, "the faults of the "+string(r), func() (bool, error) {
 		// Asked before the faults are counted: a process may have its fault and end between the two.
 		ended := false

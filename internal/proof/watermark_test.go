@@ -75,10 +75,10 @@ func TestCommitCutsByWatermark(t *testing.T) {
 		for _, at := range []cut{
 			{statement: "inbox: move a mark"},
 			{statement: "inbox: pass"},
-			{statement: "inbox: mark a key"},
-			{statement: "inbox: park"},
+			{statement: "inbox: mark a key", prepare: poisonedKey},
+			{statement: "inbox: park", prepare: poisonedKey},
 			{statement: "inbox: quarantine"},
-			{statement: "inbox: leave the list"},
+			{statement: "inbox: leave the list", prepare: poisonedKey},
 			{statement: "inbox: count a run", alone: true, prepare: killedWorker},
 		} {
 			if !c.cut(t, proxy, at, action) {

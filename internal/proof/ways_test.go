@@ -111,6 +111,29 @@ func killedWorker(t *testing.T, c *cell) {
 	c.start(t, worker)
 }
 
+// poisonedKey has an effect fail, and again after the first release of its key.
+func poisonedKey(t *testing.T, c *cell) { c.pay(t, "account-0", sortStubborn) }
+
+// refusedKey has the broker refuse an event of a key, with others behind it.
+func refusedKey(t *testing.T, c *cell) {
+	c.pay(t, "account-2", sortRefused)
+	c.pay(t, "account-2", sortOrdinary)
+}
+
+// pay makes one account's payment be of a sort, and others beside it.
+func (c *cell) pay(t *testing.T, account string, sort int) {
+	t.Helper()
+	err := pay(t.Context(), &stage{db: c.db.Pool, topic: c.topic}, 0, func(of string) int {
+		if of == account {
+			return sort
+		}
+		return sortOrdinary
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // otherTimeline makes the next claim find the database on another timeline than the numbers are of.
 func otherTimeline(t *testing.T, c *cell) {
 	c.db.Exec(t, `update outbox_meta set timeline = '000000FF'`)
