@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -19,7 +20,8 @@ const (
 	DropReply
 	// CutAfter sends the statement and closes the client's side at once: it happens, perhaps later than the client's next step.
 	CutAfter
-	// Late closes the client's side, and sends the statement to the server only when Trap.Release is called.
+	// Late closes the client's side, and sends the statement to the server only when Trap.Release is called. Where that is late so is a request to
+	// cancel what the connection was doing, which pgx sends when it gives one up: none is passed on any more.
 	Late
 )
 
@@ -37,6 +39,8 @@ type Proxy struct {
 	links  map[*link]struct{}
 	traps  []*Trap
 	closed bool
+
+	late atomic.Bool // a Late trap has sprung
 }
 
 // Trap waits for one statement.

@@ -82,11 +82,15 @@ func (l *link) start() error {
 	if !l.proxy.flow(l.gone) {
 		return net.ErrClosed
 	}
+	const cancelRequest = 80877102
+	cancels := binary.BigEndian.Uint32(body) == cancelRequest
+	if cancels && l.proxy.late.Load() {
+		return io.EOF
+	}
 	if _, err := l.server.Write(append(head[:], body...)); err != nil {
 		return err
 	}
-	const cancelRequest = 80877102
-	if binary.BigEndian.Uint32(body) == cancelRequest {
+	if cancels {
 		_, err := io.Copy(io.Discard, l.server)
 		return errors.Join(io.EOF, err)
 	}
@@ -157,6 +161,7 @@ func (l *link) spring(trap *Trap, message []byte) {
 		close(trap.fired)
 		l.awaitAnswer()
 	case Late:
+		l.proxy.late.Store(true)
 		l.hangUp()
 		close(trap.fired)
 		select {
