@@ -52,12 +52,15 @@ func (g *Guard) takeBack(ctx context.Context, r Request, opt ClaimOptions, cause
 func again(ctx context.Context, most time.Duration, call func() error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMaxInterval(time.Second),
 		backoff.WithMaxElapsedTime(most))
+	var last error
 	return backoff.Retry(func() error {
-		err := call()
-		if err != nil && definite(err) {
-			return backoff.Permanent(err)
+		if last != nil && ctx.Err() != nil {
+			return backoff.Permanent(last) // backoff goes on by chance when the pause and ctx are over at the same time
 		}
-		return err
+		if last = call(); last != nil && definite(last) {
+			return backoff.Permanent(last)
+		}
+		return last
 	}, backoff.WithContext(b, ctx))
 }
 

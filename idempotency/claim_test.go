@@ -50,56 +50,60 @@ func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
 // was run, so nothing is unknown, and its retry runs.
 func TestClaim_GivenUpIsTakenBack(t *testing.T) {
 	t.Parallel()
-	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
-	ctx, leave := context.WithCancel(t.Context())
-	f.after = func(call string) error {
-		if call == "claim" && f.count("claim") == 1 {
-			leave()
-			return errAway
+	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		ctx, leave := context.WithCancel(t.Context())
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == 1 {
+				leave()
+				return errAway
+			}
+			return nil
 		}
-		return nil
-	}
-	g := newGuard(t, f, idempotency.Config{})
-	_, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
-		t.Error("it ran")
-		return idempotency.Result{}, nil
+		g := newGuard(t, f, idempotency.Config{})
+		_, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+			t.Error("it ran")
+			return idempotency.Result{}, nil
+		})
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+			t.Errorf("who left is told %v", err)
+		}
+		if got := stateOf(t, f, request(1)); got != "" {
+			t.Errorf("the key is %s", got)
+		}
+		if res, err := g.Do(t.Context(), request(2), created); err != nil || res.Replayed {
+			t.Errorf("the next one: %+v, %v", res, err)
+		}
 	})
-	if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
-		t.Errorf("who left is told %v", err)
-	}
-	if got := stateOf(t, f, request(1)); got != "" {
-		t.Errorf("the key is %s", got)
-	}
-	if res, err := g.Do(t.Context(), request(2), created); err != nil || res.Replayed {
-		t.Errorf("the next one: %+v, %v", res, err)
-	}
 }
 
 // TestClaim_ATakeOverThatIsGivenUpStaysUnknown: what the former owner has done is as unknown as before.
 func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
 	t.Parallel()
-	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
-	ctx, leave := context.WithCancel(t.Context())
-	g := newGuard(t, f, idempotency.Config{Rerun: []string{"payment.create"}})
-	if _, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
-		return idempotency.Result{}, idempotency.Indefinite(errors.New("no answer"))
-	}); !errors.Is(err, idempotency.ErrUnknown) {
-		t.Fatal(err)
-	}
-	before := f.count("claim")
-	f.after = func(call string) error {
-		if call == "claim" && f.count("claim") == before+2 { // the first finds it, the second takes it
-			leave()
-			return errAway
+	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		ctx, leave := context.WithCancel(t.Context())
+		g := newGuard(t, f, idempotency.Config{Rerun: []string{"payment.create"}})
+		if _, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Indefinite(errors.New("no answer"))
+		}); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Fatal(err)
 		}
-		return nil
-	}
-	if _, err := g.Do(ctx, request(1), created); err == nil {
-		t.Error("it ran")
-	}
-	if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
-		t.Errorf("%+v, %v", rec, err)
-	}
+		before := f.count("claim")
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == before+2 { // the first finds it, the second takes it
+				leave()
+				return errAway
+			}
+			return nil
+		}
+		if _, err := g.Do(ctx, request(1), created); err == nil {
+			t.Error("it ran")
+		}
+		if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	})
 }
 
 // TestClaim_AStoreThatIsAway: nothing was run, and the caller may come again.
