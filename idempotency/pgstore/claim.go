@@ -29,7 +29,7 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 	k := r.Key
 	for range turns {
 		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:],
-			opt.Token, microseconds(opt.Lease), r.Input, s.lockTimeout), k)
+			opt.Token, microseconds(opt.Lease), r.Input, s.lockTimeout, s.lockNumber(k)), k)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			continue // somebody's transaction made it meanwhile

@@ -81,7 +81,7 @@ func milliseconds(d time.Duration) string {
 type texts struct {
 	claim, regrant, takeOver, note, regain, get, extend, save, finish, release, doubt, postpone string
 	recover, erase, forget, more, stats                                                         string
-	claimTx, knownTx, regainTx, finishTx, block                                                 string
+	bury, write, block                                                                          string
 }
 
 func newTexts(prefix string) (t texts) {
@@ -89,7 +89,7 @@ func newTexts(prefix string) (t texts) {
 		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.note: sqlNote, &t.regain: sqlRegain, &t.get: sqlGet,
 		&t.extend: sqlExtend, &t.save: sqlSave, &t.finish: sqlFinish, &t.release: sqlRelease, &t.doubt: sqlDoubt, &t.postpone: sqlPostpone,
 		&t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget, &t.more: sqlMore, &t.stats: sqlStats,
-		&t.claimTx: sqlClaimTx, &t.knownTx: sqlKnownTx, &t.regainTx: sqlRegainTx, &t.finishTx: sqlFinishTx, &t.block: sqlBlock,
+		&t.bury: sqlBury, &t.write: sqlWrite, &t.block: sqlBlock,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -29,7 +30,9 @@ type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 //
 //   - [idempotency.Terminal]: what it wrote is rolled back, its result is kept as a refusal (Failure is the code), committed,
 //     returned without an error, and replayed.
-//   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is returned.
+//   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is returned, as
+//     [idempotency.Retryable].
+//   - the loss of the connection: nothing has happened, and the error is Retryable, too.
 //   - any other, a panic, and the end of ctx: everything is rolled back, the key is free, the error is returned.
 //
 // Without do being run, errors.Is tells idempotency.ErrMismatch, ErrInProgress, ErrUnknown (a guard's attempt at this key ended
@@ -63,13 +66,21 @@ func (t *try) run(ctx context.Context) (idempotency.Result, error) {
 			return res, err
 		}
 		if t.attempts >= s.cfg.Attempts || ctx.Err() != nil {
-			return idempotency.Result{}, again.err
+			return idempotency.Result{}, nothing(again.err)
 		}
 		s.log.WarnContext(ctx, "a transaction of a request was rolled back and runs again", "operation", r.Key.Operation, "attempt", t.attempts, "error", again.err)
 		if err := pause(ctx, t.attempts); err != nil {
-			return idempotency.Result{}, errors.Join(again.err, err)
+			return idempotency.Result{}, nothing(errors.Join(again.err, err))
 		}
 	}
+}
+
+// nothing marks an error after which certainly nothing has happened. What is in progress says so itself.
+func nothing(err error) error {
+	if errors.Is(err, idempotency.ErrInProgress) {
+		return err
+	}
+	return idempotency.Retryable(err)
 }
 
 // try is one call of InTx.
@@ -117,10 +128,10 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 	s := t.store
 	conn, err := s.db.Acquire(ctx)
 	if err != nil {
-		return nil, res, fmt.Errorf("pgstore: getting a connection: %w", err)
+		return nil, res, nothing(fmt.Errorf("pgstore: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
-	got, err := s.claimTx(ctx, conn.Conn(), sqlBegin, t.request, t.token)
+	got, err := s.claimTx(ctx, conn.Conn(), sqlBegin, "", t.request)
 	switch {
 	case pgerr.Retry(err) && !pgerr.Is(err, pgerr.LockNotAvailable), pgerr.Away(err) && ctx.Err() == nil:
 		return nil, res, &rolledBack{err}
@@ -140,30 +151,36 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 	return nil, res, err
 }
 
-// commit records the result and commits, in one round trip.
+// commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back before, and the lock goes with
+// it: whoever has it then runs in vain if this result is there first.
 func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refused bool) (idempotency.Result, error) {
 	ctx, stop := outlive(ctx)
 	defer stop()
+	s, k := t.store, t.request.Key
 	var b pgx.Batch
-	if err := t.store.queueFinish(&b, t.request.Key, t.token, res, refused); err != nil {
+	if refused {
+		if err := undo(ctx, conn, &b, sqlRollback); err != nil {
+			return idempotency.Result{}, err
+		}
+		b.Queue(sqlBegin)
+		b.Queue(s.sql.bury, k.Tenant, k.Operation, k.Value)
+	}
+	taken := false
+	if err := s.queueWrite(&b, t.request, t.token, &res, &taken); err != nil {
 		return idempotency.Result{}, err
 	}
-	b.Queue(sqlCommit)
-	replies := conn.SendBatch(ctx, &b)
-	at, err := readFinish(replies, refused)
-	if err == nil {
-		tag, cerr := replies.Exec()
-		if err = cerr; err == nil && tag.String() == "ROLLBACK" {
-			err = pgx.ErrTxCommitRollback
-		}
-	}
-	if cerr := replies.Close(); err == nil {
-		err = cerr
+	committed := ""
+	b.Queue(sqlCommit).Exec(func(tag pgconn.CommandTag) error { committed = tag.String(); return nil })
+	err := conn.SendBatch(ctx, &b).Close()
+	if err == nil && committed == "ROLLBACK" {
+		err = pgx.ErrTxCommitRollback
 	}
 	switch {
 	case err == nil:
-		res.At, res.Replayed = at, false
+		res.Replayed = false
 		return res, nil
+	case taken:
+		return idempotency.Result{}, &rolledBack{s.taken(err)}
 	case pgerr.CommitUnknown(err):
 		t.lost = fmt.Errorf("pgstore: the outcome of COMMIT is unknown: %w", err)
 		return idempotency.Result{}, t.lost

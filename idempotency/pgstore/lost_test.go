@@ -31,7 +31,7 @@ func TestInTx_LostCommit(t *testing.T) {
 			store, proxy := s.through(pgstore.Config{})
 			for _, refused := range []bool{false, true} {
 				r := pay("100")
-				trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "finish in a transaction") }, c.action)
+				trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") }, c.action)
 				var runs atomic.Int32
 				res, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 					runs.Add(1)
@@ -68,7 +68,7 @@ func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	store, proxy := s.through(pgstore.Config{})
-	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "finish in a transaction") }, pgtest.Late)
+	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") }, pgtest.Late)
 	var runs atomic.Int32
 	ended := make(chan error, 1)
 	var res idempotency.Result
@@ -81,8 +81,7 @@ func TestInTx_LateCommit(t *testing.T) {
 		ended <- err
 	}()
 	<-trap.Fired()
-	pgtest.AwaitSQL(t, s.DB, "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and query like '-- pgstore: claim in a transaction%' and query like '%"+s.Schema+"%' or "+
-		"exists (select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.query like '-- pgstore: claim in%')")
+	pgtest.AwaitSQL(t, s.DB, "select exists (select from pg_stat_activity where wait_event = 'advisory' and application_name = $1)", s.Schema)
 	trap.Release()
 	if err := <-ended; err != nil || runs.Load() != 1 || res.Replayed {
 		t.Errorf("%d runs, %+v, %v", runs.Load(), res, err)
@@ -105,6 +104,34 @@ func TestInTx_NobodyToAsk(t *testing.T) {
 	proxy.Refuse(false)
 	res, err := store.InTx(t.Context(), r, books(r))
 	if err != nil || !res.Replayed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	s.booked(r, 1)
+}
+
+// TestInTx_AwayIsRetryable: a database that goes away before COMMIT is sent, or is not there at all, has done nothing, and the caller can be told so.
+func TestInTx_AwayIsRetryable(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	store, proxy := s.through(pgstore.Config{})
+	retryable := func(when string, err error) {
+		t.Helper()
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		proxy.Refuse(true)
+		proxy.CutAll()
+		return books(r)(ctx, tx)
+	})
+	retryable("in the middle", err)
+	_, err = store.InTx(t.Context(), r, books(r))
+	retryable("from the start", err)
+	s.free(r)
+	s.booked(r, 0)
+	proxy.Refuse(false)
+	if res, err := store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
 	s.booked(r, 1)

@@ -31,7 +31,7 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 	for name, sql := range map[string]string{
 		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "note": sqlNote, "regain": sqlRegain,
 		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt, "postpone": sqlPostpone,
-		"knownTx": sqlKnownTx, "regainTx": sqlRegainTx, "finishTx": sqlFinishTx, "recover": sqlRecover, "erase": sqlErase, "forget": sqlForget,
+		"bury": sqlBury, "recover": sqlRecover, "erase": sqlErase, "forget": sqlForget,
 	} {
 		if _, err := conn.Exec(t.Context(), "prepare "+strings.ToLower(name)+" as "+pgschema.Expand(sql, prefix)); err != nil {
 			t.Fatalf("%s: %v", name, err)

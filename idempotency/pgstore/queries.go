@@ -6,8 +6,8 @@ package pgstore
 // Every write compares the fence and the token, and so who has the key, with the state and the lease that it depends on, in itself.
 // A fence is never drawn twice. Without a synchronous commit a crash could take back a claim whose provider call went out.
 
-// What is known, or else a new row. The first part sees the snapshot of the statement, the second one waits for a transaction
-// that inserts the same key: when that is committed meanwhile, nothing comes back, and the statement runs again.
+// What is known, or else a new row. The first part sees the snapshot of the statement, the second one waits for a transaction of
+// InTx that has the key, by its lock or by its row: when that is committed meanwhile, nothing comes back, and the statement runs again.
 const sqlClaim = `-- pgstore: claim
 with known as materialized (
 	select case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED' else state end as state,
@@ -22,8 +22,8 @@ with known as materialized (
 	select $1::text, $2::text, $3::text, 'IN_PROGRESS', $4::smallint, $5::bytea, nextval('{schema}idempotency_fence'::regclass), $6::text, t.until, t.until, $8::bytea
 	from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until,
 		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) as synchronous,
-		set_config('lock_timeout', $9::text, true) as waits) t
-	where not exists (select from known) and t.synchronous <> '' and t.waits <> ''
+		case when set_config('lock_timeout', $9::text, true) <> '' then pg_advisory_xact_lock($10::bigint)::text end as locked) t
+	where not exists (select from known) and t.synchronous <> '' and t.locked = ''
 	on conflict do nothing
 	returning fence
 )

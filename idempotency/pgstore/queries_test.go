@@ -13,6 +13,6 @@ func TestQueriesPrepare(t *testing.T) {
 		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt,
 		"recover": sqlRecover, "postpone": sqlPostpone, "erase": sqlErase, "forget": sqlForget, "more": sqlMore, "stats": sqlStats,
 		"begin": sqlBegin, "savepoint": sqlSavepoint, "rollbackTo": sqlRollbackTo, "commit": sqlCommit, "rollback": sqlRollback, "adopt": sqlAdopt,
-		"claimTx": sqlClaimTx, "knownTx": sqlKnownTx, "regainTx": sqlRegainTx, "finishTx": sqlFinishTx, "block": sqlBlock,
+		"lock": sqlLock, "await": sqlAwait, "bury": sqlBury, "write": sqlWrite, "block": sqlBlock,
 	})
 }

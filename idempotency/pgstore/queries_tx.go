@@ -1,7 +1,7 @@
 package pgstore
 
-// Statements of transactions that hold the key's row beside the effect's. The row is COMPLETED from the start: nobody sees it before
-// the COMMIT, and its completion then changes no indexed column.
+// Statements of transactions that write the key's row beside the effect, once: with its result. Until then an advisory lock keeps others away.
+// That is for their sake, who wait for the result and do no work in vain; that there is one effect is the primary key's doing.
 
 const sqlBegin = `-- pgstore: begin
 begin isolation level read committed`
@@ -20,44 +20,27 @@ rollback`
 
 const sqlAdopt = `-- pgstore: adopt the open transaction`
 
-// The row is in when it returns something; a transaction that inserts the same key is waited for, and then nothing comes back. That wait has a
-// bound of its own: lock_timeout is put back when the row is in.
-const sqlClaimTx = `-- pgstore: claim in a transaction
-insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token, stage, finished_at, body_until, forget_at)
-select $1::text, $2::text, $3::text, 'COMPLETED', $4::smallint, $5::bytea, 0, $6::text, 'COMPLETED', t.at,
-	t.at + $8::bigint * interval '1 microsecond', t.at + $9::bigint * interval '1 microsecond'
-from (select clock_timestamp() as at, set_config('effectonce.lock_timeout', current_setting('lock_timeout'), true) as had,
-	set_config('lock_timeout', $7::text, true) as waits) t
-where t.had <> '' and t.waits <> ''
-on conflict do nothing
-returning set_config('lock_timeout', current_setting('effectonce.lock_timeout'), true)`
+// get is sent behind it, with a snapshot of its own: what the last one who had the lock committed is seen.
+const sqlLock = `-- pgstore: lock a key
+select pg_try_advisory_xact_lock($1::bigint)`
 
-// Sent behind the claim, with a snapshot of its own: what was waited for is seen. A row that the claim has just made is left out, unless that
-// was in a savepoint. The columns are those of get.
-const sqlKnownTx = `-- pgstore: what is known in a transaction
-select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED' else state end,
-	coalesce(forget_at <= clock_timestamp(), false), fingerprint_version, fingerprint, token,
-	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
-	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
-	attempts, reason, state = 'UNKNOWN_REQUIRES_RECOVERY' and due_at is null, stage, steps, input,
-	finished_at, code, schema_version, failure, resource, header, body
-from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text
-	and xmin is distinct from pg_current_xact_id_if_assigned()::xid`
+// The wait has a bound of its own, which is taken back when the lock is there.
+const sqlAwait = `-- pgstore: await a key
+with bound as materialized (select current_setting('lock_timeout') as had, set_config('lock_timeout', $2::text, true) as now),
+	locked as materialized (select had, pg_advisory_xact_lock($1::bigint)::text as got from bound where now <> '')
+select set_config('lock_timeout', had, true) from locked where got = ''`
 
 // A tombstone that nobody has swept is as nothing.
-const sqlRegainTx = `-- pgstore: claim over a tombstone in a transaction
-update {schema}idempotency_key set state = 'COMPLETED', token = $6::text, fingerprint_version = $7::smallint, fingerprint = $8::bytea,
-	created_at = t.at, finished_at = t.at, attempts = 0, reason = '', stage = 'COMPLETED', steps = null,
-	body_until = t.at + $9::bigint * interval '1 microsecond', forget_at = t.at + $10::bigint * interval '1 microsecond',
-	code = 0, schema_version = 0, failure = '', resource = '', header = null, body = null
-from (select clock_timestamp() as at) t
-where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
-	and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and forget_at <= clock_timestamp()
-returning set_config('lock_timeout', current_setting('effectonce.lock_timeout'), true)`
+const sqlBury = `-- pgstore: bury a tombstone
+delete from {schema}idempotency_key
+where tenant = $1::text and operation = $2::text and key = $3::text and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and forget_at <= clock_timestamp()`
 
-const sqlFinishTx = `-- pgstore: finish in a transaction
-update {schema}idempotency_key set state = case when $7::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end,
-	finished_at = clock_timestamp(), code = $5::integer, schema_version = $6::integer, failure = $7::text, resource = $8::text,
-	header = $9::jsonb, body = $10::bytea
-where tenant = $1::text and operation = $2::text and key = $3::text and token = $4::text
+// It travels with COMMIT, so a key that somebody has made meanwhile has to be an error, which ends the transaction.
+const sqlWrite = `-- pgstore: write a result
+insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token, stage,
+	code, schema_version, failure, resource, header, body, created_at, finished_at, body_until, forget_at)
+select $1::text, $2::text, $3::text, case when $9::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end, $4::smallint, $5::bytea, 0, $6::text, 'COMPLETED',
+	$7::integer, $8::integer, $9::text, $10::text, $11::jsonb, $12::bytea,
+	t.at, t.at, t.at + $13::bigint * interval '1 microsecond', t.at + $14::bigint * interval '1 microsecond'
+from (select clock_timestamp() as at) t
 returning finished_at`

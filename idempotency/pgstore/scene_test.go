@@ -42,11 +42,16 @@ func (s *scene) open(pool *pgxpool.Pool, cfg pgstore.Config) *pgstore.Store {
 	return store
 }
 
-// through is a store whose connections go through a proxy.
+// through is a store whose connections go through a proxy. They have the schema's name.
 func (s *scene) through(cfg pgstore.Config) (*pgstore.Store, *pgtest.Proxy) {
 	s.t.Helper()
 	proxy := pgtest.NewProxy(s.t, s.URL)
-	pool, err := pgxpool.New(s.t.Context(), proxy.URL())
+	config, err := pgxpool.ParseConfig(proxy.URL())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["application_name"] = s.Schema
+	pool, err := pgxpool.NewWithConfig(s.t.Context(), config)
 	if err != nil {
 		s.t.Fatal(err)
 	}

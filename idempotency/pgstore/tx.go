@@ -3,6 +3,8 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -22,69 +24,61 @@ const grace = 5 * time.Second
 // sender is a connection or a transaction.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// claimTx claims the key in the transaction that first opens, with a savepoint behind the claim, in one round trip; or says what
-// is known of the key. A refused wait is idempotency.ErrInProgress; then the transaction is aborted.
-func (s *Store) claimTx(ctx context.Context, on sender, first string, r idempotency.Request, token string) (row, error) {
-	k := r.Key
-	body, tombstone := s.cfg.Keep.Terms()
-	for range turns {
-		var b pgx.Batch
-		if first != "" {
-			b.Queue(first)
-		}
-		b.Queue(s.sql.claimTx, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:], token, s.lockTimeout, until(body), until(tombstone))
-		b.Queue(s.sql.knownTx, k.Tenant, k.Operation, k.Value)
-		b.Queue(sqlSavepoint)
-		known, err := readClaim(on.SendBatch(ctx, &b), first != "", k)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			first = "" // it went between the two statements
-			continue
-		case pgerr.Is(err, pgerr.LockNotAvailable):
-			return row{}, fmt.Errorf("pgstore: another transaction has the key: %w", &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
-		case err != nil:
-			return row{}, fmt.Errorf("pgstore: claiming a key: %w", err)
-		case !known.gone:
-			return known, nil
-		}
-		var again pgx.Batch
-		again.Queue(s.sql.regainTx, k.Tenant, k.Operation, k.Value, known.record.Fence, known.token, token,
-			r.Fingerprint.Version, r.Fingerprint.Sum[:], until(body), until(tombstone))
-		again.Queue(sqlSavepoint)
-		replies := on.SendBatch(ctx, &again)
-		tag, err := replies.Exec()
-		if err = errors.Join(err, replies.Close()); err != nil {
-			return row{}, fmt.Errorf("pgstore: claiming a key: %w", err)
-		}
-		if tag.RowsAffected() > 0 {
-			return row{won: true}, nil
-		}
-		first = ""
+// lockNumber is the key's advisory lock. Nobody can find another key that has the same one, so that nobody keeps others from theirs.
+func (s *Store) lockNumber(k idempotency.Key) int64 {
+	b := make([]byte, 0, 512)
+	for _, part := range []string{"effectonce key", s.cfg.Schema, k.Tenant, k.Operation, k.Value} {
+		b = append(append(b, part...), 0) // none of them has a zero byte
 	}
-	return row{}, errBusy
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // any 64 bits
 }
 
-func readClaim(replies pgx.BatchResults, began bool, k idempotency.Key) (known row, err error) {
-	if began {
-		_, err = replies.Exec()
+// claimTx takes the key's lock in a transaction, in one round trip between two other statements, or in two where it has to wait; or says
+// what is known of the key. A refused wait is idempotency.ErrInProgress; then the transaction is aborted.
+func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r idempotency.Request) (row, error) {
+	k, n := r.Key, s.lockNumber(r.Key)
+	var (
+		locked bool
+		known  row
+	)
+	look := func(b *pgx.Batch) error {
+		b.Queue(s.sql.get, k.Tenant, k.Operation, k.Value).QueryRow(func(r pgx.Row) (err error) {
+			known, err = scan(r, k)
+			if errors.Is(err, pgx.ErrNoRows) {
+				known.won, err = true, nil
+			}
+			return err
+		})
+		if behind != "" {
+			b.Queue(behind)
+		}
+		return on.SendBatch(ctx, b).Close()
 	}
-	var tag pgconn.CommandTag
-	if err == nil {
-		tag, err = replies.Exec()
+	var at, waiting pgx.Batch
+	if before != "" {
+		at.Queue(before)
 	}
-	switch known.won = tag.RowsAffected() > 0; {
+	at.Queue(sqlLock, n).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	err := look(&at)
+	if err == nil && !locked && (known.won || known.gone) {
+		waiting.Queue(sqlAwait, n, s.lockTimeout)
+		err = look(&waiting)
+	}
+	if err == nil && known.gone {
+		known = row{won: true}
+		_, err = on.Exec(ctx, s.sql.bury, k.Tenant, k.Operation, k.Value)
+	}
+	switch {
+	case pgerr.Is(err, pgerr.LockNotAvailable):
+		return row{}, fmt.Errorf("pgstore: another transaction has the key: %w", &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
 	case err != nil:
-	case known.won:
-		_, err = replies.Exec()
-	default:
-		known, err = scan(replies.QueryRow(), k)
+		return row{}, fmt.Errorf("pgstore: claiming a key: %w", err)
 	}
-	if cerr := replies.Close(); err == nil {
-		err = cerr
-	}
-	return known, err
+	return known, nil
 }
 
 // handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must go.
@@ -98,7 +92,9 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	class, code := idempotency.Classify(err)
 	aborted := !conn.IsClosed() && conn.PgConn().TxStatus() == 'E'
 	switch {
-	case ended, conn.IsClosed(), conn.PgConn().IsBusy():
+	case conn.IsClosed(): // before COMMIT was sent
+		return idempotency.Result{}, false, nothing(err)
+	case ended, conn.PgConn().IsBusy():
 	case aborted && pgerr.Retry(err):
 		// A deadlock says nothing about the request, whatever it was wrapped in.
 		return idempotency.Result{}, false, &rolledBack{err}
@@ -109,26 +105,37 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	return idempotency.Result{}, false, err
 }
 
-// queueFinish queues what records the result.
-func (s *Store) queueFinish(b *pgx.Batch, k idempotency.Key, token string, res idempotency.Result, refused bool) error {
-	args, err := resultArgs(res, s.cfg.Keep)
-	if err != nil {
-		return err
+// undo rolls back what was refused: with what b queues next, or before it where nothing else could be prepared, because a statement failed.
+func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string) error {
+	if conn.PgConn().TxStatus() != 'E' {
+		b.Queue(sql)
+		return nil
 	}
-	if refused {
-		b.Queue(sqlRollbackTo)
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("pgstore: rolling back what was refused: %w", err)
 	}
-	b.Queue(s.sql.finishTx, append([]any{k.Tenant, k.Operation, k.Value, token}, args[:6]...)...)
 	return nil
 }
 
-func readFinish(replies pgx.BatchResults, refused bool) (at time.Time, err error) {
-	if refused {
-		if _, err := replies.Exec(); err != nil {
-			return at, err
-		}
+// queueWrite queues what records the result and reads its time into it. taken becomes true when somebody made the key meanwhile.
+func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result, taken *bool) error {
+	args, err := resultArgs(*res, s.cfg.Keep)
+	if err != nil {
+		return err
 	}
-	return at, replies.QueryRow().Scan(&at)
+	k := r.Key
+	args = append([]any{k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:], token}, args...)
+	b.Queue(s.sql.write, args...).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&res.At)
+		*taken = pgerr.Is(err, pgerr.UniqueViolation)
+		return err
+	})
+	return nil
+}
+
+// taken is the error of a result whose key has a row that was made past its lock, or since the snapshot of the transaction. Nothing has happened.
+func (s *Store) taken(err error) error {
+	return fmt.Errorf("pgstore: the key was made by another transaction meanwhile (%w): %w", err, &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
 }
 
 // answer is what a key that is not free answers to a request. token is the request's own: a row that has it is its own, whose
@@ -196,7 +203,7 @@ func (t *try) look(ctx context.Context) (row, error) {
 		return row{}, err
 	}
 	defer release(ctx, conn)
-	return t.store.claimTx(ctx, conn.Conn(), sqlBegin, t.request, t.token)
+	return t.store.claimTx(ctx, conn.Conn(), sqlBegin, "", t.request)
 }
 
 // release gives the connection back without a transaction on it; the pool closes one that still has its transaction.

@@ -17,8 +17,8 @@ import (
 // and leaves a lost COMMIT to the caller, who finds the answer by Get or by the same call in a new transaction.
 //
 // When it returns an error, all that it and do wrote is rolled back, the key is free, and the transaction can be used. A transaction that
-// is not READ COMMITTED fails with a serialization failure (40001) when another one has completed the key meanwhile: run it again. Locks
-// that the transaction holds already are held while it waits for the key: claim first.
+// is not READ COMMITTED does not see a key that another one has completed since its snapshot: do runs, and then the error is ErrInProgress; run
+// the transaction again. Locks that it holds already are held while it waits for the key: claim first.
 func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
@@ -43,7 +43,7 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 		}
 	}()
 	token := rand.Text()
-	known, err := s.claimTx(ctx, savepoint, "", r, token)
+	known, err := s.claimTx(ctx, savepoint, "", sqlSavepoint, r)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
@@ -63,18 +63,25 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 		return idempotency.Result{}, err
 	}
 	var b pgx.Batch
-	if err := s.queueFinish(&b, r.Key, token, res, refused); err != nil {
+	if refused {
+		if err := undo(ctx, savepoint.Conn(), &b, sqlRollbackTo); err != nil {
+			return idempotency.Result{}, err
+		}
+	}
+	taken := false
+	if err := s.queueWrite(&b, r, token, &res, &taken); err != nil {
 		return idempotency.Result{}, err
 	}
-	replies := savepoint.SendBatch(ctx, &b)
-	at, err := readFinish(replies, refused)
-	if err = errors.Join(err, replies.Close()); err == nil {
+	if err = savepoint.SendBatch(ctx, &b).Close(); err == nil {
 		err = savepoint.Commit(ctx)
 	}
-	if err != nil {
+	switch {
+	case taken:
+		return idempotency.Result{}, s.taken(err)
+	case err != nil:
 		return idempotency.Result{}, fmt.Errorf("pgstore: recording a result: %w", err)
 	}
 	done = true
-	res.At, res.Replayed = at, false
+	res.Replayed = false
 	return res, nil
 }

@@ -23,9 +23,8 @@ end $$;
 
 -- What became of each idempotency key: one row a key, whoever works at it.
 --
--- A row changes three or four times in its life. Only open rows are in the index of what is open, so it stays as small as the work
--- under way; the other one holds what has an end. A row that one transaction makes and completes has its place in it from the
--- start, so that its completion is a HOT update: it touches no index.
+-- A guard's row changes three or four times in its life, InTx writes its own once. Only open rows are in the index of what is open, so it
+-- stays as small as the work under way; the other one holds what has an end.
 create table idempotency_key (
 	tenant      text collate "C" not null,
 	operation   text collate "C" not null,
