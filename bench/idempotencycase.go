@@ -140,17 +140,16 @@ func (e *edge) turns(ctx context.Context, o options, rep *report, name string, k
 type counted struct {
 	net.Conn
 	trips *atomic.Int64
-	wrote bool
+	wrote atomic.Bool // a write that takes long is read beside
 }
 
 func (c *counted) Write(b []byte) (int, error) {
-	c.wrote = true
+	c.wrote.Store(true)
 	return c.Conn.Write(b)
 }
 
 func (c *counted) Read(b []byte) (int, error) {
-	if c.wrote {
-		c.wrote = false
+	if c.wrote.Swap(false) {
 		c.trips.Add(1)
 	}
 	return c.Conn.Read(b)

@@ -63,7 +63,7 @@ func (a *api) create(w http.ResponseWriter, r *http.Request) {
 	if err == nil && !res.Replayed && res.Failure == "" {
 		a.wake()
 	}
-	a.edge.Write(w, res, transient(err))
+	a.edge.Write(w, res, err)
 }
 
 // request is everything before anything is looked up or recorded.
@@ -130,7 +130,7 @@ func (a *api) notice(w http.ResponseWriter, r *http.Request) {
 			return idempotency.Result{Code: http.StatusNoContent}, err
 		})
 	}
-	a.edge.Write(w, res, transient(err))
+	a.edge.Write(w, res, err)
 }
 
 func (a *api) get(w http.ResponseWriter, r *http.Request) {

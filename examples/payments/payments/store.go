@@ -127,7 +127,7 @@ func (s *store) in(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, s.db, do)
 }
 
-// transient says of an error that the database gave before anything was done that it may help to come again.
+// transient says of an error of a read that it may help to come again.
 func transient(err error) error {
 	if errors.Is(err, idempotency.ErrUnknown) || !pgerr.Away(err) && !pgerr.Retry(err) {
 		return err
