@@ -1,10 +1,13 @@
 package relay_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -275,13 +278,40 @@ func TestEmitRefusedEventsPark(t *testing.T) {
 	}
 }
 
+// lines counts what a relay logs.
+type lines struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, r.Message)
+	return nil
+}
+
+func (l *lines) count(part string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.text {
+		n += strings.Count(s, part)
+	}
+	return n
+}
+
 // TestEmitLeavesInOrder: while a transaction that has emitted is open, the lane that it emitted for is not published from the table,
 // although others have appended to it: nothing overtakes what was emitted.
 func TestEmitLeavesInOrder(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	b := newBroker(2)
-	stop := running(t, newRelay(t, db, b, config(emitted)))
+	log := &lines{}
+	stop := running(t, newRelay(t, db, b, config(emitted, func(c *relay.Config) { c.Logger = slog.New(log) })))
 	open(t, db)
 	late, err := db.Connect(t).Begin(t.Context())
 	if err != nil {
@@ -311,6 +341,10 @@ func TestEmitLeavesInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, `select count(*) = 31 from outbox_streamed where emitted = 'open'`)
+	// The relay has had its chances to go on without the open transaction.
+	pgtest.Await(t, "the relay waits, or has left the lane", func() (bool, error) {
+		return log.count("wait for the end of transactions") > 1 || log.count("lanes are published from the table") > 0, nil
+	})
 	// Of the same transaction, and so behind what it emitted: a row.
 	if err := one(late, "2"); err != nil {
 		t.Fatal(err)

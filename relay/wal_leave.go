@@ -253,6 +253,7 @@ func (f *follower) closed(work context.Context) (bool, error) {
 		}
 	}
 	if len(c.guard) > 0 {
+		r.log.Debug("lanes that are closed to emitted events wait for the end of transactions that may have emitted some", "transactions", len(c.guard))
 		return false, nil
 	}
 	if c.until == 0 {
