@@ -98,7 +98,7 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--limit wants a number above zero")
 	}
 	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		found, err := stuck(ctx, s, c.Operation)
+		found, err := stuck(ctx, s, c.Operation, c.Limit)
 		if err != nil {
 			return err
 		}
@@ -123,8 +123,11 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-// stuck are all operations of a name, or of any.
-func stuck(ctx context.Context, s *pgstore.Store, operation string) ([]idempotency.Record, error) {
+// stuck are operations of a name, or of any, at most limit of them.
+func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) ([]idempotency.Record, error) {
+	if operation == "" {
+		return s.Stuck(ctx, limit)
+	}
 	found, err := s.Stuck(ctx, math.MaxInt32)
 	if err != nil {
 		return nil, err
@@ -161,7 +164,7 @@ func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		found, err := stuck(ctx, s, c.Operation)
+		found, err := stuck(ctx, s, c.Operation, math.MaxInt32)
 		n := 0
 		for _, rec := range found {
 			taken, err := idempotency.TakeStuck(ctx, s, rec.Key, max(2*c.Timeout, time.Minute))

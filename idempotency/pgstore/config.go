@@ -80,7 +80,7 @@ func milliseconds(d time.Duration) string {
 // texts are the statements, with their schema.
 type texts struct {
 	claim, regrant, takeOver, note, regain, get, extend, save, finish, release, doubt, postpone string
-	recover, erase, forget, more, stats                                                         string
+	recover, erase, forget, more, stats, stuck                                                  string
 	bury, write, block                                                                          string
 }
 
@@ -88,7 +88,7 @@ func newTexts(prefix string) (t texts) {
 	for to, sql := range map[*string]string{
 		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.note: sqlNote, &t.regain: sqlRegain, &t.get: sqlGet,
 		&t.extend: sqlExtend, &t.save: sqlSave, &t.finish: sqlFinish, &t.release: sqlRelease, &t.doubt: sqlDoubt, &t.postpone: sqlPostpone,
-		&t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget, &t.more: sqlMore, &t.stats: sqlStats,
+		&t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget, &t.more: sqlMore, &t.stats: sqlStats, &t.stuck: sqlStuck,
 		&t.bury: sqlBury, &t.write: sqlWrite, &t.block: sqlBlock,
 	} {
 		*to = pgschema.Expand(sql, prefix)

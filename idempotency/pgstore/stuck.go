@@ -7,18 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
-	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
 var _ idempotency.Lister = (*Store)(nil)
 
 // Stuck implements idempotency.Lister.
 func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
-	prefix, err := pgschema.Prefix(s.cfg.Schema)
-	if err != nil {
-		return nil, fmt.Errorf("pgstore: %w", err)
-	}
-	rows, err := s.db.Query(ctx, pgschema.Expand(sqlStuck, prefix), max(limit, 0))
+	rows, err := s.db.Query(ctx, s.sql.stuck, max(limit, 0))
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: stuck: %w", err)
 	}
