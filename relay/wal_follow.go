@@ -53,6 +53,8 @@ type streamedLane struct {
 	// published from the table.
 	emits  laneEmits
 	unsure bool
+	// before: a reading of before this one may have sent what of it commits before follower.since, and not deleted it.
+	before bool
 }
 
 // errLanesChanged: a lane was lost, or its fence was raised. The stream begins again where everything was published.
@@ -188,7 +190,7 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids, &emits}, func() error {
 		snap, err := parseSnapshot(text)
 		// A relay that died may have published, and not confirmed, what becomes a row now.
-		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), emits: emits, unsure: emits == emitsLeaving}
+		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), emits: emits, unsure: emits == emitsLeaving, before: true}
 		return err
 	})
 	return err
@@ -342,15 +344,18 @@ func (f *follower) numbered(it *walItem) bool {
 	return it.nth < f.r.numbers && it.commit-f.base < uint64(walSpan)
 }
 
+// owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.
+func (f *follower) owes(l *streamedLane) bool { return l.before && f.pos < f.since }
+
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were. Lanes
-// of which something may have been emitted stay: who reads the WAL next goes on there.
+// of which something may have been emitted, or is owed, stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.flush(work); err != nil {
 		return err
 	}
 	var set laneKeys
 	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 && l.emits == emitsNone {
+		if l := &f.mine[lane]; l.fence != 0 && l.emits == emitsNone && !f.owes(l) {
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
 		}
 	}

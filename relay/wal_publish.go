@@ -40,8 +40,9 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 	for i := range c.items {
 		lane := b.items[i].lane
 		if c.items[i].fate != acked {
-			aside[lane], unsure = true, unsure || c.items[i].sent
-			f.mine[lane].unsure = f.mine[lane].unsure || c.items[i].sent
+			l := &f.mine[lane]
+			sent := c.items[i].sent || l.before && !b.events[i].Position.First
+			aside[lane], unsure, l.unsure = true, unsure || sent, l.unsure || sent
 			if b.items[i].emitted {
 				f.down.events, f.down.items = append(f.down.events, b.events[i]), append(f.down.items, b.items[i])
 			}
@@ -124,6 +125,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
 		}
 	}
+	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.owes(&f.mine[lane]) })
 	statement, gone := r.q.wal.unstream, 0
 	if unsure {
 		statement = r.q.wal.abandon

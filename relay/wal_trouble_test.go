@@ -292,3 +292,66 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestWALPausedAfterATakeOver: what a relay has published and not deleted comes again to the next one, which may not send it any more, and
+// gives its lanes back to the table. Under other numbers of the same numbering it would have its effect twice.
+func TestWALPausedAfterATakeOver(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	proxy := pgtest.NewProxy(t, db.URL)
+	first, err := relay.New(poolAt(t, proxy.URL()), to, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, first)
+	streaming(t, db)
+	fill(t, db, 10, 10)
+	<-to.entered
+	keeper := db.Connect(t)
+	rows, err := keeper.Begin(t.Context())
+	if err == nil {
+		_, err = rows.Exec(t.Context(), `select from outbox_event for update`) // it cannot delete them
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(to.gate)
+	go func() {
+		for range to.entered { //nolint:revive // whatever comes
+		}
+	}()
+	pgtest.AwaitBlocking(t, db, keeper.PgConn().PID())
+	proxy.Refuse(true)
+	proxy.CutAll()
+	// Its process would do it in the end.
+	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))`, int32(keeper.PgConn().PID()))
+	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`, int32(keeper.PgConn().PID()))
+	_ = stop()
+	if err := rows.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 10 || to.count() != 10 {
+		t.Fatalf("%d rows are left, %d events published", n, to.count())
+	}
+	o := operator(t, db)
+	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	stop = running(t, newRelay(t, db, to, config(fromWAL)))
+	drained(t, db)
+	if err := o.ResumeTopic(t.Context(), "payments", "the end"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 20, nil })
+	streaming(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+	log := to.events()
+	inOrder(t, log, 10)
+	if n := byNumber(t, log); n != 2 {
+		t.Errorf("%d numberings", n)
+	}
+}
