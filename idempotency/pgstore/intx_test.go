@@ -282,7 +282,7 @@ func TestInTx_DeadlockRunsAgain(t *testing.T) {
 			return books(requests[i])(ctx, tx)
 		})
 	})
-	if err := errors.Join(errs...); err != nil || ran.Load() != 3 {
+	if err := errors.Join(errs...); err != nil || ran.Load() < 3 { // whoever lost may meet the other one once more
 		t.Errorf("%d runs, %v", ran.Load(), err)
 	}
 	for _, r := range requests {
