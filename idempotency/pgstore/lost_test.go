@@ -126,6 +126,16 @@ func TestInTx_AwayIsRetryable(t *testing.T) {
 		return books(r)(ctx, tx)
 	})
 	retryable("in the middle", err)
+	proxy.Refuse(false)
+	_, err = store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		proxy.Refuse(true)
+		proxy.CutAll()
+		res, err := books(r)(ctx, tx)
+		return res, idempotency.Indefinite(err)
+	})
+	if class, _ := idempotency.Classify(err); class != idempotency.ClassUnknown {
+		t.Errorf("what the handler calls unknown: %v", err)
+	}
 	_, err = store.InTx(t.Context(), r, books(r))
 	retryable("from the start", err)
 	s.free(r)

@@ -92,9 +92,10 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	class, code := idempotency.Classify(err)
 	aborted := !conn.IsClosed() && conn.PgConn().TxStatus() == 'E'
 	switch {
+	case ended, conn.IsClosed() && class == idempotency.ClassUnknown: // the handler knows of more than this transaction
 	case conn.IsClosed(): // before COMMIT was sent
 		return idempotency.Result{}, false, nothing(err)
-	case ended, conn.PgConn().IsBusy():
+	case conn.PgConn().IsBusy():
 	case aborted && pgerr.Retry(err):
 		// A deadlock says nothing about the request, whatever it was wrapped in.
 		return idempotency.Result{}, false, &rolledBack{err}
