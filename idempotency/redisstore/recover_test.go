@@ -4,26 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/effectonce/effectonce/idempotency"
-	"github.com/effectonce/effectonce/internal/netcut"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/internal/redistest"
 )
 
 // TestRecover_OwnSuccessIsNotLost: the client sends the taking of a key again whose reply was lost, as it does by itself. The recoverer has the key,
 // once, instead of leaving it to the end of its own lease.
 func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
-	direct := redistest.Client(t)
-	cut := netcut.New(t, direct.Options().Addr)
-	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
-		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
-		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
-	})
-	prefix := redistest.Prefix()
-	behind, s := open(t, direct, prefix), open(t, client, prefix)
+	cut, client, s, behind := lossy(t)
 	due := func(name string) idempotency.Request {
 		r := request(name, "")
 		if err := behind.Doubt(t.Context(), win(t, behind, r), "", 0); err != nil {

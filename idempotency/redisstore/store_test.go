@@ -64,18 +64,24 @@ func TestClaim_ThroughItsLife(t *testing.T) {
 	}
 }
 
-// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself; with
-// SETNX the second answer is "taken", and nobody would do the work.
-func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
-	t.Parallel()
+// lossy is a store whose client sends again what got no reply, the cut that its connections go through, and the same store over another one.
+func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
+	t.Helper()
 	direct := redistest.Client(t)
-	cut := netcut.New(t, direct.Options().Addr)
-	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
+	cut = netcut.New(t, direct.Options().Addr)
+	client = redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
 		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
 		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
 	})
 	prefix := redistest.Prefix()
-	behind, s := open(t, direct, prefix), open(t, client, prefix)
+	return cut, client, open(t, client, prefix), open(t, direct, prefix)
+}
+
+// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself; with
+// SETNX the second answer is "taken", and nobody would do the work.
+func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
+	t.Parallel()
+	cut, _, s, behind := lossy(t)
 	win(t, s, request("warm", "")) // the script is known
 
 	heal := cut.DropReplies(t)
