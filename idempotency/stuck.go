@@ -14,6 +14,25 @@ type Lister interface {
 	Stuck(ctx context.Context, limit int) ([]Record, error)
 }
 
+// StuckAmong reads the keys that a store's index names, and returns those that are a person's now, at most limit of them: the second half of a
+// Lister. With an error it returns what it has.
+func StuckAmong(ctx context.Context, store Store, keys []Key, limit int) ([]Record, error) {
+	var out []Record
+	for _, k := range keys {
+		if len(out) >= limit {
+			break
+		}
+		rec, found, err := store.Get(ctx, k)
+		if err != nil {
+			return out, err
+		}
+		if found && rec.Stuck { // not taken since
+			out = append(out, rec)
+		}
+	}
+	return out, nil
+}
+
 // ErrNotStuck: no person has to look at this operation, or another one does.
 var ErrNotStuck = errors.New("the operation is not a person's")
 

@@ -3,6 +3,7 @@ package dynamostore
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -27,17 +28,5 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 	if err != nil {
 		return nil, fmt.Errorf("dynamostore: stuck: %w", err)
 	}
-	var out []idempotency.Record
-	for _, keys := range heads {
-		for _, k := range keys {
-			rec, found, err := s.Get(ctx, k)
-			switch {
-			case err != nil:
-				return out, err
-			case found && rec.Stuck && len(out) < limit: // not taken since
-				out = append(out, rec)
-			}
-		}
-	}
-	return out, nil
+	return idempotency.StuckAmong(ctx, s, slices.Concat(heads[:]...), limit)
 }

@@ -23,15 +23,5 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: stuck: %w", err)
 	}
-	var out []idempotency.Record
-	for _, k := range keys {
-		rec, found, err := s.Get(ctx, k)
-		switch {
-		case err != nil:
-			return out, err
-		case found && rec.Stuck: // not taken since
-			out = append(out, rec)
-		}
-	}
-	return out, nil
+	return idempotency.StuckAmong(ctx, s, keys, limit)
 }

@@ -22,21 +22,15 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 	if _, err := pipe.Exec(ctx); err != nil {
 		return nil, fmt.Errorf("redisstore: stuck: %w", err)
 	}
-	var out []idempotency.Record
+	var keys []idempotency.Key
 	for _, head := range heads {
 		for _, name := range head.Val() {
 			k, err := keyOf(name)
 			if err != nil {
-				return out, err
+				return nil, err
 			}
-			rec, found, err := s.Get(ctx, k)
-			switch {
-			case err != nil:
-				return out, err
-			case found && rec.Stuck && len(out) < limit: // not taken since
-				out = append(out, rec)
-			}
+			keys = append(keys, k)
 		}
 	}
-	return out, nil
+	return idempotency.StuckAmong(ctx, s, keys, limit)
 }
