@@ -39,10 +39,6 @@ select array(select s.lane from {schema}outbox_streamed s
 	where s.emitted <> 'none' and exists (select from {schema}outbox_wal w join pg_replication_slots r on r.slot_name = w.slot
 		where r.database = current_database() and r.wal_status is distinct from 'lost'))`
 
-	sqlEmittedLeft = `-- relay: emitted left
-select exists (select from {schema}outbox_streamed s where s.emitted <> 'none'
-	and exists (select from {schema}outbox_wal w join pg_replication_slots r on r.slot_name = w.slot where r.database = current_database() and r.wal_status is distinct from 'lost'))`
-
 	sqlEmittedGiveUp = `-- relay: emitted give up
 update {schema}outbox_streamed set emitted = 'none' where emitted <> 'none'`
 )

@@ -63,7 +63,8 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 		return "", fmt.Errorf("relay: %w", err)
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var exists, left, active, unread bool
+		var exists, left, active bool
+		var unread []int16
 		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
 			return err
 		}
@@ -76,7 +77,7 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 		switch {
 		case active:
 			return ErrSlotInUse
-		case unread: // a slot that is dropped stays so, whatever becomes of the transaction
+		case len(unread) > 0: // a slot that is dropped stays so, whatever becomes of the transaction
 			return ErrEmitted
 		}
 		if _, err := tx.Exec(ctx, q.drop, name); err != nil {
@@ -143,6 +144,6 @@ func newWALSetup(schema string) (*walSetup, error) {
 	return &walSetup{
 		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
 		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
-		unread: q(sqlEmittedLeft), giveUpEmitted: q(sqlEmittedGiveUp),
+		unread: q(sqlEmittedUnread), giveUpEmitted: q(sqlEmittedGiveUp),
 	}, nil
 }
