@@ -245,6 +245,39 @@ func TestFinish_UnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestFinish_ARefusalThatIsNotRecorded is not told: nothing holds the next attempt to it, and that one may be told yes.
+func TestFinish_ARefusalThatIsNotRecorded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		away := true
+		f.before = func(call string) error {
+			if call == "finish" && away {
+				return errAway
+			}
+			return nil
+		}
+		var told []idempotency.UnknownInfo
+		g := newGuard(t, f, idempotency.Config{
+			Rerun:    []string{request(1).Key.Operation},
+			Observer: idempotency.Observer{Unknown: func(i idempotency.UnknownInfo) { told = append(told, i) }},
+		})
+		refuse := func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{Code: 402}, idempotency.Terminal("card_declined", errors.New("no"))
+		}
+		res, err := g.Do(t.Context(), request(1), refuse)
+		var unknown *idempotency.UnknownError
+		if !errors.As(err, &unknown) || errors.Is(err, idempotency.ErrUnrecorded) || res.Code != 0 || res.Failure != "" || len(told) != 1 {
+			t.Errorf("%+v, %v; the observer %d times", res, err, len(told))
+		}
+		away = false
+		pass(time.Hour)
+		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Code != 201 {
+			t.Errorf("the next attempt: %+v, %v", res, err)
+		}
+	})
+}
+
 // TestShared_WhoLeaves: the work goes on while anybody of this process wants it, the one that leads included, and ends when nobody
 // does.
 func TestShared_WhoLeaves(t *testing.T) {

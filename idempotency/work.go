@@ -109,6 +109,8 @@ func (a *attempt) finish(ctx context.Context, res Result) (Result, error) {
 	switch {
 	case errors.Is(err, ErrLeaseLost):
 		return a.overtaken(ctx, fmt.Errorf("idempotency: recording the result: %w", err))
+	case err != nil && res.Failure != "": // nothing holds the next attempt to this refusal: it may be told yes
+		return Result{}, a.unknown(fmt.Errorf("a refusal may not be recorded: %w", err), false)
 	case err != nil:
 		g.log.Error("a result may not be recorded", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
 		return res, fmt.Errorf("%w: %w", ErrUnrecorded, err)
@@ -149,10 +151,16 @@ func (a *attempt) release(ctx context.Context, cause error) error {
 // doubt leaves the operation to recovery, with its recovery points.
 func (a *attempt) doubt(ctx context.Context, cause error) error {
 	g, l := a.guard, a.op.lease
-	stage := StageOf(a.op.Steps())
 	err := a.record(ctx, func(ctx context.Context) error { return g.store.Doubt(ctx, l, Reason(cause), g.cfg.RecoverAfter) })
+	return a.unknown(cause, err == nil)
+}
+
+// unknown is what the caller of an operation is told that recovery is to end. One that is not recorded as such is found when its lease ends.
+func (a *attempt) unknown(cause error, recorded bool) error {
+	g, l := a.guard, a.op.lease
+	stage := StageOf(a.op.Steps())
 	g.log.Warn("the outcome of an operation is unknown and left to recovery", "operation", l.Key.Operation, "fence", l.Fence, "stage", stage,
-		"error", cause, "recorded", err == nil)
+		"error", cause, "recorded", recorded)
 	notify(g.cfg.Observer.Unknown, UnknownInfo{Operation: l.Key.Operation, Stage: stage, New: true, Err: cause})
 	return Indefinite(fmt.Errorf("%w: %w", &UnknownError{Stage: stage, Reason: Reason(cause)}, cause))
 }

@@ -548,25 +548,46 @@ func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
 	}
 }
 
-// lostFinish is a store whose Finish is refused: another owner has the key.
-type lostFinish struct{ *idempotency.Memory }
+// badFinish is a store whose Finish fails.
+type badFinish struct {
+	*idempotency.Memory
+	err error
+}
 
 // Finish is of idempotency.Store.
-func (lostFinish) Finish(context.Context, idempotency.Lease, idempotency.Result, idempotency.Retention) error {
-	return idempotency.ErrLeaseLost
+func (f badFinish) Finish(context.Context, idempotency.Lease, idempotency.Result, idempotency.Retention) error {
+	return f.err
 }
 
 // TestMiddleware_AnOvertakenOwnerDoesNotAnswer: the answer that counts is the other one's.
 func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	guard, err := idempotency.New(lostFinish{idempotency.NewMemory(idempotency.MemoryConfig{})}, idempotency.Config{Lease: time.Minute})
+	w := send(overBadFinish(t, idempotency.ErrLeaseLost, echo), "k", "{}")
+	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
+
+func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
+	t.Helper()
+	guard, err := idempotency.New(badFinish{idempotency.NewMemory(idempotency.MemoryConfig{}), refused},
+		idempotency.Config{Lease: time.Minute, RecordFor: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(http.HandlerFunc(echo))
-	w := send(h, "k", "{}")
-	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
-		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	return httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(do)
+}
+
+// TestMiddleware_OnlyASuccessIsToldUnrecorded: a refusal that may not be recorded is not told, since the next attempt may succeed.
+func TestMiddleware_OnlyASuccessIsToldUnrecorded(t *testing.T) {
+	t.Parallel()
+	away := errors.New("the store does not answer")
+	if w := send(overBadFinish(t, away, echo), "k", "{}"); w.Code != http.StatusCreated {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	w := send(overBadFinish(t, away, answers(http.StatusPaymentRequired, "declined")), "k", "{}")
+	if p := problem(t, w); p.Code != httpedge.CodeUnknown || strings.Contains(w.Body.String(), "declined") {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

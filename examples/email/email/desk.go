@@ -137,7 +137,7 @@ func (d *desk) deal(ctx context.Context, c claim) result {
 	switch {
 	case (err == nil || errors.Is(err, idempotency.ErrUnrecorded)) && res.Failure == "":
 		return result{status: "sent", outcome: string(res.Body)}
-	case err == nil || errors.Is(err, idempotency.ErrUnrecorded):
+	case err == nil:
 		return result{status: "failed", outcome: "refused", err: errors.New(string(res.Body))}
 	case nobody || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
 		return result{status: "unknown", outcome: "unknown", err: err}
