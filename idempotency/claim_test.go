@@ -119,30 +119,37 @@ func TestClaim_AStoreThatIsAway(t *testing.T) {
 	})
 }
 
+// givenUp makes the key a person's, and returns its last lease.
+func givenUp(t *testing.T, m *idempotency.Memory) idempotency.Lease {
+	t.Helper()
+	c, err := m.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Doubt(t.Context(), c.Lease, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := m.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
+	if err != nil || len(taken) != 1 {
+		t.Fatal(taken, err)
+	}
+	if err := m.Postpone(t.Context(), taken[0].Lease, "", 0, true); err != nil {
+		t.Fatal(err)
+	}
+	return taken[0].Lease
+}
+
 // TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's look and hand: that one
 // leaves no new record behind.
 func TestTakeStuck_FreedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
-	c, err := f.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Doubt(t.Context(), c.Lease, "", 0); err != nil {
-		t.Fatal(err)
-	}
-	taken, err := f.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
-	if err != nil || len(taken) != 1 {
-		t.Fatal(taken, err)
-	}
-	if err := f.Postpone(t.Context(), taken[0].Lease, "", 0, true); err != nil {
-		t.Fatal(err)
-	}
+	stuck := givenUp(t, f.Memory)
 	f.before = func(call string) error {
 		if call != "claim" {
 			return nil
 		}
-		return f.Memory.Release(t.Context(), taken[0].Lease)
+		return f.Memory.Release(t.Context(), stuck)
 	}
 	if got, err := idempotency.TakeStuck(t.Context(), f, request(1).Key, time.Minute); !errors.Is(err, idempotency.ErrNotStuck) {
 		t.Errorf("%+v, %v", got, err)
@@ -150,4 +157,82 @@ func TestTakeStuck_FreedMeanwhile(t *testing.T) {
 	if got := stateOf(t, f, request(1)); got != "" {
 		t.Errorf("the key is %s", got)
 	}
+}
+
+// TestTakeStuck_FreedAndUsedMeanwhile: between a person's look and hand the key was freed and used again by a caller who vanished. What that one did is
+// not known, so its key is not freed.
+func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+	stuck := givenUp(t, f.Memory)
+	f.before = func(call string) error {
+		if call != "claim" {
+			return nil
+		}
+		if err := f.Memory.Release(t.Context(), stuck); err != nil {
+			return err
+		}
+		c, err := f.Memory.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: "another", Lease: time.Minute})
+		return errors.Join(err, f.Memory.Doubt(t.Context(), c.Lease, "the process vanished", 0))
+	}
+	if got, err := idempotency.TakeStuck(t.Context(), f, request(1).Key, time.Minute); !errors.Is(err, idempotency.ErrNotStuck) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	rec, _, err := f.Get(t.Context(), request(1).Key)
+	if err != nil || rec.State != idempotency.Unknown || rec.Reason != "the process vanished" || rec.LeaseLeft > 0 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+// TestClaim_LateTakeOver: a claim that may take a key over is executed late, while its caller waits for somebody else. The caller does not
+// find it to be its own and then free, when its work fails, what a former owner may have done.
+func TestClaim_LateTakeOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		vanished := claimed(t, m, "vanished", time.Second)
+		var other idempotency.Lease
+		f := newFaulty(m)
+		f.before = func(call string) error {
+			if call != "claim" || f.count("claim") != 2 {
+				return nil
+			}
+			// The second one, with Rerun, gets lost, and somebody else is faster; below it arrives, when that one gives up.
+			other = claimed(t, m, "other", time.Minute)
+			return errAway
+		}
+		var late idempotency.ClaimOptions
+		f.claims = func(opt idempotency.ClaimOptions) {
+			if opt.Rerun {
+				late = opt
+			}
+		}
+		pass(2 * time.Second)
+		g := newGuard(t, f, idempotency.Config{Wait: time.Minute, Rerun: []string{request(1).Key.Operation}})
+		go func() {
+			pass(5 * time.Second)
+			if err := m.Doubt(t.Context(), other, "gave up", time.Hour); err != nil {
+				t.Error(err)
+			}
+			if c, err := m.Claim(t.Context(), request(1), late); err != nil || !c.Won {
+				t.Errorf("%+v, %v", c, err)
+			}
+		}()
+		_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Retryable(errors.New("busy"))
+		})
+		if err == nil || stateOf(t, m, request(1)) == "" {
+			t.Errorf("%v; fence %d was given up without knowing what it did", err, vanished.Fence)
+		}
+	})
+}
+
+// claimed claims the key for somebody, after whoever has it.
+func claimed(t *testing.T, m *idempotency.Memory, token string, lease time.Duration) idempotency.Lease {
+	t.Helper()
+	c, err := m.Claim(t.Context(), request(1), idempotency.ClaimOptions{Token: token, Lease: lease, Rerun: true})
+	if err != nil || !c.Won {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	return c.Lease
 }

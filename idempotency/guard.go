@@ -179,7 +179,10 @@ func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work
 		if err := g.await(ctx, r, c.Record, until); err != nil {
 			return Result{}, err
 		}
-		opt.Rerun = false
+		if opt.Rerun {
+			// A claim by the former terms may still be under way. Its token must not be found here: what it takes over is not released.
+			opt.Token, opt.Rerun = rand.Text(), false
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ type faulty struct {
 	*idempotency.Memory
 	// before and after each call but Get: an error is the call's. After: it has happened.
 	before, after func(call string) error
+	claims        func(idempotency.ClaimOptions) // sees every claim
 	mu            sync.Mutex
 	calls         map[string]int
 }
@@ -46,6 +47,9 @@ func (f *faulty) count(call string) int {
 }
 
 func (f *faulty) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (c idempotency.Claimed, err error) {
+	if f.claims != nil {
+		f.claims(opt)
+	}
 	err = f.do("claim", func() error { c, err = f.Memory.Claim(ctx, r, opt); return err })
 	return c, err
 }

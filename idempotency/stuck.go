@@ -52,14 +52,18 @@ func TakeStuck(ctx context.Context, store Store, k Key, lease time.Duration) (Cl
 	if !found || !rec.Stuck {
 		return Claimed{}, fmt.Errorf("%w: it is %q", ErrNotStuck, rec.State)
 	}
-	c, err := store.Claim(ctx, Request{Key: k, Fingerprint: rec.Fingerprint}, ClaimOptions{Token: rand.Text(), Lease: lease, Rerun: true})
+	token := rand.Text()
+	// A record that is there keeps its input: only one that this claim makes has the token for one.
+	c, err := store.Claim(ctx, Request{Key: k, Fingerprint: rec.Fingerprint, Input: []byte(token)}, ClaimOptions{Token: token, Lease: lease, Rerun: true})
 	switch {
 	case err != nil:
 		return Claimed{}, fmt.Errorf("taking the operation: %w", err)
 	case !c.Won:
 		return Claimed{}, fmt.Errorf("%w any more: it is %q", ErrNotStuck, c.Record.State)
-	case c.Record.Attempts == 0: // freed since, and this claim is a new record: recovery never had it
+	case string(c.Record.Input) == token:
 		return Claimed{}, errors.Join(fmt.Errorf("%w any more: its key was freed", ErrNotStuck), store.Release(ctx, c.Lease))
+	case c.Record.Attempts == 0: // freed since, and somebody else's now, who may have done something: recovery's first
+		return Claimed{}, errors.Join(fmt.Errorf("%w any more: its key was freed and used again", ErrNotStuck), store.Doubt(ctx, c.Lease, c.Record.Reason, 0))
 	}
 	return c, nil
 }
