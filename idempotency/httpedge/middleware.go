@@ -229,8 +229,8 @@ func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) 
 	case t.panic != nil:
 		panic(t.panic)
 	case t.out.streaming:
-	case kept && (errors.Is(err, idempotency.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
-		// Another attempt has the key or will have it, and its answer is the one that counts: this one may be a refusal that is not recorded.
+	case kept && (res.Replayed || errors.Is(err, idempotency.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
+		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be a refusal that is not recorded.
 		t.m.cfg.Edge.Write(w, res, err)
 	default:
 		if kept && err != nil && !errors.Is(err, errAnswered) {

@@ -568,6 +568,37 @@ func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// overtaken is a store in which another owner has taken the key and ended it when Finish is called.
+type overtaken struct{ *idempotency.Memory }
+
+// Finish is of idempotency.Store.
+func (o overtaken) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	if err := o.Doubt(ctx, l, "", 0); err != nil {
+		return err
+	}
+	taken, err := o.Recover(ctx, idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "other"})
+	if err != nil || len(taken) != 1 {
+		return fmt.Errorf("%v %w", taken, err)
+	}
+	other := idempotency.Result{Code: http.StatusAccepted, Body: []byte("of the other")}
+	return errors.Join(o.Memory.Finish(ctx, taken[0].Lease, other, keep), o.Memory.Finish(ctx, l, res, keep))
+}
+
+// TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded, and not what it found itself.
+func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
+	t.Parallel()
+	guard, err := idempotency.New(overtaken{idempotency.NewMemory(idempotency.MemoryConfig{})}, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(answers(http.StatusPaymentRequired, "declined"))
+	for range 2 {
+		if w := send(h, "k", "{}"); w.Code != http.StatusAccepted || w.Body.String() != "of the other" || w.Header().Get(httpedge.HeaderReplayed) != "true" {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
 func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
 	t.Helper()
 	guard, err := idempotency.New(badFinish{idempotency.NewMemory(idempotency.MemoryConfig{}), refused},
