@@ -104,7 +104,8 @@ type Store interface {
 	// error.
 	Extend(ctx context.Context, l Lease, lease time.Duration) error
 
-	// Save replaces the progress. Only the holder can, while its lease runs: otherwise ErrLeaseLost.
+	// Save replaces the progress. Only the holder can, while its lease runs: otherwise ErrLeaseLost. Older progress does not come back: a save
+	// that is executed after a later one of the same process, because it was on its way for long and sent again meanwhile, changes nothing.
 	Save(ctx context.Context, l Lease, p Progress) error
 
 	// Finish records the result: COMPLETED, or FAILED_REPLAYABLE when Result.Failure is not empty, and erases the input. Only the

@@ -2,9 +2,11 @@ package pgstore
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -44,6 +46,8 @@ type Store struct {
 	sql texts
 	// lockTimeout is Config.Wait as set_config wants it.
 	lockTimeout string
+	writer      string       // tells this process' saves from another's
+	seq         atomic.Int64 // orders them
 }
 
 var (
@@ -65,7 +69,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
 	}
 	cfg.Attempts = cmp.Or(cfg.Attempts, 3)
 	cfg.Wait = max(cmp.Or(cfg.Wait, time.Second), shortest)
-	s := &Store{db: db, cfg: cfg, log: cfg.Logger, sql: newTexts(prefix), lockTimeout: milliseconds(cfg.Wait)}
+	s := &Store{db: db, cfg: cfg, log: cfg.Logger, sql: newTexts(prefix), lockTimeout: milliseconds(cfg.Wait), writer: rand.Text()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -50,13 +50,13 @@ func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Dura
 	return s.write(ctx, "extending a lease", s.sql.extend, l, never, microseconds(lease))
 }
 
-// Save implements idempotency.Store.
+// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
 func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
 	steps, err := encode(p.Steps, len(p.Steps) == 0)
 	if err != nil {
 		return fmt.Errorf("pgstore: saving progress: %w", err)
 	}
-	return s.write(ctx, "saving progress", s.sql.save, l, never, string(p.Stage), steps)
+	return s.write(ctx, "saving progress", s.sql.save, l, itIs, string(p.Stage), steps, s.writer, s.seq.Add(1))
 }
 
 // Finish implements idempotency.Store.

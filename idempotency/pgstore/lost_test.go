@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
@@ -87,6 +89,58 @@ func TestInTx_LateCommit(t *testing.T) {
 		t.Errorf("%d runs, %+v, %v", runs.Load(), res, err)
 	}
 	s.booked(r, 1)
+}
+
+// TestSave_Late: a save whose connection was given up is executed after it was sent again, and after the next one. It does not put the older
+// progress back: a recoverer would take a provider for not asked yet.
+func TestSave_Late(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{}), pay("100")
+	proxy := pgtest.NewProxy(t, s.URL)
+	config, err := pgxpool.ParseConfig(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store := s.open(pool, pgstore.Config{})
+	c, err := store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if err := pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
+		t.Fatal(err)
+	}
+	charged := idempotency.Progress{Stage: idempotency.ProviderConfirmed, Steps: []idempotency.Step{{Name: "charge", State: idempotency.StepDone, Key: "c"}}}
+	mailing := idempotency.Progress{Stage: idempotency.ProviderRequestSent, Steps: append(charged.Steps, idempotency.Step{Name: "mail", State: idempotency.StepSent, Key: "m"})}
+	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, "pgstore: save") }, 0, pgtest.Late)
+	if err := store.Save(t.Context(), c.Lease, charged); err == nil {
+		t.Fatal("the first save was answered")
+	}
+	<-trap.Fired()
+	for _, p := range []idempotency.Progress{charged, mailing} {
+		if err := store.Save(t.Context(), c.Lease, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trap.Release()
+	pgtest.AwaitSQL(t, s.DB, "select not exists (select from pg_stat_activity where pid = $1)", pid)
+	rec, _, err := s.store.Get(t.Context(), r.Key)
+	if err != nil || len(rec.Progress.Steps) != 2 || rec.Progress.Stage != idempotency.ProviderRequestSent {
+		t.Errorf("%+v, %v", rec.Progress, err)
+	}
+	// Nobody has it any more: that is not "replaced since".
+	if err := store.Doubt(t.Context(), c.Lease, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(t.Context(), c.Lease, charged); !errors.Is(err, idempotency.ErrLeaseLost) {
+		t.Errorf("after the lease: %v", err)
+	}
 }
 
 // TestInTx_NobodyToAsk: the database is gone with the reply. The outcome is unknown, and the same request gets the answer later.

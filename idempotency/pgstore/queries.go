@@ -110,14 +110,20 @@ with wrote as (
 )
 select exists (select from wrote), '', false`
 
+// A save that is older than the last one of the same store was on its way for long, and sent again meanwhile. The last column: it is as if it had
+// come in time, and been replaced since.
 const sqlSave = `-- pgstore: save
 with wrote as (
-	update {schema}idempotency_key set stage = $6::text, steps = $7::jsonb
+	update {schema}idempotency_key set stage = $6::text, steps = $7::jsonb, saved_by = $8::text, saved_seq = $9::bigint
 	where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 		and state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') and lease_until > clock_timestamp()
+		and (saved_by is distinct from $8::text or saved_seq <= $9::bigint)
 	returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)
 )
-select exists (select from wrote), '', false`
+select exists (select from wrote), '', exists (select from {schema}idempotency_key
+	where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
+		and state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY') and lease_until > clock_timestamp()
+		and saved_by = $8::text and saved_seq > $9::bigint)`
 
 const sqlFinish = `-- pgstore: finish
 with wrote as (
