@@ -21,7 +21,8 @@ type Config struct {
 	Schema string
 
 	// Wait is how long a caller waits for another one's transaction that has its key, to answer with what becomes of that one;
-	// default 1 s, negative: not at all. Then the answer is idempotency.ErrInProgress. Each waiting caller holds a connection.
+	// default 1 s, negative: not at all. Then the answer is idempotency.ErrInProgress. One caller of a process holds a connection
+	// meanwhile, however many wait.
 	Wait time.Duration
 	// Attempts is how often InTx runs a transaction that Postgres ends for the sake of another one (deadlock, serialization
 	// failure), or whose COMMIT got no reply and has not happened; default 3. 1 runs it once.
@@ -48,6 +49,7 @@ type Store struct {
 	lockTimeout string
 	writer      string       // tells this process' saves from another's
 	seq         atomic.Int64 // orders them
+	line        line
 }
 
 var (

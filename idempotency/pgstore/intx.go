@@ -22,8 +22,8 @@ var errTransactionControl = errors.New("pgstore: a handler must not commit or ro
 type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 
 // InTx runs do once for a key, and commits the key, what do wrote and its result together. Later callers get that result, with
-// Replayed set. A caller that comes while the first one is at it waits at most Config.Wait for it. It adds no round trip
-// to do's own transaction: the claim travels with BEGIN, the result with COMMIT. A replay takes two.
+// Replayed set. A caller that comes while the first one is at it waits at most Config.Wait for it: one of the same process without a
+// connection. It adds no round trip to do's own transaction: the claim travels with BEGIN, the result with COMMIT. A replay takes two.
 //
 // do may run more than once (Config.Attempts), each time in a new transaction after the former one was rolled back; whatever else it
 // does, a call to a provider above all, belongs into idempotency.Guard. What its error means:
@@ -45,10 +45,12 @@ func (s *Store) InTx(ctx context.Context, r idempotency.Request, do Handler) (id
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
 	}
-	t := &try{store: s, request: r, token: rand.Text(), do: do}
 	began := time.Now()
-	res, err := t.run(ctx)
-	s.observe(ctx, r, began, res, err)
+	res, shared, err := s.inLine(ctx, r, func() (idempotency.Result, error) {
+		t := &try{store: s, request: r, token: rand.Text(), do: do}
+		return t.run(ctx)
+	})
+	s.observe(ctx, r, began, res, shared, err)
 	return res, err
 }
 

@@ -44,10 +44,24 @@ func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {
 
 func TestInTx_HundredCallersOneEffect(t *testing.T) {
 	t.Parallel()
-	s, r := newScene(t, pgstore.Config{Wait: 30 * time.Second}), pay("100")
+	for name, processes := range map[string]int{"of one process": 1, "of ten": 10, "of a hundred": 100} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			hundredCallers(t, processes)
+		})
+	}
+}
+
+func hundredCallers(t *testing.T, processes int) {
+	cfg := pgstore.Config{Wait: time.Minute}
+	s, r := newScene(t, cfg), pay("100")
+	stores := make([]*pgstore.Store, processes)
+	for i := range stores {
+		stores[i] = s.open(s.Pool, cfg)
+	}
 	var ran atomic.Int32
-	results, errs := together(100, func(int) (idempotency.Result, error) {
-		return s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+	results, errs := together(100, func(i int) (idempotency.Result, error) {
+		return stores[i%processes].InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			ran.Add(1)
 			return books(r)(ctx, tx)
 		})
@@ -106,7 +120,20 @@ func TestInTx_TheConstraintCounts(t *testing.T) {
 
 func TestInTx_WaitsThenInProgress(t *testing.T) {
 	t.Parallel()
+	for _, same := range []bool{true, false} {
+		t.Run(map[bool]string{true: "for this process", false: "for another"}[same], func(t *testing.T) {
+			t.Parallel()
+			waitsThenInProgress(t, same)
+		})
+	}
+}
+
+func waitsThenInProgress(t *testing.T, same bool) {
 	s, r := newScene(t, pgstore.Config{Wait: -1}), pay("100")
+	store := s.store
+	if !same {
+		store = s.open(s.Pool, pgstore.Config{Wait: -1})
+	}
 	inside, leave := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
@@ -118,7 +145,7 @@ func TestInTx_WaitsThenInProgress(t *testing.T) {
 		ended <- err
 	}()
 	<-inside
-	res, err := s.store.InTx(t.Context(), r, books(r))
+	res, err := store.InTx(t.Context(), r, books(r))
 	s.is(err, idempotency.ErrInProgress)
 	var in *idempotency.InProgressError
 	if !errors.As(err, &in) || in.RetryAfter <= 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // observe tells what a caller was told.
-func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.Time, res idempotency.Result, err error) {
+func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.Time, res idempotency.Result, shared bool, err error) {
 	o, operation := s.cfg.Observer, r.Key.Operation
 	var (
 		mismatch *idempotency.MismatchError
@@ -18,7 +18,7 @@ func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.T
 	)
 	switch {
 	case err == nil && res.Replayed:
-		tell(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure})
+		tell(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure, Shared: shared})
 	case err == nil:
 		tell(o.Finished, idempotency.FinishedInfo{Operation: operation, Failure: res.Failure, Took: time.Since(began)})
 	case errors.As(err, &mismatch):
@@ -30,7 +30,7 @@ func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.T
 		tell(o.ExpiredRetry, idempotency.ExpiredInfo{Operation: operation})
 	case errors.As(err, &unknown):
 		// Only a COMMIT without a reply makes one: what recovery is to find out was met.
-		made := err != error(unknown)
+		made := err != error(unknown) && !shared
 		info := idempotency.UnknownInfo{Operation: operation, Stage: unknown.Stage, New: made}
 		if made {
 			info.Err = err

@@ -25,7 +25,7 @@ func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 	}
 	began := time.Now()
 	res, err := s.within(ctx, tx, r, do)
-	s.observe(ctx, r, began, res, err)
+	s.observe(ctx, r, began, res, false, err)
 	return res, err
 }
 

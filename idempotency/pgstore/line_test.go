@@ -1,0 +1,189 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+)
+
+// crowd is one process of few connections whose callers ask for one key, behind a first one that is held in its handler.
+type crowd struct {
+	*scene
+	request idempotency.Request
+	store   *pgstore.Store
+	shared  atomic.Int32  // answers that were another caller's
+	runs    atomic.Int32  // of the handler
+	inside  chan struct{} // closed when the first is in its handler
+	let     chan error    // what the first one's handler ends with
+	ended   chan error    // the first one's answer
+	followers
+}
+
+type followers struct {
+	sync.WaitGroup
+	results []idempotency.Result
+	errs    []error
+}
+
+func newCrowd(t *testing.T, ctx context.Context) *crowd {
+	t.Helper()
+	c := &crowd{scene: newScene(t, pgstore.Config{}), request: pay("100"), inside: make(chan struct{}), let: make(chan error), ended: make(chan error, 1)}
+	config := c.Pool.Config()
+	config.MaxConns = 2
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	c.store = c.open(pool, pgstore.Config{Wait: time.Minute, Observer: idempotency.Observer{Replayed: func(i idempotency.ReplayedInfo) {
+		if i.Shared {
+			c.shared.Add(1)
+		}
+	}}})
+	go func() {
+		_, err := c.store.InTx(ctx, c.request, c.handle)
+		c.ended <- err
+	}()
+	<-c.inside
+	return c
+}
+
+// handle books. The first to come waits inside.
+func (c *crowd) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+	if c.runs.Add(1) == 1 {
+		close(c.inside)
+		if err := <-c.let; err != nil {
+			return idempotency.Result{}, err
+		}
+	}
+	return books(c.request)(ctx, tx)
+}
+
+// follow lets n others ask, and returns when all are about to.
+func (c *crowd) follow(n int, r idempotency.Request) {
+	c.results, c.errs = make([]idempotency.Result, n), make([]error, n)
+	var begun sync.WaitGroup
+	for i := range n {
+		begun.Add(1)
+		c.Go(func() {
+			begun.Done()
+			c.results[i], c.errs[i] = c.store.InTx(c.t.Context(), r, c.handle)
+		})
+	}
+	begun.Wait()
+}
+
+// TestInTx_AHotKeyHoldsOneConnection: others get through while fifty wait for a key, and the fifty get its answer.
+func TestInTx_AHotKeyHoldsOneConnection(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, t.Context())
+	c.follow(50, c.request)
+	for range 20 { // the longer the others go on, the surer the fifty are in the way if they can be
+		other := pay("100")
+		if _, err := c.store.InTx(t.Context(), other, books(other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.let <- nil
+	c.Wait()
+	if err := <-c.ended; err != nil {
+		t.Error(err)
+	}
+	for i, res := range c.results {
+		if c.errs[i] != nil || !res.Replayed {
+			t.Fatalf("%+v, %v", res, c.errs[i])
+		}
+		c.same(res, created(c.request))
+	}
+	if c.runs.Load() != 1 || c.shared.Load() == 0 {
+		t.Errorf("%d runs, %d answers were shared", c.runs.Load(), c.shared.Load())
+	}
+	c.booked(c.request, 1)
+}
+
+// TestInTx_TheNextInLine runs when the first one has failed by itself: its error is not theirs.
+func TestInTx_TheNextInLine(t *testing.T) {
+	t.Parallel()
+	own := errors.New("its own")
+	for name, fail := range map[string]func(c *crowd, leave func()){
+		"the handler fails":   func(c *crowd, _ func()) { c.let <- own },
+		"the caller goes":     func(c *crowd, leave func()) { leave(); c.let <- context.Canceled },
+		"the caller vanishes": func(c *crowd, leave func()) { leave(); c.let <- idempotency.Retryable(context.Canceled) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			c := newCrowd(t, ctx)
+			c.follow(10, c.request)
+			fail(c, leave)
+			c.Wait()
+			if err := <-c.ended; err == nil {
+				t.Error("the first one has not failed")
+			}
+			firsts := 0
+			for i, res := range c.results {
+				if c.errs[i] != nil {
+					t.Fatal(c.errs[i])
+				}
+				if !res.Replayed {
+					firsts++
+				}
+			}
+			if firsts != 1 || c.runs.Load() != 2 {
+				t.Errorf("%d were first, %d runs", firsts, c.runs.Load())
+			}
+			c.booked(c.request, 1)
+		})
+	}
+}
+
+// TestInTx_TheLineIsForOneCommand: who uses the key for another one is told so, and gets no answer of the first.
+func TestInTx_TheLineIsForOneCommand(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(t, t.Context())
+	another := c.request
+	another.Fingerprint.Sum[0]++
+	c.follow(5, another)
+	c.let <- nil
+	c.Wait()
+	if err := <-c.ended; err != nil {
+		t.Error(err)
+	}
+	for i, res := range c.results {
+		c.is(c.errs[i], idempotency.ErrMismatch)
+		if res.Code != 0 || res.Body != nil {
+			t.Errorf("it was answered %+v", res)
+		}
+	}
+	if c.runs.Load() != 1 {
+		t.Errorf("%d runs", c.runs.Load())
+	}
+}
+
+// TestInTx_APanicDoesNotHoldTheLine: the next one runs.
+func TestInTx_APanicDoesNotHoldTheLine(t *testing.T) {
+	t.Parallel()
+	s, r := newScene(t, pgstore.Config{Wait: time.Minute}), pay("100")
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is not the caller's")
+			}
+		}()
+		_, _ = s.store.InTx(t.Context(), r, func(context.Context, pgx.Tx) (idempotency.Result, error) { panic("broken") })
+	}()
+	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
+		t.Errorf("%+v, %v", res, err)
+	}
+	s.booked(r, 1)
+}
