@@ -89,12 +89,6 @@ type unusableError struct{ why string }
 
 func (e *unusableError) Error() string { return "relay: the WAL cannot be read: " + e.why }
 
-// walTry is what one try to read the WAL tells the next.
-type walTry struct {
-	stale  int32 // the server's process that read the slot for nobody
-	worked bool  // it did read
-}
-
 // follow reads the WAL until ctx ends, and gets over whatever keeps it from that.
 func (r *Relay) follow(ctx, work context.Context) {
 	pause, said, since, try := newBackOff(), "", time.Now(), walTry{}
@@ -161,6 +155,10 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	if why := st.wrongSlot(); why != "" {
 		return r.explained(r.remakeSlot(ctx, s, st, why))
 	}
+	if try.stuck(st) {
+		return r.giveUpSlot(ctx, s, st, try)
+	}
+	try.begins(st)
 	conn, err := dialReplication(ctx, r.db, "effectonce relay wal", r.cfg.Lease)
 	if err != nil {
 		return r.explained(err)
@@ -172,7 +170,9 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	}
 	reader.decoder.prefix, reader.decoder.accepts = st.prefix, r.cfg.Emitted || st.emitting > 0
 	f := newFollower(r, s, st, reader)
-	return f.run(ctx, work, try)
+	err = f.run(ctx, work, try)
+	try.ended(err)
+	return err
 }
 
 // standBy decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is not.

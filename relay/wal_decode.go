@@ -232,11 +232,13 @@ func (d *walDecoder) insert(t *walText, to *walBatch) error {
 	size := 0
 	for _, column := range rel.columns {
 		var v []byte
-		switch kind := t.u8(); kind {
-		case 'n':
-		case 'b':
+		switch kind := t.u8(); {
+		case kind == 'n':
+		case kind == 'b':
 			v = t.take(int(t.u32()))
 			size += len(v)
+		case kind == 't' && column == walOther: // of somebody's own column, whose type has no binary form
+			t.take(int(t.u32()))
 		default:
 			return fmt.Errorf("%w: a value in format %q", errWAL, kind)
 		}

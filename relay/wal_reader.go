@@ -145,7 +145,7 @@ func (w *walReader) take(ctx context.Context, msg pgproto3.BackendMessage) error
 	case *pgproto3.CopyData:
 		data = m.Data
 	case *pgproto3.ErrorResponse:
-		return fmt.Errorf("relay: replication connection: %w", pgconn.ErrorResponseToPgError(m))
+		return fmt.Errorf("%w: %w", errServer, pgconn.ErrorResponseToPgError(m))
 	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
 		return errors.New("relay: the server has ended the replication")
 	default:
