@@ -125,6 +125,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 		}
 		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
+		g.Close()
 		failpoint.Hit(failpoint.InboxEffected)
 		if f != nil {
 			return f

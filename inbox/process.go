@@ -63,7 +63,9 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 		return outcome, errors.Join(err, savepoint.Rollback(ctx))
 	}
 	g := newGuardTx(savepoint.Conn(), savepoint)
-	switch err = guarded(g, func() error { return do(ctx, g, e) }); {
+	err = guarded(g, func() error { return do(ctx, g, e) })
+	g.Close()
+	switch {
 	case err == nil:
 		if err = savepoint.Commit(ctx); err != nil {
 			return Undecided, fmt.Errorf("inbox: releasing the savepoint: %w", err)

@@ -374,7 +374,9 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 		if skip {
 			outcome = Skipped
 		} else {
-			skipped, f := t.run(ctx, newGuardTx(conn.Conn(), tx), []event.Event{t.event}, []int{0}, careful)
+			g := newGuardTx(conn.Conn(), tx)
+			skipped, f := t.run(ctx, g, []event.Event{t.event}, []int{0}, careful)
+			g.Close()
 			failpoint.Hit(failpoint.InboxReleaseEffected)
 			if f != nil {
 				return Undecided, f

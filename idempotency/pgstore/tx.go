@@ -84,6 +84,7 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 // handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must go.
 func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result, refused bool, err error) {
 	tx := pgtx.New(conn, inner, sqlAdopt, errTransactionControl)
+	defer tx.Close()
 	res, err = do(ctx, tx)
 	err, ended := tx.Left(err)
 	if err == nil {

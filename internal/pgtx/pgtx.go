@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,6 +23,7 @@ type Tx struct {
 	inner   pgx.Tx
 	adopt   string
 	refusal error
+	closed  atomic.Bool
 }
 
 var _ pgx.Tx = (*Tx)(nil)
@@ -32,16 +34,31 @@ func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
 	return &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
 }
 
+// Close ends the loan: the code has returned. A goroutine that it left behind would write into whatever runs on the connection next.
+func (t *Tx) Close() { t.closed.Store(true) }
+
+// use notes a use of the transaction; the error says that the loan is over.
+func (t *Tx) use() error {
+	if t.closed.Load() {
+		return errLate
+	}
+	t.Touched = true
+	return nil
+}
+
 // Begin makes a savepoint.
 func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.open(ctx); err != nil {
 		return nil, err
 	}
-	return t.inner.Begin(ctx)
+	tx, err := t.inner.Begin(ctx)
+	return t.lend(tx), err
 }
 
 func (t *Tx) open(ctx context.Context) (err error) {
-	t.Touched = true
+	if err := t.use(); err != nil {
+		return err
+	}
 	if t.inner == nil {
 		t.inner, err = t.Raw.BeginTx(ctx, pgx.TxOptions{BeginQuery: t.adopt})
 	}
@@ -49,20 +66,32 @@ func (t *Tx) open(ctx context.Context) (err error) {
 }
 
 // Commit refuses.
-func (t *Tx) Commit(context.Context) error { t.Broken = true; return t.refusal }
+func (t *Tx) Commit(context.Context) error { return t.refuse() }
 
 // Rollback refuses.
-func (t *Tx) Rollback(context.Context) error { t.Broken = true; return t.refusal }
+func (t *Tx) Rollback(context.Context) error { return t.refuse() }
+
+func (t *Tx) refuse() error {
+	if err := t.use(); err != nil {
+		return err
+	}
+	t.Broken = true
+	return t.refusal
+}
 
 // CopyFrom passes through.
 func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	t.Touched = true
+	if err := t.use(); err != nil {
+		return 0, err
+	}
 	return t.Raw.CopyFrom(ctx, table, columns, rows)
 }
 
 // SendBatch passes through.
 func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	t.Touched = true
+	if t.use() != nil {
+		return lateBatch{}
+	}
 	return t.Raw.SendBatch(ctx, b)
 }
 
@@ -76,31 +105,39 @@ func (t *Tx) LargeObjects() pgx.LargeObjects {
 
 // Prepare passes through.
 func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	t.Touched = true
+	if err := t.use(); err != nil {
+		return nil, err
+	}
 	return t.Raw.Prepare(ctx, name, sql)
 }
 
 // Exec passes through.
 func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	t.Touched = true
+	if err := t.use(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
 	return t.Raw.Exec(ctx, sql, args...)
 }
 
 // Query passes through.
 func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	t.Touched = true
+	if err := t.use(); err != nil {
+		return late{}, err
+	}
 	return t.Raw.Query(ctx, sql, args...)
 }
 
 // QueryRow passes through.
 func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	t.Touched = true
+	if t.use() != nil {
+		return late{}
+	}
 	return t.Raw.QueryRow(ctx, sql, args...)
 }
 
-// Conn is the connection below. Ending the transaction through it is found out by Left.
+// Conn is the connection below. Ending the transaction through it is found out by Left. Nothing refuses what is done with it later.
 func (t *Tx) Conn() *pgx.Conn {
-	t.Touched = true
+	_ = t.use()
 	return t.Raw
 }
 
