@@ -25,7 +25,8 @@ type process struct {
 	deaf bool // it cannot extend a lease, and works on
 }
 
-var errDead = errors.New("this process is dead")
+// errDead is an answer: who is dead does not ask again.
+var errDead = idempotency.Retryable(errors.New("this process is dead"))
 
 func (p *process) reach() {
 	p.mu.Lock()

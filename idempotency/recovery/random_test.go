@@ -2,72 +2,151 @@ package recovery_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
-// TestRandom_HistoriesWithCrashes: clients of a few keys retry through processes that die at random points or work on after their lease, with providers that
-// fail at random and workers that die too; some clients use a key for another command. In the end each key has one charge and one mail,
-// or none and a refusal, and nobody was ever told anything else.
+// TestRandom_HistoriesWithCrashes: clients of a few keys retry over HTTP, through processes that die at random points or work on after their
+// lease; requests and replies of the store get lost, and its writes are executed late. Providers fail at random, workers die too, and a
+// person ends what recovery gives up; some clients use a key for another command. In the end each key has one charge and one mail, or
+// none and a refusal, and no client was ever told anything else.
+//
+// EFFECTONCE_TEST_SEED begins elsewhere, EFFECTONCE_TEST_RUNS makes more histories. What a seed draws is the same again in the bubble; over a
+// server it depends on its speed, too.
 func TestRandom_HistoriesWithCrashes(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(100)
-	if testing.Short() {
-		seeds = 30
-	}
-	var told, deaths int
-	for seed := range seeds {
+	var all tally
+	for seed := range seeds(100, 30) {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRandomRun(seed)
+			r := newRandomRun(seed, bubble)
+			r.store = idempotency.NewMemory(idempotency.MemoryConfig{})
+			r.open = func() recovery.Store { return &network{person: r.store.(person), r: r} }
 			r.play(t)
-			r.check(t, seed)
-			told += len(r.told)
-			deaths += r.deaths
+			all.add(r)
 		})
 	}
-	t.Logf("%d answers, %d deaths", told, deaths)
-	if told < int(seeds) || deaths < int(seeds) {
-		t.Errorf("%d answers and %d deaths say little", told, deaths)
+	all.check(t)
+}
+
+// seeds are as many as are asked for.
+func seeds(usual, short uint64) func(func(uint64) bool) {
+	first, _ := strconv.ParseUint(os.Getenv("EFFECTONCE_TEST_SEED"), 10, 64)
+	n, err := strconv.ParseUint(os.Getenv("EFFECTONCE_TEST_RUNS"), 10, 64)
+	switch {
+	case err == nil:
+	case testing.Short():
+		n = short
+	default:
+		n = usual
+	}
+	return func(yield func(uint64) bool) {
+		for seed := first; seed < first+n && yield(seed); seed++ {
+		}
 	}
 }
+
+// tally counts what histories were about: a test that finds nothing must have looked.
+type tally struct {
+	mu                             sync.Mutex
+	runs, told, deaths, lost, late int
+}
+
+func (a *tally) add(r *randomRun) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runs, a.told, a.deaths, a.lost, a.late = a.runs+1, a.told+len(r.told), a.deaths+r.deaths, a.lost+r.lost, a.late+r.lates
+}
+
+func (a *tally) check(t *testing.T) {
+	t.Helper()
+	t.Logf("%d histories: %d answers, %d deaths, %d calls of the store lost, %d late", a.runs, a.told, a.deaths, a.lost, a.late)
+	if a.told < a.runs || a.deaths < a.runs || a.lost < a.runs || a.late < a.runs {
+		t.Error("that says little")
+	}
+}
+
+// person is a store with the part that people's tools use.
+type person interface {
+	recovery.Store
+	idempotency.Lister
+}
+
+// pace is how a history passes the time.
+type pace struct {
+	faster int           // than in the bubble, whose times this file names
+	span   time.Duration // of the clients' part
+}
+
+var (
+	bubble = pace{1, 10 * time.Minute}
+	server = pace{20, time.Minute}
+	// slow is for a server whose clock each client works out, to a second at first.
+	slow = pace{5, 30 * time.Second}
+)
 
 // randomRun is one history.
 type randomRun struct {
 	*world
-	random *rand.Rand // used under mu
-	told   []answer
-	deaths int
-	cfg    idempotency.Config
-	w      recovery.Handler
+	pace
+	open      func() recovery.Store // as a process has it: over a network
+	operation string
+	seed      uint64
+	random    *rand.Rand // used under mu
+	cfg       idempotency.Config
+	recovery  recovery.Config
+	handler   recovery.Handler
+	sending   map[string]int // by key: who may have a request to a provider under way
+	away      int            // so many calls of the store get lost
+	pending   sync.WaitGroup // what is late
+
+	told                []answer
+	deaths, lost, lates int
 }
 
-// answer is a result that a client was given.
+// answer is what a client was told that is final.
 type answer struct {
-	key  string
-	sum  byte
-	code int
-	body string
+	key     string
+	command byte
+	code    int
+	body    string
 }
 
-func newRandomRun(seed uint64) *randomRun {
-	r := &randomRun{world: newWorld(), random: rand.New(rand.NewPCG(seed, 1))}
-	r.cfg = idempotency.Config{Lease: 5 * time.Second, Wait: time.Duration(r.random.IntN(3)) * time.Second}
-	r.w = recovery.Handler{Resume: r.pay, Probe: r.probe}
-	switch r.random.IntN(3) {
-	case 0: // a provider that only knows keys, and an operation that may be run again
-		r.w.Probe, r.w.SameKey = nil, true
-		r.cfg.Rerun = []string{operation}
-	case 1: // one that can only be asked
+func newRandomRun(seed uint64, p pace) *randomRun {
+	r := &randomRun{
+		world: newWorld(), pace: p, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), sending: map[string]int{},
+		operation: fmt.Sprintf("payment.create.%d", seed),
+	}
+	r.cfg = idempotency.Config{
+		Lease: r.real(5 * time.Second), RecordFor: r.real(10 * time.Second), RecoverAfter: r.real(5 * time.Second),
+		Wait: r.real(time.Duration(r.random.IntN(3)) * time.Second),
+	}
+	r.recovery = recovery.Config{
+		Lease: r.real(5 * time.Second), Grace: r.real(5 * time.Second), Backoff: r.real(time.Second), MaxBackoff: r.real(time.Minute),
+		SweepEvery: -1, OthersElsewhere: true, MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
+	}
+	r.handler = recovery.Handler{Resume: r.pay, Probe: r.look}
+	switch r.random.IntN(4) {
+	case 0: // providers that only know keys, and an operation that may be run again
+		r.handler.Probe, r.handler.SameKey = nil, true
+		r.cfg.Rerun = []string{r.operation}
+	case 1: // that can only be asked
 		r.bank.Forgetful, r.mail.Forgetful = true, true
+	case 2: // that only people can ask
+		r.bank.Forgetful, r.mail.Forgetful = true, true
+		r.handler.Probe = nil
 	}
 	for range 30 {
 		r.bank.Next(fakeprovider.Fault(max(0, r.random.IntN(12)-7)))
@@ -82,9 +161,18 @@ func (r *randomRun) roll(n int) int {
 	return r.random.IntN(n)
 }
 
-// play lets three processes serve clients, and two workers recover; who dies is started again.
+// real is a time of the bubble as it passes here.
+func (r *randomRun) real(d time.Duration) time.Duration { return d / time.Duration(r.faster) }
+
+// pass lets up to so much time pass.
+func (r *randomRun) pass(most time.Duration) {
+	pass(r.real(time.Duration(r.roll(int(most.Milliseconds()))) * time.Millisecond))
+}
+
+// play lets three processes serve clients, two workers recover and a person look; who dies is started again. Then all that is open is
+// ended, and what clients were told is compared with what is recorded and done.
 func (r *randomRun) play(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
 	defer cancel()
 	var wg sync.WaitGroup
 	for range 3 {
@@ -93,15 +181,41 @@ func (r *randomRun) play(t *testing.T) {
 	for range 2 {
 		wg.Go(func() { r.recover(ctx, t) })
 	}
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			r.pass(20 * time.Second)
+			r.decide(ctx, r.open())
+		}
+	})
 	wg.Wait()
-	worker, err := recovery.New(r.store, map[string]recovery.Handler{operation: r.w}, recovery.Config{})
+	r.pending.Wait()
+	worker, err := recovery.New(r.store, map[string]recovery.Handler{r.operation: r.handler}, r.recovery)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 40 {
-		pass(10 * time.Minute)
-		if _, err := worker.Once(t.Context()); err != nil {
-			t.Fatal(err)
+	for range 1000 {
+		if !r.unfinished(t) {
+			break
+		}
+		pass(r.real(2 * time.Second))
+		_, _ = worker.Once(t.Context()) // what a busy store does not answer is asked again
+		r.decide(t.Context(), r.store)
+	}
+	r.comeAgain(t)
+	r.check(t)
+}
+
+// comeAgain lets each command's client ask a last time, when all is over.
+func (r *randomRun) comeAgain(t *testing.T) {
+	g, err := idempotency.New(r.store, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range randomKeys {
+		for command := range byte(2) {
+			if _, found, err := r.store.Get(t.Context(), r.request(value, command).Key); found || err != nil {
+				r.ask(t.Context(), &process{}, g, r.request(value, command))
+			}
 		}
 	}
 }
@@ -109,7 +223,7 @@ func (r *randomRun) play(t *testing.T) {
 // serve is a process after the other, each with a few clients at a time.
 func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Store: r.store, at: r.roll(60), deaf: r.roll(4) == 0}
+		p := &process{Store: r.open(), at: r.roll(60), deaf: r.roll(4) == 0}
 		g, err := idempotency.New(p, r.cfg)
 		if err != nil {
 			t.Error(err)
@@ -119,8 +233,8 @@ func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 		for range 1 + r.roll(4) {
 			clients.Go(func() {
 				for range 1 + r.roll(5) {
-					pass(time.Duration(r.roll(8000)) * time.Millisecond)
-					r.ask(ctx, p, g)
+					r.pass(8 * time.Second)
+					r.come(ctx, p, g)
 				}
 			})
 		}
@@ -139,85 +253,61 @@ func (r *randomRun) died(p *process) {
 	}
 }
 
-// ask is one request of one client: mostly the first command of the key.
-func (r *randomRun) ask(ctx context.Context, p *process, g *idempotency.Guard) {
-	req := request()
-	req.Key.Value = fmt.Sprint(r.roll(3))
+// come is one request of one client: mostly the first command of the key. Some clients hang up early.
+func (r *randomRun) come(ctx context.Context, p *process, g *idempotency.Guard) {
+	var command byte
 	if r.roll(5) == 0 {
-		req.Fingerprint.Sum[0], req.Input = 1, []byte("another")
+		command = 1
 	}
-	res, err := g.Run(ctx, req, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-		pass(time.Duration(r.roll(3000)) * time.Millisecond)
-		p.reach()
-		if p.deaf { // and it does not notice when its lease ends
-			ctx = context.WithoutCancel(ctx)
-			pass(time.Duration(r.roll(4000)) * time.Millisecond)
-		}
-		return r.pay(ctx, op)
-	})
-	if err != nil && !errors.Is(err, idempotency.ErrUnrecorded) {
-		return
+	if r.roll(6) == 0 {
+		hasty, cancel := context.WithTimeout(ctx, r.real(time.Duration(1+r.roll(5000))*time.Millisecond))
+		defer cancel()
+		ctx = hasty
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.told = append(r.told, answer{req.Key.Value, req.Fingerprint.Sum[0], res.Code, string(res.Body)})
+	r.ask(ctx, p, g, r.request(randomKeys[r.roll(len(randomKeys))], command))
+}
+
+// ask asks over HTTP, and notes what is said for good.
+func (r *randomRun) ask(ctx context.Context, p *process, g *idempotency.Guard, req idempotency.Request) {
+	w := httptest.NewRecorder()
+	http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		res, err := g.Run(hr.Context(), req, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			r.pass(3 * time.Second)
+			p.reach()
+			if p.deaf { // and it does not notice when its lease ends
+				ctx = context.WithoutCancel(ctx)
+				r.pass(4 * time.Second)
+			}
+			return r.pay(ctx, op)
+		})
+		httpedge.Edge{Logger: quiet}.Write(w, res, err)
+	}).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", nil))
+	if ctx.Err() == nil && (w.Code == http.StatusCreated || w.Code == http.StatusPaymentRequired) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.told = append(r.told, answer{req.Key.Value, req.Fingerprint.Sum[0], w.Code, w.Body.String()})
+	}
+}
+
+func (r *randomRun) request(value string, command byte) idempotency.Request {
+	req := request()
+	req.Key.Operation, req.Key.Value = r.operation, value
+	req.Fingerprint.Sum[0], req.Input = command, []byte{'a' + command}
+	return req
 }
 
 func (r *randomRun) recover(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
-		p := &process{Store: r.store, at: r.roll(60)}
-		worker, err := recovery.New(p, map[string]recovery.Handler{operation: r.w}, recovery.Config{Lease: 5 * time.Second, SweepEvery: -1})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		for p.live(func() { _, _ = worker.Once(ctx) }) {
-			r.died(p)
-			p = &process{Store: r.store}
-			if worker, err = recovery.New(p, map[string]recovery.Handler{operation: r.w}, recovery.Config{Lease: 5 * time.Second}); err != nil {
+		p := &process{Store: r.open(), at: r.roll(60)}
+		for alive := true; alive && ctx.Err() == nil; {
+			worker, err := recovery.New(p, map[string]recovery.Handler{r.operation: r.handler}, r.recovery)
+			if err != nil {
 				t.Error(err)
+				return
 			}
+			alive = !p.live(func() { _, _ = worker.Once(ctx) })
+			r.pass(4 * time.Second)
 		}
-		pass(2 * time.Second)
-	}
-}
-
-func (r *randomRun) check(t *testing.T, seed uint64) {
-	t.Helper()
-	for _, value := range []string{"0", "1", "2"} {
-		req := request()
-		req.Key.Value = value
-		rec, found, err := r.store.Get(t.Context(), req.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		effects := map[string]int{}
-		for step, p := range map[string]*fakeprovider.Provider{"charge": &r.bank, "mail": &r.mail} {
-			down := idempotency.StepKey(req.Key, step)
-			if step == "charge" {
-				down = "provider_payment_p-" + idempotency.StepKey(req.Key, "payment")[:8]
-			}
-			for _, e := range p.Effects() {
-				if e.Key == down {
-					effects[step]++
-				}
-			}
-		}
-		want := 0
-		switch {
-		case found && rec.State == idempotency.Completed:
-			want = 1
-		case found && rec.State != idempotency.FailedReplayable:
-			t.Errorf("seed %d: key %s is %s at the end: %s", seed, value, rec.State, rec.Reason)
-			continue
-		}
-		if effects["charge"] != want || effects["mail"] != want {
-			t.Errorf("seed %d: key %s (%s) has %v", seed, value, rec.State, effects)
-		}
-		for _, a := range r.told {
-			if a.key == value && (!found || a.sum != rec.Fingerprint.Sum[0] || a.code != rec.Result.Code || a.body != string(rec.Result.Body)) {
-				t.Errorf("seed %d: somebody was told %+v, the record is %+v", seed, a, rec.Result)
-			}
-		}
+		r.died(p)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
@@ -24,11 +27,15 @@ import (
 // takes two calls for two. Recovery asks it, and there is one charge and one mail, as over Postgres.
 func TestRecovery_OverRedis(t *testing.T) {
 	t.Parallel()
-	s, err := redisstore.New(redistest.Client(t), redisstore.Config{Prefix: redistest.Prefix()})
+	crashOver(t, redisStore(redistest.Client(t), redistest.Prefix()))
+}
+
+func redisStore(client *redis.Client, prefix string) recovery.Store {
+	s, err := redisstore.New(client, redisstore.Config{Prefix: prefix})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	crashOver(t, s)
+	return s
 }
 
 // TestRecovery_OverDynamoDB: likewise.
@@ -38,11 +45,16 @@ func TestRecovery_OverDynamoDB(t *testing.T) {
 	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
+	crashOver(t, dynamoStore(client, table))
+}
+
+// dynamoStore is a store whose clock is as narrow as one server's can be.
+func dynamoStore(client *dynamodb.Client, table string) recovery.Store {
 	s, err := dynamostore.New(client, table, dynamostore.Config{Skew: -1})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	crashOver(t, s)
+	return s
 }
 
 // caller is one whose process dies.

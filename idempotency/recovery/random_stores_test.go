@@ -1,0 +1,208 @@
+package recovery_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/effectonce/effectonce/idempotency/dynamostore"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/dynamotest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/redistest"
+)
+
+// overServer plays histories on a real server, some at a time: they mostly wait. set gives a history its store, and its processes' over a
+// network that fails.
+func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *testing.T, r *randomRun)) {
+	t.Helper()
+	var all tally
+	slots := make(chan struct{}, together)
+	var wg sync.WaitGroup
+	for seed := range seeds(usual, max(1, usual/3)) {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { // for its clean-up
+				r := newRandomRun(seed, p)
+				set(t, r)
+				r.play(t)
+				all.add(r)
+			})
+		})
+	}
+	wg.Wait()
+	all.check(t)
+}
+
+// TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that get lost between pgx and Postgres.
+func TestRandom_OverPostgres(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "idempotency")
+	direct, err := pgstore.New(db.Pool, pgstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overServer(t, server, 8, 4, func(t *testing.T, r *randomRun) {
+		proxy := pgtest.NewProxy(t, db.URL)
+		config, err := pgxpool.ParseConfig(proxy.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.MaxConns = 8
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		r.store = direct
+		r.open = func() recovery.Store {
+			s, err := pgstore.New(pool, pgstore.Config{Wait: 100 * time.Millisecond})
+			if err != nil {
+				panic(err)
+			}
+			return s
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
+		t.Cleanup(cancel)
+		for range 2 {
+			r.pending.Go(func() { r.disturb(ctx, proxy) })
+		}
+	})
+}
+
+// disturb makes the network fail at one statement after the other.
+func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy) {
+	verbs := []string{"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend", "recover", "postpone"}
+	for ctx.Err() == nil {
+		verb := "-- pgstore: " + verbs[r.roll(len(verbs))] + "\n"
+		action := []pgtest.Action{pgtest.CutBefore, pgtest.DropReply, pgtest.CutAfter, pgtest.Late, pgtest.Late}[r.roll(5)]
+		trap := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, verb) }, r.roll(3), action)
+		select {
+		case <-trap.Fired():
+		case <-time.After(r.real(10 * time.Second)):
+			if proxy.Withdraw(trap) {
+				continue
+			}
+			<-trap.Fired()
+		}
+		r.mu.Lock()
+		r.lost++
+		r.mu.Unlock()
+		if action == pgtest.Late {
+			r.mu.Lock()
+			r.lates++
+			r.mu.Unlock()
+			r.later(trap.Release)
+		}
+	}
+}
+
+// TestRandom_OverRedis: likewise, with scripts that get lost between go-redis and Redis.
+func TestRandom_OverRedis(t *testing.T) {
+	t.Parallel()
+	prefix := redistest.Prefix()
+	overServer(t, server, 12, 12, func(t *testing.T, r *randomRun) {
+		client := redistest.Client(t)
+		r.store = redisStore(client, prefix)
+		failing := redistest.Connect(t, client.Options().Addr, nil)
+		failing.AddHook(redisNetwork{r})
+		r.open = func() recovery.Store { return redisStore(failing, prefix) }
+	})
+}
+
+// redisNetwork is the way of a client's scripts to a server.
+type redisNetwork struct{ r *randomRun }
+
+func (h redisNetwork) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h redisNetwork) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h redisNetwork) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") {
+			return next(ctx, cmd)
+		}
+		switch h.r.fate() {
+		case arrives:
+			return next(ctx, cmd)
+		case replyLost:
+			_ = next(ctx, redis.NewCmd(ctx, cmd.Args()...))
+		case late:
+			ctx := context.WithoutCancel(ctx)
+			again := redis.NewCmd(ctx, slices.Clone(cmd.Args())...)
+			h.r.later(func() { _ = next(ctx, again) })
+		}
+		cmd.SetErr(errAway)
+		return errAway
+	}
+}
+
+// TestRandom_OverDynamoDB: likewise, with requests that get lost on their way.
+func TestRandom_OverDynamoDB(t *testing.T) {
+	t.Parallel()
+	client, table := dynamotest.Connect(t, dynamotest.URL(t), nil), "test-"+rand.Text()
+	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
+		t.Fatal(err)
+	}
+	overServer(t, slow, 2, 2, func(t *testing.T, r *randomRun) {
+		r.store = dynamoStore(client, table)
+		transport := &http.Transport{MaxIdleConnsPerHost: 100}
+		t.Cleanup(transport.CloseIdleConnections)
+		failing := dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) {
+			o.HTTPClient, o.RetryMaxAttempts = &http.Client{Transport: dynamoNetwork{transport, r}}, 1
+		})
+		r.open = func() recovery.Store { return dynamoStore(failing, table) }
+	})
+}
+
+// dynamoNetwork is the way of a client's requests to a server.
+type dynamoNetwork struct {
+	http.RoundTripper
+	r *randomRun
+}
+
+// RoundTrip is of http.RoundTripper.
+func (n dynamoNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
+	if !slices.ContainsFunc([]string{"PutItem", "UpdateItem"}, func(what string) bool { return strings.HasSuffix(req.Header.Get("X-Amz-Target"), what) }) {
+		return n.RoundTripper.RoundTrip(req)
+	}
+	f := n.r.fate()
+	if f == arrives {
+		return n.RoundTripper.RoundTrip(req)
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	again := req.Clone(context.WithoutCancel(req.Context()))
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	execute := func() {
+		if res, err := n.RoundTripper.RoundTrip(again); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+	}
+	switch f {
+	case replyLost:
+		execute()
+	case late:
+		n.r.later(execute)
+	}
+	return nil, errAway
+}
