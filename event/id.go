@@ -71,7 +71,9 @@ func putTime(id *uuid.UUID, t time.Time) {
 // ForeignNamespace is the UUIDv5 namespace of [ForeignID] and [RecordID]. It never changes: ids made with it stand in inboxes.
 var ForeignNamespace = uuid.MustParse("6f7c1c62-27b5-5f0a-9a0e-3b7f5d0c8e11")
 
-// ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id).
+// ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id). Of 32 hexadecimal digits
+// without hyphens, as random tokens and hashes have them too, one in 64 looks like a UUIDv7 by chance, of any day between 1970 and
+// 10889, and an inbox would not decide it: so a v7 is one only in one of its usual forms.
 func ForeignID(source, id string) uuid.UUID {
 	if u, ok := parseUUID(id); ok && u != uuid.Nil && u != uuid.Max {
 		return u
@@ -79,14 +81,14 @@ func ForeignID(source, id string) uuid.UUID {
 	return uuid.NewSHA1(ForeignNamespace, []byte("id\x00"+source+"\x00"+id))
 }
 
-// parseUUID is uuid.Parse without its one ambiguity: of 38 characters that looks at the middle 36 only, so that
+// parseUUID is uuid.Parse without its ambiguities: of 38 characters that looks at the middle 36 only, so that
 // "1<uuid>1" and "1<uuid>2" were one id, and the second event a duplicate of the first.
 func parseUUID(id string) (uuid.UUID, bool) {
 	if len(id) == 38 && (id[0] != '{' || id[37] != '}') {
 		return uuid.Nil, false
 	}
 	u, err := uuid.Parse(id)
-	return u, err == nil
+	return u, err == nil && (len(id) != 32 || u.Version() != 7)
 }
 
 // RecordID is the id of a record that carries none: the UUIDv5 of its place in the log and its timestamp.
