@@ -48,7 +48,8 @@ type Config struct {
 	// published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks read more dead rows. Negative: no floors.
 	FloorEvery time.Duration
 	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row, so a lane that has a
-	// backlog is looked at when it has caught up. Default 1 min; negative: never.
+	// backlog is looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL has
+	// passed. Default 1 min; negative: never.
 	RescanEvery time.Duration
 	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look at
 	// them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role owns the
@@ -115,7 +116,8 @@ type Observer struct {
 	Behind func(n int)
 	// Released: n of the settled events came from outbox_parked.
 	Released func(n int)
-	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A bug.
+	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A bug, or somebody
+	// has changed the sequence or the publication.
 	BelowFloor func(lane int16)
 	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
 	Outage func(what string, err error)

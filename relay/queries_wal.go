@@ -22,6 +22,17 @@ from {schema}outbox_meta m cross join pg_control_system() c
 left join {schema}outbox_wal w on w.one
 left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.outbox_id::text, '-', '')`
 
+	sqlWALPublished = `-- relay: wal published
+select exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+	where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '') and r.prrelid = '{schema}outbox_event'::regclass
+		and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null and r.prattrs is null)
+from {schema}outbox_meta m`
+
+	// The first event of each lane that has any.
+	sqlWALLeft = `-- relay: wal left
+select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
+	select e.id from {schema}outbox_event e where e.lane = u.lane order by e.id limit 1) e`
+
 	sqlWALHashes = `-- relay: wal hashes
 select count(*) from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
 
@@ -193,7 +204,7 @@ where w.slot <> ''`
 type walQueries struct {
 	state, hashes, stands, reads, disown, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
 	gone, archived, nextDue, lockLanes, newIncarnation, status string
-	emitted, emittedUntil, putDown, putLast, emittedUnread string
+	emitted, emittedUntil, putDown, putLast, emittedUnread, published, left string
 }
 
 func newWALQueries(prefix string) walQueries {
@@ -205,5 +216,6 @@ func newWALQueries(prefix string) walQueries {
 		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),
 		newIncarnation: q(sqlNewIncarnation), status: q(sqlStatusWAL),
 		emitted: q(sqlEmitted), emittedUntil: q(sqlEmittedUntil), putDown: q(sqlPutDown), putLast: q(sqlPutLast), emittedUnread: q(sqlEmittedUnread),
+		published: q(sqlWALPublished), left: q(sqlWALLeft),
 	}
 }

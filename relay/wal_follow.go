@@ -32,7 +32,8 @@ type follower struct {
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
-	waited  int           // ticks, for pumps that are at work
+	waited  int // ticks, for pumps that are at work
+	left    walLeft
 	pos     uint64        // what commits before it was taken
 	opens   bool          // lanes to emitted events
 	closing *walClosing   // what lanes that are closed to them wait for; nil: it is not known yet

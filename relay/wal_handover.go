@@ -33,6 +33,9 @@ func (f *follower) tick(work context.Context) error {
 	if err := f.close(work); err != nil {
 		return err
 	}
+	if err := f.leftBehind(work); err != nil {
+		return err
+	}
 	if time.Now().Before(f.again) {
 		return nil
 	}
