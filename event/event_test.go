@@ -19,7 +19,7 @@ func full() event.Event {
 		ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: "payments", Key: "acc-1", Type: "PaymentCreated",
 		ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC),
 		Headers:  map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
-		Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42, Partition: 3, Offset: 99},
+		Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42, Partition: 3, Offset: 99, Timestamp: time.UnixMilli(1)},
 	}
 }
 

@@ -160,7 +160,7 @@ func Decode(r *Record, idHeader string) Event {
 	}
 	e := Event{
 		Topic: r.Topic, Key: string(r.Key), Payload: r.Value, Time: r.Time,
-		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset},
+		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Time},
 	}
 	var id, ceID string
 	for i := range r.Headers {

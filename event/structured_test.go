@@ -24,7 +24,7 @@ func TestStructuredMode(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
 	head := `"specversion":"1.0","source":"shop","type":"Placed","time":"2026-01-02T03:04:05.6Z","id":"` + id.String() + `"`
 	want := event.Event{
-		ID: id, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at, Position: event.Position{Lane: -1, Partition: 1, Offset: 2},
+		ID: id, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at, Position: event.Position{Lane: -1, Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3)},
 	}
 	for name, c := range map[string]struct {
 		contentType, value string

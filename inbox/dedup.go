@@ -39,7 +39,7 @@ const (
 	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer writes to who
 	// never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat of the writer has
 	// an offset of its own and is applied again. A topic that was made again begins its offsets again; a record of it is
-	// told by its time, which must be later than all before, and halts its partition until an operator has the offsets forgotten
+	// told by the record's time (not the event's), which must be later than all before, and halts its partition until an operator has the offsets forgotten
 	// ([Operator.ForgetOffsets]). One that a relay wrote halts its partition, for relays repeat.
 	//
 	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where they have

@@ -180,3 +180,28 @@ func TestP9_8_StateIsShown(t *testing.T) {
 		t.Error(fmt.Sprint(err))
 	}
 }
+
+// TestP9_8_OffsetsOfEventsWithATime: what producers say of their events' time tells nothing of the topic. It may be of next year, and the
+// same after the topic was made again.
+func TestP9_8_OffsetsOfEventsWithATime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	said := time.Now().AddDate(1, 0, 0)
+	topic := func(written time.Time) []event.Event {
+		log := some(5)
+		for i := range log {
+			log[i].Time = said.AddDate(0, 0, -i)
+			log[i].Position.Timestamp = written.Add(time.Duration(i) * time.Millisecond)
+		}
+		return log
+	}
+	h := w.inbox(inbox.Config{Dedup: inbox.ByOffset}).Batch(writeAll)
+	log := topic(time.Now())
+	same(t, "first", handle(t, h, log), repeat(inbox.Applied, 5))
+	same(t, "redelivered", handle(t, h, log), repeat(inbox.Duplicate, 5))
+	again := topic(time.Now().Add(time.Minute))
+	_, err := h.Handle(t.Context(), again)
+	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack {
+		t.Errorf("code %q: %v", code, err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -50,7 +51,7 @@ type mark struct {
 	numbering
 	version int64           // of its row; 0: there is none yet
 	lanes   map[int16]int64 // the highest number in each
-	latest  int64           // the latest time of a decided event, Unix milliseconds
+	latest  int64           // the latest time of a decided record, Unix milliseconds
 }
 
 // marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction that is
@@ -145,7 +146,7 @@ func (j *judge) byOffset(e *event.Event) verdict {
 	m := &j.of[j.last]
 	// A number is above zero, an offset may be zero.
 	passed := e.Position.Offset < m.lanes[0]
-	if passed && e.Time.UnixMilli() > m.latest {
+	if passed && writtenAt(e).UnixMilli() > m.latest {
 		return verdictBackward
 	}
 	j.move(0, e.Position.Offset+1, e)
@@ -175,9 +176,17 @@ func (j *judge) move(lane int16, number int64, e *event.Event) {
 		m.version++
 	}
 	m.lanes[lane] = max(m.lanes[lane], number)
-	if !e.Time.IsZero() {
-		m.latest = max(m.latest, e.Time.UnixMilli())
+	if at := writtenAt(e); !at.IsZero() {
+		m.latest = max(m.latest, at.UnixMilli())
 	}
+}
+
+// writtenAt is when an event's record was written: its producer may tell any other time of the event (ce_time).
+func writtenAt(e *event.Event) time.Time {
+	if e.Position.Timestamp.IsZero() {
+		return e.Time
+	}
+	return e.Position.Timestamp
 }
 
 // newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the partition
@@ -225,7 +234,7 @@ func (v verdict) halt(e *event.Event) error {
 	case verdictRelay:
 		return Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a consumer of its topic goes ByID or ByWatermark"))
 	case verdictBackward:
-		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its time is later than that of everything decided: the topic was made again; "+
+		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its record is later than everything decided: the topic was made again; "+
 			"then run `relay inbox forget-offsets --topic %s`, which has everything applied that the topic holds now", e.Topic))
 	}
 	return Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and nothing else in its partition does: no relay writes this topic; "+

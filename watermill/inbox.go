@@ -35,7 +35,7 @@ type Origin struct {
 	Key       []byte    // of the record; empty: InboxConfig.Key decides
 	Partition int32     // Messages of a partition must come one after the other.
 	Offset    int64     // counts up within the partition
-	Time      time.Time // the record's timestamp; zero: now
+	Time      time.Time // the record's timestamp; zero: now, which inbox.ByOffset does not take
 }
 
 // Inbox runs handlers of Watermill's router once per message, for one consumer: the message's id and what the handler did

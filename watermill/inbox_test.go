@@ -581,6 +581,12 @@ func TestP9_8_NumbersNeedAPlace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	_, w := newInboxes(t, db, "no time", inbox.Config{Dedup: inbox.ByOffset}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
+		return watermill.Origin{Offset: 1}, true
+	}})
+	if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil || !strings.Contains(err.Error(), "time of its record") {
+		t.Errorf("without a time: %v", err)
+	}
 }
 
 // TestIDs: which id a message is known by.

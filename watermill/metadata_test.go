@@ -55,7 +55,7 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	in := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
-		return watermill.Origin{Partition: 5, Offset: 6}, true
+		return watermill.Origin{Partition: 5, Offset: 6, Time: time.UnixMilli(7)}, true
 	}})
 	nowhere := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{})
 	rapid.Check(t, func(t *rapid.T) {
@@ -75,7 +75,7 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.ID != e.ID || got.Key != e.Key || got.Type != e.Type || got.Tenant != e.Tenant || got.ContentType != e.ContentType || !got.Time.Equal(e.Time) && !e.Time.IsZero() ||
-			got.Position != (event.Position{Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6}) {
+			got.Position != (event.Position{Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6, Timestamp: time.UnixMilli(7)}) {
 			t.Fatalf("consumed %+v, was %+v", got, e)
 		}
 		// The numbers count within a partition, which is not known here.

@@ -21,6 +21,9 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 	if !known && i.in.Dedup() != inbox.ByID {
 		return event.Event{}, errors.New("InboxConfig.Origin does not tell its place in Kafka, and the inbox knows messages by their numbers there: set it, or inbox.Config.Dedup to ByID")
 	}
+	if at.Time.IsZero() && known && i.in.Dedup() == inbox.ByOffset {
+		return event.Event{}, errors.New("InboxConfig.Origin does not tell the time of its record, by which an inbox that goes by offsets knows a topic that was made again: set it")
+	}
 	if !known {
 		r = event.Record{Topic: topic, Partition: unknownPartition, Offset: i.arrival(), Value: m.Payload}
 	}
