@@ -703,3 +703,46 @@ func TestEmitFromEveryDriver(t *testing.T) {
 		}
 	}
 }
+
+// TestEmitReleasesInAnOpenLane: a lane that producers emit for goes back to the table for an event that was parked alone and is released,
+// and is not kept from it by its own wish, which lasts until it is there.
+func TestEmitReleasesInAnOpenLane(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	b := newBroker(2)
+	b.set(func(e *event.Event, _ int32) answer {
+		if string(e.Payload) == "bad" {
+			return tooLarge
+		}
+		return answer{}
+	})
+	stop := running(t, newRelay(t, db, b, config(emitted)))
+	open(t, db)
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		return outbox.Emit(t.Context(), tx, event.Event{Topic: "payments", Type: "T", Payload: []byte("bad")})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_parked`)
+	open(t, db)
+	produce(t, db, 20, 0, 2, everyThird)
+	b.set(nil)
+	o := operator(t, db)
+	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d parked: %v", len(list), err)
+	}
+	if err := o.ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_parked)`)
+	open(t, db)
+	produce(t, db, 20, 2, 4, everyThird)
+	arrived(t, b, 81)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for k := range 20 {
+		counting(t, b, fmt.Sprint("k", k), 4)
+	}
+}

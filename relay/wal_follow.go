@@ -266,6 +266,7 @@ func (f *follower) take(work context.Context) error {
 	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
 		f.opens = false
 		if len(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes) == 0 {
+			failpoint.Hit(failpoint.RelayEmittedNumbersEnd)
 			return errNumbersEnd
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
@@ -60,6 +61,7 @@ func (f *follower) turn(ctx context.Context, set laneKeys, to laneEmits, from []
 		return nil
 	}
 	r, locked := f.r, 0
+	turning(to)
 	err := f.s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { locked++ })
@@ -69,7 +71,7 @@ func (f *follower) turn(ctx context.Context, set laneKeys, to laneEmits, from []
 			more(b)
 		}
 	}))
-	if err != nil {
+	if err = turned(to, err); err != nil {
 		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: changing which lanes take emitted events: %w", err)
 	}
@@ -84,6 +86,35 @@ func (f *follower) turn(ctx context.Context, set laneKeys, to laneEmits, from []
 	return nil
 }
 
+// turning reaches the points before lanes do something else with emitted events.
+func turning(to laneEmits) {
+	switch to {
+	case emitsOpen:
+		failpoint.Hit(failpoint.RelayEmittedOpen)
+	case emitsClosing:
+		failpoint.Hit(failpoint.RelayEmittedClose)
+	case emitsLeaving:
+		failpoint.Hit(failpoint.RelayEmittedLeave)
+	case emitsNone:
+		failpoint.Hit(failpoint.RelayEmittedEnd)
+	}
+}
+
+// turned reaches the points after it.
+func turned(to laneEmits, err error) error {
+	switch to {
+	case emitsOpen:
+		err = failpoint.After(failpoint.RelayEmittedOpened, err)
+	case emitsClosing:
+		err = failpoint.After(failpoint.RelayEmittedClosed, err)
+	case emitsLeaving:
+		err = failpoint.After(failpoint.RelayEmittedLeft, err)
+	case emitsNone:
+		err = failpoint.After(failpoint.RelayEmittedEnded, err)
+	}
+	return err
+}
+
 // setAside gives lanes back to the table. One that producers emit for stays with the follower a little longer: what they have emitted
 // becomes rows first, all of it, before anybody publishes a row of it; order holds because those have the ids that they drew.
 func (f *follower) setAside(work context.Context, which [Lanes]bool, unsure bool, done *deletion) error {
@@ -93,10 +124,15 @@ func (f *follower) setAside(work context.Context, which [Lanes]bool, unsure bool
 		leaving[f.down.items[i].lane] = true
 	}
 	for lane := range which {
-		if leaving[lane] || which[lane] && f.mine[lane].emits != emitsNone {
+		switch emits := f.mine[lane].emits; {
+		case !which[lane]:
+		case emits == emitsNone:
+			at = true
+		case emits == emitsLeaving: // it is on its way, and would begin to wait anew
+			which[lane] = false
+		default:
 			leaving[lane], which[lane], some = true, false, true
 		}
-		at = at || which[lane]
 	}
 	if at {
 		if err := f.aside(work, which, unsure, done); err != nil {
@@ -142,6 +178,7 @@ func (f *follower) putDown(work context.Context) error {
 	}
 	locks := f.lanesThat(func(l *streamedLane) bool { return l.emits == emitsLeaving })
 	locked := 0
+	failpoint.Hit(failpoint.RelayEmittedPutDown)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, locks.lanes, locks.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { locked++ })
@@ -151,7 +188,7 @@ func (f *follower) putDown(work context.Context) error {
 			b.Queue(r.q.wal.putLast, columnsOf(f.last)...)
 		}
 	}))
-	if err != nil {
+	if err = failpoint.After(failpoint.RelayEmittedRows, err); err != nil {
 		r.doubtUnknown(locks, err)
 		return fmt.Errorf("relay: making rows of emitted events: %w", err)
 	}

@@ -36,7 +36,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 		return err
 	}
 	var aside [Lanes]bool
-	unsure := false
+	unsure, emitted := false, false
 	for i := range c.items {
 		lane := b.items[i].lane
 		if c.items[i].fate != acked {
@@ -49,6 +49,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			continue
 		}
 		if b.items[i].emitted {
+			emitted = true
 			r.moved.Store(time.Now().UnixNano()) // nothing is deleted
 			continue
 		}
@@ -56,6 +57,9 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 		done.xids, done.seqs = append(done.xids, b.items[i].xid), append(done.seqs, b.events[i].Position.Seq)
 	}
 	done.epoch = f.epoch
+	if emitted {
+		failpoint.Hit(failpoint.RelayEmittedPublished)
+	}
 	if !slices.Contains(aside[:], true) {
 		return nil
 	}
