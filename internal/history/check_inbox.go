@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -144,7 +145,7 @@ func (r *run) dropped(id uuid.UUID) bool {
 	return time.Unix(sec, nsec).UTC().Before(r.dump.DroppedBefore)
 }
 
-// renumbered are the events that are in Kafka under more than one numbering.
+// renumbered are the events that are in Kafka under more than one numbering; of topics whose records may be gone, those that relays sent so.
 func (r *run) renumbered() map[uuid.UUID]bool {
 	first, again := map[uuid.UUID]string{}, map[uuid.UUID]bool{}
 	for i := range r.dump.Records {
@@ -153,6 +154,22 @@ func (r *run) renumbered() map[uuid.UUID]bool {
 			first[rec.ID] = rec.Epoch
 		} else if epoch != rec.Epoch {
 			again[rec.ID] = true
+		}
+	}
+	for i := range r.in.Histories {
+		for j := range r.in.Histories[i].Entries {
+			epoch := ""
+			for _, s := range r.in.Histories[i].Entries[j].Sent {
+				epoch = cmp.Or(s.Epoch, epoch)
+				if e, _, ok := r.event(s.ID); !ok || !r.in.Allowed.Gone[e.Topic] {
+					continue
+				}
+				if before, seen := first[s.ID]; !seen {
+					first[s.ID] = epoch
+				} else if before != epoch {
+					again[s.ID] = true
+				}
+			}
 		}
 	}
 	return again
