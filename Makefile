@@ -62,8 +62,8 @@ bugs: ## the gate on the tests: switch on each seeded bug and see it found, by n
 	$(STACK) go run ./internal/seeded/gate $(BUG)
 
 DURATION ?= 40s
-soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
-	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
+soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal, EMIT=1
+	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) EFFECTONCE_SOAK_EMIT=$(EMIT) \
 		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time

@@ -4,6 +4,9 @@
 //
 //	make soak DURATION=5m SEED=42 FAULTS=kill,pause
 //
+// With SOURCE=wal EMIT=1 producers emit a part of their events. What takes the replication slot away is not done then: the events are
+// nowhere else.
+//
 // The seed fixes the schedule of faults, which is printed, and what producers choose.
 //
 // # What it has found
