@@ -33,6 +33,8 @@ type cell struct {
 	log     string // of the failpoints
 	dedup   string // of the worker, see envDedup
 	source  string // of the relay, see envSource
+	emits   bool   // see envEmits
+	calm    bool   // see envCalm
 	started int
 	running map[role]*child.Process
 }
@@ -47,9 +49,15 @@ func newCell(t *testing.T) *cell {
 // emptyCell has no processes yet.
 func emptyCell(t *testing.T) *cell {
 	t.Helper()
+	return cellIn(t, pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox))
+}
+
+// cellIn works in a database of somebody's.
+func cellIn(t *testing.T, db *pgtest.DB) *cell {
+	t.Helper()
 	kafkatest.RequireReal(t)
 	c := &cell{
-		db: pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox), topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}),
+		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}),
 		brokers: kafkatest.Brokers(t)[0], dir: t.TempDir(), running: map[role]*child.Process{},
 	}
 	c.log, c.url = filepath.Join(c.dir, "failpoints"), c.db.URL
@@ -62,6 +70,11 @@ func (c *cell) startAll(t *testing.T) {
 	for _, r := range []role{producer, relaying, worker, operator} {
 		c.start(t, r)
 	}
+	c.killAtEnd(t)
+}
+
+// killAtEnd leaves nobody behind.
+func (c *cell) killAtEnd(t *testing.T) {
 	t.Cleanup(func() {
 		for _, p := range c.running {
 			p.Stop(syscall.SIGKILL, time.Minute)
@@ -78,6 +91,12 @@ func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source, failpoint.EnvLog+"="+c.log)
+	if c.emits {
+		cmd.Env = append(cmd.Env, envEmits+"=1")
+	}
+	if c.calm {
+		cmd.Env = append(cmd.Env, envCalm+"=1")
+	}
 	cmd.Env = append(cmd.Env, env...)
 	c.started++
 	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)
@@ -168,6 +187,8 @@ func roleOf(name failpoint.Name) role {
 		return operator
 	case strings.HasPrefix(string(name), "relay/wal-"):
 		return following
+	case strings.HasPrefix(string(name), "relay/emitted-"):
+		return emitting
 	case room == "outbox", room == "producer":
 		return producer
 	case room == "relay", room == "publisher":

@@ -36,12 +36,16 @@ func runRelay(ctx context.Context, s *stage) error {
 	if os.Getenv(envSmallClaims) != "" {
 		events = relay.Lanes // one or two of a lane: most have more
 	}
+	var to relay.Publisher = &moody{Kafka: kafka, began: time.Now()}
+	if os.Getenv(envCalm) != "" {
+		to = kafka
+	}
 	source := relay.SourceTable
 	if os.Getenv(envSource) == fromWAL {
 		source = relay.SourceWAL
 	}
-	r, err := relay.New(s.db, &moody{Kafka: kafka, began: time.Now()}, relay.Config{
-		Source: source, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events, ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
+	r, err := relay.New(s.db, to, relay.Config{
+		Source: source, Emitted: s.emits, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events, ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
 		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: 2, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Observer: relay.Observer{BelowFloor: func(lane int16) {
 			fmt.Fprintln(os.Stderr, "a row below the floor of lane", lane)

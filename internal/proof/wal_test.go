@@ -15,7 +15,12 @@ import (
 // back to the table and take them from there, again and again.
 func cellFromWAL(t *testing.T) *cell {
 	t.Helper()
-	c := emptyCell(t)
+	return reading(t, emptyCell(t))
+}
+
+// reading makes a cell's relay one that reads the WAL.
+func reading(t *testing.T, c *cell) *cell {
+	t.Helper()
 	c.source = fromWAL
 	if _, err := relay.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
 		t.Fatal(err)
