@@ -45,7 +45,7 @@ func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *te
 		})
 	}
 	wg.Wait()
-	all.check(t)
+	all.check(t, 1)
 }
 
 // TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that get lost between pgx and Postgres.
@@ -78,19 +78,22 @@ func TestRandom_OverPostgres(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
 		t.Cleanup(cancel)
+		words := []string{"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend", "recover", "postpone"}
+		for i, verb := range words {
+			words[i] = "-- pgstore: " + verb + "\n"
+		}
 		for range 2 {
-			r.pending.Go(func() { r.disturb(ctx, proxy) })
+			r.pending.Go(func() { r.disturb(ctx, proxy, words) })
 		}
 	})
 }
 
-// disturb makes the network fail at one statement after the other.
-func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy) {
-	verbs := []string{"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend", "recover", "postpone"}
+// disturb makes the network fail at one statement after the other, by the words that they begin with.
+func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []string) {
 	for ctx.Err() == nil {
-		verb := "-- pgstore: " + verbs[r.roll(len(verbs))] + "\n"
+		word := words[r.roll(len(words))]
 		action := []pgtest.Action{pgtest.CutBefore, pgtest.DropReply, pgtest.CutAfter, pgtest.Late, pgtest.Late}[r.roll(5)]
-		trap := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, verb) }, r.roll(3), action)
+		trap := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, word) }, r.roll(3), action)
 		select {
 		case <-trap.Fired():
 		case <-time.After(r.real(10 * time.Second)):
