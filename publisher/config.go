@@ -41,7 +41,8 @@ type Config struct {
 	// UnknownTopicGrace is how long a topic that the broker does not know counts as "being created" and the verdict as
 	// unknown, before it is a refusal. Default 10 s; negative: none.
 	UnknownTopicGrace time.Duration
-	// RecheckEvery is how long a topic's partition count is believed before metadata and Pin are asked again. Default 30 s.
+	// RecheckEvery is how long a topic's partition count is believed before metadata and Pin are asked again. Default 30 s. After twice
+	// as long nothing is sent by it before they have answered, unless no broker does: accept a count that changed no sooner than that.
 	RecheckEvery time.Duration
 
 	// TLS encrypts connections. Nil: plaintext.
@@ -55,9 +56,9 @@ type Config struct {
 	Transport kafka.RoundTripper
 
 	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new. An error
-	// makes the verdicts of that call unknown, or a refusal when the error has Rejected() == true. It is called at a topic's
-	// first use, every RecheckEvery, and at each Publish while the topic is refused; by one goroutine at a time per topic.
-	// Nil: the first count seen is kept in memory for the life of the Kafka.
+	// makes the verdicts of that call unknown if the topic is new or has grown, or a refusal when the error has Rejected() == true.
+	// It is called at a topic's first use, every RecheckEvery, and at each Publish while the topic is refused; by one goroutine at a
+	// time per topic. Nil: the first count seen is kept in memory for the life of the Kafka.
 	Pin func(ctx context.Context, topic string, partitions int) (int, error)
 
 	// Logger gets what an operator should see once: topics refused and well again. Nil: slog.Default().

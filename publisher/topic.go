@@ -21,6 +21,8 @@ type topic struct {
 	mu      sync.Mutex
 	parts   []*partition // as many as are pinned; replaced, never changed
 	checked time.Time    // when metadata and pin were last asked; zero: ask again
+	known   time.Time    // when they last answered
+	moved   bool         // metadata has told of another count since, and the pin was not answered: parts are not to be used
 	round   int          // how many times that was
 	refused error        // the verdict of all events, since then
 
@@ -52,17 +54,18 @@ func (k *Kafka) topic(name string) *topic {
 
 // resolve returns the partitions to send to, or the verdict of everything for that topic.
 //
-// While a known topic is asked about again by one caller, the others go on with what they have; and when nobody answers,
-// all do: the requests themselves will show what is wrong.
+// While a known topic is asked about again by one caller, the others go on with what they have, unless it is old: another relay may send
+// by another count by then, which was accepted. When no broker answers, all go on: the requests themselves will show what is wrong.
 func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	t.mu.Lock()
 	parts, usable, round := t.parts, t.parts != nil && t.refused == nil, t.round
-	fresh := usable && time.Since(t.checked) < k.cfg.RecheckEvery
+	usable = usable && !t.moved
+	fresh, old := usable && time.Since(t.checked) < k.cfg.RecheckEvery, time.Since(t.known) > 2*k.cfg.RecheckEvery
 	t.mu.Unlock()
 	if fresh {
 		return parts, nil
 	}
-	if usable {
+	if usable && !old {
 		select {
 		case t.checking <- struct{}{}:
 		default:
@@ -111,6 +114,7 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	pinned := found
 	if k.cfg.Pin != nil {
 		if pinned, err = k.cfg.Pin(ctx, t.name, found); err != nil {
+			t.doubtCount(found)
 			return nil, fmt.Errorf("publisher: the pinned partition count of topic %s: %w", t.name, err)
 		}
 	} else if parts := t.snapshot(); parts != nil {
@@ -128,7 +132,7 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 	defer t.mu.Unlock()
 	was := t.refused
 	if err != nil && !isRejection(err) {
-		if t.parts == nil || was != nil {
+		if t.parts == nil || was != nil || t.moved {
 			return nil, err
 		}
 		// Ask again in a second rather than in each call.
@@ -136,7 +140,8 @@ func (k *Kafka) note(ctx context.Context, t *topic, leaders []int32, err error) 
 		return t.parts, nil
 	}
 	t.round++
-	t.checked, t.refused = time.Now(), err
+	t.checked, t.refused, t.moved = time.Now(), err, false
+	t.known = t.checked
 	t.limit.Store(0) // the topic's limit may have been raised
 	if err != nil {
 		if was == nil {
@@ -165,6 +170,13 @@ func (t *topic) snapshot() []*partition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.parts
+}
+
+// doubtCount keeps the partitions from being used when there are others by now: whether that was accepted is not known.
+func (t *topic) doubtCount(found int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.moved = len(t.parts) != found
 }
 
 // doubt makes the next call ask for the topic again.

@@ -319,10 +319,64 @@ func TestThePinDecides(t *testing.T) {
 	if err := verdict(); err != nil {
 		t.Fatal(err)
 	}
-	f.partitions, pinErr = 13, errors.New("database away")
+	pinErr = errors.New("database away")
 	if err := verdict(); err != nil {
 		t.Fatalf("a pin that cannot be asked stops a topic that was fine: %v", err)
 	}
+	f.partitions = 13
+	for range 2 {
+		if err := verdict(); err == nil || isRejection(err) {
+			t.Fatalf("a topic that grew is sent to by the old count, which another relay may not have any more: %v", err)
+		}
+	}
+	pinErr, pinned = nil, 13
+	if err := verdict(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestP4_AnOldCountIsNotUsedMeanwhile: who has not sent to a topic for long waits until it is known how many partitions it has, also while
+// another asks: the count may have been accepted long ago, and other relays send by it.
+func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var sent []int
+		f := &fake{partitions: 2, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, r.partition)
+			return &produce.ResponsePartition{}
+		}}
+		gate := make(chan struct{}, 1)
+		gate <- struct{}{}
+		k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, _ string, partitions int) (int, error) {
+			<-gate
+			return partitions, nil
+		}})
+		e := some("t", "k", "v")
+		if err := k.Publish(t.Context(), []event.Event{e})[0]; err != nil {
+			t.Fatal(err)
+		}
+		f.partitions = 97
+		<-time.After(2*30*time.Second + 1) // twice the default
+		verdicts := make(chan error, 2)
+		for range 2 {
+			go func() { verdicts <- k.Publish(t.Context(), []event.Event{e})[0] }()
+			synctest.Wait()
+		}
+		close(gate)
+		for range 2 {
+			if err := <-verdicts; err != nil {
+				t.Error(err)
+			}
+		}
+		for _, partition := range sent[1:] {
+			if partition != choose(&e, 97) {
+				t.Errorf("sent to partition %d of 97, want %d", partition, choose(&e, 97))
+			}
+		}
+	})
 }
 
 func TestConfigIsChecked(t *testing.T) {

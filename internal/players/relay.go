@@ -22,7 +22,7 @@ func publish(ctx context.Context, p *player) error {
 		return err
 	}
 	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{
-		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 5 * time.Second, Pin: pins, Dial: p.dial, Logger: p.log,
+		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial, Logger: p.log,
 	})
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 
 // calmLimit is how long it may take until everything is well again after the last fault (I8), counted anew whenever less is
 // left than ever: how fast a backlog shrinks is the machine's affair, that it does is ours. A relay waits at most its lease
-// (3 s), a probe's backoff (some seconds) and a topic's next check (5 s); a worker its session (6 s), a rebalance (8 s) and an
+// (3 s), a probe's backoff (some seconds) and a topic's next check (2 s); a worker its session (6 s), a rebalance (8 s) and an
 // event's longest series of attempts (3 s), and the operator releases what that parks, more than once; what is sent late by
 // proxies arrives within 4 s. All of it may follow one another.
 const calmLimit = 90 * time.Second

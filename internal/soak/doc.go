@@ -34,4 +34,9 @@
 //	11  40s DEDUP=watermark SOURCE=wal   An event whose id was 20 days ahead failed, was parked with its key, which only goes by
 //	                      watermark, and was released: its day was not made, and a worker may not make it. Mended in inbox
 //	                      (its row needs no day), shown by TestP9_8_ReleasedIDFromAhead.
+//	12  120s SOURCE=wal EMIT=1 DEDUP=watermark   A topic grew and was accepted. A relay that had not sent to it for a while could not ask the
+//	                      database for the count, which was being restarted, and sent by the old one: events came twice, in two
+//	                      partitions, under one number each. Mended in publisher, shown by TestThePinDecides and
+//	                      TestP4_AnOldCountIsNotUsedMeanwhile. And effects happened twice in the topic that is made again, after
+//	                      an accepted numbering: the checker looked for the records of both, and those were gone.
 package soak
