@@ -56,6 +56,18 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestStatusOfWhatIsAside: events that are held or parked are in no backlog, and are not published either. Whoever looks is told.
+func TestStatusOfWhatIsAside(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	if err := writeStatus(&text, relay.Status{Lanes: []relay.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := regexp.MustCompile(`(?m)^HELD +PARKED\n51 +2$`); !want.MatchString(text.String()) {
+		t.Errorf("no line like %s in\n%s", want, text.String())
+	}
+}
+
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -80,6 +80,13 @@ func shares(st relay.Status) []share {
 func writeStatus(w io.Writer, st relay.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
+	var held, parked int64
+	for _, l := range st.Lanes {
+		held, parked = held+l.Held, parked+l.Parked
+	}
+	if held+parked > 0 { // they are no backlog, and are not published
+		fmt.Fprintf(table, "\nHELD\tPARKED\n%d\t%d\n", held, parked)
+	}
 	if s := st.Scheduled; s.Next != nil {
 		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
 	}
