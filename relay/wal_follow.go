@@ -33,7 +33,7 @@ type follower struct {
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
-	left    walLeft
+	looker  walLooker
 	pos     uint64        // what commits before it was taken
 	opens   bool          // lanes to emitted events
 	closing *walClosing   // what lanes that are closed to them wait for; nil: it is not known yet
@@ -72,7 +72,7 @@ const (
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
 	f := &follower{
 		r: r, s: s, reader: reader, opens: r.cfg.Emitted && !st.numbersEnd(), slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
-		spare: &walBatch{}, pause: walPauseLow,
+		spare: &walBatch{}, pause: walPauseLow, looker: newWALLooker(r),
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
 			ended: make(chan struct{}),
@@ -89,10 +89,12 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); failed <- f.reader.read(reading) }()
 	go func() { failed <- f.deleter.run(reading) }()
+	go f.looker.run(reading)
 	defer func() {
 		stop()
 		<-ended
 		<-f.deleter.ended
+		<-f.looker.ended
 		f.reader.close(err == nil)
 	}()
 	if err := f.begin(ctx, failed); err != nil {
