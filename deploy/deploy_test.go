@@ -96,7 +96,12 @@ func check(t *testing.T, where, text string, metrics map[string][]string) {
 
 func rules(t *testing.T) []rulefmt.Rule {
 	t.Helper()
-	groups, errs := rulefmt.ParseFile(alertsFile, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	return rulesOf(t, alertsFile)
+}
+
+func rulesOf(t *testing.T, file string) []rulefmt.Rule {
+	t.Helper()
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
 	for _, err := range errs {
 		t.Error(err)
 	}
@@ -148,7 +153,7 @@ func TestRunbooks(t *testing.T) {
 	for _, f := range files {
 		pages[strings.TrimSuffix(filepath.Base(f), ".md")] = true
 	}
-	for _, r := range rules(t) {
+	for _, r := range slices.Concat(rules(t), rulesOf(t, idempotencyFile)) {
 		if !pages[r.Alert] {
 			t.Errorf("%s has no runbook", r.Alert)
 		}
@@ -177,6 +182,7 @@ func TestRunbooks(t *testing.T) {
 				t.Errorf("%s: %s is not in docs/metrics.md", f, m)
 			}
 		}
+		unknownInstruments(t, f, text)
 		// People mend things by commands, which lock, check and write down who did it.
 		if at := regexp.MustCompile(`(?i)\b(update \w+ set|delete from|insert into)\b`).FindString(text); at != "" {
 			t.Errorf("%s: SQL by hand: %s", f, at)
