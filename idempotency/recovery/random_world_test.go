@@ -254,8 +254,9 @@ type network struct {
 	person
 	r *randomRun
 
-	mu          sync.Mutex
-	seq, latest int
+	mu     sync.Mutex
+	seq    int
+	latest map[idempotency.Key]int
 }
 
 func over[T any](ctx context.Context, n *network, call func(ctx context.Context) (T, error)) (T, error) {
@@ -295,10 +296,10 @@ func (n *network) Save(ctx context.Context, l idempotency.Lease, p idempotency.P
 	return n.send(ctx, func(ctx context.Context) error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if mine < n.latest {
+		if mine < n.latest[l.Key] {
 			return nil
 		}
-		n.latest = mine
+		n.latest[l.Key] = mine
 		return n.person.Save(ctx, l, p)
 	})
 }
