@@ -29,7 +29,9 @@ func TestRandom_Middleware(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRandomRun(seed, bubble)
 			r.store = idempotency.NewMemory(idempotency.MemoryConfig{})
-			r.open = func() recovery.Store { return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}} }
+			r.open = func() recovery.Store {
+				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
+			}
 			rows := map[idempotency.Key][]string{} // under mu
 			r.http = func(p *process, g *idempotency.Guard) http.Handler { return r.unaware(p, g, rows) }
 			r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }

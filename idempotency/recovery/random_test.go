@@ -35,7 +35,9 @@ func TestRandom_HistoriesWithCrashes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRandomRun(seed, bubble)
 			r.store = idempotency.NewMemory(idempotency.MemoryConfig{})
-			r.open = func() recovery.Store { return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}} }
+			r.open = func() recovery.Store {
+				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
+			}
 			r.play(t)
 			all.add(r)
 		})
