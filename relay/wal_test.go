@@ -1,8 +1,10 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -117,5 +119,34 @@ func TestWALPublishes(t *testing.T) {
 	}
 	if e := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`); e != log[len(log)-1].Position.Epoch || !strings.HasSuffix(e, ".1") {
 		t.Errorf("the numbering is %s, and was %s", e, log[len(log)-1].Position.Epoch)
+	}
+}
+
+// TestWALLargeValues: values that the table keeps out of line, compressed or not, come whole.
+func TestWALLargeValues(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	to := &memory{}
+	stop := running(t, newRelay(t, db, to, config(fromWAL)))
+	streaming(t, db)
+	noise := make([]byte, 300_000)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	long := strings.Repeat("v", 8000)
+	want := [][]byte{noise, bytes.Repeat([]byte("even "), 200_000), {}, nil}
+	for _, payload := range want {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload, headers) values ('t', 'k', 'T', $1, jsonb_build_object('h', $2::text))`, payload, long)
+	}
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := to.events()
+	if n := fromLog(t, log); n != len(want) {
+		t.Fatalf("%d events came from the WAL", n)
+	}
+	for i, e := range log {
+		if !bytes.Equal(e.Payload, want[i]) || (e.Payload == nil) != (want[i] == nil) || e.Headers["h"] != long {
+			t.Errorf("event %d has %d bytes, want %d", i, len(e.Payload), len(want[i]))
+		}
 	}
 }

@@ -208,6 +208,26 @@ func (c *runCommand) drainTimeout() time.Duration {
 	return c.DrainTimeout
 }
 
+// slotReady: a slot that the WAL is read from must not be about to be lost.
+func (c *runCommand) slotReady(ctx context.Context, s *started) error {
+	if c.Source != "wal" {
+		return nil
+	}
+	st, err := relay.ReadWALStatus(ctx, s.pool, c.Schema)
+	if err != nil {
+		return err
+	}
+	return slotFallsBehind(st)
+}
+
+// slotFallsBehind: Postgres says that it keeps the slot's WAL no longer than to the next checkpoint.
+func slotFallsBehind(st *relay.WALStatus) error {
+	if st == nil || st.State != "unreserved" && st.State != "lost" {
+		return nil
+	}
+	return fmt.Errorf("the replication slot %s is %s: it is %s behind, more than max_slot_wal_keep_size allows; is the relay kept from publishing?", st.Slot, st.State, size(st.LagBytes))
+}
+
 // health: Kafka is not in Ready, because no other relay would be readier.
 func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 	return service.Health{
@@ -225,7 +245,7 @@ func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 			if err := s.relay.WALUnavailable(); err != nil {
 				return fmt.Errorf("events are published from the table: %w", err)
 			}
-			return nil
+			return c.slotReady(asking, s)
 		},
 		Moving: func() error {
 			if stalled := s.relay.Stalled(); stalled > c.StalledAfter {

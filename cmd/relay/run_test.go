@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
 )
 
 // TestDrain: SIGTERM in the middle of work. What was claimed is in Kafka and gone from the outbox, what was not is as it
@@ -133,6 +134,39 @@ func TestHealthWithoutKafka(t *testing.T) {
 	_, figures, err := relay.get("/metrics")
 	if err != nil || !strings.Contains(figures, `effectonce_relay_outage{system="kafka"} 1`) {
 		t.Errorf("the metrics do not show the outage: %v", err)
+	}
+}
+
+// TestReadinessFollowsTheSlot: a relay that is to read the WAL, and cannot, is not ready, nor is one whose slot is about to be lost.
+func TestReadinessFollowsTheSlot(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_SOURCE", "wal")
+	running := inProcess(t, env)
+	pgtest.Await(t, "the reason", func() (bool, error) {
+		status, body, err := running.get("/readyz")
+		return status == 503 && strings.Contains(body, "relay wal setup"), err
+	})
+	owner := environment{"RELAY_DATABASE_URL": db.URL}
+	if code, _, stderr := command(t, owner, "wal", "setup"); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	running.awaitPage("/readyz", 200)
+	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)
+	running.signal()
+	if code := running.end(); code != codeOK {
+		t.Fatalf("exit code %d: %s", code, running.output())
+	}
+	if code, _, stderr := command(t, owner, "wal", "drop"); code != codeOK {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	for state, ready := range map[string]bool{"reserved": true, "extended": true, "unreserved": false, "lost": false} {
+		if err := slotFallsBehind(&relay.WALStatus{Slot: "a_slot", State: state}); (err == nil) != ready {
+			t.Errorf("%s: %v", state, err)
+		}
+	}
+	if err := slotFallsBehind(nil); err != nil {
+		t.Errorf("no slot: %v", err)
 	}
 }
 
