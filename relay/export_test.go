@@ -74,3 +74,6 @@ func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool {
 
 // LowerNumbers makes a relay number only that many events of a transaction.
 func LowerNumbers(r *Relay, most int32) { r.numbers = most }
+
+// LowerSpan makes a relay's numbers last for only so many bytes of the WAL.
+func LowerSpan(r *Relay, bytes int64) { r.span = bytes }

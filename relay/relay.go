@@ -58,6 +58,7 @@ type Relay struct {
 
 	bulkFrom int   // see bulk.go
 	numbers  int32 // how many events of a transaction get a number: walMost, which tests lower
+	span     int64 // for how many bytes of WAL the numbers of a base last: walSpan, which tests lower
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
@@ -81,7 +82,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, numbers: walMost,
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, numbers: walMost, span: walSpan,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))

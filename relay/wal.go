@@ -152,7 +152,7 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	if st.pid != 0 {
 		return r.standBy(ctx, s, st, try)
 	}
-	if why := st.wrongSlot(); why != "" {
+	if why := st.wrongSlot(r.span); why != "" {
 		return r.explained(r.remakeSlot(ctx, s, st, why))
 	}
 	if try.stuck(st) {

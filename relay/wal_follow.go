@@ -71,7 +71,7 @@ const (
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
 	f := &follower{
-		r: r, s: s, reader: reader, opens: r.cfg.Emitted && !st.numbersEnd(), slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
+		r: r, s: s, reader: reader, opens: r.cfg.Emitted && !st.numbersEnd(r.span), slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
 		spare: &walBatch{}, pause: walPauseLow, looker: newWALLooker(r),
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
@@ -265,8 +265,13 @@ func (f *follower) take(work context.Context) error {
 		f.r.log.Error("messages in the WAL look like emitted events, and no lane is open to any: they are not published; "+
 			"who may execute pg_logical_emit_message?", "messages", b.strangers)
 	}
-	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(walSpan) {
-		f.opens = false
+	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(f.r.span) {
+		if f.opens { // lanes that nothing comes for would stay open, and the session with them
+			f.opens = false
+			if err := f.openLanes(work); err != nil {
+				return err
+			}
+		}
 		if len(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes) == 0 {
 			failpoint.Hit(failpoint.RelayEmittedNumbersEnd)
 			return errNumbersEnd
@@ -345,7 +350,7 @@ func (f *follower) number(it *walItem) int64 {
 
 // numbered reports whether there is a number for an event. One without is published from the table.
 func (f *follower) numbered(it *walItem) bool {
-	return it.nth < f.r.numbers && it.commit-f.base < uint64(walSpan)
+	return it.nth < f.r.numbers && it.commit-f.base < uint64(f.r.span)
 }
 
 // owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.

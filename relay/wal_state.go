@@ -73,7 +73,7 @@ func (st *walState) unusable() string {
 }
 
 // wrongSlot says why the slot may have missed something, or is none; empty: it goes on where we were.
-func (st *walState) wrongSlot() string {
+func (st *walState) wrongSlot(span int64) string {
 	switch {
 	case st.slot == "" && !st.exists:
 		return "there is none yet"
@@ -85,7 +85,7 @@ func (st *walState) wrongSlot() string {
 		return "it was made on another server or timeline"
 	case st.walStatus == "lost":
 		return "it is lost: it fell behind max_slot_wal_keep_size"
-	case st.numbersEnd() && st.emitting == 0: // otherwise what was emitted is published first
+	case st.numbersEnd(span) && st.emitting == 0: // otherwise what was emitted is published first
 		return "its numbers come to an end"
 	case st.slotConfirmed > st.confirmed:
 		return fmt.Sprintf("it is ahead of what was published (at %X/%X and not %X/%X): somebody advanced it or made it again",
@@ -95,7 +95,7 @@ func (st *walState) wrongSlot() string {
 }
 
 // numbersEnd: soon there are no numbers left for events.
-func (st *walState) numbersEnd() bool { return st.base != 0 && st.now-st.base > walSpan/4*3 }
+func (st *walState) numbersEnd(span int64) bool { return st.base != 0 && st.now-st.base > span/4*3 }
 
 // remakeSlot begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
 // can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by one.
@@ -106,7 +106,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 		r.log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.name, "why", why)
 	}
 	// A new base puts the numbers back to the first.
-	rebase := st.base != 0 && st.now-st.base > walSpan/2
+	rebase := st.base != 0 && st.now-st.base > r.span/2
 	if err := r.abandonAll(ctx, s, st); err != nil {
 		return err
 	}
