@@ -91,7 +91,7 @@ func Types(m map[string]Effect) Effect {
 }
 
 // JSON parses the payload into a T for do. A payload that is not the JSON of a T is [Terminal] with [CodeMalformed]; the
-// error never quotes it.
+// error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first.
 func JSON[T any](do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		v, err := event.DecodeJSON[T](e)

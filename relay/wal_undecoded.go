@@ -57,7 +57,7 @@ func undecoded(err error) bool {
 		return true
 	}
 	const system = "58" // the class of errors of its disks
-	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) && !pgerr.Retry(err)
+	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.QueryCanceled)
 }
 
 // giveUpSlot makes another slot in the place of one that cannot be decoded, unless that would lose emitted events, or has not helped.
