@@ -64,7 +64,7 @@ func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 // attribute is a string, number or boolean as the binary mode writes it; false for null and for what cannot be one.
 func attribute(raw json.RawMessage) (string, bool) {
 	var text string
-	if json.Unmarshal(raw, &text) == nil && !bytes.Equal(raw, []byte("null")) {
+	if json.Unmarshal(raw, &text) == nil && !isNull(raw) {
 		return text, true
 	}
 	switch c := raw[0]; {
@@ -76,7 +76,7 @@ func attribute(raw json.RawMessage) (string, bool) {
 
 // structuredData is the payload: the bytes of data_base64, a text where the content type is not JSON's, else data as it stands.
 func structuredData(members map[string]json.RawMessage, contentType string) (payload []byte, ok bool) {
-	if raw, has := members["data_base64"]; has {
+	if raw, has := members["data_base64"]; has && !isNull(raw) { // a null is what some libraries write for what is not there
 		var text string
 		if json.Unmarshal(raw, &text) != nil {
 			return nil, false
@@ -85,7 +85,7 @@ func structuredData(members map[string]json.RawMessage, contentType string) (pay
 		return payload, err == nil
 	}
 	raw, has := members["data"]
-	if !has || bytes.Equal(raw, []byte("null")) {
+	if !has || isNull(raw) {
 		return nil, true
 	}
 	var text string
@@ -94,6 +94,8 @@ func structuredData(members map[string]json.RawMessage, contentType string) (pay
 	}
 	return raw, true
 }
+
+func isNull(raw json.RawMessage) bool { return bytes.Equal(raw, []byte("null")) }
 
 // isJSON reports whether a content type is JSON or built on it. None at all means JSON.
 func isJSON(contentType string) bool {

@@ -36,6 +36,8 @@ func TestStructuredMode(t *testing.T) {
 		"XML as an object": {structured, `{` + head + `,"datacontenttype":"text/xml","data":{"a":1}}`, func(e *event.Event) { e.ContentType, e.Payload = "text/xml", []byte(`{"a":1}`) }},
 		"bytes":            {structured, `{` + head + `,"datacontenttype":"x/y","data_base64":"AP8="}`, func(e *event.Event) { e.ContentType, e.Payload = "x/y", []byte{0, 0xff} }},
 		"no data":          {structured, `{` + head + `}`, func(*event.Event) {}},
+		"null beside data": {structured, `{` + head + `,"data_base64": null,"data":{"a": 1}}`, func(e *event.Event) { e.ContentType, e.Payload = event.ContentTypeJSON, []byte(`{"a": 1}`) }},
+		"only nulls":       {structured, `{` + head + `,"data_base64":null,"data":null}`, func(e *event.Event) { e.ContentType = event.ContentTypeJSON }},
 		"null":             {structured, `{` + head + `,"data":null,"subject":null}`, func(e *event.Event) { e.ContentType = event.ContentTypeJSON }},
 		"extensions": {structured, `{` + head + `,"tenant":"acme","subject":"s","n":7,"b":true}`, func(e *event.Event) {
 			e.Tenant, e.Headers = "acme", map[string]string{"ce_subject": "s", "ce_n": "7", "ce_b": "true"}
