@@ -3,6 +3,7 @@ package endtoend
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -103,6 +104,22 @@ func (s *outboxScene) log(t *testing.T) (log []event.Event) {
 		log = append(log, event.Decode(&rec, ""))
 	}
 	return log
+}
+
+// firsts leaves out what a relay published more than once under one number, as it does when an answer is late.
+func firsts(log []event.Event) []event.Event {
+	type number struct {
+		epoch string
+		lane  int16
+		seq   int64
+	}
+	seen := map[number]bool{}
+	return slices.DeleteFunc(log, func(e event.Event) bool {
+		n := number{e.Position.Epoch, e.Position.Lane, e.Position.Seq}
+		again := seen[n]
+		seen[n] = true
+		return again
+	})
 }
 
 func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.Handler {
@@ -347,7 +364,7 @@ func TestP9_8_Fence(t *testing.T) {
 	s.drained(t)
 	stop()
 	h := s.inbox(t, "ledger", inbox.ByWatermark)
-	if _, err := h.Handle(t.Context(), s.log(t)); err != nil {
+	if _, err := h.Handle(t.Context(), firsts(s.log(t))); err != nil {
 		t.Fatal(err)
 	}
 	o, err := relay.NewOperator(s.db.Pool, s.db.Schema, "ada")
@@ -361,7 +378,7 @@ func TestP9_8_Fence(t *testing.T) {
 	s.append(t, 100, 10)
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
 	s.drained(t)
-	log := s.log(t)
+	log := firsts(s.log(t))
 	out, err := h.Handle(t.Context(), log)
 	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate || out[100] != inbox.Undecided {
 		t.Fatalf("%q, %v: %v", code, out, err)
@@ -408,7 +425,7 @@ func TestP9_8_Replay(t *testing.T) {
 			}
 		}
 	}
-	both(s.log(t), inbox.Applied, inbox.Applied)
+	both(firsts(s.log(t)), inbox.Applied, inbox.Applied)
 	o, err := relay.NewOperator(s.db.Pool, s.db.Schema, "ada")
 	if err != nil {
 		t.Fatal(err)
@@ -417,7 +434,7 @@ func TestP9_8_Replay(t *testing.T) {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	s.drained(t)
-	log := s.log(t)
+	log := firsts(s.log(t))
 	if len(log) != 40 {
 		t.Fatalf("the log has %d events", len(log))
 	}
