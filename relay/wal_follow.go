@@ -108,6 +108,9 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 	for {
 		select {
 		case <-ctx.Done():
+			if err := f.readUp(work, failed); err != nil {
+				return err
+			}
 			return f.finish(work)
 		case err := <-failed:
 			return errors.Join(err, work.Err())
@@ -356,19 +359,42 @@ func (f *follower) numbered(it *walItem) bool {
 // owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.
 func (f *follower) owes(l *streamedLane) bool { return l.before && f.pos < f.since }
 
+// owed lists the lanes that are not to go back to the table yet, though nothing of them may have been emitted.
+func (f *follower) owed() laneKeys {
+	return f.lanesThat(func(l *streamedLane) bool { return l.emits == emitsNone && f.owes(l) })
+}
+
+// readUp reads on at the end until nothing is owed: it is no more than what had been committed when the session began. Half of the time that
+// there is for the end it may take; what is owed then is left to the next reader.
+func (f *follower) readUp(work context.Context, failed <-chan error) error {
+	enough := time.NewTimer(f.r.cfg.DrainTimeout / 2)
+	defer enough.Stop()
+	for len(f.owed().lanes) > 0 {
+		select {
+		case <-enough.C:
+			return nil
+		case err := <-failed:
+			return errors.Join(err, work.Err())
+		case <-f.reader.more:
+			if err := f.take(work); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were. Lanes
 // of which something may have been emitted, or is owed, stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.flush(work); err != nil {
 		return err
 	}
-	var set laneKeys
-	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 && l.emits == emitsNone && !f.owes(l) {
-			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
-		}
+	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return l.emits == emitsNone && !f.owes(l) })
+	if left := f.owed(); len(left.lanes) > 0 {
+		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have published: let another relay read the WAL "+
+			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}
-	r := f.r
 	failpoint.Hit(failpoint.RelayWALFinish)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {

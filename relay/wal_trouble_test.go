@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -352,6 +353,62 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 	log := to.events()
 	inOrder(t, log, 10)
 	if n := byNumber(t, log); n != 2 {
+		t.Errorf("%d numberings", n)
+	}
+}
+
+// TestWALStoppedBeforeItHasReadUp: a relay that takes over, and is told to stop before it has read what was there when it began, reads that
+// and leaves its lanes to the table: whoever publishes from there goes on under the same numbering.
+func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
+	t.Parallel()
+	db, _ := walDB(t)
+	proxy := pgtest.NewProxy(t, db.URL)
+	before := &memory{}
+	first, err := relay.New(poolAt(t, proxy.URL()), before, config(fromWAL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, first)
+	streaming(t, db)
+	fill(t, db, 10, 10)
+	drained(t, db)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	_ = stop()
+	const each = 20
+	for n := 1; n < each; n++ {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(n))
+	}
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	second := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 32 }))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- second.Run(ctx) }()
+	<-to.entered
+	cancel()
+	go func() {
+		for range to.entered { //nolint:revive // whatever comes
+		}
+	}()
+	close(to.gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	close(to.entered)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
+		t.Errorf("%d lanes are left to the WAL", n)
+	}
+	after := &memory{}
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(each))
+	stop = running(t, newRelay(t, db, after, config()))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	log := append(append(before.events(), to.events()...), after.events()...)
+	inOrder(t, log, 10*(each+1))
+	if n := byNumber(t, log); n != 1 {
 		t.Errorf("%d numberings", n)
 	}
 }
