@@ -190,8 +190,7 @@ func (x *scene) enterAll() {
 	for _, name := range relays[:2] {
 		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL, c.Emits = x.follow, x.emit })
 	}
-	// Of those that read the WAL, the last one takes nothing emitted: when it is its turn the lanes are closed, and opened after it.
-	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL = 1, x.follow })
+	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL, c.Emits = 1, x.follow, x.emit })
 	for i, name := range append(workers, spare) {
 		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
 			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
