@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -24,7 +25,9 @@ type Consumer struct {
 	topics  []string
 	cfg     Config
 	outage  *outage
-	client  *client // set by Run
+	client  *client                                   // set by Run
+	partial atomic.Bool                               // the partitions that this process assigned last lack those of a topic
+	seen    func([]kafka.Partition) []kafka.Partition // for tests: what a leader sees; nil: all
 
 	mu      sync.Mutex
 	started bool
@@ -187,7 +190,7 @@ func (c *Consumer) groupConfig(cs *conns) kafka.ConsumerGroupConfig {
 	return kafka.ConsumerGroupConfig{
 		ID: c.cfg.Group, Brokers: c.brokers, Topics: c.topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), WatchPartitionChanges: true,
+		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), WatchPartitionChanges: true, GroupBalancers: c.balancers(),
 		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -271,4 +273,29 @@ func (w *wires) cut() {
 	for _, c := range w.open {
 		_ = c.Close()
 	}
+}
+
+// TestAssignedWithoutATopic: a group whose leader could see no partitions for a moment, and sees all of them as soon as it looks for changes, gets them
+// without anybody coming or going.
+func TestAssignedWithoutATopic(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	kafkatest.Produce(t, topic, records(3, 0, 1)...)
+	h := newHandler()
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, config(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var times atomic.Int32
+	consumer.LeaderSees(c, func(all []kafka.Partition) []kafka.Partition {
+		if times.Add(1) == 1 {
+			return nil
+		}
+		return all
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &member{Consumer: c, cancel: cancel, done: make(chan error, 1)}
+	go func() { m.done <- c.Run(ctx) }()
+	t.Cleanup(func() { m.stop(t) })
+	h.await(t, 6)
 }

@@ -90,6 +90,7 @@ func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (draine
 		_ = g.commits.flush()
 	}
 	g.assign()
+	c.again(kg)
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {
