@@ -39,4 +39,6 @@
 //	                      partitions, under one number each. Mended in publisher, shown by TestThePinDecides and
 //	                      TestP4_AnOldCountIsNotUsedMeanwhile. And effects happened twice in the topic that is made again, after
 //	                      an accepted numbering: the checker looked for the records of both, and those were gone.
+//	15  120s SOURCE=wal EMIT=1   The group of the workers had no partitions any more, and nobody noticed: its leader had assigned them while a
+//	                      topic did not exist. Mended in consumer, shown by TestAssignedWithoutATopic.
 package soak
