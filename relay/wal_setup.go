@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -62,13 +63,16 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 	if err != nil {
 		return "", fmt.Errorf("relay: %w", err)
 	}
+	if err := q.unread(ctx, db); err != nil {
+		return "", fmt.Errorf("relay: dropping the replication slot: %w", err)
+	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var exists, left, active bool
 		var unread []int16
 		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, q.unread).Scan(&unread); err != nil {
+		if err := tx.QueryRow(ctx, q.emitted).Scan(&unread); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
@@ -105,6 +109,22 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 	return name, nil
 }
 
+// unread waits a moment for the slot to be read by nobody: the server does not notice at once that a relay has gone.
+func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
+	const patience = 2 * time.Second
+	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; pauseFor(ctx, patience/40) {
+		var name string
+		var exists, left, active bool
+		if err := db.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+			return err
+		}
+		if err := db.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil || !active {
+			return err
+		}
+	}
+	return nil
+}
+
 // GiveUpEmitted loses what producers have emitted and nobody has published: lanes that wait for it go back to the table, and
 // producers insert again. It is for a slot that will not be read any more; what a relay reads all the same it still publishes. It
 // returns of how many lanes something may be lost.
@@ -132,7 +152,7 @@ func named(sql, name string) string { return strings.ReplaceAll(sql, "{publicati
 
 // walSetup are the statements of who sets the WAL source up, with their schema.
 type walSetup struct {
-	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget, unread, giveUpEmitted string
+	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget, emitted, giveUpEmitted string
 }
 
 func newWALSetup(schema string) (*walSetup, error) {
@@ -144,6 +164,6 @@ func newWALSetup(schema string) (*walSetup, error) {
 	return &walSetup{
 		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
 		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
-		unread: q(sqlEmittedUnread), giveUpEmitted: q(sqlEmittedGiveUp),
+		emitted: q(sqlEmittedUnread), giveUpEmitted: q(sqlEmittedGiveUp),
 	}, nil
 }
