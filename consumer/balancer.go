@@ -8,8 +8,11 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// assignAgain is the pause before partitions are assigned again that nobody could see.
-const assignAgain = time.Second
+// assignAgain is the pause before partitions are assigned again that nobody could see; it doubles up to assignSeldom while that lasts.
+const (
+	assignAgain  = time.Second
+	assignSeldom = 30 * time.Second
+)
 
 // balancer is one of kafka-go's that notices when partitions are missing. The leader of a group asks for those of all topics at once, and gets
 // none of any while one topic does not exist: somebody deletes it and makes it again. Then nobody is assigned anything. kafka-go begins a
@@ -38,8 +41,11 @@ func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.P
 // again ends a generation soon whose partitions this process has assigned without those of a topic.
 func (c *Consumer) again(gen *kafka.Generation) {
 	if !c.partial.Swap(false) {
+		c.pause = 0
 		return
 	}
-	c.cfg.Logger.Warn("a topic could not be seen when partitions were assigned: they are assigned again", "generation", gen.ID, "after", assignAgain)
-	gen.Start(func(ended context.Context) { sleep(ended, assignAgain) }) // its end is the generation's
+	c.pause = min(max(2*c.pause, assignAgain), assignSeldom)
+	pause := c.pause
+	c.cfg.Logger.Warn("a topic could not be seen when partitions were assigned: they are assigned again", "generation", gen.ID, "after", pause)
+	gen.Start(func(ended context.Context) { sleep(ended, pause) }) // its end is the generation's
 }

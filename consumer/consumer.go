@@ -27,6 +27,7 @@ type Consumer struct {
 	outage  *outage
 	client  *client                                   // set by Run
 	partial atomic.Bool                               // the partitions that this process assigned last lack those of a topic
+	pause   time.Duration                             // of Run: before they are assigned again
 	seen    func([]kafka.Partition) []kafka.Partition // for tests: what a leader sees; nil: all
 
 	mu      sync.Mutex
