@@ -70,6 +70,13 @@ const lateBy = 200 * time.Millisecond
 func TestCommitCuts(t *testing.T) {
 	t.Parallel()
 	c := emptyCell(t)
+	c.cutAll(t, cutsAt)
+	c.finish(t)
+}
+
+// cutAll starts everybody and cuts transactions in each way.
+func (c *cell) cutAll(t *testing.T, all []cut) {
+	t.Helper()
 	proxy := pgtest.NewProxy(t, c.url)
 	c.url = proxy.URL()
 	c.startAll(t)
@@ -77,7 +84,7 @@ func TestCommitCuts(t *testing.T) {
 		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
 	} {
 		n := 0
-		for _, at := range cutsAt {
+		for _, at := range all {
 			if c.cut(t, proxy, at, action) {
 				n++
 			} else {
@@ -86,7 +93,6 @@ func TestCommitCuts(t *testing.T) {
 		}
 		t.Logf("%s: %d transactions", name, n)
 	}
-	c.finish(t)
 }
 
 // cut waits for a transaction and cuts it. What it needs is prepared when the trap is set: it may be over at once.

@@ -113,26 +113,15 @@ func TestFaultsEmitted(t *testing.T) {
 func TestCommitCutsEmitted(t *testing.T) {
 	t.Parallel()
 	c := cellEmitted(t)
-	proxy := pgtest.NewProxy(t, c.url)
-	c.url = proxy.URL()
-	c.startAll(t)
-	for name, action := range map[string]pgtest.Action{
-		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
-	} {
-		for _, at := range []cut{
-			{statement: "outbox: emit many"},
-			{statement: "relay: stream"},
-			{statement: "relay: emitted"},
-			{statement: "relay: put down", prepare: burst},
-			{statement: "relay: emitted until"},
-			{statement: "relay: wal confirm"},
-			{statement: "relay: wal own", prepare: anotherReader},
-		} {
-			if !c.cut(t, proxy, at, action) {
-				t.Errorf("%s: the transaction of %q did not come within %v", name, at.statement, reachWithin)
-			}
-		}
-	}
+	c.cutAll(t, []cut{
+		{statement: "outbox: emit many"},
+		{statement: "relay: stream"},
+		{statement: "relay: emitted"},
+		{statement: "relay: put down", prepare: burst},
+		{statement: "relay: emitted until"},
+		{statement: "relay: wal confirm"},
+		{statement: "relay: wal own", prepare: anotherReader},
+	})
 	c.finish(t)
 	c.emitted(t)
 }

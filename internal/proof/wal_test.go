@@ -66,29 +66,18 @@ func TestFaultsFromWAL(t *testing.T) {
 func TestCommitCutsFromWAL(t *testing.T) {
 	t.Parallel()
 	c := cellFromWAL(t)
-	proxy := pgtest.NewProxy(t, c.url)
-	c.url = proxy.URL()
-	c.startAll(t)
-	for name, action := range map[string]pgtest.Action{
-		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
-	} {
-		for _, at := range []cut{
-			{statement: "relay: stream"},
-			{statement: "relay: unstream"},
-			{statement: "relay: abandon"},
-			{statement: "relay: streamed archived"},
-			{statement: "relay: wal confirm"},
-			{statement: "relay: wal own", prepare: anotherReader},
-			{statement: "relay: take marked"},
-			{statement: "relay: renew"},
-			{statement: "relay: abandon all", prepare: anotherSlot},
-			{statement: "relay: wal adopt", prepare: anotherSlot},
-		} {
-			if !c.cut(t, proxy, at, action) {
-				t.Errorf("%s: the transaction of %q did not come within %v", name, at.statement, reachWithin)
-			}
-		}
-	}
+	c.cutAll(t, []cut{
+		{statement: "relay: stream"},
+		{statement: "relay: unstream"},
+		{statement: "relay: abandon"},
+		{statement: "relay: streamed archived"},
+		{statement: "relay: wal confirm"},
+		{statement: "relay: wal own", prepare: anotherReader},
+		{statement: "relay: take marked"},
+		{statement: "relay: renew"},
+		{statement: "relay: abandon all", prepare: anotherSlot},
+		{statement: "relay: wal adopt", prepare: anotherSlot},
+	})
 	c.finish(t)
 }
 

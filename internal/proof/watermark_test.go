@@ -66,26 +66,15 @@ func TestFaultsByWatermark(t *testing.T) {
 func TestCommitCutsByWatermark(t *testing.T) {
 	t.Parallel()
 	c := cellByWatermark(t)
-	proxy := pgtest.NewProxy(t, c.url)
-	c.url = proxy.URL()
-	c.startAll(t)
-	for name, action := range map[string]pgtest.Action{
-		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
-	} {
-		for _, at := range []cut{
-			{statement: "inbox: move a mark"},
-			{statement: "inbox: pass"},
-			{statement: "inbox: mark a key", prepare: poisonedKey},
-			{statement: "inbox: park", prepare: poisonedKey},
-			{statement: "inbox: quarantine"},
-			{statement: "inbox: leave the list", prepare: poisonedKey},
-			{statement: "inbox: count a run", alone: true, prepare: killedWorker},
-		} {
-			if !c.cut(t, proxy, at, action) {
-				t.Errorf("%s: the transaction of %q did not come within %v", name, at.statement, reachWithin)
-			}
-		}
-	}
+	c.cutAll(t, []cut{
+		{statement: "inbox: move a mark"},
+		{statement: "inbox: pass"},
+		{statement: "inbox: mark a key", prepare: poisonedKey},
+		{statement: "inbox: park", prepare: poisonedKey},
+		{statement: "inbox: quarantine"},
+		{statement: "inbox: leave the list", prepare: poisonedKey},
+		{statement: "inbox: count a run", alone: true, prepare: killedWorker},
+	})
 	c.finish(t)
 	c.checkRows(t)
 }
