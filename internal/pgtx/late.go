@@ -39,24 +39,90 @@ func (lateBatch) QueryRow() pgx.Row                { return late{} }
 func (lateBatch) Tx() pgx.Tx                       { return nil }
 func (lateBatch) Close() error                     { return errLate }
 
-// savepoint is one within a loan, and ends with it.
-type savepoint struct {
-	pgx.Tx
+// statements is how a connection and a transaction of pgx run them.
+type statements interface {
+	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error)
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error)
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// lent passes statements through until the loan is over.
+type lent struct {
+	on statements
 	of *Tx
 }
+
+// CopyFrom passes through.
+func (l lent) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := l.of.use(); err != nil {
+		return 0, err
+	}
+	return l.on.CopyFrom(ctx, table, columns, rows)
+}
+
+// SendBatch passes through.
+func (l lent) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if l.of.use() != nil {
+		return lateBatch{}
+	}
+	return l.on.SendBatch(ctx, b)
+}
+
+// Prepare passes through.
+func (l lent) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := l.of.use(); err != nil {
+		return nil, err
+	}
+	return l.on.Prepare(ctx, name, sql)
+}
+
+// Exec passes through.
+func (l lent) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := l.of.use(); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return l.on.Exec(ctx, sql, args...)
+}
+
+// Query passes through.
+func (l lent) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := l.of.use(); err != nil {
+		return late{}, err
+	}
+	return l.on.Query(ctx, sql, args...)
+}
+
+// QueryRow passes through.
+func (l lent) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if l.of.use() != nil {
+		return late{}
+	}
+	return l.on.QueryRow(ctx, sql, args...)
+}
+
+// savepoint is one within a loan, and ends with it.
+type savepoint struct {
+	lent
+	tx pgx.Tx
+}
+
+var _ pgx.Tx = (*savepoint)(nil)
 
 func (t *Tx) lend(tx pgx.Tx) pgx.Tx {
 	if tx == nil {
 		return nil
 	}
-	return &savepoint{tx, t}
+	return &savepoint{lent{tx, t}, tx}
 }
 
 func (s *savepoint) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := s.of.use(); err != nil {
 		return nil, err
 	}
-	tx, err := s.Tx.Begin(ctx)
+	tx, err := s.tx.Begin(ctx)
 	return s.of.lend(tx), err
 }
 
@@ -64,54 +130,16 @@ func (s *savepoint) Commit(ctx context.Context) error {
 	if err := s.of.use(); err != nil {
 		return err
 	}
-	return s.Tx.Commit(ctx)
+	return s.tx.Commit(ctx)
 }
 
 func (s *savepoint) Rollback(ctx context.Context) error {
 	if err := s.of.use(); err != nil {
 		return err
 	}
-	return s.Tx.Rollback(ctx)
+	return s.tx.Rollback(ctx)
 }
 
-func (s *savepoint) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := s.of.use(); err != nil {
-		return 0, err
-	}
-	return s.Tx.CopyFrom(ctx, table, columns, rows)
-}
+func (s *savepoint) LargeObjects() pgx.LargeObjects { return s.tx.LargeObjects() }
 
-func (s *savepoint) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if s.of.use() != nil {
-		return lateBatch{}
-	}
-	return s.Tx.SendBatch(ctx, b)
-}
-
-func (s *savepoint) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := s.of.use(); err != nil {
-		return nil, err
-	}
-	return s.Tx.Prepare(ctx, name, sql)
-}
-
-func (s *savepoint) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := s.of.use(); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return s.Tx.Exec(ctx, sql, args...)
-}
-
-func (s *savepoint) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := s.of.use(); err != nil {
-		return late{}, err
-	}
-	return s.Tx.Query(ctx, sql, args...)
-}
-
-func (s *savepoint) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if s.of.use() != nil {
-		return late{}
-	}
-	return s.Tx.QueryRow(ctx, sql, args...)
-}
+func (s *savepoint) Conn() *pgx.Conn { return s.tx.Conn() }

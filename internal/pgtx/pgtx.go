@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Tx is a transaction as borrowed code sees it: everything but its end. It may have been begun in one pipeline with other
@@ -19,6 +18,7 @@ type Tx struct {
 	// Touched says that somebody used the transaction; Broken that somebody tried to end it.
 	Touched, Broken bool
 
+	lent
 	// inner is made when somebody asks for a savepoint or large objects.
 	inner   pgx.Tx
 	adopt   string
@@ -31,7 +31,9 @@ var _ pgx.Tx = (*Tx)(nil)
 // New lends the transaction that is open on conn. inner is pgx's object for it, or nil; then one is made when it is needed, with adopt
 // as its "begin": an empty query. refusal is what Commit and Rollback answer.
 func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
-	return &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
+	t := &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
+	t.lent = lent{conn, t}
+	return t
 }
 
 // Close ends the loan: the code has returned. A goroutine that it left behind would write into whatever runs on the connection next.
@@ -79,60 +81,12 @@ func (t *Tx) refuse() error {
 	return t.refusal
 }
 
-// CopyFrom passes through.
-func (t *Tx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := t.use(); err != nil {
-		return 0, err
-	}
-	return t.Raw.CopyFrom(ctx, table, columns, rows)
-}
-
-// SendBatch passes through.
-func (t *Tx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if t.use() != nil {
-		return lateBatch{}
-	}
-	return t.Raw.SendBatch(ctx, b)
-}
-
 // LargeObjects works on the open transaction. When that is lost, its methods panic.
 func (t *Tx) LargeObjects() pgx.LargeObjects {
 	if err := t.open(context.Background()); err != nil {
 		return pgx.LargeObjects{}
 	}
 	return t.inner.LargeObjects()
-}
-
-// Prepare passes through.
-func (t *Tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.use(); err != nil {
-		return nil, err
-	}
-	return t.Raw.Prepare(ctx, name, sql)
-}
-
-// Exec passes through.
-func (t *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.use(); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return t.Raw.Exec(ctx, sql, args...)
-}
-
-// Query passes through.
-func (t *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.use(); err != nil {
-		return late{}, err
-	}
-	return t.Raw.Query(ctx, sql, args...)
-}
-
-// QueryRow passes through.
-func (t *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if t.use() != nil {
-		return late{}
-	}
-	return t.Raw.QueryRow(ctx, sql, args...)
 }
 
 // Conn is the connection below. Ending the transaction through it is found out by Left. Nothing refuses what is done with it later.
