@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,34 +23,23 @@ import (
 // row in a database that is not the store's, or refuses, or fails before or after its COMMIT.
 func TestRandom_Middleware(t *testing.T) {
 	t.Parallel()
-	var all tally
-	for seed := range seeds(100, 30) {
-		synctest.Test(t, func(t *testing.T) {
-			r := newRandomRun(seed, bubble)
-			r.store = idempotency.NewMemory(idempotency.MemoryConfig{})
-			r.open = func() recovery.Store {
-				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
+	inMemory(t, func(r *randomRun) {
+		rows := map[idempotency.Key][]string{} // under mu
+		r.http = func(p *process, g *idempotency.Guard) http.Handler { return r.unaware(p, g, rows) }
+		r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }
+		r.handler = recovery.Handler{Local: func(_ context.Context, rec idempotency.Record) (recovery.Fact, idempotency.Result, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if there := rows[rec.Key]; len(there) > 0 {
+				return recovery.Happened, idempotency.Result{Code: http.StatusCreated, Body: []byte(there[0])}, nil
 			}
-			rows := map[idempotency.Key][]string{} // under mu
-			r.http = func(p *process, g *idempotency.Guard) http.Handler { return r.unaware(p, g, rows) }
-			r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }
-			r.handler = recovery.Handler{Local: func(_ context.Context, rec idempotency.Record) (recovery.Fact, idempotency.Result, error) {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if there := rows[rec.Key]; len(there) > 0 {
-					return recovery.Happened, idempotency.Result{Code: http.StatusCreated, Body: []byte(there[0])}, nil
-				}
-				return recovery.DidNot, idempotency.Result{}, nil
-			}}
-			r.cfg.Rerun, r.recovery.MaxAttempts = nil, -1
-			if r.roll(2) == 0 {
-				r.cfg.Rerun = []string{r.operation}
-			}
-			r.play(t)
-			all.add(r)
-		})
-	}
-	all.check(t, all.runs)
+			return recovery.DidNot, idempotency.Result{}, nil
+		}}
+		r.cfg.Rerun, r.recovery.MaxAttempts = nil, -1
+		if r.roll(2) == 0 {
+			r.cfg.Rerun = []string{r.operation}
+		}
+	})
 }
 
 // unaware is a handler behind the middleware. What it inserted before it finds again.

@@ -30,6 +30,12 @@ import (
 // the same time is the scheduler's to order.
 func TestRandom_HistoriesWithCrashes(t *testing.T) {
 	t.Parallel()
+	inMemory(t, func(*randomRun) {})
+}
+
+// inMemory plays histories in bubbles, over a network that fails. set makes of each what it is about.
+func inMemory(t *testing.T, set func(r *randomRun)) {
+	t.Helper()
 	var all tally
 	for seed := range seeds(100, 30) {
 		synctest.Test(t, func(t *testing.T) {
@@ -38,6 +44,7 @@ func TestRandom_HistoriesWithCrashes(t *testing.T) {
 			r.open = func() recovery.Store {
 				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
 			}
+			set(r)
 			r.play(t)
 			all.add(r)
 		})
