@@ -108,7 +108,7 @@ func (g *Guard) lead(ctx context.Context, f *flight, r Request, until time.Time,
 	defer g.flights.land(f)
 	f.res, f.err = g.attempt(shared, r, until, do, func() { close(f.working) })
 	f.answered = true
-	return copyResult(f.res), f.err
+	return f.res.Clone(), f.err
 }
 
 // errAgain is between run and follow: there is no answer to share.
@@ -143,9 +143,9 @@ func (g *Guard) follow(ctx context.Context, f *flight, r Request, until time.Tim
 		return Result{}, errAgain
 	}
 	if f.err != nil {
-		return copyResult(f.res), f.err
+		return f.res.Clone(), f.err
 	}
-	res := copyResult(f.res)
+	res := f.res.Clone()
 	res.Replayed = true
 	notify(g.cfg.Observer.Replayed, ReplayedInfo{Operation: r.Key.Operation, Failure: res.Failure, Shared: true})
 	return res, nil

@@ -3,7 +3,6 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -89,7 +88,7 @@ func (e *entry) record(now time.Time) Record {
 	if e.situation(now) == stale {
 		r = erased(r)
 	}
-	r.Progress, r.Input, r.Result = copyProgress(r.Progress), slices.Clone(r.Input), copyResult(r.Result)
+	r.Progress, r.Input, r.Result = copyProgress(r.Progress), slices.Clone(r.Input), r.Result.Clone()
 	r.LeaseLeft = 0
 	if !e.lease.IsZero() && (r.State == InProgress || r.State == Unknown) {
 		r.LeaseLeft = e.lease.Sub(now)
@@ -206,7 +205,7 @@ func (m *Memory) Finish(ctx context.Context, l Lease, res Result, keep Retention
 		what = fail
 	}
 	body, tomb := keep.Terms()
-	res = copyResult(res)
+	res = res.Clone()
 	return m.write(ctx, l, what, func(e *entry, _ effect, now time.Time) {
 		res.At, res.Replayed = now, false
 		e.Result, e.Input = res, nil
@@ -258,14 +257,6 @@ func copyProgress(p Progress) Progress {
 		p.Steps[i].Data = slices.Clone(p.Steps[i].Data)
 	}
 	return p
-}
-
-func copyResult(r Result) Result {
-	r.Body, r.Header = slices.Clone(r.Body), maps.Clone(r.Header)
-	for name, values := range r.Header {
-		r.Header[name] = slices.Clone(values)
-	}
-	return r
 }
 
 // erased is a record without its body, as a sweep leaves it.

@@ -1,6 +1,10 @@
 package idempotency
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Result is what a caller is told, the first time and every time after.
 type Result struct {
@@ -21,6 +25,15 @@ type Result struct {
 	Replayed bool
 	// At is when the work was completed, by the store's clock. Set by the store.
 	At time.Time
+}
+
+// Clone returns a copy that shares neither body nor headers.
+func (r Result) Clone() Result {
+	r.Body, r.Header = slices.Clone(r.Body), maps.Clone(r.Header)
+	for name, values := range r.Header {
+		r.Header[name] = slices.Clone(values)
+	}
+	return r
 }
 
 // Retention is how long a completed key is remembered, by the store's clock, counted from its completion.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +72,7 @@ func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (id
 			return res, false, nothing(fmt.Errorf("pgstore: waiting for a key: %w", context.Cause(ctx)))
 		}
 		if f.shared && f.of == r.Fingerprint {
-			res = copied(f.res)
+			res = f.res.Clone()
 			res.Replayed = f.err == nil
 			return res, true, f.err
 		}
@@ -87,7 +85,7 @@ func (s *Store) lead(ctx context.Context, r idempotency.Request, f *first, do fu
 	defer s.line.leave(r.Key, f) // a panic, too
 	res, err := do()
 	if f.shared = err == nil || ctx.Err() == nil && everybodys(err); f.shared {
-		f.res, f.err = copied(res), err
+		f.res, f.err = res.Clone(), err
 	}
 	return res, err
 }
@@ -96,12 +94,4 @@ func everybodys(err error) bool {
 	class, _ := idempotency.Classify(err)
 	return class == idempotency.ClassRetryable || errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrMismatch) ||
 		errors.Is(err, idempotency.ErrExpired)
-}
-
-func copied(res idempotency.Result) idempotency.Result {
-	res.Body, res.Header = slices.Clone(res.Body), maps.Clone(res.Header)
-	for name, values := range res.Header {
-		res.Header[name] = slices.Clone(values)
-	}
-	return res
 }
