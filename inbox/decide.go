@@ -121,7 +121,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 			_, _ = other.Exec(ctx, sqlBegin)
 			defer other.Release()
 			defer func() { _, _ = other.Exec(ctx, sqlCommit) }()
-			g.Raw = other.Conn()
+			g = newGuardTx(other.Conn(), nil)
 		}
 		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
