@@ -59,7 +59,10 @@ lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	for module in $(OTHERS); do (cd $$module && go tool -modfile=../../tools/go.mod staticcheck ./...) || exit 1; done
 
 bugs: ## the gate on the tests: switch on each seeded bug and see it found, by name; some: make bugs BUG="name name"
-	$(STACK) go run ./internal/seeded/gate $(BUG)
+	$(STACK) bash -euc 'go run ./internal/seeded/gate $(BUG); go run ./internal/verify/mutations'
+
+mutations: ## of the gate, the bugs that are patches; some: make mutations BUG="name name"
+	$(STACK) go run ./internal/verify/mutations $(BUG)
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal, EMIT=1
@@ -93,4 +96,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutations

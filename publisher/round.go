@@ -12,8 +12,6 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
 	"github.com/segmentio/kafka-go/protocol/rawproduce"
-
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 const (
@@ -153,9 +151,6 @@ func (k *Kafka) answers(ctx context.Context, posts []*post) []answer {
 // roundTrip makes a request of posts. The time that the broker has for its replicas is half of ours, as kafka-go's client gives it.
 func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response, error) {
 	req := &rawproduce.Request{Acks: int16(kafka.RequireAll), Timeout: int32((k.cfg.Timeout / 2).Milliseconds())}
-	if seeded.On(seeded.PublisherAcksNone) {
-		req.Acks = int16(kafka.RequireNone)
-	}
 	at := map[string]int{}
 	for _, p := range posts {
 		name := p.to.topic.name

@@ -12,7 +12,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is the
@@ -37,10 +36,6 @@ func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event
 		return
 	}
 	rest := g.order[out.acked:]
-	if seeded.On(seeded.PublisherSkipsAhead) && out.tried > 0 && out.tried < len(rest) {
-		k.sendGroup(ctx, r, group{to: g.to, order: rest[out.tried:]}, events, verdicts)
-		rest = rest[:out.tried]
-	}
 	for _, i := range rest[:out.tried] {
 		verdicts[i] = out.err
 	}

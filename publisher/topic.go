@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // topic is what a Kafka knows of a topic, for all calls.
@@ -120,7 +118,7 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	} else if parts := t.snapshot(); parts != nil {
 		pinned = len(parts)
 	}
-	if pinned != found && !seeded.On(seeded.PublisherFollowsResize) {
+	if pinned != found {
 		return nil, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
 	}
 	return leaders, nil

@@ -40,9 +40,6 @@ func All() []Info {
 		{RelayWALNumbersAnew, "a slot that is made anew begins at another base in the same numbering: numbers go back, and consumers drop what is new"},
 		{RelayEmittedLeft, "a lane goes back to the table while transactions are open that have emitted for it: what is appended after them overtakes them"},
 		{RelayEmittedOvertaken, "a relay that polls takes a lane of which the WAL has emitted events: rows overtake them"},
-		{PublisherAcksNone, "requests ask for no acks: events count as published that no broker has written"},
-		{PublisherSkipsAhead, "after a request that failed, the next of the partition is sent: its events overtake those that are sent again"},
-		{PublisherFollowsResize, "a topic's new partition count is followed: the events of a key are in two partitions, in no order"},
 		{InboxMarkBeforeEffect, "the inbox's row is committed before the effect runs: an effect that fails is never run again"},
 		{InboxUnsortedIDs, "a batch inserts its ids in the order of the log: twins in other orders deadlock"},
 		{InboxCountedAfter, "an attempt is counted after its run: an event that kills the process kills it for ever"},
@@ -62,6 +59,5 @@ func All() []Info {
 		{ConsumerOffsetFirst, "the offset is committed before the effects: what a crash interrupts is never delivered again"},
 		{ConsumerUnfencedCommit, "offsets are committed whatever generation they are of: a stale member moves the group's offset back"},
 		{ConsumerSkipsAborted, "once a producer has aborted, what it commits afterwards is skipped, too: events are lost"},
-		{SecretInError, "an error tells the connection string with its password: logs and alerts carry it around"},
 	}
 }

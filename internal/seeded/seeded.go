@@ -50,13 +50,6 @@ const (
 	RelayEmittedOvertaken Bug = "relay-emitted-lane-polled-before-it-is-read"
 )
 
-// Bugs of the publisher.
-const (
-	PublisherAcksNone      Bug = "publisher-acks-none"
-	PublisherSkipsAhead    Bug = "publisher-skips-ahead"
-	PublisherFollowsResize Bug = "publisher-follows-a-resize"
-)
-
 // Bugs of the inbox.
 const (
 	InboxMarkBeforeEffect    Bug = "inbox-mark-before-effect"
@@ -86,5 +79,4 @@ const (
 	ConsumerOffsetFirst    Bug = "consumer-offset-before-the-transaction"
 	ConsumerUnfencedCommit Bug = "consumer-commit-of-a-stale-generation"
 	ConsumerSkipsAborted   Bug = "consumer-skips-behind-an-abort"
-	SecretInError          Bug = "secret-in-an-error"
 )

@@ -54,9 +54,6 @@ func catchers() []catcher {
 		{seeded.RelayWALNumbersAnew, "relay", "TestWALNumbersAfterADrop", "a consumer that goes by numbers applies", ""},
 		{seeded.RelayEmittedLeft, "relay", "TestEmitLeavesInOrder", "published in the order 0", ""},
 		{seeded.RelayEmittedOvertaken, "relay", "TestEmitHandOver", "events overtake what was emitted", ""},
-		{seeded.PublisherAcksNone, "publisher", "TestClassesOfAnswers", "acks are not all", ""},
-		{seeded.PublisherSkipsAhead, "publisher", "TestARefusedRecordIsFoundInOrder", `wrote "a b c d e f g h"`, ""},
-		{seeded.PublisherFollowsResize, "publisher", "TestThePinDecides", "a topic with 12 partitions, pinned to 8, is sent to", ""},
 		{seeded.InboxMarkBeforeEffect, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "at 0 got duplicate, want applied", ""},
 		{seeded.InboxUnsortedIDs, "inbox", "TestP9_2_IDsAreInsertedInOrder", "the one who takes ids in order: ERROR: deadlock detected", ""},
 		{seeded.InboxCountedAfter, "inbox", "TestP9_5_UnfinishedRange", "progress: at 0 got [4 8 3], want [4 8 4]", ""},
@@ -76,7 +73,6 @@ func catchers() []catcher {
 		{seeded.ConsumerOffsetFirst, "consumer", "TestP9_2_TheOffsetComesLast", "before the handler has decided anything", ""},
 		{seeded.ConsumerUnfencedCommit, "consumer", "TestStaleMemberCannotMoveTheOffset", "the stale member moved the offset", ""},
 		{seeded.ConsumerSkipsAborted, "consumer", "TestDecodeTransactions", `"bc", next 8`, ""},
-		{seeded.SecretInError, "cmd/relay", "TestSecrets/key_and_value", "the password is in the output", ""},
 	}
 }
 
