@@ -50,14 +50,14 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return err
 	}
 	rep.note("inbox", fmt.Sprintf("one ledger row for each message; %d messages in batches of %d, %d one by one", o.inboxBatched, inboxBatch, o.inboxSingle))
-	plain := handlerFunc(s.plainOne)
+	plain := inbox.HandlerFunc(s.plainOne)
 	many, single := partitioned(newEvents(o.inboxBatched), inboxBatch, 4), partitioned(newEvents(o.inboxSingle), 1, 32)
 	kinds := []inboxKind{
 		{nameBatch, in.Batch(creditAll), many, inboxBatch, 4, false},
 		{nameTwice, in.Batch(creditAll), many, inboxBatch, 4, true},
 		{nameMarked, marked.Batch(creditAll), many, inboxBatch, 4, false},
 		{markedOnly, marked.Batch(creditAll), many, inboxBatch, 4, true},
-		{noInbox, handlerFunc(s.plainAll), many, inboxBatch, 4, false},
+		{noInbox, inbox.HandlerFunc(s.plainAll), many, inboxBatch, 4, false},
 		{"Batch, 500 a transaction, 1 partition", in.Batch(creditAll), many, inboxBatch, 1, false},
 		{"Batch ByWatermark, 500 a transaction, 1 partition", marked.Batch(creditAll), many, inboxBatch, 1, false},
 	}
@@ -163,12 +163,6 @@ func creditAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	}
 	_, err := tx.Exec(ctx, queryCreditAll, ids)
 	return err
-}
-
-type handlerFunc func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error)
-
-func (f handlerFunc) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
-	return f(ctx, events)
 }
 
 // plainAll is a worker that does not deduplicate: the least that a batch of effects can cost.

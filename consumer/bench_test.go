@@ -50,11 +50,11 @@ func BenchmarkConsume(b *testing.B) {
 	for range b.N {
 		var n atomic.Int64
 		done := make(chan struct{})
-		m := start(b, counting{func(events int) {
+		m := start(b, counting(func(events int) {
 			if n.Add(int64(events)) == partitions*each {
 				close(done)
 			}
-		}}, topic, config(uuid.NewString()))
+		}), topic, config(uuid.NewString()))
 		<-done
 		b.StopTimer()
 		m.stop(b)
@@ -71,9 +71,9 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-type counting struct{ add func(int) }
-
-func (c counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
-	c.add(len(events))
-	return applied(len(events)), nil
+func counting(add func(int)) inbox.HandlerFunc {
+	return func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		add(len(events))
+		return applied(len(events)), nil
+	}
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
-
-	"github.com/effectonce/effectonce/inbox"
 )
 
 // Start says where a partition begins for which the group has no offset.
@@ -50,8 +48,8 @@ const (
 // Config has the settings of a [Consumer]. The zero value of each is a safe default; negative durations switch a thing off where
 // that is said.
 type Config struct {
-	// Group is the Kafka consumer group. Default: what the handler's method Consumer() string returns, as the inbox's
-	// handlers do; it is required when the handler has none.
+	// Group is the Kafka consumer group. Default: the handler's Consumer, which is the inbox's name; required where that is
+	// empty.
 	Group string
 	// ClientID names this process in the broker's logs and quotas. Default: Group.
 	ClientID string
@@ -135,10 +133,7 @@ func (n mechanismName) Start(context.Context) (sasl.StateMachine, []byte, error)
 }
 
 // withDefaults returns the config that holds, or an error that says what to change.
-func (cfg Config) withDefaults(h inbox.Handler) (Config, error) {
-	if named, ok := h.(interface{ Consumer() string }); ok && cfg.Group == "" {
-		cfg.Group = named.Consumer()
-	}
+func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Group == "" {
 		return cfg, errors.New("consumer: no group: set Config.Group to the consumer's name")
 	}

@@ -39,7 +39,7 @@ type Consumer struct {
 // Run waits for brokers and topics that are not there.
 func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, error) {
 	if h == nil {
-		return nil, errors.New("consumer: no handler: pass what inbox.Each or inbox.Batch returns")
+		return nil, errors.New("consumer: no handler: pass what Each or Batch of an inbox returns")
 	}
 	if len(brokers) == 0 {
 		return nil, errors.New(`consumer: no brokers: pass at least one address, such as "localhost:9092"`)
@@ -52,7 +52,8 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	if len(topics) == 0 || slices.Contains(topics, "") {
 		return nil, errors.New("consumer: topics must name at least one topic, and none may be empty")
 	}
-	cfg, err := cfg.withDefaults(h)
+	orDefault(&cfg.Group, h.Consumer())
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +68,8 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 }
 
 // Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to DrainTimeout,
-// commits what they decided, leaves the group and returns nil. If the handler has a method Prepare(ctx) error, it is called first,
-// again and again until it succeeds. Brokers or topics that are away are waited for; the only errors are those of using a
+// commits what they decided, leaves the group and returns nil. The handler's Prepare is called first, again and
+// again until it succeeds. Brokers or topics that are away are waited for; the only errors are those of using a
 // Consumer twice. Run returns when the handlers have: one that ignores its ctx holds it up.
 func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
@@ -95,16 +96,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 // prepare lets the handler get ready; false: ctx ended first.
 func (c *Consumer) prepare(ctx context.Context) bool {
-	h, ok := c.handler.(interface {
-		Prepare(ctx context.Context) error
-	})
-	if !ok {
-		return ctx.Err() == nil
-	}
 	wait := newBackOff()
 	said := false
 	for ctx.Err() == nil {
-		err := h.Prepare(ctx)
+		err := c.handler.Prepare(ctx)
 		if err == nil {
 			return ctx.Err() == nil
 		}

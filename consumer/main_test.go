@@ -25,6 +25,8 @@ const patience = 60 * time.Second
 
 // handler is an inbox in memory. do, when set, decides; else everything is applied.
 type handler struct {
+	inbox.HandlerFunc // nil: only Handle is its own
+
 	do func(ctx context.Context, events []event.Event) ([]inbox.Outcome, error)
 
 	mu      sync.Mutex

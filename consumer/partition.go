@@ -44,11 +44,7 @@ type partition struct {
 
 // run reads until work ends or the partition halts. Handlers run under handle, which may outlive work.
 func (p *partition) run(work, handle context.Context) {
-	if h, ok := p.c.handler.(interface {
-		Assigned(topic string, partition int32)
-	}); ok {
-		h.Assigned(p.Topic, p.ID)
-	}
+	p.c.handler.Assigned(p.Topic, p.ID)
 	work, stop := context.WithCancel(work)
 	var fetcher sync.WaitGroup
 	fetcher.Go(func() {
@@ -131,13 +127,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	return rest, false
 }
 
-// resumed waits until an operator lets the halted partition go on at the rest; false: work ended, or the handler knows nothing
-// of resuming.
+// resumed waits until an operator lets the halted partition go on at the rest; false: work ended, or there is no rest.
 func (p *partition) resumed(work context.Context, rest chunk) bool {
-	h, ok := p.c.handler.(interface {
-		Resumed(ctx context.Context, topic string, partition int32) (bool, error)
-	})
-	if !ok || len(rest.events) == 0 {
+	if len(rest.events) == 0 {
 		return false
 	}
 	for {
@@ -146,7 +138,7 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 			return false
 		}
 		// An error is an outage of the handler's database, which says so itself.
-		if ok, err := h.Resumed(work, p.Topic, p.ID); ok && err == nil {
+		if ok, err := p.c.handler.Resumed(work, p.Topic, p.ID); ok && err == nil {
 			break
 		}
 	}

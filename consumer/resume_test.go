@@ -29,7 +29,14 @@ func (r *resumable) Resumed(context.Context, string, int32) (bool, error) { retu
 
 func (r *resumable) Window() time.Duration { return 14 * 24 * time.Hour }
 
-// A halted partition goes on where it stopped when an operator says so, without a restart.
+// logged wraps a handler as the docs of [inbox.Handler] say.
+type logged struct{ inbox.Handler }
+
+func (l logged) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
+	return l.Handler.Handle(ctx, events)
+}
+
+// A halted partition goes on where it stopped when an operator says so, without a restart, whatever is wrapped around its handler.
 func TestAHaltedPartitionIsResumed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -49,7 +56,7 @@ func TestAHaltedPartitionIsResumed(t *testing.T) {
 	cfg.ResumeEvery = time.Millisecond
 	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 	cfg.Observer.Resumed = func(p consumer.Partition) { resumed <- p }
-	m := start(t, h, topic, cfg)
+	m := start(t, logged{h}, topic, cfg)
 	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 7 || x.EventID == uuid.Nil {
 		t.Errorf("%+v", x)
 	}

@@ -14,8 +14,8 @@ import (
 // fit. It refuses nothing: a topic's retention is changed by other people at any time, and ids older than the window are
 // quarantined, so nothing is applied twice in silence.
 func (c *Consumer) checkRetention(ctx context.Context) {
-	h, ok := c.handler.(interface{ Window() time.Duration })
-	if !ok || h.Window() <= 0 {
+	window := c.handler.Window()
+	if window <= 0 {
 		return
 	}
 	keeps, err := c.retentions(ctx)
@@ -26,9 +26,9 @@ func (c *Consumer) checkRetention(ctx context.Context) {
 		return
 	}
 	for topic, r := range keeps {
-		if r < 0 || r >= h.Window() {
+		if r < 0 || r >= window {
 			c.cfg.Logger.Error("a topic keeps records for longer than the inbox remembers ids: events older than the window are quarantined when they are read again",
-				"topic", topic, "retention", retentionText(r), "window", h.Window(),
+				"topic", topic, "retention", retentionText(r), "window", window,
 				"do", "raise inbox.Config.Window above retention.ms plus the longest outage, or lower retention.ms; inbox.Config.AllowShortWindow if it is meant so")
 		}
 	}

@@ -8,23 +8,17 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// progressing is a handler that keeps its own account of what it has decided, in the database of its effects.
-type progressing interface {
-	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
-}
-
 // behind is where to begin when the group has committed an offset: there, or where the handler's database is when that is
 // earlier. A database that was restored from a backup has forgotten effects whose offsets the group has committed; reading
 // them again costs duplicates, and not reading them would lose them. Usually the account is some seconds behind, which is
 // read again too. False: ctx ended.
 func (p *partition) behind(ctx context.Context, committed int64) (at int64, ok bool) {
-	h, ok := p.c.handler.(progressing)
-	if !ok || p.c.cfg.Behind == BehindIgnore {
+	if p.c.cfg.Behind == BehindIgnore {
 		return committed, true
 	}
 	wait := newBackOff()
 	for ctx.Err() == nil {
-		next, known, err := h.Progress(ctx, p.Topic, p.ID)
+		next, known, err := p.c.handler.Progress(ctx, p.Topic, p.ID)
 		if err != nil {
 			p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
 			sleep(ctx, wait.NextBackOff())

@@ -21,7 +21,7 @@ func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Con
 	if cfg.Group == "" {
 		cfg.Group = "effectonce-tail" // nothing joins it: the name is only the client's id
 	}
-	cfg, err := cfg.withDefaults(nil)
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ func BenchmarkOneByOne(b *testing.B) {
 func BenchmarkPlainOneByOne(b *testing.B) {
 	w, in := benchWorld(b)
 	_ = in
-	stream(b, plain{w}, 1, some)
+	stream(b, inbox.HandlerFunc(plain{w}.Handle), 1, some)
 }
 
 type plain struct{ *world }
@@ -122,7 +122,7 @@ func BenchmarkDuplicates500(b *testing.B) {
 // BenchmarkPlainBatch500 is the least that a batch can cost: one insert of ids, one effect, one commit.
 func BenchmarkPlainBatch500(b *testing.B) {
 	w, _ := benchWorld(b)
-	stream(b, plainBatch{w}, 500, some)
+	stream(b, inbox.HandlerFunc(plainBatch{w}.Handle), 500, some)
 }
 
 type plainBatch struct{ *world }

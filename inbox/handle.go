@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
-// handler is what Each and Batch return. A consumer also finds Prepare, Consumer, Window, Assigned, Progress and Resumed on it.
+// handler is what Each and Batch return.
 type handler struct {
 	*Inbox
 	run    runner
@@ -25,15 +25,13 @@ type handler struct {
 	stands int64
 }
 
-// Assigned is called by a consumer before the first Handle of a partition that it was given: the next batch is the first one
-// after an assignment.
+// Assigned implements [Handler]: the next batch is the first one after an assignment.
 func (h *handler) Assigned(topic string, partition int32) {
 	h.guards.forget(partitionName{topic, partition})
 	h.consumes(topic, h)
 }
 
-// Window is how long ids are remembered, for a consumer to compare with what its topics keep; zero: a shorter one is meant so,
-// or ids do not decide.
+// Window implements [Handler]. Zero: a shorter one is meant so, or ids do not decide.
 func (h *handler) Window() time.Duration {
 	if h.cfg.AllowShortWindow || h.cfg.Dedup != ByID {
 		return 0

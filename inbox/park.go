@@ -412,7 +412,7 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	}
 }
 
-// Resumed reports whether an operator let a halted partition go on. A consumer asks now and then.
+// Resumed implements [Handler].
 func (h *handler) Resumed(ctx context.Context, topic string, partition int32) (bool, error) {
 	var resumed bool
 	err := h.db.QueryRow(ctx, h.sql.resumed, h.consumer, topic, partition).Scan(&resumed)

@@ -97,6 +97,8 @@ func TestDeliverReturnsTheError(t *testing.T) {
 
 // halting is a handler that stops at an event.
 type halting struct {
+	inbox.HandlerFunc // nil: only Handle is its own
+
 	at  uuid.UUID
 	err error
 }
@@ -177,7 +179,7 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
 	events := some("a", 2)
-	r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) { return naive{db}, nil }, events...)
+	r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) { return naive{db: db}, nil }, events...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +187,7 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	elsewhere := endsTest(t, func(tb testing.TB) {
-		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) { return naive{db.Pool}, nil }, events...)
+		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) { return naive{db: db.Pool}, nil }, events...)
 	})
 	if !strings.Contains(elsewhere, "the pool that it is given") {
 		t.Errorf("a handler on another pool: %q", elsewhere)
@@ -198,7 +200,10 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 	}
 }
 
-type naive struct{ db *pgxpool.Pool }
+type naive struct {
+	inbox.HandlerFunc // nil: only Handle is its own
+	db                *pgxpool.Pool
+}
 
 func (h naive) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	out := make([]inbox.Outcome, len(events))

@@ -91,12 +91,8 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 // prepare does what a consumer does before it consumes: the inbox registers and makes its days, in transactions of its own.
 func prepare(ctx context.Context, t testing.TB, h inbox.Handler) {
 	t.Helper()
-	if p, ok := h.(interface {
-		Prepare(ctx context.Context) error
-	}); ok {
-		if err := p.Prepare(ctx); err != nil {
-			t.Fatalf("outboxtest: preparing the handler: %v", err)
-		}
+	if err := h.Prepare(ctx); err != nil {
+		t.Fatalf("outboxtest: preparing the handler: %v", err)
 	}
 }
 

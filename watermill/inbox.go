@@ -190,10 +190,8 @@ func (w *wrapped) follow(at event.Position, topic string) {
 	next, known := w.after[p]
 	w.after[p] = at.Offset + 1
 	w.mu.Unlock()
-	if h, ok := w.handler.(interface {
-		Assigned(topic string, partition int32)
-	}); ok && (!known || next != at.Offset) {
-		h.Assigned(topic, at.Partition)
+	if !known || next != at.Offset {
+		w.handler.Assigned(topic, at.Partition)
 	}
 }
 

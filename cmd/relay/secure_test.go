@@ -20,7 +20,10 @@ import (
 )
 
 // counting is a handler that counts.
-type counting struct{ n atomic.Int64 }
+type counting struct {
+	inbox.HandlerFunc // nil: only Handle is its own
+	n                 atomic.Int64
+}
 
 // Handle implements inbox.Handler.
 func (c *counting) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {

@@ -381,15 +381,12 @@ func TestI10HaltSaysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		written(t, topic, private(topic, "any"))
-		s.work(t, topic, panicking{}, in, figures)
+		s.work(t, topic, inbox.HandlerFunc(panicking), in, figures)
 		pgtest.Await(t, "it halts", func() (bool, error) { return strings.Contains(s.text(t), "partition halted"), nil })
 	})
 }
 
 // panicking is a handler that panics with what it was given.
-type panicking struct{}
-
-// Handle implements inbox.Handler.
-func (panicking) Handle(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+func panicking(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	panic(fmt.Sprint(string(events[0].Payload), events[0].Key))
 }

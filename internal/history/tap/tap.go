@@ -102,40 +102,15 @@ func Relay(w *history.Writer) relay.Observer {
 	}
 }
 
-// Handler writes down the events of one consumer that a worker hands over, and what became of each. The result has what a
-// consumer looks for in an inbox's handler if to has it: without, nothing would be released, counted after a crash or resumed.
+// Handler writes down the events of one consumer that a worker hands over, and what became of each.
 func Handler(w *history.Writer, consumer string, to inbox.Handler) inbox.Handler {
-	h := handler{w, consumer, to}
-	if in, ok := to.(inboxed); ok {
-		return whole{in, h}
-	}
-	return h
-}
-
-// inboxed is all that a consumer asks of the handler of an inbox.
-type inboxed interface {
-	inbox.Handler
-	Consumer() string
-	Prepare(ctx context.Context) error
-	Assigned(topic string, partition int32)
-	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
-	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
-	Window() time.Duration
-}
-
-type whole struct {
-	inboxed
-	tap handler
-}
-
-func (h whole) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
-	return h.tap.Handle(ctx, events)
+	return handler{to, w, consumer}
 }
 
 type handler struct {
+	inbox.Handler
 	w        *history.Writer
 	consumer string
-	to       inbox.Handler
 }
 
 func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
@@ -148,7 +123,7 @@ func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outc
 	if err != nil {
 		return make([]inbox.Outcome, len(events)), err
 	}
-	outcomes, err := h.to.Handle(ctx, events)
+	outcomes, err := h.Handler.Handle(ctx, events)
 	end := history.Entry{Kind: history.KindHandled, Op: op, Outcome: history.OK, Err: text(err)}
 	if err != nil {
 		end.Outcome = history.Unknown
