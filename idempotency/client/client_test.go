@@ -95,6 +95,7 @@ func post(t *testing.T, ctx context.Context, s *script, cfg client.Config) (*htt
 func TestOutcome(t *testing.T) {
 	t.Parallel()
 	inProgress := step{status: 409, header: "Retry-After: 1", body: `{"code":"IDEMPOTENCY_REQUEST_IN_PROGRESS"}`}
+	reused := step{status: 422, body: `{"code":"IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"}`}
 	for name, c := range map[string]struct {
 		steps []step
 		tries int
@@ -106,9 +107,17 @@ func TestOutcome(t *testing.T) {
 		"in progress, then done":                 {[]step{inProgress, {status: 201}}, 2, client.Done},
 		"accepted, then done":                    {[]step{{status: 202, header: "Retry-After: 1"}, {status: 201}}, 2, client.Done},
 		"refused by the business":                {[]step{{status: 402}}, 1, client.NotDone},
-		"refused by the business after all":      {[]step{{err: reset}, {status: 402}}, 2, client.NotDone},
+		"refused, after a lost answer":           {[]step{{err: reset}, {status: 402}}, 2, client.Unknown},
+		"refused the first time":                 {[]step{{err: reset}, {status: 402, header: "Idempotent-Replayed: true"}}, 2, client.NotDone},
 		"a conflict that is none of the key's":   {[]step{{status: 409}}, 1, client.NotDone},
-		"another command":                        {[]step{{status: 422, body: `{"code":"IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST"}`}}, 1, client.NotDone},
+		"another command, by its key":            {[]step{reused}, 1, client.Unknown},
+		"another release's fingerprint":          {[]step{{err: reset}, reused}, 2, client.Unknown},
+		"an old key":                             {[]step{{status: 400, body: `{"code":"IDEMPOTENCY_KEY_OUTSIDE_WINDOW"}`}}, 1, client.Unknown},
+		"a conflict, after a 502":                {[]step{{status: 502}, {status: 409}}, 2, client.Unknown},
+		"gone, after a 502":                      {[]step{{status: 502}, {status: 410}}, 2, client.Unknown},
+		"a precondition, after a 502":            {[]step{{status: 502}, {status: 412}}, 2, client.Unknown},
+		"not valid, after a 502":                 {[]step{{status: 502}, {status: 422}}, 2, client.Unknown},
+		"a dependency, after a 502":              {[]step{{status: 502}, {status: 424}}, 2, client.Unknown},
 		"not allowed":                            {[]step{{status: 401}}, 1, client.NotDone},
 		"not allowed, after a lost answer":       {[]step{{err: reset}, {status: 401}}, 2, client.Unknown},
 		"not allowed, after a 500":               {[]step{{status: 500}, {status: 403}}, 2, client.Unknown},
@@ -121,10 +130,14 @@ func TestOutcome(t *testing.T) {
 		"in progress for ever":                   {[]step{inProgress}, 4, client.Unknown},
 		"unknown for ever":                       {[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown},
 		"done, the answer is not kept":           {[]step{{err: reset}, {status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":201}`}}, 2, client.Done},
+		"finished, by what says no status":       {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED"}`}}, 1, client.Done},
+		"refused, by what says no status":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","failure":"card_declined"}`}}, 1, client.NotDone},
 		"done, and deleted since":                {[]step{{err: reset}, {status: 410, body: `{"code":"RESOURCE_GONE","first_status":201}`}}, 2, client.Done},
 		"nobody there, after a lost answer":      {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
-		"not found, after a lost answer":         {[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.NotDone},
+		"not found, after a lost answer":         {[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.Unknown},
 		"refused, the answer is not kept":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":402}`}}, 1, client.NotDone},
+		"a problem that cannot be read":          {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPI`}}, 1, client.Unknown},
+		"elsewhere":                              {[]step{{status: 303, header: "Idempotent-Replayed: true"}}, 1, client.Done},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -296,5 +309,85 @@ func TestOverTheWire(t *testing.T) {
 	}
 	if client.Outcome(res, err) != client.NotDone {
 		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+// TestNetHTTPSendsAgainByItself: what has a key it takes for idempotent, and nobody is told that the first sending may have been served.
+func TestNetHTTPSendsAgainByItself(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]bool{"a refusal": false, "nobody there any more": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var served atomic.Int64
+			var server *httptest.Server
+			server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch served.Add(1) {
+				case 1: // leaves a connection to be used again
+				case 2: // does it, and dies
+					if gone {
+						_ = server.Listener.Close()
+					}
+					conn, _, err := w.(http.Hijacker).Hijack()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_ = conn.Close()
+				default:
+					w.WriteHeader(http.StatusConflict)
+				}
+			}))
+			defer server.Close()
+			base := &http.Transport{}
+			defer base.CloseIdleConnections()
+			c := &http.Client{Transport: client.New(client.Config{Base: base, Attempts: 1})}
+			for _, want := range []client.Verdict{client.Done, client.Unknown} {
+				res, err := c.Post(server.URL, "text/plain", strings.NewReader("pay"))
+				if err == nil {
+					_, _ = io.Copy(io.Discard, res.Body)
+					_ = res.Body.Close()
+				}
+				if got := client.Outcome(res, err); got != want {
+					t.Errorf("%q after %d sendings (%v, %v): want %q", got, served.Load(), res, err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestARedirectIsTheSameIntent: it keeps the key that the Transport made, and what was in doubt; and as another method it is another question.
+func TestARedirectIsTheSameIntent(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]client.Verdict{http.StatusTemporaryRedirect: client.Unknown, http.StatusFound: client.Unknown} {
+		s := &script{steps: []step{{err: reset}, {status: status, header: "Location: /elsewhere"}, {status: 401}}}
+		if status == http.StatusFound {
+			s.steps = []step{{status: status, header: "Location: /login"}, {status: 200}}
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://payments.test/payments", strings.NewReader("the body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := (&http.Client{Transport: client.New(client.Config{Base: s, First: time.Millisecond})}).Do(r)
+		if got := client.Outcome(res, err); got != want || len(slices.Compact(s.keys)) != 1 {
+			t.Errorf("%d: %q with keys %q (%v): want %q with one key", status, got, s.keys, err, want)
+		}
+	}
+}
+
+func TestAnAnswerFromElsewhere(t *testing.T) {
+	t.Parallel()
+	replayed := http.Header{"Idempotent-Replayed": {"true"}}
+	for _, c := range []struct {
+		res  *http.Response
+		want client.Verdict
+	}{
+		{&http.Response{StatusCode: 201}, client.Done},
+		{&http.Response{StatusCode: 402}, client.Unknown},
+		{&http.Response{StatusCode: 402, Header: replayed}, client.NotDone},
+		{&http.Response{StatusCode: 303}, client.Unknown},
+	} {
+		if got := client.Outcome(c.res, nil); got != c.want {
+			t.Errorf("%d %v: %q, want %q", c.res.StatusCode, c.res.Header, got, c.want)
+		}
 	}
 }

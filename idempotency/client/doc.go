@@ -10,6 +10,7 @@
 //	}
 //
 // An intent that must survive this process (a payment that is in the caller's own table) has its key made with [NewKey] and stored
-// beside it before the first attempt; set it as the header Idempotency-Key, and it is kept. A changed intent, above all another body, needs a new key: the
-// server refuses the old one with 422.
+// beside it before the first attempt; set it as the header Idempotency-Key, and it is kept. When an earlier call for the intent
+// ended Unknown, or with its process, repeat it with the context of [Repeat]. A changed intent, above all another body, needs a
+// new key: the server refuses the old one with 422.
 package client

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,12 +57,45 @@ type intent struct {
 	key      string
 	attempts int
 	doubt    bool   // an attempt may have reached the server, and nothing since has said what became of it
+	strayed  bool   // a redirect made another method of it: the answer is another question's
 	code     string // of the last answer, when it was a problem
+	failure  string // its failure
 	first    int    // its first_status
 }
 
-// Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the body. Of an answer or error
-// that comes from elsewhere it says Unknown, unless the status is a success or a definite refusal.
+// Repeat returns a context for a request that repeats an intent under its old key, when an earlier call for it ended Unknown or
+// was cut off: a refusal of this call then proves nothing about that one's attempts, unless it is the server's first answer.
+func Repeat(ctx context.Context) context.Context {
+	return context.WithValue(ctx, intentKey{}, &intent{doubt: true})
+}
+
+// intentOf returns the intent of a context, nil for none.
+func intentOf(ctx context.Context) *intent {
+	i, _ := ctx.Value(intentKey{}).(*intent)
+	return i
+}
+
+// begin finds out whether a request is a new intent, or one that goes on: repeated by the caller, or redirected by http.Client.
+func begin(r *http.Request) *intent {
+	i := &intent{key: r.Header.Get(HeaderKey)}
+	if was := intentOf(r.Context()); was != nil {
+		i.doubt = was.doubt
+	}
+	if from := r.Response; from != nil && from.Request != nil {
+		if was := intentOf(from.Request.Context()); was != nil {
+			i.key, i.doubt = was.key, was.doubt
+			i.strayed = was.strayed || r.Method != from.Request.Method
+		}
+	}
+	return i
+}
+
+// Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the body.
+//
+// Once the fate of an attempt is unknown, only the server's record of the key can refuse: a replayed answer, or a problem with a
+// first_status. Any other refusal is Unknown then. It may come from something in front of the service, from a release with
+// another fingerprint, or from a handler that finds what the first attempt made. The same goes for an answer that does not come
+// from a Transport.
 func Outcome(res *http.Response, err error) Verdict {
 	var e *Error
 	switch {
@@ -70,29 +104,39 @@ func Outcome(res *http.Response, err error) Verdict {
 	case err != nil || res == nil:
 		return Unknown
 	}
-	i := &intent{}
+	i := &intent{doubt: true}
 	if res.Request != nil {
-		if of, ok := res.Request.Context().Value(intentKey{}).(*intent); ok {
+		if of := intentOf(res.Request.Context()); of != nil {
 			i = of
 		}
 	}
-	switch {
-	case i.first != 0 || gone(i.code): // the problem tells what the first answer was
-		if i.first >= 200 && i.first < 400 {
-			return Done
+	switch status := res.StatusCode; {
+	case i.strayed, later(res, i.code):
+		return Unknown
+	case i.first != 0: // the problem tells what the first answer was
+		return verdict(i.first)
+	case finished(i.code):
+		if i.failure != "" {
+			return NotDone
 		}
-		return NotDone
-	case res.StatusCode < 300 && !later(res, i.code):
 		return Done
-	case unheard(res.StatusCode), res.StatusCode == http.StatusNotFound && i.code == "" && res.Header.Get(headerReplayed) == "":
-		if i.doubt {
-			return Unknown // it was refused before anybody looked at what became of the earlier attempt, or by something in front of the service
-		}
-		return NotDone
-	case res.StatusCode >= 500 || res.StatusCode == http.StatusRequestTimeout || later(res, i.code):
+	case status < 300, res.Header.Get(headerReplayed) != "":
+		return verdict(status)
+	case status < 400, status >= 500, status == http.StatusRequestTimeout, i.doubt, taken(i.code):
 		return Unknown
 	}
 	return NotDone
+}
+
+// verdict is what the first answer's status says.
+func verdict(status int) Verdict {
+	switch {
+	case status < 400:
+		return Done
+	case status < 500:
+		return NotDone
+	}
+	return Unknown
 }
 
 // Key returns the key that an answer's intent had, empty if the answer is from elsewhere.
@@ -103,20 +147,15 @@ func Key(res *http.Response) string {
 	return ""
 }
 
-// gone: it was finished, and the answer is no longer kept.
-func gone(code string) bool {
+// finished: it was done or refused once, and the answer is no longer kept.
+func finished(code string) bool {
 	return code == "IDEMPOTENCY_RESULT_EXPIRED" || code == "IDEMPOTENCY_RESPONSE_NOT_KEPT"
 }
 
-// unheard are refusals that come before anything is looked up: they say nothing of an earlier attempt.
-func unheard(status int) bool {
-	switch status {
-	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
-		http.StatusProxyAuthRequired, http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType,
-		http.StatusTooEarly, http.StatusTooManyRequests, http.StatusRequestHeaderFieldsTooLarge, http.StatusMisdirectedRequest:
-		return true
-	}
-	return false
+// taken: the server refuses the key for what came under it before. That may have been this intent: fingerprinted by another
+// release, sent twice by a proxy, or long ago.
+func taken(code string) bool {
+	return code == "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" || code == "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"
 }
 
 // later tells whether an answer says that the request is being worked at.
@@ -130,12 +169,13 @@ func later(res *http.Response, code string) bool {
 	return code == "IDEMPOTENCY_REQUEST_IN_PROGRESS" || code == "IDEMPOTENCY_OUTCOME_UNKNOWN"
 }
 
-// judge looks at an attempt: whether another one may help, and after what time at the earliest.
-func (i *intent) judge(res *http.Response, err error) (again bool, after time.Duration) {
+// judge looks at an attempt that wrote the request sent times: whether another one may help, and after what time at the earliest.
+func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, after time.Duration) {
 	if err != nil {
-		i.doubt = i.doubt || !unsent(err)
+		i.doubt = i.doubt || sent > 0 || !unsent(err)
 		return true, 0
 	}
+	i.doubt = i.doubt || sent > 1 // net/http repeats by itself what has a key, and tells nobody
 	i.look(res)
 	switch res.StatusCode {
 	case http.StatusTooEarly, http.StatusTooManyRequests:
@@ -151,7 +191,7 @@ func (i *intent) judge(res *http.Response, err error) (again bool, after time.Du
 
 // look reads the code of a problem, and leaves the body as it was.
 func (i *intent) look(res *http.Response) {
-	i.code, i.first = "", 0
+	i.code, i.failure, i.first = "", "", 0
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "application/problem+json") {
 		return
 	}
@@ -166,12 +206,15 @@ func (i *intent) look(res *http.Response) {
 		io.Closer
 	}{from, res.Body}
 	var p struct {
-		Code  string `json:"code"`
-		First int    `json:"first_status"`
+		Code    string `json:"code"`
+		Failure string `json:"failure"`
+		First   int    `json:"first_status"`
 	}
-	if json.Unmarshal(head, &p) == nil {
-		i.code, i.first = p.Code, p.First
+	if json.Unmarshal(head, &p) != nil {
+		i.doubt = true // it may say that it was done
+		return
 	}
+	i.code, i.failure, i.first = p.Code, p.Failure, p.First
 }
 
 type failing struct{ err error }

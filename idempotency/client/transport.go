@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -73,22 +75,26 @@ func New(cfg Config) *Transport {
 // RoundTrip is of http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an *Error. [Outcome]
 // says what that means.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	key := r.Header.Get(HeaderKey)
-	if key == "" && !slices.Contains(t.cfg.Methods, r.Method) {
-		return t.cfg.Base.RoundTrip(r)
+	i := begin(r)
+	if i.key == "" {
+		if !slices.Contains(t.cfg.Methods, r.Method) {
+			return t.cfg.Base.RoundTrip(r)
+		}
+		i.key = t.cfg.NewKey()
 	}
-	i := &intent{key: cmp.Or(key, t.cfg.NewKey())}
 	body, err := t.body(r)
 	if err != nil {
 		return nil, &Error{Key: i.key, Definite: true, Err: err}
 	}
-	ctx := context.WithValue(r.Context(), intentKey{}, i)
+	var sent atomic.Int64
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { sent.Add(1) }})
+	ctx = context.WithValue(ctx, intentKey{}, i)
 	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(t.cfg.First), backoff.WithMaxInterval(t.cfg.Most),
 		backoff.WithRandomizationFactor(0.5), backoff.WithMaxElapsedTime(0))
 	for {
 		i.attempts++
 		res, err := t.once(ctx, r, i.key, body)
-		again, after := i.judge(res, err)
+		again, after := i.judge(res, sent.Swap(0), err)
 		wait := max(pace.NextBackOff(), after)
 		if !again || t.cfg.Attempts > 0 && i.attempts >= t.cfg.Attempts || t.cfg.Patience > 0 && after > t.cfg.Patience || !sooner(ctx, wait) {
 			return i.end(res, err)

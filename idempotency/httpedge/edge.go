@@ -180,10 +180,13 @@ func (e Edge) inProgress(w http.ResponseWriter, err error) {
 
 func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
 	detail := "nobody knows yet whether the request was done: repeat it with the same Idempotency-Key; a new key may do it twice"
-	if u.Stuck { // it takes a person, so no time can be given
+	wait := cmp.Or(e.RetryUnknown, 15*time.Second)
+	if u.Stuck { // it takes a person, so the time is a guess
 		detail = "nobody knows whether the request was done, and a person has to look; a new key may do it twice"
-	} else {
-		retryAfter(w, cmp.Or(e.RetryUnknown, 15*time.Second))
+		wait = time.Hour
+	}
+	if e.StatusURL != "" || !u.Stuck { // by Retry-After a client tells this 202 from a success
+		retryAfter(w, wait)
 	}
 	if e.StatusURL != "" {
 		e.accepted(w, idempotency.Unknown, u.Stage)

@@ -15,6 +15,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/client"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 )
 
@@ -109,11 +110,14 @@ func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
 
 func TestWrite_AcceptedWithAPlaceToWatch(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{&idempotency.InProgressError{RetryAfter: time.Minute}, &idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}} {
+	for _, err := range []error{&idempotency.InProgressError{RetryAfter: time.Minute}, &idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, &idempotency.UnknownError{Stuck: true}} {
 		w := write(httpedge.Edge{}.At("/operations/k"), idempotency.Result{}, err)
 		var op httpedge.Operation
 		if json.Unmarshal(w.Body.Bytes(), &op) != nil || w.Code != 202 || w.Header().Get("Location") != "/operations/k" || op.StatusURL != "/operations/k" || op.State == "" || w.Header().Get("Retry-After") == "" {
 			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
+		}
+		if got := client.Outcome(w.Result(), nil); got != client.Unknown {
+			t.Errorf("%v: a client takes it for %q", err, got)
 		}
 	}
 }
