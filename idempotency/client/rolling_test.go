@@ -26,7 +26,7 @@ import (
 func TestRollingDeploys(t *testing.T) {
 	t.Parallel()
 	verdicts := map[client.Verdict]int{}
-	for seed := range uint64(4000) {
+	for seed := range uint64(2000) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed)
 			got := w.call()
