@@ -43,6 +43,8 @@ type Diagnosis struct {
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
 type SequenceDiagnosis struct {
+	// Other is the sequence that ids come from when it is not outbox_event_id_seq, which the rest is about. Relays do not start then.
+	Other            string
 	Cache, Increment int64
 	Cycle            bool
 	Last             int64 // the last id that was drawn
@@ -144,6 +146,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 		return d, x.err
 	}
 	x.row(ctx, sqlSequence, nil, []any{&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last, &d.Sequence.Highest})
+	x.row(ctx, sqlOtherSequence, nil, []any{&d.Sequence.Other})
 	var texts []string
 	var hashes []int64
 	for text, hash := range vectors {

@@ -8,7 +8,7 @@ import (
 
 // DoctorQueries are prepared by a test against the migrated schema.
 var DoctorQueries = map[string]string{
-	"missingRights": sqlMissingRights, "sequence": sqlSequence, "hashVectors": sqlHashVectors, "misplaced": sqlMisplaced,
+	"missingRights": sqlMissingRights, "sequence": sqlSequence, "otherSequence": sqlOtherSequence, "hashVectors": sqlHashVectors, "misplaced": sqlMisplaced,
 	"leases": sqlLeases, "aside": sqlAside, "topics": sqlTopics, "paused": sqlPauses, "vacuum": sqlVacuum,
 }
 

@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -230,6 +232,22 @@ func (r *Relay) rescan(ctx context.Context, s *session) error {
 		}
 	}
 	return nil
+}
+
+// errOtherSequence: floors would follow a sequence that says nothing of the table's ids.
+var errOtherSequence = errors.New("relay: outbox_event takes its ids from another sequence than outbox_event_id_seq")
+
+// checkSequence fails when ids do not come from the sequence that floors are found by.
+func (r *Relay) checkSequence(ctx context.Context, s *session) error {
+	var other string
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.otherSequence).QueryRow(func(row pgx.Row) error { return row.Scan(&other) })
+	}))
+	if err != nil || other == "" {
+		return err
+	}
+	return fmt.Errorf("%w, from %s: give what has that name another, and the table's sequence that name (alter sequence ... rename to ...)",
+		errOtherSequence, other)
 }
 
 // numbering is what the floors belong to.

@@ -386,6 +386,34 @@ func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 	}
 }
 
+// TestP6FloorNeedsTheTablesSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come from.
+func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `alter sequence outbox_event_id_seq rename to ids`)
+	f.db.Exec(t, `create sequence outbox_event_id_seq start 5000000; select nextval('outbox_event_id_seq')`)
+	fill(t, f.db, 100, 10)
+	f.drain()
+	f.rise()
+	f.at(0, "the sequence of that name says nothing of these ids")
+	fill(t, f.db, 20, 10)
+	f.drain()
+	if n := f.to.count(); n != 120 {
+		t.Errorf("%d events published, want 120", n)
+	}
+	r := newRelay(t, f.db, f.to, config())
+	const want = "ids from another sequence than outbox_event_id_seq, from "
+	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "ids:") {
+		t.Errorf("Run: %v", err)
+	}
+	if _, err := newRelay(t, f.db, f.to, config()).Once(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Once: %v", err)
+	}
+	if d := diagnose(t, f.db); !strings.HasSuffix(d.Sequence.Other, "ids") {
+		t.Errorf("the sequence is said to be %q", d.Sequence.Other)
+	}
+}
+
 func TestP6FloorFallsWithTheConnection(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

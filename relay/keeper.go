@@ -172,7 +172,13 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 	defer s.close()
 	pause, first := newBackOff(), true
 	for {
-		err := r.beat(work, s)
+		err := error(nil)
+		if first {
+			err = r.checkSequence(work, s)
+		}
+		if err == nil {
+			err = r.beat(work, s)
+		}
 		if err != nil && first {
 			if misconfigured := startError(err); misconfigured != nil {
 				return misconfigured

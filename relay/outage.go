@@ -71,6 +71,9 @@ func pauseFor(ctx context.Context, d time.Duration) {
 // startError is what Run returns when its very first heartbeat meets something that waiting does not mend; nil when it
 // may mend itself. The same errors later, a revoked grant say, are an outage.
 func startError(err error) error {
+	if errors.Is(err, errOtherSequence) {
+		return err
+	}
 	switch pgerr.Code(err) {
 	case "42P01", "3F000", "42703":
 		return fmt.Errorf("relay: the outbox tables are missing or old: run `relay migrate`, or set Schema: %w", err)

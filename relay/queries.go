@@ -257,7 +257,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, takenBack, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, highest, holders, smallest, below,
+	pin, statusLanes, statusTopics, highest, otherSequence, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
@@ -278,7 +278,7 @@ func newQueries(schema string) (*queries, error) {
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleBehind: q(sqlSettleBehind), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
-		highest: q(sqlHighest), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
+		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),

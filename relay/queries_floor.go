@@ -1,13 +1,21 @@
 package relay
 
 // The floor's statements (PROTOCOL P6). The text that names the numbering of ids stands in each of them: system,
-// timeline, sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none.
+// timeline, sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor
+// has one that is not the table's.
 const (
 	sqlHighest = `-- relay: highest
 select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 		from pg_sequence q, pg_control_system() c
-		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1), ''),
+		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
+			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),
 	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
+
+	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name when
+	// this one was made, or somebody has renamed them.
+	sqlOtherSequence = `-- relay: other sequence
+select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
+from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
 
 	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id. A transaction changes
 	// its name here when it is prepared, so prepared ones are told apart.

@@ -151,7 +151,11 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	r.lanes.begin = unassigned
 	s := r.session("once")
 	defer s.close()
-	if err := r.beat(ctx, s); err != nil {
+	err = r.checkSequence(ctx, s)
+	if err == nil {
+		err = r.beat(ctx, s)
+	}
+	if err != nil {
 		if start := startError(err); start != nil {
 			return 0, start
 		}

@@ -74,10 +74,14 @@ func TestProvoked(t *testing.T) {
 		severity Severity
 		part     string
 	}
-	alone := []string{"misplaced", "sequence cycle", "no relay", "pending migration", "no days", "halted"}
+	alone := []string{"misplaced", "sequence cycle", "sequence, another's", "no relay", "pending migration", "no days", "halted"}
 	cases := map[string]provoked{
-		"sequence cache":  {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
-		"sequence cycle":  {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
+		"sequence cache": {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
+		"sequence cycle": {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
+		"sequence, another's": {
+			[]string{`alter sequence outbox_event_id_seq rename to mine`, `create sequence outbox_event_id_seq`},
+			"sequence", Fail, "outbox_event.id comes from",
+		},
 		"sequence behind": {[]string{`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`, `select setval('outbox_event_id_seq', 1)`}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
 		"other system":    {[]string{`update outbox_meta set system_identifier = 1`}, "numbering", Warn, "another system"},
 		"no relay":        {[]string{`insert into outbox_event (topic, type) values ('t', 'T')`}, "leases", Warn, "1 with events"},

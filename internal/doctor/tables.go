@@ -34,6 +34,12 @@ func (f *findings) outbox(d relay.Diagnosis) {
 }
 
 func (f *findings) sequence(s relay.SequenceDiagnosis) {
+	if s.Other != "" {
+		f.add(Fail, "sequence", "outbox_event.id comes from "+s.Other+", and not from outbox_event_id_seq",
+			"Relays follow outbox_event_id_seq, which says nothing of these ids: they refuse to start.",
+			"alter sequence outbox_event_id_seq rename to ... (it is another's), then alter sequence "+s.Other+" rename to outbox_event_id_seq")
+		return
+	}
 	if s.Cache != 1 || s.Cycle || s.Increment != 1 {
 		f.add(Fail, "sequence", fmt.Sprintf("outbox_event.id: cache %d, increment %d, cycle %s", s.Cache, s.Increment, onOff(s.Cycle)),
 			"Ids are the order of events. A cache hands a later writer a lower id, and keys lose their order.",

@@ -4,8 +4,9 @@
 create table outbox_event (
 	-- One of 32 lanes: a key's events share a lane, and a lane has one owner at a time. A keyless event takes a lane of its own id.
 	lane         smallint generated always as ((hashtextextended(coalesce(nullif(key, ''), message_id::text) collate "C", 0) & 31)::smallint) stored not null,
-	-- Order within a lane. CACHE 1: a cached block would hand a later writer a lower id.
-	id           bigint generated always as identity (cache 1),
+	-- Order within a lane. CACHE 1: a cached block would hand a later writer a lower id. The sequence is named because relays read
+	-- it by that name: where another has the name, this fails, while Postgres would choose a name with a number.
+	id           bigint generated always as identity (sequence name outbox_event_id_seq cache 1),
 	-- A UUIDv7: Postgres 15 has no uuidv7(), and a v4 would miss the inbox's day partitions.
 	message_id   uuid not null default encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
 		placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid,

@@ -1,8 +1,9 @@
 -- +goose Up
 -- What was published, while archiving is on, to look at it or to publish it once more: a partition per day. Whatever has no
 -- day goes into the default partition, because a settle must never fail for want of one.
+create sequence outbox_archive_pos_seq;
 create table outbox_archive (
-	pos          bigserial not null, -- the order in which events left the outbox; a key's order is this one
+	pos          bigint not null default nextval('outbox_archive_pos_seq'), -- the order in which events left the outbox; a key's order is this one
 	published_at timestamptz not null default clock_timestamp(),
 	epoch        text collate "C" not null, -- with lane and seq: the number it was published under
 	lane         smallint not null,
@@ -20,5 +21,6 @@ create table outbox_archive (
 	event_time   timestamptz,
 	created_at   timestamptz not null
 ) partition by range (published_at);
+alter sequence outbox_archive_pos_seq owned by outbox_archive.pos;
 create index outbox_archive_pos on outbox_archive (pos);
 create table outbox_archive_default partition of outbox_archive default;
