@@ -35,6 +35,7 @@ type laneClaim struct {
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
 type claim struct {
+	by     string // whose session
 	epoch  string
 	lanes  []laneClaim
 	events []event.Event // lane by lane, each in sequence order

@@ -184,7 +184,11 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 				return misconfigured
 			}
 		}
-		r.postgres.report(err, s.opened)
+		assigned := err
+		if err == nil && r.polls() {
+			assigned = r.assignPolled(work, s)
+		}
+		r.postgres.report(s.name, assigned, s.heard)
 		wait := r.cfg.Lease / 3
 		switch {
 		case err != nil:
@@ -193,9 +197,6 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 			first = false
 			pause.Reset()
 			r.beaten.Store(time.Now().UnixNano())
-			if r.polls() {
-				r.postgres.report(r.assignPolled(work, s), s.opened)
-			}
 			if r.unsettled() {
 				wait = min(wait, beatAtLeast)
 			}

@@ -154,6 +154,18 @@ func (t *laneTable) pickFor(pump, n int, now time.Time, may func(l *laneState) b
 	return out
 }
 
+// idle reports whether one of n pumps has nothing to do, nor waits for anything.
+func (t *laneTable) idle(pump, n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for lane, l := range t.owned {
+		if int(lane)%n == pump && l.source == polled && !l.wanted && (l.ready || l.busy || l.doubt || len(l.groups) > 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // renew brings grants up to what is known now of whether the journal must be read again.
 func (t *laneTable) renew(grants []grant) {
 	t.mu.Lock()

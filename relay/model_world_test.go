@@ -261,7 +261,7 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 
 // session is one of a relay's connections.
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
-	s := &session{name: "model", timeout: time.Hour, opened: time.Unix(1, 0), reopened: func() { r.lanes.distrust() }}
+	s := &session{name: "model", timeout: time.Hour, opened: true, reopened: func() { r.lanes.distrust() }}
 	s.connect = func(context.Context) (connection, error) { return &modelConn{m}, nil }
 	if m.s.relays[i].cut>>kind&1 == 0 {
 		s.conn = &modelConn{m}

@@ -13,36 +13,48 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// outage says once that something is away, and once that it is back, however many goroutines notice.
+// outage says once that something is away, and once that it is back, however many parts of the relay notice. It lasts until
+// each part that failed has succeeded, or has nothing to do any more: what works for one need not work for another.
 type outage struct {
 	what   string
 	log    *slog.Logger
 	notify func(what string, err error)
 
-	mu    sync.Mutex
-	since time.Time // zero: not away
-	back  time.Time // when it last came back
+	mu      sync.Mutex
+	failing map[string]bool // parts
+	away    bool
+	since   time.Time // when the last outage began
 }
 
-// report takes the outcome of an attempt over a connection that was opened at a time. An error that is only the end of
-// our own context says nothing, and so does one of a connection from before the last outage: it died with that one and
-// is only noticed now.
-func (o *outage) report(err error, opened time.Time) {
+// report takes the outcome of an attempt of a part that last heard of the system at a time; nil, too, when the part has nothing
+// to do any more. An error that is only the end of
+// our own context says nothing, and so does one of a part that has heard nothing since before the last outage: its connection
+// died in that one, and it only notices now.
+func (o *outage) report(part string, err error, heard time.Time) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case err != nil && opened.Before(o.back):
-	case err != nil && o.since.IsZero():
-		o.since = time.Now()
-		o.log.Error(o.what+" does not answer as it should; trying again until it does", "err", err)
-		o.tell(err)
-	case err == nil && !o.since.IsZero():
-		o.log.Info(o.what+" answers again", "after", time.Since(o.since).Round(time.Millisecond))
-		o.since, o.back = time.Time{}, time.Now()
-		o.tell(nil)
+	case err == nil:
+		delete(o.failing, part)
+		if o.away && len(o.failing) == 0 {
+			o.away = false
+			o.log.Info(o.what+" is well again: nothing fails there now", "after", time.Since(o.since).Round(time.Millisecond))
+			o.tell(nil)
+		}
+	case !o.away && heard.Before(o.since):
+	default:
+		if o.failing == nil {
+			o.failing = map[string]bool{}
+		}
+		o.failing[part] = true
+		if !o.away {
+			o.away, o.since = true, time.Now()
+			o.log.Error(o.what+" does not answer as it should; trying again until it does", "at", part, "err", err)
+			o.tell(err)
+		}
 	}
 }
 

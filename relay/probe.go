@@ -25,8 +25,9 @@ func (r *Relay) probe(ctx context.Context) {
 			r.lanes.wake()
 		case <-timer.C:
 		}
-		if err := r.lift(ctx, s, &floor); err != nil {
-			r.postgres.report(err, s.opened)
+		before := floor.looked
+		if err := r.lift(ctx, s, &floor); floor.looked != before {
+			r.postgres.report(s.name+", floors", err, s.heard)
 		}
 		ask, floors, ids := r.quiet()
 		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
@@ -35,7 +36,7 @@ func (r *Relay) probe(ctx context.Context) {
 		}
 		looked = time.Now()
 		found, err := r.look(ctx, s, ask, floors, ids)
-		r.postgres.report(err, s.opened)
+		r.postgres.report(s.name, err, s.heard)
 		if found {
 			active = time.Now()
 		}

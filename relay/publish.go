@@ -77,7 +77,7 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 		for _, i := range d.todo {
 			d.c.items[i].sent = true
 		}
-		r.kafka.report(failure, time.Now())
+		r.kafka.report(d.c.by, failure, time.Now())
 		return 0, failure
 	}
 	n, failure, unsent := d.take(verdicts)
@@ -88,8 +88,10 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 		failure = unsent
 	}
 	d.keepUndecided()
-	if context.Cause(ctx) != errLeaseOver {
-		r.kafka.report(failure, time.Now())
+	if n > 0 && len(d.todo) == 0 {
+		r.kafka.report(d.c.by, nil, time.Now()) // what has no ack is held or parked
+	} else if context.Cause(ctx) != errLeaseOver {
+		r.kafka.report(d.c.by, failure, time.Now())
 	}
 	return n, failure
 }

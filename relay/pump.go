@@ -18,6 +18,10 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 	for ctx.Err() == nil {
 		grants := r.lanes.pick(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
+			if r.lanes.idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
+				r.postgres.report(s.name, nil, s.heard)
+				r.kafka.report(s.name, nil, s.heard)
+			}
 			select {
 			case <-ctx.Done():
 			case <-r.kicks[number]:
@@ -25,7 +29,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			continue
 		}
 		_, err := r.step(work, s, grants)
-		r.postgres.report(err, s.opened)
+		r.postgres.report(s.name, err, s.heard)
 		if err == nil {
 			pause.Reset()
 			continue
@@ -47,6 +51,7 @@ func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, tel
 		return 0, err
 	}
 	tell(c)
+	c.by = s.name
 	sending, end := r.startPublish(ctx, c.events)
 	result := r.publish(sending, c)
 	end(result.acked)

@@ -28,11 +28,13 @@ func (r *Relay) revive(ctx, work context.Context) {
 		}
 		due, next := r.health.due(time.Now())
 		if len(due) > 0 {
-			r.postgres.report(r.tryClosed(work, s, due), s.opened)
+			r.postgres.report(s.name, r.tryClosed(work, s, due), s.heard)
 			_, next = r.health.due(time.Time{})
 		}
 		wait := time.Hour
-		if !next.IsZero() {
+		if next.IsZero() {
+			r.postgres.report(s.name, nil, s.heard) // nothing is closed
+		} else {
 			wait = max(time.Until(next), time.Millisecond)
 		}
 		timer.Reset(wait)

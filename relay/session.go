@@ -26,8 +26,9 @@ type session struct {
 	name    string        // application_name, for pg_stat_activity
 	timeout time.Duration // bounds every pipeline, so that a half-open connection fails
 	conn    connection
-	opened  time.Time                                     // when the last connection was opened
 	connect func(ctx context.Context) (connection, error) // nil: dial
+	opened  bool                                          // a connection was, once
+	heard   time.Time                                     // when the server last answered, or an attempt to connect to it failed
 	// reopened is called when a lost connection was replaced, perhaps by one to another server.
 	reopened func()
 	warned   bool
@@ -53,13 +54,14 @@ func (s *session) open(ctx context.Context) error {
 		connect = s.dial
 	}
 	conn, err := connect(ctx)
+	s.heard = time.Now()
 	if err != nil {
 		return err
 	}
-	if !s.opened.IsZero() && s.reopened != nil {
+	if s.opened && s.reopened != nil {
 		s.reopened()
 	}
-	s.conn, s.opened = conn, time.Now()
+	s.conn, s.opened = conn, true
 	return nil
 }
 
@@ -126,8 +128,10 @@ func (s *session) pipeline(ctx context.Context, b *pgx.Batch) error {
 	}
 	if err != nil {
 		s.close()
+		return err
 	}
-	return err
+	s.heard = time.Now()
+	return nil
 }
 
 // What a commit waits for, as values of synchronous_commit.

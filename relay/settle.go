@@ -269,10 +269,12 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
 			continue
 		}
+		if err == nil || pgerr.Retry(err) {
+			r.postgres.report(s.name, err, s.heard)
+		}
 		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
 			return settled, err
 		}
-		r.postgres.report(err, s.opened)
 		pauseFor(ctx, pause.NextBackOff())
 	}
 }

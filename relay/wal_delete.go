@@ -78,6 +78,7 @@ func (d *walDeleter) run(ctx context.Context) error {
 	defer close(d.ended)
 	d.s = d.r.session("wal deleter")
 	defer d.s.close()
+	defer func() { d.r.postgres.report(d.s.name, nil, d.s.heard) }()
 	d.last = time.Now()
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
@@ -162,7 +163,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	since, pause, all := time.Now(), newBackOff(), len(what.ids)
 	for first := true; len(ids) > 0; first = false {
 		text, gone, err := d.deleteOnce(ctx, &deletion{lanes: lanes, ids: ids, seqs: seqs, epoch: what.epoch}, !first)
-		d.r.postgres.report(err, d.s.opened)
+		d.r.postgres.report(d.s.name, err, d.s.heard)
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -243,7 +244,7 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 		}
 	}))
 	err = failpoint.After(failpoint.RelayWALConfirmed, err)
-	d.r.postgres.report(err, d.s.opened)
+	d.r.postgres.report(d.s.name, err, d.s.heard)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil

@@ -96,6 +96,8 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 		<-f.deleter.ended
 		<-f.looker.ended
 		f.reader.close(err == nil)
+		f.r.postgres.report(f.s.name, nil, f.s.heard)
+		f.r.kafka.report(f.s.name, nil, f.s.heard)
 	}()
 	if err := f.begin(ctx, failed); err != nil {
 		return err

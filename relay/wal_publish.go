@@ -21,7 +21,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
+	c := &claim{by: f.s.name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
 	for i := range c.items {
 		it := &c.items[i]
 		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""

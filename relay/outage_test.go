@@ -1,0 +1,106 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// outages counts what a relay says of outages.
+type outages struct{ away, back atomic.Int32 }
+
+func (o *outages) observe(c *relay.Config) {
+	c.Observer.Outage = func(_ string, err error) {
+		if err != nil {
+			o.away.Add(1)
+		} else {
+			o.back.Add(1)
+		}
+	}
+}
+
+func (o *outages) is(t *testing.T, when string, away, back int32) {
+	t.Helper()
+	if a, b := o.away.Load(), o.back.Load(); a != away || b != back {
+		t.Errorf("%s: %d outages began and %d ended, want %d and %d", when, a, b, away, back)
+	}
+}
+
+// TestAnOutageIsOfWhatFails: claims fail while heartbeats and probes work. It is one outage until claims work too.
+func TestAnOutageIsOfWhatFails(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	var dials atomic.Int32
+	cfg := db.Pool.Config()
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		if c.RuntimeParams["application_name"] == "effectonce relay pump 0" {
+			dials.Add(1) // one for each failure
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	var said outages
+	stop := running(t, newRelay(t, &pgtest.DB{Pool: pool}, to, config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
+	fill(t, db, 100, 10)
+	drained(t, db)
+	said.is(t, "before", 0, 0)
+
+	db.Exec(t, `alter table outbox_claim rename to outbox_claim_away`)
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10' from generate_series(0, 9) g`)
+	before := dials.Load()
+	pgtest.Await(t, "five more attempts to claim", func() (bool, error) { return dials.Load() > before+5, nil })
+	said.is(t, "while claims fail", 1, 0)
+
+	db.Exec(t, `alter table outbox_claim_away rename to outbox_claim`)
+	drained(t, db)
+	pgtest.Await(t, "the end of the outage", func() (bool, error) { return said.back.Load() > 0, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	said.is(t, "afterwards", 1, 1)
+	inOrder(t, to.events(), 110)
+}
+
+// TestAnOutageOfKafkaIsOfWhatFails: some of the lanes cannot be sent while others can. It is one outage until all can.
+func TestAnOutageOfKafkaIsOfWhatFails(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	var mended atomic.Bool
+	var acks atomic.Int32
+	to := &memory{verdict: func(_ int, e event.Event) error {
+		if e.Position.Lane%2 == 0 && !mended.Load() {
+			return errors.New("timed out")
+		}
+		acks.Add(1)
+		return nil
+	}}
+	var said outages
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.HoldAfter = -1; said.observe(c) })))
+	fill(t, db, 100, 100)
+	pgtest.Await(t, "the outage", func() (bool, error) { return said.away.Load() > 0, nil })
+	for range 5 {
+		before := acks.Load()
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'others', 'o' || g, 'T', '0' from generate_series(0, 31) g`)
+		pgtest.Await(t, "acks in other lanes", func() (bool, error) { return acks.Load() > before, nil })
+	}
+	said.is(t, "while some lanes cannot be sent", 1, 0)
+	mended.Store(true)
+	drained(t, db)
+	pgtest.Await(t, "the end of the outage", func() (bool, error) { return said.back.Load() > 0, nil })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	said.is(t, "afterwards", 1, 1)
+}
