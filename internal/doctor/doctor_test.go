@@ -74,7 +74,7 @@ func TestProvoked(t *testing.T) {
 		severity Severity
 		part     string
 	}
-	alone := []string{"misplaced", "sequence cycle", "sequence, another's", "no relay", "pending migration", "no days", "halted"}
+	alone := []string{"misplaced", "stuck lanes", "sequence cycle", "sequence, another's", "no relay", "pending migration", "no days", "halted"}
 	cases := map[string]provoked{
 		"sequence cache": {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
 		"sequence cycle": {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
@@ -85,8 +85,12 @@ func TestProvoked(t *testing.T) {
 		"sequence behind": {[]string{`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`, `select setval('outbox_event_id_seq', 1)`}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
 		"other system":    {[]string{`update outbox_meta set system_identifier = 1`}, "numbering", Warn, "another system"},
 		"no relay":        {[]string{`insert into outbox_event (topic, type) values ('t', 'T')`}, "leases", Warn, "1 with events"},
-		"overdue":         {[]string{`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`}, "leases", Warn, "1 overdue"},
-		"parked":          {[]string{`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k', 'too large', 'X')`}, "parked", Warn, "of 1 keys"},
+		"stuck lanes": {[]string{
+			`insert into relay_member (owner, seen) values (gen_random_uuid(), now())`,
+			`insert into outbox_event (topic, type, created_at) values ('t', 'T', now() - interval '2 minutes')`,
+		}, "leases", Fail, "the oldest waits 2m0"},
+		"overdue": {[]string{`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`}, "leases", Warn, "1 overdue"},
+		"parked":  {[]string{`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k', 'too large', 'X')`}, "parked", Warn, "of 1 keys"},
 		"held": {[]string{`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
 			values (1, 1, 't', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "1 events"},
 		"scheduled":         {[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`}, "scheduled", Warn, "1 events"},

@@ -10,6 +10,9 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
+// waitsLong is from when on events that wait are a failure: a relay takes milliseconds.
+const waitsLong = time.Minute
+
 // deadRows are from when on vacuum is behind: the table's own settings begin at 20,000.
 const deadRows = 500_000
 
@@ -74,6 +77,9 @@ func (f *findings) leases(d relay.Diagnosis) {
 	switch {
 	case d.Members == 0 && d.WaitingLanes > 0:
 		f.add(Warn, "leases", found, "Events wait and no relay runs.", "relay run")
+	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
+		f.add(Fail, "leases", found, "Relays run, and do not publish these events, or are far behind with them.",
+			"Look again in a minute: when the age grows, the relays' logs say what they cannot do; then: relay lanes")
 	case d.OverdueLanes > 0:
 		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is normal, for a lease's length.",
 			"Look again in a minute; then: relay lanes, and the relays' logs.")
