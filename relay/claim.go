@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -42,6 +43,7 @@ type claim struct {
 	items  []item        // of the events
 	paused []string      // topics, as of its transaction
 	spare  room
+	took   time.Duration // of its transaction
 }
 
 // work is what a claim does for a lane: one thing at a time, in turn while there are several.
@@ -139,7 +141,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		failpoint.Hit(failpoint.RelayReleaseClaimed)
 	}
 	r.pauses(k.paused)
-	r.movedDue(grants, k.perLane, k.moved)
+	r.movedDue(grants, k.moved)
 	c = k.c
 	c.paused = k.paused
 	kept := c.lanes[:0]
@@ -191,10 +193,14 @@ func (k *claiming) send(ctx context.Context, s *session, commit, ids string) err
 
 // claiming decides what to do for each lane.
 func (r *Relay) claiming(s *session, grants []grant) *claiming {
+	strikes := 0
+	for _, g := range grants {
+		strikes = max(strikes, g.strikes)
+	}
 	k := &claiming{
 		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.room.events[:0], items: s.room.items[:0], spare: s.spare},
 		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
-		perLane: max(r.cfg.ClaimEvents/len(grants), 1), bytes: max(r.cfg.ClaimBytes/len(grants), 1),
+		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1), bytes: max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1),
 		locked: make(map[int16]bool, len(grants)), same: true, moved: map[int16]int64{},
 	}
 	for i, g := range grants {
@@ -320,7 +326,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q.list, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))
 	}
-	k.r.queueDue(b, k.grants, k.perLane, k.moved)
+	k.r.queueDue(b, k.grants, k.perLane, k.bytes, k.moved)
 	if s := &k.marked; len(s.lanes) > 0 {
 		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh).
 			Query(k.read((*rowReader).readMarked))

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +41,8 @@ type laneState struct {
 	releasing bool    // some of what is parked is to be released
 	groups    []place // where it holds events for
 	turn      int     // of the works that its claims do
+	strikes   int     // how often its claims did not fit into their time, less how often they did easily
+	picked    int     // of laneTable.picks, as of when a pump last took it
 	bulk      bool    // had more events than a claim takes, and none of them large
 	pace      pace    // of its last claim
 }
@@ -61,6 +64,7 @@ type grant struct {
 	releasing bool
 	groups    []place
 	turn      int
+	strikes   int
 	bulk      bool
 	pace      pace
 }
@@ -70,6 +74,7 @@ type laneTable struct {
 	mu    sync.Mutex
 	owned map[int16]*laneState
 	begin laneSource // of lanes that are taken
+	picks int        // how often pumps have taken lanes
 	reads int        // how often the journal had to be read again, for every lane
 	ids   string     // the numbering of event ids that the floors are in; "": there are none
 	// decided: every id up to it is decided, in that numbering. See floorFinder.
@@ -84,9 +89,11 @@ func newLaneTable() *laneTable { return &laneTable{owned: make(map[int16]*laneSt
 func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost []int16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	strikes := map[int16]int{}
 	for lane, l := range t.owned {
 		if fence, ok := now[lane]; !ok || fence != l.fence {
 			delete(t.owned, lane)
+			strikes[lane] = l.strikes
 			lost = append(lost, lane)
 			if ok && seeded.On(seeded.RelayBlockReused) {
 				t.owned[lane] = &laneState{fence: fence, next: l.next, end: l.end, fresh: true, ready: true, due: true}
@@ -96,7 +103,7 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	for lane, fence := range now {
 		l := t.owned[lane]
 		if l == nil {
-			l = &laneState{fence: fence, source: t.begin, fresh: true, ready: true, due: true}
+			l = &laneState{fence: fence, source: t.begin, strikes: strikes[lane], fresh: true, ready: true, due: true}
 			t.owned[lane] = l
 			taken = append(taken, lane)
 		}
@@ -131,24 +138,32 @@ func (t *laneTable) reread(lanes []int16) {
 
 // pick takes the ready lanes of one of n pumps; the pump gives each back by done or doubt.
 func (t *laneTable) pick(pump, n int, now time.Time) []grant {
-	return t.pickFor(pump, n, now, func(l *laneState) bool { return l.ready && !l.wanted })
+	return t.pickFor(pump, n, now, true, func(l *laneState) bool { return l.ready && !l.wanted })
 }
 
-// pickFor takes those lanes of one of n pumps that it may have.
-func (t *laneTable) pickFor(pump, n int, now time.Time, may func(l *laneState) bool) []grant {
+// pickFor takes those lanes of one of n pumps that it may have, or with apart those of them that go together.
+func (t *laneTable) pickFor(pump, n int, now time.Time, apart bool, may func(l *laneState) bool) []grant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var out []grant
+	var lanes []int16
 	for lane := int16(pump); lane < Lanes; lane += int16(n) {
 		l := t.owned[lane]
 		if l == nil || l.source != polled || !may(l) || l.busy || l.doubt || l.leaving || !now.Before(l.deadline) {
 			continue
 		}
-		l.busy, l.woken = true, false
+		lanes = append(lanes, lane)
+	}
+	if apart {
+		lanes = t.together(lanes, Lanes/n)
+	}
+	out := make([]grant, 0, len(lanes))
+	for _, lane := range lanes {
+		l := t.owned[lane]
+		l.busy, l.woken, l.picked = true, false, t.picks
 		l.turn++
 		out = append(out, grant{
 			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
-			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, bulk: l.bulk, pace: l.pace,
+			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, strikes: l.strikes, bulk: l.bulk, pace: l.pace,
 		})
 	}
 	return out
@@ -164,6 +179,20 @@ func (t *laneTable) idle(pump, n int) bool {
 		}
 	}
 	return true
+}
+
+// together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their time go
+// apart from the others, half as many each time: a lane that cannot be claimed must not take the others along. Those that have
+// waited longest come first.
+func (t *laneTable) together(lanes []int16, most int) []int16 {
+	t.picks++
+	if !slices.ContainsFunc(lanes, func(lane int16) bool { return t.owned[lane].strikes > 0 }) {
+		return lanes
+	}
+	slices.SortStableFunc(lanes, func(a, b int16) int { return cmp.Compare(t.owned[a].picked, t.owned[b].picked) })
+	strikes := t.owned[lanes[0]].strikes
+	lanes = slices.DeleteFunc(lanes, func(lane int16) bool { return t.owned[lane].strikes != strikes })
+	return lanes[:min(len(lanes), max(most>>strikes, 1))]
 }
 
 // renew brings grants up to what is known now of whether the journal must be read again.

@@ -465,6 +465,16 @@ func (m *modelRun) listed(mark int) (evs []uint8) {
 	return evs
 }
 
+// releasing counts the keys of a lane that are being released.
+func (m *modelRun) releasing(lane int16) (n int) {
+	for _, k := range modelKeyOf {
+		if k.mark >= 0 && k.lane == lane && m.s.db.marks[k.mark] == markReleasing {
+			n++
+		}
+	}
+	return n
+}
+
 func opUnmark(m *modelRun, a []any) ([][]any, error) {
 	for _, i := range m.own(a) {
 		for _, k := range modelKeyOf {
@@ -484,13 +494,20 @@ func opList(m *modelRun, a []any) (rows [][]any, err error) {
 			continue
 		}
 		e := modelEntry{first: int32(m.next(lane, nexts[i], block))}
+		share, taken := limit, map[int]int{}
+		if keys := m.releasing(lane); keys > 0 {
+			share = max(limit/keys, 1)
+		}
 		for _, ev := range m.rows(lane, inParked, false) {
 			row, k := &m.s.db.rows[ev], m.world.of(ev)
-			if !row.releasing && (row.alone || m.s.db.marks[k.mark] != markReleasing) {
+			if !row.releasing && (row.alone || m.s.db.marks[k.mark] != markReleasing || taken[k.mark] == share) {
 				continue
 			}
 			if int(e.n) == limit {
 				break
+			}
+			if !row.alone {
+				taken[k.mark]++
 			}
 			e.ids[e.n], e.seqs[e.n] = row.id, e.first+int32(e.n)
 			e.n++

@@ -29,13 +29,12 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 	case "unmark":
 		return append(own, 100)
 	case "move due":
-		return append(own, most)
+		return append(own, most, bytes, eventOverhead)
 	case "take", "list":
-		args := append(own, nexts, limit, bytes, eventOverhead, int64(blockSize))
-		if name == "take" {
-			args = append(args, floors, ids)
+		if name == "list" { // it reads no more keys than that, the oldest first: all of them, here
+			return append(own, nexts, limit+2, bytes, eventOverhead, int64(blockSize))
 		}
-		return args
+		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids)
 	case "take marked":
 		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh)
 	case "drain":

@@ -2,10 +2,12 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
@@ -67,9 +69,11 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
+		r.tooMuch(grants, err)
 		r.giveBack(grants, func(l *laneState) { l.doubt = l.doubt || unknown })
 		return nil, fmt.Errorf("relay: claim: %w", err)
 	}
+	c.took = time.Since(since)
 	r.giveBack(lost, func(l *laneState) { l.doubt = true })
 	discarded, behind := 0, 0
 	for i := range c.lanes {
@@ -99,6 +103,21 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 		failpoint.Hit(failpoint.RelayBarrier)
 	}
 	return c, nil
+}
+
+// mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
+const mostStrikes = 9
+
+// tooMuch notes that a claim or settle of lanes did not fit into its time, if that is what the error says. What they do next is
+// a quarter of it: half as many lanes, and of each half as much. Repeated whole it would fail for ever.
+func (r *Relay) tooMuch(grants []grant, err error) {
+	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
+		return
+	}
+	r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err", err)
+	for _, g := range grants {
+		r.lanes.update(g.lane, g.fence, func(l *laneState) { l.strikes = min(l.strikes+1, mostStrikes) })
+	}
 }
 
 // giveBack ends a pump's work on lanes. Lanes in doubt need a heartbeat before anything else.

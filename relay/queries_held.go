@@ -109,7 +109,8 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
 
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the list:
-	// nothing comes back into outbox_event, where a late commit would overtake it.
+	// nothing comes back into outbox_event, where a late commit would overtake it. The keys share the limit: what is read is about
+	// as much as is taken, however many lists there are.
 	sqlList = `-- relay: list
 with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
@@ -117,17 +118,22 @@ with mine as materialized (
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
+), keys as materialized (
+	select m.lane, k.key_hash, greatest($5 / count(*) over (partition by m.lane), 1) as share
+	from mine m cross join lateral (
+		select k.key_hash from {schema}outbox_parked_key k
+		where k.lane = m.lane and k.state = 'releasing' order by k.since limit $5) k
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
 		select r.*, sum(r.size) over (order by r.id rows unbounded preceding) as bytes
 		from (
 			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + case when pg_column_size(w.headers) > 1000 then octet_length(w.headers::text) else 0 end + $7 as size
-			from (select k.key_hash from {schema}outbox_parked_key k
-				where k.lane = m.lane and k.state = 'releasing' order by k.since limit $5) k
+			from keys k
 			cross join lateral (
 				select p.lane, p.id, p.payload, p.headers from {schema}outbox_parked p
-				where p.key_hash = k.key_hash and not p.alone order by p.id limit $5) w
+				where p.key_hash = k.key_hash and not p.alone order by p.id limit k.share) w
+			where k.lane = m.lane
 			union all
 			select * from (
 				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + case when pg_column_size(p.headers) > 1000 then octet_length(p.headers::text) else 0 end + $7

@@ -23,7 +23,7 @@ type ScheduledStatus struct {
 
 // queueDue adds to a claim the move of what has come due in the lanes that may have some (PROTOCOL P8): out of the table of
 // the future, behind everything that the lane has. What it moves the same claim may take.
-func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most int, moved map[int16]int64) {
+func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most, bytes int, moved map[int16]int64) {
 	var lanes []int16
 	var fences []int64
 	for _, g := range grants {
@@ -34,7 +34,7 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most int, moved map[int16
 	if len(lanes) == 0 {
 		return
 	}
-	b.Queue(r.q.moveDue, lanes, fences, r.owner, most).Query(func(rows pgx.Rows) error {
+	b.Queue(r.q.moveDue, lanes, fences, r.owner, most, bytes, eventOverhead).Query(func(rows pgx.Rows) error {
 		var lane int16
 		var n int64
 		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
@@ -45,12 +45,12 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most int, moved map[int16
 	})
 }
 
-// movedDue notes after the claim's commit what queueDue has done. A lane with as many as fit may have more.
-func (r *Relay) movedDue(grants []grant, most int, moved map[int16]int64) {
+// movedDue notes after the claim's commit what queueDue has done. A lane that had some may have more.
+func (r *Relay) movedDue(grants []grant, moved map[int16]int64) {
 	var all int64
 	for _, g := range grants {
 		if g.due {
-			r.lanes.update(g.lane, g.fence, func(l *laneState) { l.due = moved[g.lane] >= int64(most) })
+			r.lanes.update(g.lane, g.fence, func(l *laneState) { l.due = moved[g.lane] > 0 })
 			all += moved[g.lane]
 		}
 	}

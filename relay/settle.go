@@ -111,6 +111,8 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			settled[set.lanes[i].lane] = true
 		}
 	}
+	took := c.took + time.Since(since)
+	r.tooMuch(set.grants(), err)
 	for _, l := range set.lanes {
 		switch {
 		case err != nil && !pgerr.CommitUnknown(err) && !errors.Is(err, errBarrier):
@@ -122,7 +124,10 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
 				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
-				s.ready, s.bulk = r.more(s, l.full), l.much
+				if s.strikes > 0 && took < r.cfg.Lease/8 { // four times as much would fit
+					s.strikes--
+				}
+				s.ready, s.bulk = r.more(s, l.full), l.much && s.strikes == 0
 				s.pace = l.seen
 			})
 		}
@@ -135,9 +140,16 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	return nil
 }
 
+func (set *settling) grants() (all []grant) {
+	for i := range set.lanes {
+		all = append(all, set.lanes[i].grant)
+	}
+	return all
+}
+
 // more reports whether a lane has something to do at once.
 func (r *Relay) more(l *laneState, rows bool) bool {
-	return rows || l.releasing || len(r.answering(l.groups)) > 0
+	return rows || l.due || l.releasing || len(r.answering(l.groups)) > 0
 }
 
 // gather sorts the events of complete lanes by their fates.

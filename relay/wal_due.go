@@ -50,15 +50,15 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 	if len(grants) == 0 {
 		return others, nil
 	}
-	most, moved := max(r.cfg.ClaimEvents/len(grants), 1), map[int16]int64{}
+	most, bytes, moved := max(r.cfg.ClaimEvents/len(grants), 1), max(r.cfg.ClaimBytes/len(grants), 1), map[int16]int64{}
 	err = s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
-		r.queueDue(b, grants, most, moved)
+		r.queueDue(b, grants, most, bytes, moved)
 	}))
 	if err != nil {
 		return others, err
 	}
-	r.movedDue(grants, most, moved)
+	r.movedDue(grants, moved)
 	if len(moved) > 0 {
 		r.dueNext = time.Time{}
 		r.Wake() // there may be more than fitted

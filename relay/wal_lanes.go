@@ -98,7 +98,7 @@ func (t *laneTable) unwant() {
 
 // wanted takes the lanes that nobody works on.
 func (t *laneTable) wanted(now time.Time) []grant {
-	return t.pickFor(0, 1, now, func(l *laneState) bool { return l.wanted })
+	return t.pickFor(0, 1, now, false, func(l *laneState) bool { return l.wanted })
 }
 
 // allStreamed reports whether the relay has lanes and the pumps have none.

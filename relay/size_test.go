@@ -1,0 +1,94 @@
+package relay_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestP8WhatIsDueIsMovedInParts: large events that come due at once are moved as a claim is bounded, in count and bytes.
+func TestP8WhatIsDueIsMovedInParts(t *testing.T) {
+	t.Parallel()
+	const events, size = 24, 256 << 10
+	most := 0
+	f := driven(t, outboxDB(t), func(c *relay.Config) {
+		c.ClaimBytes = 1 << 20
+		c.Observer.Due = func(n int) { most = max(most, n) }
+	})
+	f.db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
+		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k', 'T', convert_to(rpad(g || ' ', $2, 'x'), 'UTF8') from generate_series(1, $1) g`, events, size)
+	for range events {
+		_, err := f.Step(t.Context())
+		f.must(err)
+	}
+	if most*size > 1<<20 {
+		t.Errorf("a claim of 1 MiB moved %d events of 256 KiB", most)
+	}
+	if n := f.to.count(); n != events {
+		t.Fatalf("%d of %d events were published", n, events)
+	}
+	for i, e := range f.to.events() {
+		if want := fmt.Sprintf("%d ", i+1); string(e.Payload[:len(want)]) != want {
+			t.Fatalf("event %q was published as number %d", e.Payload[:5], i+1)
+		}
+	}
+}
+
+// TestP4ManyListsAreReleasedTogether: what a claim reads does not grow with the number of lists times their length.
+func TestP4ManyListsAreReleasedTogether(t *testing.T) {
+	t.Parallel()
+	const keys, each, limit = 200, 200, 200
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code) select 0, '', 'payments', 'k' || g, 'releasing', '', '' from generate_series(1, $1) g`, keys)
+	f.db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+		select 0, g, false, false, 1, gen_random_uuid(), '', '', 'payments', 'k' || (g % $1 + 1), 'T', '', now() from generate_series(1, $1::int * $2::int) g`, keys, each)
+	f.db.Exec(t, `analyze outbox_parked, outbox_parked_key`)
+	owner := pgtest.One[string](t, f.db, `select owner::text from outbox_lane where lane = 0`)
+	read := f.pages("list", []int16{0}, f.Fences([]int16{0}), owner, []int64{0}, limit, 1<<20, 512, 1<<20)
+	if read > keys*20 {
+		t.Errorf("a claim of %d events from %d lists of %d reads %d pages", limit, keys, each, read)
+	}
+	t.Logf("it reads %d pages", read)
+}
+
+// tooMuch is a database that has no time for a claim of more than so many events of the lane of a key.
+func tooMuch(t *testing.T, db *pgtest.DB, key string, most int) {
+	t.Helper()
+	db.Exec(t, fmt.Sprintf(`create function too_much() returns trigger language plpgsql as $$ begin
+		if new.lane = hashtextextended('%s' collate "C", 0) & 31 and cardinality(new.ids) > %d then
+			raise 'canceling statement due to statement timeout' using errcode = 'query_canceled';
+		end if;
+		return new; end $$`, key, most))
+	db.Exec(t, `create trigger too_much before insert on outbox_claim for each row execute function too_much()`)
+}
+
+// TestP3_2_AClaimThatDoesNotFitIsHalved: what did not fit into the lease's time is not repeated whole for ever.
+func TestP3_2_AClaimThatDoesNotFitIsHalved(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	tooMuch(t, db, "k0", 10)
+	fill(t, db, 4000, 40)
+	stop := running(t, newRelay(t, db, to, config()))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if dup := inOrder(t, to.events(), 4000); dup != 0 {
+		t.Errorf("%d duplicates", dup)
+	}
+}
+
+// TestP3_2_ALaneThatDoesNotFitIsAlone: a lane of which nothing can be claimed does not take the others along.
+func TestP3_2_ALaneThatDoesNotFitIsAlone(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	tooMuch(t, db, "k0", 0)
+	fill(t, db, 4000, 40)
+	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
+	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event where lane <> hashtextextended('k0' collate "C", 0) & 31)`)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
