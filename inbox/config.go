@@ -154,7 +154,8 @@ type ReleasedInfo struct {
 }
 
 // RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
-// "away" (the database), "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
+// "away" (the database), "rejected" (a statement of the inbox, by the database), "commit unknown", "day missing", "retryable"
+// and "failed" (the effect), "split" and "skip".
 type RetriedInfo struct {
 	Topic     string
 	Partition int32

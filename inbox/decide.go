@@ -26,7 +26,8 @@ type kind uint8
 
 const (
 	canceled      kind = iota // the caller's context ended
-	fatal                     // the inbox's own statements fail: nothing to retry
+	fatal                     // the consumer is registered otherwise: only another start helps
+	rejected                  // the database rejects a statement of the inbox: a person must look
 	conflict                  // lost against another transaction
 	away                      // the database
 	commitUnknown             // it may have happened
@@ -435,8 +436,12 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 		return &failure{kind: canceled, err: ctx.Err()}
 	case pgerr.Retry(err), pgerr.Is(err, pgerr.QueryCanceled):
 		return &failure{kind: conflict, err: err}
+	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, pgerr.ObjectNotInState):
+		// A standby. Its connections would outlive the moment in which it was reached.
+		in.db.Reset()
+		return &failure{kind: away, err: err}
 	case pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	}
-	return &failure{kind: fatal, err: err}
+	return &failure{kind: rejected, err: err}
 }

@@ -85,8 +85,12 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	if err := <-moved; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := byID.Handle(t.Context(), log[30:31]); err == nil || !strings.Contains(err.Error(), "goes by watermark") {
-		t.Errorf("who goes by ids goes on: %v", err)
+	_, err := byID.Handle(t.Context(), log[30:31])
+	if h := halted(t, err, log[30].ID); !strings.Contains(h.Error(), "goes by watermark") {
+		t.Errorf("who goes by ids halts for another reason: %v", h)
+	}
+	if err := w.operator().Resume(t.Context(), log[30].Topic, log[30].Position.Partition, "it was started anew"); err != nil {
+		t.Error("the halt cannot be resumed:", err)
 	}
 	h := w.byWatermark(inbox.Config{}).Each(s.effect)
 	// The group's offset is behind what is decided, and comes in batches.

@@ -88,6 +88,9 @@ func (b *batch) step(ctx context.Context) error {
 	start := time.Now()
 	var out []Outcome
 	f := b.in.prepared(ctx)
+	if f != nil && f.kind == rejected {
+		return f.err // at the first contact: tables or rights are missing, or the consumer is registered otherwise
+	}
 	if f == nil {
 		f = b.in.load(ctx, b.name, b.guard)
 	}
@@ -109,15 +112,18 @@ func (b *batch) step(ctx context.Context) error {
 		f = b.attempt(ctx, counted, out)
 	}
 	if f == nil {
-		b.done(out, time.Since(start))
+		b.done(ctx, out, time.Since(start))
 		return nil
 	}
 	f.index += b.pos // meaningless for -1 and for kinds without an index, which do not look at it
 	switch f.kind {
 	case canceled:
 		return ctx.Err()
-	case fatal, moved:
+	case moved:
 		return f.err
+	case fatal:
+		b.stops()
+		return b.halt(ctx, f.err)
 	case stale:
 		return nil
 	case skipping:
@@ -191,8 +197,11 @@ func (b *batch) passing() *passing {
 }
 
 // done takes over the outcomes of a committed transaction.
-func (b *batch) done(out []Outcome, took time.Duration) {
+func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	b.in.outage.up()
+	if b.guard.setNoted(false) {
+		b.guard.setNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
+	}
 	copy(b.out[b.pos:], out)
 	b.guard.decided(out, b.offset(b.pos))
 	b.retries, b.database = 0, nil
@@ -308,9 +317,6 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	if f.kind == canceled {
 		return ctx.Err()
 	}
-	if f.kind == fatal {
-		return f.err
-	}
 	b.retries++
 	reason := "conflict"
 	switch f.kind {
@@ -320,6 +326,9 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	case commitUnknown:
 		reason = "commit unknown"
 		b.in.outage.down(f.err)
+	case rejected:
+		reason = "rejected"
+		b.rejected(ctx, f.err)
 	case dayMissing:
 		reason = "day missing"
 		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.makeDays(ctx); return err })
@@ -338,6 +347,18 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	}
 	b.retried(reason, b.retries, wait, f.err)
 	return sleep(ctx, wait)
+}
+
+// rejected says that the partition waits for a person, and notes it when that takes longer than a moment.
+func (b *batch) rejected(ctx context.Context, err error) {
+	e := bare(b.events[b.pos])
+	if b.retries%10 == 1 {
+		b.in.log.Error("inbox: the database rejects a statement of the inbox; the partition waits and tries again", failureAttrs(&e, err)...)
+	}
+	if b.retries%10 == 0 {
+		b.guard.setNoted(true)
+		b.in.noteHalt(ctx, b.name, &e, Terminal(CodeRejected, err))
+	}
 }
 
 // halt ends Handle at the suspect.

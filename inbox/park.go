@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/seeded"
 )
 
@@ -47,6 +48,9 @@ const (
 	CodeNumbered = "written_by_a_relay"
 	// CodeListFull: the list of its key is at Config.ParkedPerKey. It is not parked: its partition halts.
 	CodeListFull = "list_full"
+	// CodeRejected: the database rejects a statement of the inbox, for want of a right, say. Its partition is noted as halted
+	// and tries again all the while.
+	CodeRejected = "rejected"
 )
 
 // codeOf is an error in a machine's words.
@@ -410,6 +414,12 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	if err != nil {
 		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
 	}
+}
+
+// unhalt takes back what noteHalt has noted with that code, where no list is full, or all the same.
+func (in *Inbox) unhalt(ctx context.Context, code string, all bool) error {
+	_, err := in.db.Exec(ctx, pgschema.Expand(sqlUnhalt, in.cfg.prefix), in.consumer, code, all)
+	return err
 }
 
 // Resumed implements [Handler].

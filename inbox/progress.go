@@ -34,6 +34,7 @@ type guard struct {
 	span   span
 	passed time.Time // when the progress was last moved
 	home   string    // the database that it began with; empty: not known yet
+	noted  bool      // it is noted as halted while it waits for a person to repair the database
 	marks  *marks    // how far its numbers are decided; nil: not known. A watermark's, and never changed
 }
 
@@ -47,6 +48,14 @@ func (g *guard) setMarks(m *marks) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.marks = m
+}
+
+// setNoted notes whether the partition is noted as halted, and returns what it was.
+func (g *guard) setNoted(on bool) (was bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was, g.noted = g.noted, on
+	return was
 }
 
 // unfinished holds the range that an earlier process left.
@@ -124,21 +133,21 @@ func (g *guards) forget(p partitionName) {
 }
 
 // load reads how far an earlier process had come.
-func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) *failure {
+func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) (f *failure) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.loaded {
 		return nil
 	}
 	if g.home == "" {
-		if err := in.db.QueryRow(ctx, sqlHome).Scan(&g.home); err != nil {
-			return in.classify(ctx, fmt.Errorf("inbox: asking which database this is: %w", err))
+		if f = in.askHome(ctx, &g.home); f != nil {
+			return f
 		}
 	}
 	from, to, attempts, _, err := in.readProgress(ctx, p)
 	switch {
 	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: fatal, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
 	case err != nil:
 		return in.classify(ctx, err)
 	}
@@ -163,14 +172,21 @@ func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (n
 func (h *handler) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
 	var home string
 	// First: if the database changes in between, the account is the new one's, and a change is noticed too much and not too little.
-	if err := h.db.QueryRow(ctx, sqlHome).Scan(&home); err != nil {
-		return 0, false, fmt.Errorf("inbox: asking which database this is: %w", err)
+	if f := h.askHome(ctx, &home); f != nil {
+		return 0, false, f.err
 	}
 	g := h.guards.get(partitionName{topic, partition})
 	g.mu.Lock()
 	g.home = home
 	g.mu.Unlock()
 	return h.Inbox.Progress(ctx, topic, partition)
+}
+
+func (in *Inbox) askHome(ctx context.Context, home *string) *failure {
+	if err := in.db.QueryRow(ctx, sqlHome).Scan(home); err != nil {
+		return in.classify(ctx, fmt.Errorf("inbox: asking which database this is: %w", err))
+	}
+	return nil
 }
 
 // MovedError is returned by a handler when its database is another one, or on another timeline, than the one with which it

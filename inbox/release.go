@@ -340,7 +340,7 @@ func (t *releasing) settle(ctx context.Context) (Outcome, *failure) {
 		case f.kind == dayMissing:
 			d, _ := idDay(t.event.ID)
 			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.makeDay(ctx, d) }); err != nil {
-				return Undecided, &failure{kind: fatal, err: err}
+				return Undecided, &failure{kind: rejected, err: err}
 			}
 		case f.kind == skipping && len(f.skips) > 0:
 			skip = true

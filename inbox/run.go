@@ -82,7 +82,7 @@ func (in *Inbox) bound(ctx context.Context) error {
 		}
 	}
 	// Where lists are shorter again, or gone, their partitions go on; one that halted for another list halts again.
-	if _, err := in.db.Exec(ctx, pgschema.Expand(sqlUnhalt, in.cfg.prefix), in.consumer, CodeListFull, full < len(changed)); err != nil {
+	if err := in.unhalt(ctx, CodeListFull, full < len(changed)); err != nil {
 		return fmt.Errorf("inbox: resuming the partitions of lists that are shorter again: %w", err)
 	}
 	if full > 0 {

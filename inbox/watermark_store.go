@@ -46,7 +46,7 @@ func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failur
 	})
 	switch err := d.in.db.SendBatch(ctx, &b).Close(); {
 	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: fatal, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
 	case err != nil:
 		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
 	}

@@ -50,7 +50,7 @@ func (f *inboxFigures) register(s *set) {
 	f.outcomes = s.counters("events_total", "Events decided, by outcome (applied, duplicate, skipped, parked, quarantined).", "outcome",
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(), inbox.Quarantined.String())
 	f.retries = s.counters("retries_total", "Transactions that were rolled back and run again, by reason.", "reason",
-		"conflict", "away", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
+		"conflict", "away", "rejected", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
 	f.failed = s.counters("failed_events_total", "Events whose effect finally failed, by the code of the error.", "code")
 	f.released = s.counters("released_events_total", "Runs of released events, by outcome (applied, duplicate, skipped, parked).", "outcome",
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String())

@@ -1,0 +1,110 @@
+package inbox_test
+
+import (
+	"testing"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_3_AStandbyIsReachedForAMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the primary again.
+// A standby cannot say where the log of its primary is (55000), and connections to it stay open. No partition may stop for that.
+func TestP9_3_AStandbyIsReachedForAMoment(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	w := &world{server.Database(t, "inbox"), t}
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	proxy := pgtest.NewProxy(t, w.URL)
+	told := make(chan string, 10000)
+	in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: inbox.Observer{
+		Retried: func(i inbox.RetriedInfo) { told <- i.Reason },
+	}}))
+	h, events := in.Each(write), some(20)
+	assigned(h)
+	same(t, "on the primary", handle(t, h, events[:5]), repeat(inbox.Applied, 5))
+	standby := w.At(t, server.Standby(t, "")).URL
+	for i, reassigned := range []bool{false, true} {
+		proxy.To(t, standby)
+		proxy.CutAll()
+		if reassigned {
+			assigned(h)
+		}
+		next := events[5+5*i : 10+5*i]
+		decided := make(chan error, 1)
+		go func() {
+			out, err := h.Handle(t.Context(), next)
+			if err == nil {
+				same(t, "on the primary again", out, repeat(inbox.Applied, 5))
+			}
+			decided <- err
+		}()
+		for away := 0; away < 3; {
+			select {
+			case reason := <-told:
+				if away++; reason != "away" {
+					t.Errorf("on a standby: %s", reason)
+				}
+			case err := <-decided:
+				t.Fatalf("on a standby, assigned again %v: %v", reassigned, err)
+			}
+		}
+		proxy.To(t, w.URL) // the connections to the standby stay
+		if err := <-decided; err != nil {
+			t.Error(err)
+		}
+	}
+	same(t, "effects", w.effects(), ids(events[:15]))
+}
+
+// TestP9_3_RejectedForAWhile: a statement of the inbox is rejected until somebody repairs the database. The partition is noted as
+// halted, an operator may resume it, and it goes on by itself.
+func TestP9_3_RejectedForAWhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	told := make(chan inbox.RetriedInfo, 10000)
+	in := w.inbox(inbox.Config{Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }}})
+	h, events := in.Each(write), some(15)
+	assigned(h)
+	same(t, "before", handle(t, h, events[:5]), repeat(inbox.Applied, 5))
+	halts := func() int {
+		return pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and halted_code = 'rejected'")
+	}
+	for i, repair := range []func(){
+		func() {},
+		func() { // mended by its operator, who is told that there is something to resume
+			if err := w.operator().Resume(t.Context(), "payments", 3, "the table is back"); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		w.Exec(t, "alter table inbox_parked rename to inbox_parked_away")
+		decided := make(chan error, 1)
+		go func() {
+			_, err := h.Handle(t.Context(), events[5+5*i:10+5*i])
+			decided <- err
+		}()
+		for noted := false; !noted; {
+			select {
+			case r := <-told:
+				if r.Reason != "rejected" {
+					t.Errorf("retried as %s: %v", r.Reason, r.Err)
+				}
+				noted = r.Attempt >= 10
+			case err := <-decided:
+				t.Fatalf("without a table: %v", err)
+			}
+		}
+		if halts() != 1 {
+			t.Errorf("%d partitions are noted as halted", halts())
+		}
+		w.Exec(t, "alter table inbox_parked_away rename to inbox_parked")
+		repair()
+		if err := <-decided; err != nil {
+			t.Error(err)
+		}
+		if halts() != 0 {
+			t.Error("it goes on, and is still noted as halted")
+		}
+	}
+	same(t, "effects", w.effects(), ids(events))
+}
