@@ -3,11 +3,13 @@ package consumer
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/segmentio/kafka-go/compress"
 
 	"github.com/effectonce/effectonce/event"
@@ -21,19 +23,26 @@ const (
 	attrTransactional = 1 << 4
 	attrControl       = 1 << 5
 	batchHead         = 61
+	minRecord         = 7 // the smallest record
 )
 
-// eventOverhead is what an Event costs beside its bytes, for the memory bound.
-const eventOverhead = 512
+// What an Event and one of its headers cost beside their bytes in the log, for the memory bound.
+const (
+	eventOverhead  = 320
+	headerOverhead = 128
+)
 
-// maxNames bounds the header names that a decoder remembers.
-const maxNames = 256
+// The names that a decoder remembers: how many, and how long.
+const (
+	maxNames    = 256
+	maxNameSize = 64
+)
 
 // chunk is a piece of a partition's log that was fetched and decoded.
 type chunk struct {
 	events []event.Event
 	next   int64 // the offset after it, which may lie behind control records and compacted ones
-	bytes  int64 // memory that it holds, about
+	bytes  int64 // memory that it holds, about: its share, and the whole of each batch that it has records of
 }
 
 // decoder makes events of one partition's record batches. It is not safe for concurrent use.
@@ -46,6 +55,20 @@ type decoder struct {
 
 	names   map[string]string // header names seen: a topic repeats few
 	headers []event.Header    // reused: event.Decode copies what it keeps
+
+	zstd *zstd.Decoder // nil until it is needed
+	open *openBatch    // the first batch of what comes next, half read
+}
+
+// openBatch is a batch that is being read: it may hold more records than a chunk takes.
+type openBatch struct {
+	*batchHeader
+	records reader
+	size    int64 // of all records, uncompressed
+	read    int   // how many records
+	seen    int64 // offset of the last one
+	rest    []byte
+	err     error // why its next record cannot be read
 }
 
 func newDecoder(topic string, partition int32, idHeader string, maxBatch int) *decoder {
@@ -98,35 +121,53 @@ func (t *transactions) skip(h *batchHeader) bool {
 	return h.attributes&attrTransactional != 0 && t.open[h.producer]
 }
 
-// next decodes whole batches from b until the chunk has want bytes or b ends, leaving out records below from. It returns what is
-// left of b: nil when nothing whole is. An error speaks of the first batch in b; batches before a bad one are returned first.
+// next decodes records from b until the chunk has want bytes or b ends, leaving out those below from. It returns what is
+// left of b, which begins with a batch that is half read when the chunk ends within one: nil when nothing whole is left. An error
+// speaks of what comes next in b; what stands before it is returned first.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
 	c := chunk{next: from}
-	for int(c.bytes) < want {
-		h, rest, err := d.head(b)
+	for left := int64(want); left > 0; {
+		err := d.begin(b, c.next, txns)
+		if err == nil && d.open == nil {
+			return c, nil, nil
+		}
+		if err == nil {
+			err = d.records(&c, &left)
+		}
 		if err != nil {
 			if c.next > from {
-				return c, b, nil
+				err = nil // it comes again
 			}
 			return c, b, err
 		}
-		if h == nil {
-			return c, nil, nil
+		if d.open.read >= d.open.count {
+			c.next, b, d.open = max(c.next, d.open.last+1), d.open.rest, nil
 		}
-		if !txns.skip(h) && h.attributes&attrControl == 0 && h.last >= c.next {
-			before := len(c.events)
-			if err := d.records(h, &c); err != nil {
-				c.events = c.events[:before]
-				if c.next > from {
-					return c, b, nil
-				}
-				return c, b, err
-			}
-		}
-		c.next = max(c.next, h.last+1)
-		b = rest
 	}
 	return c, b, nil
+}
+
+// begin opens the first batch of b unless it is open; none is when b holds no whole one. A batch of which nothing at or behind
+// from is for handlers is open and read.
+func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
+	if d.open != nil {
+		return d.open.err
+	}
+	h, rest, err := d.head(b)
+	if h == nil {
+		return err
+	}
+	d.open = &openBatch{batchHeader: h, rest: rest, read: h.count, seen: h.base - 1}
+	if txns.skip(h) || h.attributes&attrControl != 0 || h.last < from {
+		return nil
+	}
+	body, err := d.inflate(h)
+	if err != nil {
+		d.open = nil
+		return err
+	}
+	d.open.records, d.open.size, d.open.read = reader{b: body}, int64(len(body)), 0
+	return nil
 }
 
 // head splits the first batch off b; nil when b holds no whole one.
@@ -160,51 +201,75 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	return h, rest, nil
 }
 
-// records appends the events of a batch that are not below c.next.
-func (d *decoder) records(h *batchHeader, c *chunk) error {
-	body, err := d.inflate(h)
-	if err != nil {
-		return err
+// records appends events of the open batch that are not below c.next, until they have used up what is left.
+func (d *decoder) records(c *chunk, left *int64) error {
+	o := d.open
+	from := c.next
+	if o.read < o.count {
+		c.bytes += o.size
 	}
-	c.bytes += int64(len(body))
-	r := reader{b: body}
-	if c.events == nil {
-		c.events = make([]event.Event, 0, max(0, min(h.count, len(body)/7))) // 7: the smallest record
-	}
-	for range h.count {
-		raw := r.bytes()
-		record := reader{b: raw}
+	for ; o.read < o.count && *left > 0; o.read++ {
+		raw := o.records.bytes()
 		rec := event.Record{Topic: d.topic, Partition: d.partition}
-		record.skip(1) // attributes: unused
-		stamp := h.firstTime + record.varint()
-		if h.attributes&attrLogAppendTime != 0 {
-			stamp = h.stamp
+		if o.err = d.record(raw, &rec); o.err != nil {
+			return o.err
 		}
-		rec.Time = time.UnixMilli(stamp)
-		rec.Offset = h.base + record.varint()
-		rec.Key, rec.Value = record.bytes(), record.bytes()
-		d.readHeaders(&record)
-		if r.short || record.short || rec.Offset < h.base || rec.Offset > h.last {
-			return fmt.Errorf("the record batch at offset %d cannot be parsed", h.base)
-		}
-		if rec.Offset < c.next {
+		o.seen = rec.Offset
+		if rec.Offset < from {
 			continue
 		}
-		rec.Headers = d.headers
 		e := event.Decode(&rec, d.idHeader)
 		e.Raw = raw
+		if c.events == nil {
+			c.events = make([]event.Event, 0, min(o.count-o.read, len(o.records.b)/minRecord+1, int(*left)/eventOverhead+1))
+		}
 		c.events = append(c.events, e)
-		c.bytes += eventOverhead
+		c.next = rec.Offset + 1
+		cost := cost(&e, &rec)
+		c.bytes += cost
+		*left -= cost + int64(len(raw))
 	}
 	return nil
 }
 
-func (d *decoder) readHeaders(r *reader) {
+// cost is what an event holds beside its record.
+func cost(e *event.Event, rec *event.Record) int64 {
+	n := eventOverhead + len(e.Key) + len(e.Source) + len(e.Tenant) + len(e.Type) + len(e.ContentType) + len(e.Position.Epoch)
+	for name, value := range e.Headers {
+		n += headerOverhead + len(name) + len(value)
+	}
+	if len(e.Payload) > 0 && &e.Payload[0] != &rec.Value[0] {
+		n += len(e.Payload) // of a structured CloudEvent
+	}
+	return int64(n)
+}
+
+// record takes a record of the open batch apart.
+func (d *decoder) record(raw []byte, rec *event.Record) error {
+	o, r := d.open, reader{b: raw}
+	r.skip(1) // attributes: unused
+	stamp := o.firstTime + r.varint()
+	if o.attributes&attrLogAppendTime != 0 {
+		stamp = o.stamp
+	}
+	rec.Time = time.UnixMilli(stamp)
+	rec.Offset = o.base + r.varint()
+	rec.Key, rec.Value = r.bytes(), r.bytes()
+	headers := r.varint()
+	if headers > event.MaxHeaders {
+		return fmt.Errorf("the record at offset %d has %d headers: at most %d are read; nothing but moving the group past it helps",
+			rec.Offset, headers, event.MaxHeaders)
+	}
 	d.headers = d.headers[:0]
-	for n := r.varint(); n > 0 && !r.short; n-- {
+	for ; headers > 0 && !r.short; headers-- {
 		name := r.bytes()
 		d.headers = append(d.headers, event.Header{Key: d.name(name), Value: r.bytes()})
 	}
+	rec.Headers = d.headers
+	if o.records.short || r.short || rec.Offset <= o.seen || rec.Offset > o.last {
+		return fmt.Errorf("the record batch at offset %d cannot be parsed", o.base)
+	}
+	return nil
 }
 
 // name is string(b) without an allocation for names that were seen before.
@@ -213,31 +278,98 @@ func (d *decoder) name(b []byte) string {
 		return s
 	}
 	s := string(b)
-	if len(d.names) < maxNames {
+	if len(d.names) < maxNames && len(s) <= maxNameSize {
 		d.names[s] = s
 	}
 	return s
 }
 
 // inflate returns a batch's records uncompressed.
-func (d *decoder) inflate(h *batchHeader) ([]byte, error) {
+func (d *decoder) inflate(h *batchHeader) (out []byte, err error) {
 	kind := compress.Compression(h.attributes & attrCompression)
-	if kind == compress.None {
+	switch kind {
+	case compress.None:
 		return h.body, nil
-	}
-	codec := kind.Codec()
-	if codec == nil {
+	case compress.Zstd:
+		out, err = d.inflateZstd(h.body)
+	case compress.Snappy:
+		if err = d.checkSnappy(h.body); err == nil {
+			out, err = d.stream(kind.Codec(), h.body)
+		}
+	case compress.Gzip, compress.Lz4:
+		out, err = d.stream(kind.Codec(), h.body)
+	default:
 		return nil, fmt.Errorf("the record batch at offset %d has an unknown compression (%d)", h.base, int8(kind))
 	}
-	zr := codec.NewReader(bytes.NewReader(h.body))
-	defer func() { _ = zr.Close() }()
-	out := bytes.NewBuffer(make([]byte, 0, 4*len(h.body)))
-	n, err := out.ReadFrom(io.LimitReader(zr, int64(d.maxBatch)+1))
 	if err != nil {
-		return nil, fmt.Errorf("the record batch at offset %d cannot be decompressed: %w", h.base, err)
+		return nil, fmt.Errorf("the record batch at offset %d cannot be decompressed to at most Config.MaxBatchBytes (%d): %w", h.base, d.maxBatch, err)
 	}
-	if n > int64(d.maxBatch) {
-		return nil, fmt.Errorf("the record batch at offset %d is larger than Config.MaxBatchBytes (%d) once decompressed", h.base, d.maxBatch)
-	}
-	return out.Bytes(), nil
+	return out, nil
 }
+
+var errLarge = errors.New("it is larger")
+
+// stream inflates with a codec that needs no more memory than it has output and a small window.
+func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
+	zr := codec.NewReader(bytes.NewReader(b))
+	defer func() { _ = zr.Close() }()
+	out := bytes.NewBuffer(make([]byte, 0, min(4*len(b), d.maxBatch)))
+	n, err := out.ReadFrom(io.LimitReader(zr, int64(d.maxBatch)+1))
+	if err == nil && n > int64(d.maxBatch) {
+		err = errLarge
+	}
+	return out.Bytes(), err
+}
+
+// inflateZstd does not stream, for a stream of ten bytes may ask for a window of 512 MiB, which is allocated at once. The
+// decoder's own limit on memory refuses such a window where the content is small, too; so the output's capacity is the limit.
+func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
+	if d.zstd == nil {
+		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)); err != nil {
+			return nil, err
+		}
+	}
+	// That the output does not fit has several errors.
+	for size := min(4*len(b), d.maxBatch); ; size = min(4*size, d.maxBatch) {
+		if out, err = d.zstd.DecodeAll(b, make([]byte, 0, size)); err == nil || size == d.maxBatch {
+			return out, err
+		}
+	}
+}
+
+// checkSnappy reads how long what follows says to be, before anything is allocated for it: one block, or Xerial's frames of one
+// block each, as Java writes them.
+func (d *decoder) checkSnappy(b []byte) error {
+	if !bytes.HasPrefix(b, xerial) || len(b) < xerialHead {
+		return d.checkBlock(b)
+	}
+	for b = b[xerialHead:]; len(b) > 0; {
+		r := reader{b: b}
+		block := r.take(int(r.int32()))
+		if r.short {
+			return errors.New("a frame ends too early")
+		}
+		if err := d.checkBlock(block); err != nil {
+			return err
+		}
+		b = r.b
+	}
+	return nil
+}
+
+// checkBlock reads the length in front of a block. That all of them together are not too long is seen while they are inflated.
+func (d *decoder) checkBlock(b []byte) error {
+	size, n := binary.Uvarint(b)
+	switch {
+	case n <= 0:
+		return errors.New("a block has no length")
+	case size > uint64(d.maxBatch):
+		return errLarge
+	}
+	return nil
+}
+
+// What Xerial's framing begins with, and how long its head is.
+var xerial = []byte("\x82SNAPPY\x00")
+
+const xerialHead = 16

@@ -173,21 +173,27 @@ func FuzzDecodeBatch(f *testing.F) {
 	f.Add(int16(0), int32(4), int32(2), whole[batchHead:])
 	f.Add(int16(compress.Zstd), int32(4), int32(2), batch(3, 4, int16(compress.Zstd), 9, rec(0, "k"))[batchHead:])
 	f.Add(int16(compress.Snappy), int32(0), int32(-1), []byte{0xff})
+	for _, b := range bombs() {
+		f.Add(b.attributes, b.last, b.count, b.body)
+	}
 	f.Fuzz(func(t *testing.T, attributes int16, lastDelta, count int32, body []byte) {
-		b := append(batch(3, lastDelta, 0, 9), body...)
-		be := binary.BigEndian
-		be.PutUint32(b[8:], uint32(len(b)-12))
-		be.PutUint16(b[21:], uint16(attributes))
-		be.PutUint32(b[57:], uint32(count))
-		be.PutUint32(b[17:], crc32.Checksum(b[21:], crc32.MakeTable(crc32.Castagnoli)))
-		events, next, err := decodeAll(t, b, 3)
+		b := raw(attributes, lastDelta, count, body)
+		d, next := newDecoder("t", 1, "", 1<<20), int64(3)
+		var err error
+		for rest := b; len(rest) > 0 && err == nil; {
+			var c chunk
+			if got := allocated(func() { c, rest, err = d.next(rest, next, 64<<10, &transactions{}) }); got > most {
+				t.Fatalf("%d MiB allocated for a piece of 64 KiB of a batch of %d bytes", got>>20, len(body))
+			}
+			for _, e := range c.events {
+				if e.Position.Offset < next || e.Position.Offset >= c.next {
+					t.Fatalf("event %+v", e)
+				}
+			}
+			next = c.next
+		}
 		if err == nil && next != 4+int64(lastDelta) {
 			t.Fatalf("next %d without an error", next)
-		}
-		for _, e := range events {
-			if e.Position.Offset < 3 || err == nil && e.Position.Offset >= next {
-				t.Fatalf("event %+v", e)
-			}
 		}
 		_, _ = decodeFetch(body, int16(4+count&7))
 	})
@@ -210,7 +216,7 @@ func BenchmarkDecode(b *testing.B) {
 	d := newDecoder("t", 1, "", 1<<20)
 	b.ReportAllocs()
 	for b.Loop() {
-		if c, _, err := d.next(fetched, 0, 1<<20, &transactions{}); len(c.events) != records || err != nil {
+		if c, _, err := d.next(fetched, 0, 4<<20, &transactions{}); len(c.events) != records || err != nil {
 			b.Fatal(len(c.events), err)
 		}
 	}

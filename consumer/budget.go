@@ -44,6 +44,13 @@ func (b *budget) wait(ctx context.Context, held func() int64) bool {
 	}
 }
 
+// room reports whether anybody may read ahead.
+func (b *budget) room() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used < b.limit
+}
+
 func (b *budget) add(n int64) {
 	b.mu.Lock()
 	b.used += n

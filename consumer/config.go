@@ -87,7 +87,8 @@ type Config struct {
 	// BufferBytes is what all partitions together may hold ahead of their handlers. Beyond it a partition still has the one
 	// fetch that it is working on. Each partition holds at most two. Default: 64 MiB.
 	BufferBytes int
-	// MaxBatchBytes is the most that one record batch may have after decompression; a larger one halts its partition.
+	// MaxBatchBytes is the most that one record batch may have after decompression; a larger one halts its partition. Each
+	// partition may hold one batch of that size beyond BufferBytes; its events are made piece by piece.
 	// Default: 64 MiB.
 	MaxBatchBytes int
 

@@ -12,7 +12,8 @@
 //  4. Aborted transactions and control records of other producers are not delivered, gaps of compacted topics are passed,
 //     and bytes that make no sense never panic: they become an event, or they halt their partition.
 //  5. A Kafka that is away is waited for, with backoff and jitter, and said once when it goes and once when it is back.
-//  6. Memory stays bounded: see [Config] FetchBytes and BufferBytes.
+//  6. Memory stays bounded: see [Config] FetchBytes and BufferBytes. A record that costs more than its bytes tell is charged
+//     for what it costs; one with more than [event.MaxHeaders] headers halts its partition.
 //
 // What you must do:
 //

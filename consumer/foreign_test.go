@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -10,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 )
 
@@ -185,4 +187,25 @@ func deleteBefore(t *testing.T, topic string, offset int64) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// A record that nobody could hold halts its partition and says so; the other goes on.
+func TestTooManyHeadersHaltThePartition(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	bomb := records(1, 0)
+	for range event.MaxHeaders {
+		bomb[0].Headers = append(bomb[0].Headers, kafkatest.Header{})
+	}
+	produceAt(t, kafkatest.Brokers(t), topic, append(records(1, 0), bomb...), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	kafkatest.Produce(t, topic, records(5, 1)...)
+	halted := make(chan consumer.Halt, 10)
+	cfg := config(topic)
+	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
+	h := newHandler()
+	start(t, h, topic, cfg)
+	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 1 || !strings.Contains(x.Err.Error(), "the record at offset 1 has") {
+		t.Errorf("%+v", x)
+	}
+	h.await(t, 6)
 }

@@ -202,7 +202,7 @@ func (p *partition) gather(work context.Context) (chunk, bool) {
 	timer := time.NewTimer(p.c.cfg.BatchWait)
 	defer timer.Stop()
 	owned := false
-	for len(batch.events) < most {
+	for len(batch.events) < most && p.budget.room() {
 		c, ok := p.receive(work, timer.C)
 		if !ok {
 			break // what there is goes first; the next gather sees why

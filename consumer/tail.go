@@ -88,15 +88,18 @@ func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.
 		if answer.errorCode != 0 {
 			return nil, kafka.Error(answer.errorCode)
 		}
-		chunk, _, err := dec.next(answer.records, offset, max(len(answer.records), 1)*8, &transactions{pending: answer.aborted})
-		switch {
-		case err != nil:
-			return nil, err
-		case chunk.next == offset:
+		txns, from := &transactions{pending: answer.aborted}, offset
+		for rest := answer.records; len(rest) > 0; {
+			var c chunk
+			if c, rest, err = dec.next(rest, offset, cfg.FetchBytes, txns); err != nil {
+				return nil, err
+			}
+			events, offset = append(events, c.events...), c.next
+		}
+		if offset == from {
 			// An open transaction stands here: what is behind it cannot be read yet.
 			return events, nil
 		}
-		events, offset = append(events, chunk.events...), chunk.next
 		if ctx.Err() != nil {
 			return nil, errors.Join(errors.New("stopped"), ctx.Err())
 		}

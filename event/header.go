@@ -37,6 +37,10 @@ const (
 	HeaderReplay = "effectonce_replay"
 )
 
+// MaxHeaders is how many headers of a record are understood, and how many members of a structured CloudEvent. A header of two
+// bytes in the log costs a hundred in memory, and a compressed one nothing in the log.
+const MaxHeaders = 10_000
+
 // DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
 const DefaultSource = "effectonce"
 
@@ -153,7 +157,8 @@ type Record struct {
 //
 // A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as if it had
 // come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the header ce_x. One
-// that does not parse is an event like any other.
+// that does not parse, or has more than [MaxHeaders] members, is an event like any other. Of the record's headers no more than
+// MaxHeaders are looked at; consumers refuse such a record.
 func Decode(r *Record, idHeader string) Event {
 	if idHeader == "" {
 		idHeader = HeaderID
@@ -163,7 +168,7 @@ func Decode(r *Record, idHeader string) Event {
 		Position: Position{Lane: -1, Partition: r.Partition, Offset: r.Offset, Timestamp: r.Time},
 	}
 	var id, ceID string
-	for i := range r.Headers {
+	for i := range min(len(r.Headers), MaxHeaders) {
 		name, value := r.Headers[i].Key, r.Headers[i].Value
 		switch name {
 		case idHeader:

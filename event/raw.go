@@ -56,7 +56,7 @@ func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	value = r.bytes()
 	n := r.varint()
 	// The smallest header has two lengths.
-	if n < 0 || n > int64(len(r.b)/2) {
+	if n < 0 || n > min(MaxHeaders, int64(len(r.b)/2)) {
 		return nil, nil, nil, false
 	}
 	headers = make([]Header, 0, n)

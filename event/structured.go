@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"io"
 	"strings"
 )
 
@@ -23,8 +25,8 @@ func isStructured(contentType string) bool {
 // decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode would have
 // become, and data the payload. It returns the id. False: it is none, and e is as it was.
 func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(value, &members) != nil {
+	members, ok := membersOf(value)
+	if !ok {
 		return "", false
 	}
 	attributes := map[string]string{}
@@ -59,6 +61,31 @@ func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 		}
 	}
 	return id, true
+}
+
+// membersOf takes a JSON object apart. False: it is none, or has more than [MaxHeaders] members.
+func membersOf(value []byte) (map[string]json.RawMessage, bool) {
+	dec := json.NewDecoder(bytes.NewReader(value))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, false
+	}
+	members := map[string]json.RawMessage{}
+	for n := 0; dec.More(); n++ {
+		name, err := dec.Token()
+		if err != nil || n == MaxHeaders {
+			return nil, false
+		}
+		var raw json.RawMessage
+		if dec.Decode(&raw) != nil {
+			return nil, false
+		}
+		members[name.(string)] = raw
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, false
+	}
+	_, err := dec.Token() // nothing may follow
+	return members, errors.Is(err, io.EOF)
 }
 
 // attribute is a string, number or boolean as the binary mode writes it; false for null and for what cannot be one.

@@ -1,7 +1,9 @@
 package event_test
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,4 +110,21 @@ func FuzzStructured(f *testing.F) {
 			t.Fatalf("payload %q of %q", e.Payload, value)
 		}
 	})
+}
+
+// A document of a few megabytes may have a million members.
+func TestStructuredModeIsBounded(t *testing.T) {
+	t.Parallel()
+	for members, id := range map[int]string{event.MaxHeaders: "its own", event.MaxHeaders + 1: "its place"} {
+		var b strings.Builder
+		b.WriteString(`{"specversion":"1.0","id":"0199a4c2-7d1c-7000-8000-000000000001","source":"s","type":"T"`)
+		for i := range members - 4 {
+			fmt.Fprintf(&b, `,"x%d":1`, i)
+		}
+		b.WriteString("}")
+		e := decodeAs(structured, b.String())
+		if own := e.Type == "T"; own != (id == "its own") || own != (len(e.Headers) > 0) {
+			t.Errorf("%d members: type %q, %d headers, want %s id", members, e.Type, len(e.Headers), id)
+		}
+	}
 }
