@@ -65,8 +65,8 @@ mutations: ## of the gate, the bugs that are patches; some: make mutations BUG="
 	$(STACK) go run ./internal/verify/mutations $(BUG)
 
 DURATION ?= 40s
-soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal, EMIT=1
-	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) EFFECTONCE_SOAK_EMIT=$(EMIT) \
+soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
+	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
 		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time

@@ -41,7 +41,7 @@ type relayState struct {
 	held, heldPartitions, heldFor                                                  prometheus.Gauge
 	parked, parkedKeys, releasing, parkedFor                                       prometheus.Gauge
 	paused, pausedFor, stray, scheduled, scheduledLate, xminAge, oldestTransaction prometheus.Gauge
-	walLanes, walEmitting, walActive, walLag, walLagTime, walHeld, walSafe         prometheus.Gauge
+	walLanes, walActive, walLag, walLagTime, walHeld, walSafe                      prometheus.Gauge
 	lanes                                                                          *prometheus.GaugeVec
 }
 
@@ -114,7 +114,6 @@ func (g *relayState) register(s *set) {
 	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.")
 	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.")
 	g.walLanes = s.gauge("wal_lanes", "Lanes of 32 that are published from the WAL.")
-	g.walEmitting = s.gauge("wal_emitting_lanes", "Lanes of 32 that have, or may have, emitted events that are nowhere but in the WAL.")
 	g.walActive = s.gauge("wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.")
 	g.walLag = s.gauge("wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.")
 	g.walLagTime = s.gauge("wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its heartbeat and a little when there is nothing to confirm.")
@@ -265,7 +264,6 @@ func (g *relayState) setWAL(s *relay.WALStatus) {
 		safe = float64(*s.SafeBytes)
 	}
 	g.walLanes.Set(float64(s.Lanes))
-	g.walEmitting.Set(float64(s.Emitting))
 	g.walActive.Set(active)
 	g.walLag.Set(float64(s.LagBytes))
 	g.walLagTime.Set(s.LagTime.Seconds())

@@ -4,14 +4,12 @@
 grant select on effectonce_migration to {role}_append;
 grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_append;
 grant insert (due, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_scheduled to {role}_append;
--- Producers that emit (outbox.Emit) need more, from whoever decides that they may:
--- grant select on outbox_streamed, outbox_wal to ...; grant usage on sequence outbox_event_id_seq to ...;
 
 -- Relays, and `relay status`, `lanes`, `parked` and `doctor`.
 grant select on effectonce_migration to {role}_relay;
 grant select, delete on outbox_event, outbox_scheduled to {role}_relay;
--- What was scheduled or is replayed enters the outbox as a producer's events do; what was emitted, with the id that it has.
-grant insert (id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
+-- What was scheduled or is replayed enters the outbox as a producer's events do.
+grant insert (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time) on outbox_event to {role}_relay;
 grant select, update on outbox_lane, outbox_meta to {role}_relay;
 grant select, insert, delete on outbox_claim to {role}_relay;
 grant select, insert, update on outbox_topic to {role}_relay;

@@ -61,24 +61,6 @@ func ExampleAppend_notBefore() {
 	_ = remind
 }
 
-// Without a row, where a relay with Config.Emitted reads the WAL: for what can be told again from business rows, should the replication
-// slot be lost before it is published. The price ticks here are in the table of prices.
-func ExampleEmit() {
-	tick := func(ctx context.Context, db *pgxpool.Pool, symbol string, price int64) error {
-		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "update price set amount = $2 where symbol = $1", symbol, price); err != nil {
-				return err
-			}
-			e, err := event.JSON("prices", symbol, "PriceChanged", map[string]int64{"amount": price})
-			if err != nil {
-				return err
-			}
-			return outbox.Emit(ctx, tx, e)
-		})
-	}
-	_ = tick
-}
-
 // An event that no consumer could ever get is refused before anything is sent. The transaction goes on.
 func ExampleEventError() {
 	tx := unused{}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -57,10 +56,6 @@ type Config struct {
 	ArchiveDays int
 	// Source is where events are read: the table (the default), or the WAL.
 	Source Source
-	// Emitted lets producers write events into the WAL and nowhere else (outbox.Appender.Emit), with SourceWAL: an event without a
-	// row, that is lost if the replication slot is lost before it is published. A relay that goes on reading without it publishes what
-	// was emitted, and has producers insert again; that is the way back to SourceTable. Default: producers insert.
-	Emitted bool
 	// WALHeartbeat is how often a slot that has nothing to send is moved on, with SourceWAL, so that Postgres can remove old WAL
 	// beside an idle outbox. Default 10 s, at least 1 s.
 	WALHeartbeat time.Duration
@@ -175,8 +170,6 @@ func (c Config) validate() error {
 		return fmt.Errorf("relay: IdleAfter is %v: must be positive", c.IdleAfter)
 	case c.Source != SourceTable && c.Source != SourceWAL:
 		return fmt.Errorf("relay: Source is %d: SourceTable or SourceWAL", c.Source)
-	case c.Emitted && c.Source != SourceWAL:
-		return errors.New("relay: Emitted needs Source to be SourceWAL: what is emitted is nowhere but in the WAL")
 	case c.WALHeartbeat < time.Second:
 		return fmt.Errorf("relay: WALHeartbeat is %v: at least 1s", c.WALHeartbeat)
 	case c.Park != ParkKey && c.Park != ParkEvent:

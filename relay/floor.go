@@ -62,7 +62,7 @@ func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
 		return err
 	}
-	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided && !l.emits }); len(lanes) > 0 {
+	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided }); len(lanes) > 0 {
 		if err := r.raiseFloors(ctx, s, f, lanes, floors); err != nil {
 			return err
 		}

@@ -24,7 +24,6 @@ type laneState struct {
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
 	source  laneSource
-	emits   bool // events of its that have no row may become rows with ids of before: it has no floor
 	wanted  bool // the follower is to have it: pumps leave it alone
 	read    int  // of laneTable.reads, as of when its journal was read
 	fresh   bool // no claim yet under this fence: the journal may hold an open entry

@@ -16,8 +16,7 @@ select current_setting('wal_level'), current_setting('synchronous_standby_names'
 	coalesce(w.system_identifier = c.system_identifier and w.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8), false),
 	coalesce(w.owner = $1, false), exists (select from {schema}relay_member b where b.owner = w.owner and b.lease_until > clock_timestamp()),
 	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false), coalesce(s.active_pid, 0),
-	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, ''),
-	'effectonce event ' || '{schema}outbox_event'::regclass::oid, (select count(*) from {schema}outbox_streamed where emitted <> 'none')
+	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, '')
 from {schema}outbox_meta m cross join pg_control_system() c
 left join {schema}outbox_wal w on w.one
 left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.outbox_id::text, '-', '')`
@@ -32,6 +31,10 @@ from {schema}outbox_meta m`
 	sqlWALLeft = `-- relay: wal left
 select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
 	select e.id from {schema}outbox_event e where e.lane = u.lane order by e.id limit 1) e`
+
+	// Nothing that is written from here on is before it.
+	sqlWALUpTo = `-- relay: wal up to
+select (pg_current_wal_insert_lsn() - '0/0')::bigint`
 
 	sqlWALHashes = `-- relay: wal hashes
 select count(*) from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
@@ -77,7 +80,7 @@ select pg_logical_emit_message(false, 'effectonce', '')`
 select pg_logical_emit_message(true, 'effectonce barrier', '')`
 
 	sqlStreamed = `-- relay: streamed
-select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done, s.emitted from {schema}outbox_streamed s`
+select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done from {schema}outbox_streamed s`
 
 	sqlSnapshot = `-- relay: snapshot
 select pg_current_snapshot()::text`
@@ -112,8 +115,8 @@ select w.one from {schema}outbox_wal w where w.slot = $1 and w.owner = $2 for sh
 update {schema}outbox_wal set owner = null`
 
 	sqlStream = `-- relay: stream
-insert into {schema}outbox_streamed (lane, snapshot, until, done, emitted)
-select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane), $8
+insert into {schema}outbox_streamed (lane, snapshot, until, done)
+select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::bigint[]) f (lane, fence, snapshot, until)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
@@ -128,14 +131,11 @@ delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[])
 where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning s.lane`
 
-	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering begins. Not
-	// those of which the WAL of a slot that is there may have emitted events.
+	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering begins.
 	sqlAbandon = `-- relay: abandon
 with gone as (
 	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
 	where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
-		and (s.emitted = 'none' or not exists (select from {schema}outbox_wal w join pg_replication_slots r on r.slot_name = w.slot
-			where r.database = current_database() and r.wal_status is distinct from 'lost'))
 	returning s.lane
 )
 update {schema}outbox_meta m
@@ -192,7 +192,7 @@ select pg_logical_emit_message(true, 'effectonce', '')`
 
 	sqlStatusWAL = `-- relay: status wal
 select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
-	(select count(*) from {schema}outbox_streamed), (select count(*) from {schema}outbox_streamed where emitted <> 'none'), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
+	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
 	s.safe_wal_size, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
 left join pg_replication_slots s on s.slot_name = w.slot
@@ -204,7 +204,7 @@ where w.slot <> ''`
 type walQueries struct {
 	state, hashes, stands, reads, disown, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
 	gone, archived, nextDue, lockLanes, newIncarnation, status string
-	emitted, emittedUntil, putDown, putLast, emittedUnread, published, left string
+	upTo, published, left string
 }
 
 func newWALQueries(prefix string) walQueries {
@@ -215,7 +215,6 @@ func newWALQueries(prefix string) walQueries {
 		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
 		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),
 		newIncarnation: q(sqlNewIncarnation), status: q(sqlStatusWAL),
-		emitted: q(sqlEmitted), emittedUntil: q(sqlEmittedUntil), putDown: q(sqlPutDown), putLast: q(sqlPutLast), emittedUnread: q(sqlEmittedUnread),
-		published: q(sqlWALPublished), left: q(sqlWALLeft),
+		upTo: q(sqlWALUpTo), published: q(sqlWALPublished), left: q(sqlWALLeft),
 	}
 }

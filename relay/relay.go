@@ -46,7 +46,6 @@ type Relay struct {
 
 	wal       atomic.Int32 // walMode
 	walWhy    atomic.Pointer[error]
-	unread    atomic.Int32 // lanes that only who reads the WAL can publish
 	streaming atomic.Int64 // since when events from the WAL are being sent, 0: none are
 
 	dueNext time.Time // the prober's: no look for scheduled events before it

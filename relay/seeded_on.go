@@ -38,8 +38,6 @@ func seed(q *queries, expand func(sql string) string) {
 	seeded.Replace(seeded.RelayParkWithoutMark, &q.settlePark, "from moved where not alone", "from moved where false", "from again where not alone", "from again where false")
 	seeded.Replace(seeded.RelayHostClock, &q.takeOver, "clock_timestamp()", "(clock_timestamp() + interval '2 hours')")
 	seeded.Replace(seeded.RelayTakeOverWithoutFence, &q.takeOver, "fence = l.fence + 1", "fence = l.fence")
-	seeded.Replace(seeded.RelayEmittedOvertaken, &q.wal.abandon, "s.emitted = 'none' or not exists", "true or not exists")
-	seeded.Replace(seeded.RelayEmittedOvertaken, &q.wal.emittedUnread, "s.emitted <> 'none'", "false")
 	seeded.Replace(seeded.RelayWALNumbersAnew, &q.wal.adopt, "else outbox_wal.base end", "else excluded.base end")
 	seeded.Replace(seeded.RelayWALSameNumbering, &q.wal.abandon, "where exists (select from gone)", "where false")
 	seeded.Replace(seeded.RelayWALSameNumbering, &q.wal.abandonAll, "where exists (select from gone)", "where false")

@@ -58,7 +58,7 @@ func (r *Relay) share(fair int) int {
 		return Lanes
 	case walOff, walUnavailable:
 	}
-	return min(fair, Lanes-int(r.unread.Load()))
+	return fair
 }
 
 // resting: nobody needs to look for events, because they come by themselves or to another relay.
@@ -168,7 +168,6 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 		hangUpReplication(conn)
 		return r.explained(err)
 	}
-	reader.decoder.prefix, reader.decoder.accepts = st.prefix, r.cfg.Emitted || st.emitting > 0
 	f := newFollower(r, s, st, reader)
 	err = f.run(ctx, work, try)
 	try.ended(err)

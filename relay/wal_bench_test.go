@@ -1,22 +1,17 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -46,9 +41,6 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 	return db, settled, func() {
 		cancel()
 		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
-		if _, err := relay.GiveUpEmitted(b.Context(), db.Pool, ""); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := relay.DropWAL(b.Context(), db.Pool, ""); err != nil {
@@ -169,64 +161,5 @@ func BenchmarkLatency(b *testing.B) {
 			b.ReportMetric(at(0.5), "p50-ms")
 			b.ReportMetric(at(0.99), "p99-ms")
 		})
-	}
-}
-
-// counted acks everything, and says how much.
-type counted chan int
-
-func (c counted) Publish(_ context.Context, events []event.Event) []error {
-	c <- len(events)
-	return make([]error, len(events))
-}
-
-// BenchmarkEmit is events of 512 bytes from the producer's transaction to the publisher, appended or emitted: the processor time of the
-// producer's backend, and how much WAL an event makes, with its deletion. Beside other work on the server the latter says nothing.
-func BenchmarkEmit(b *testing.B) {
-	for name, do := range map[string]func(context.Context, pgx.Tx, ...event.Event) error{"append": outbox.Append, "emit": outbox.Emit} {
-		for _, each := range []int{1, 100} {
-			b.Run(fmt.Sprintf("%s/n=%d", name, each), func(b *testing.B) {
-				to := make(counted, 100_000)
-				settled := make(chan int, 100_000)
-				db, _, stop := walBench(b, to, relay.SourceWAL, func(c *relay.Config) {
-					c.Emitted, c.Observer = true, relay.Observer{Settled: func(n int, _ time.Duration) { settled <- n }}
-				})
-				events := make([]event.Event, each)
-				for i := range events {
-					events[i] = event.Event{Topic: "t", Key: strconv.Itoa(i), Type: "T", Payload: bytes.Repeat([]byte("0123456789abcdef"), 32)}
-				}
-				conn := db.Connect(b)
-				transaction := func() {
-					if err := pgx.BeginFunc(b.Context(), conn, func(tx pgx.Tx) error { return do(b.Context(), tx, events...) }); err != nil {
-						b.Fatal(err)
-					}
-				}
-				place := func() (lsn, ns int64) {
-					err := conn.QueryRow(b.Context(), `select (pg_current_wal_insert_lsn() - '0/0')::bigint, split_part(pg_read_file('/proc/self/schedstat'), ' ', 1)::bigint`).Scan(&lsn, &ns)
-					if err != nil {
-						b.Fatal(err)
-					}
-					return lsn, ns
-				}
-				transaction()
-				lsn, ns := place()
-				for b.Loop() {
-					transaction()
-				}
-				_, spent := place()
-				for n := 0; n < each*(b.N+1); n += <-to {
-				}
-				if name == "append" {
-					for n := 0; n < each*(b.N+1); n += <-settled {
-					}
-				}
-				end, _ := place()
-				total := float64(each * b.N)
-				b.ReportMetric(total/b.Elapsed().Seconds(), "events/s")
-				b.ReportMetric(float64(spent-ns)/1000/total, "server-µs/event")
-				b.ReportMetric(float64(end-lsn)/total, "wal-B/event")
-				stop()
-			})
-		}
 	}
 }

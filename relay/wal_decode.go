@@ -20,8 +20,6 @@ type walItem struct {
 	nth    int32  // among the events of its transaction, from 0
 	xid    uint32 // of its transaction
 	lane   int16
-	// emitted: it has no row. Its id was drawn all the same.
-	emitted bool
 }
 
 // walBatch is what the reader has for the follower: events in the order of commits.
@@ -35,8 +33,6 @@ type walBatch struct {
 	due time.Time // the earliest time of what was scheduled; zero: nothing was
 	// asked are the transactions in which somebody has changed something that the relay looks at with SQL.
 	asked []uint32
-	// strangers are messages that look like emitted events, which nobody was told to write.
-	strangers int
 }
 
 // full: the reader must wait.
@@ -56,8 +52,6 @@ type walDecoder struct {
 	relations map[uint32]walRelation
 	strings   map[string]string // topics, types and the like: a few come again and again
 	slab      []byte            // of small payloads, which live and die together
-	prefix    string            // of messages that are events
-	accepts   bool              // them
 	inside    bool              // a transaction
 	commit    uint64
 	xid       uint32
@@ -181,16 +175,9 @@ func (d *walDecoder) message(b []byte, to *walBatch) error {
 		}
 	case 'M':
 		// In a transaction: somebody has changed something. Beside one: a heartbeat, whose work is done.
-		flags, _, prefix, content := t.u8(), t.u64(), t.name(), t.take(int(t.u32()))
-		switch {
-		case flags&1 == 0 || t.broken:
-		case prefix == walPrefix:
+		flags, _, prefix, _ := t.u8(), t.u64(), t.name(), t.take(int(t.u32()))
+		if flags&1 != 0 && !t.broken && prefix == walPrefix {
 			to.asked = append(to.asked, d.xid)
-		case prefix == "" || prefix != d.prefix:
-		case !d.accepts:
-			to.strangers++
-		default:
-			return d.emitted(content, to)
 		}
 	}
 	if t.broken {

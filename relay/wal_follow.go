@@ -34,12 +34,8 @@ type follower struct {
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
 	looker  walLooker
-	pos     uint64        // what commits before it was taken
-	opens   bool          // lanes to emitted events
-	closing *walClosing   // what lanes that are closed to them wait for; nil: it is not known yet
-	down    walBatch      // emitted events that become rows, of lanes that are leaving
-	last    []event.Event // and of lanes that have left
-	wake    bool          // what the last batch told of may not have shown yet when the prober looked
+	pos     uint64 // what commits before it was taken
+	wake    bool   // what the last batch told of may not have shown yet when the prober looked
 }
 
 // streamedLane is a lane whose source the WAL is.
@@ -50,10 +46,6 @@ type streamedLane struct {
 	snap  *walSnapshot
 	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
 	done map[int64]bool
-	// emits says what comes without a row; and, of a lane that is leaving, whether something of it may have been written that is
-	// published from the table.
-	emits  laneEmits
-	unsure bool
 	// before: a reading of before this one may have sent what of it commits before follower.since, and not deleted it.
 	before bool
 }
@@ -71,7 +63,7 @@ const (
 
 func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
 	f := &follower{
-		r: r, s: s, reader: reader, opens: r.cfg.Emitted && !st.numbersEnd(r.span), slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
+		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
 		spare: &walBatch{}, pause: walPauseLow, looker: newWALLooker(r),
 		deleter: &walDeleter{
 			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
@@ -169,12 +161,8 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 			lanes = append(lanes, int16(lane))
 		}
 	}
-	r.lanes.emit(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes, true)
 	r.lanes.assign(lanes, streamed)
-	if err := f.look(ctx); err != nil {
-		return err
-	}
-	return f.openLanes(ctx)
+	return f.look(ctx)
 }
 
 // rows reads which lanes the WAL is the source of.
@@ -194,11 +182,9 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	var text string
 	var until int64
 	var ids []int64
-	var emits laneEmits
-	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids, &emits}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
 		snap, err := parseSnapshot(text)
-		// A relay that died may have published, and not confirmed, what becomes a row now.
-		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), emits: emits, unsure: emits == emitsLeaving, before: true}
+		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), before: true}
 		return err
 	})
 	return err
@@ -266,21 +252,8 @@ func (f *follower) take(work context.Context) error {
 		f.wake = true
 		f.r.Wake()
 	}
-	if b.strangers > 0 {
-		f.r.log.Error("messages in the WAL look like emitted events, and no lane is open to any: they are not published; "+
-			"who may execute pg_logical_emit_message?", "messages", b.strangers)
-	}
 	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(f.r.span) {
-		if f.opens { // lanes that nothing comes for would stay open, and the session with them
-			f.opens = false
-			if err := f.openLanes(work); err != nil {
-				return err
-			}
-		}
-		if len(f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsNone }).lanes) == 0 {
-			failpoint.Hit(failpoint.RelayEmittedNumbersEnd)
-			return errNumbersEnd
-		}
+		return errNumbersEnd
 	}
 	f.pos = max(f.pos, b.pos)
 	f.choose(b)
@@ -293,9 +266,6 @@ func (f *follower) take(work context.Context) error {
 		}
 		failpoint.Hit(failpoint.RelayWALPublished)
 	}
-	if err := f.putDown(work); err != nil {
-		return err
-	}
 	f.deleter.add(work, d)
 	clear(b.events)
 	return nil
@@ -307,14 +277,14 @@ func (f *follower) choose(b *walBatch) {
 	for i := range b.events {
 		it := &b.items[i]
 		l := &f.mine[it.lane]
-		if l.fence == 0 || l.emits == emitsLeaving {
-			f.leaveOut(&b.events[i], it, l)
+		if l.fence == 0 {
+			f.skipped[it.xid] = true // its row is in the table
 			continue
 		}
 		if l.snap != nil && it.commit >= l.until {
 			l.snap = nil // nothing that it shows can come any more
 		}
-		if l.snap != nil && !it.emitted && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
+		if l.snap != nil && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
 			continue
 		}
 		if l.done[it.id] {
@@ -361,9 +331,17 @@ func (f *follower) numbered(it *walItem) bool {
 // owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.
 func (f *follower) owes(l *streamedLane) bool { return l.before && f.pos < f.since }
 
-// owed lists the lanes that are not to go back to the table yet, though nothing of them may have been emitted.
-func (f *follower) owed() laneKeys {
-	return f.lanesThat(func(l *streamedLane) bool { return l.emits == emitsNone && f.owes(l) })
+// owed lists the lanes that are not to go back to the table yet.
+func (f *follower) owed() laneKeys { return f.lanesThat(f.owes) }
+
+// lanesThat lists lanes of ours, as parameters.
+func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
+	for lane := range f.mine {
+		if l := &f.mine[lane]; l.fence != 0 && want(l) {
+			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
+		}
+	}
+	return set
 }
 
 // readUp reads on at the end until nothing is owed: it is no more than what had been committed when the session began. Half of the time that
@@ -387,12 +365,12 @@ func (f *follower) readUp(work context.Context, failed <-chan error) error {
 }
 
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were. Lanes
-// of which something may have been emitted, or is owed, stay: who reads the WAL next goes on there.
+// of which something is owed stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.flush(work); err != nil {
 		return err
 	}
-	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return l.emits == emitsNone && !f.owes(l) })
+	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.owes(l) })
 	if left := f.owed(); len(left.lanes) > 0 {
 		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have published: let another relay read the WAL "+
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)

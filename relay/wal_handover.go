@@ -30,9 +30,6 @@ func (f *follower) tick(work context.Context) error {
 	if err := f.released(work); err != nil {
 		return err
 	}
-	if err := f.close(work); err != nil {
-		return err
-	}
 	if err := f.leftBehind(work); err != nil {
 		return err
 	}
@@ -82,7 +79,7 @@ func (f *follower) released(work context.Context) error {
 	for _, lane := range lanes {
 		which[lane] = true
 	}
-	return f.setAside(work, which, false, &deletion{})
+	return f.aside(work, which, false, &deletion{})
 }
 
 // mostLeft is how many events a lane may have left to be handed over with them.
@@ -111,9 +108,6 @@ func (f *follower) handOver(work context.Context) error {
 	err := h.run(work)
 	for lane, l := range h.over {
 		f.mine[lane] = l
-		if l.emits != emitsNone {
-			r.lanes.emit([]int16{lane}, true)
-		}
 		r.lanes.update(lane, l.fence, func(s *laneState) { s.wanted, s.source, s.woken, s.ready = false, streamed, false, false })
 	}
 	if h.unknown {
@@ -190,18 +184,15 @@ func (h *handOver) run(work context.Context) error {
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	over, reads, emits := map[int16]streamedLane{}, false, emitsNone
-	if f.opens {
-		emits = emitsOpen
-	}
+	over, reads := map[int16]streamedLane{}, false
 	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		b.Queue(r.q.wal.reads, f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
-		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids), emits).Query(func(rows pgx.Rows) error {
+		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) {
 				l := seen[lane]
-				l.fence, l.done, l.emits = h.fences[lane], setOf(h.done[lane]), emits
+				l.fence, l.done = h.fences[lane], setOf(h.done[lane])
 				over[lane] = l
 			})
 		})
@@ -316,4 +307,18 @@ func (f *follower) decided(work context.Context) (bool, error) {
 		}
 	}
 	return len(f.guard) == 0 && len(f.skipped) == 0, nil
+}
+
+// narrow takes out of a guard who has ended. One that is prepared now may be one of them, under its new name.
+func narrow(guard, now map[string]bool) {
+	for name, prepared := range now {
+		if prepared && len(guard) > 0 {
+			guard[name] = true
+		}
+	}
+	for name := range guard {
+		if _, still := now[name]; !still {
+			delete(guard, name)
+		}
+	}
 }

@@ -24,7 +24,7 @@ func (t *laneTable) assign(lanes []int16, source laneSource) {
 	for _, lane := range lanes {
 		if l := t.owned[lane]; l != nil && l.source == unassigned {
 			l.source = source
-			l.ready, l.emits = source != streamed, l.emits && source == streamed
+			l.ready = source != streamed
 			l.parked = l.parked || source == streamed // it is not known, so the prober asks
 		}
 	}
@@ -37,18 +37,6 @@ func (t *laneTable) unassign() {
 	for _, l := range t.owned {
 		if l.source == streamed {
 			l.source, l.ready = unassigned, true
-		}
-	}
-}
-
-// emit notes whether lanes may get rows with ids of before.
-func (t *laneTable) emit(lanes []int16, may bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.falls++
-	for _, lane := range lanes {
-		if l := t.owned[lane]; l != nil {
-			l.emits, l.floor = may, 0
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (l *walLooker) look(ctx context.Context, s *session, set laneKeys) walLook 
 			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { k.first[lane] = id; return nil })
 			return err
 		})
-		b.Queue(q.emittedUntil).QueryRow(func(row pgx.Row) error { return row.Scan(&k.until) })
+		b.Queue(q.upTo).QueryRow(func(row pgx.Row) error { return row.Scan(&k.until) })
 	}))
 	if k.failed = err != nil; k.failed && ctx.Err() == nil {
 		l.r.log.Warn("a look for events that the WAL has passed failed: looking again later", "error", err)
@@ -82,7 +82,7 @@ func (f *follower) leftBehind(work context.Context) error {
 		if r.cfg.RescanEvery < 0 || time.Now().Before(l.next) || f.reader.confirmed.Load() < l.last.until {
 			return nil
 		}
-		l.ask <- f.lanesThat(func(l *streamedLane) bool { return l.emits != emitsLeaving })
+		l.ask <- f.lanesThat(func(*streamedLane) bool { return true })
 		l.asked = true
 		return nil
 	}
@@ -121,5 +121,5 @@ func (f *follower) leftBehind(work context.Context) error {
 		}
 	}
 	l.last = walLook{}
-	return f.setAside(work, which, true, &deletion{})
+	return f.aside(work, which, true, &deletion{})
 }

@@ -36,30 +36,19 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 		return err
 	}
 	var aside [Lanes]bool
-	unsure, emitted := false, false
+	unsure := false
 	for i := range c.items {
 		lane := b.items[i].lane
 		if c.items[i].fate != acked {
 			l := &f.mine[lane]
 			sent := c.items[i].sent || l.before && !b.events[i].Position.First
-			aside[lane], unsure, l.unsure = true, unsure || sent, l.unsure || sent
-			if b.items[i].emitted {
-				f.down.events, f.down.items = append(f.down.events, b.events[i]), append(f.down.items, b.items[i])
-			}
-			continue
-		}
-		if b.items[i].emitted {
-			emitted = true
-			r.moved.Store(time.Now().UnixNano()) // nothing is deleted
+			aside[lane], unsure = true, unsure || sent
 			continue
 		}
 		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)
 		done.xids, done.seqs = append(done.xids, b.items[i].xid), append(done.seqs, b.events[i].Position.Seq)
 	}
 	done.epoch = f.epoch
-	if emitted {
-		failpoint.Hit(failpoint.RelayEmittedPublished)
-	}
 	if !slices.Contains(aside[:], true) {
 		return nil
 	}
@@ -68,7 +57,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			f.skipped[b.items[i].xid] = true
 		}
 	}
-	return f.setAside(work, aside, unsure, done)
+	return f.aside(work, aside, unsure, done)
 }
 
 // send sends until no event is undecided.
@@ -135,15 +124,11 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		statement = r.q.wal.abandon
 	}
 	epoch := f.epoch
-	leaving := slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.mine[lane].emits == emitsLeaving })
 	failpoint.Hit(failpoint.RelayWALAside)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
 		})
-		if leaving {
-			b.Queue(r.q.wal.emitted, set.lanes, set.fences, r.owner, emitsNone, []laneEmits{emitsLeaving})
-		}
 		b.Queue(statement, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			defer rows.Close()
 			if !unsure {
@@ -152,7 +137,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error { return nil })
 			return err
 		})
-		if unsure || leaving { // what comes again after a crash would come under the new numbering
+		if unsure { // what comes again after a crash would come under the new numbering
 			b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
 		}
 	}))
@@ -168,9 +153,6 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the numbering has begun", "epoch", epoch)
 	}
 	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
-	if leaving {
-		r.lanes.emit(set.lanes, false)
-	}
 	for i, lane := range set.lanes {
 		f.mine[lane] = streamedLane{}
 		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.source, l.fresh, l.ready, l.due = polled, true, true, true })

@@ -17,10 +17,6 @@ import (
 // ErrSlotInUse: a relay reads the replication slot.
 var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its source")
 
-// ErrEmitted: the WAL may have events that producers have emitted, that are not published, and that are nowhere else.
-var ErrEmitted = errors.New("the WAL may have emitted events that are not published and nowhere else: run a relay that reads the WAL, without emitted, until its status " +
-	"shows no lane that takes them, and stop it; or give them up first")
-
 // SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of their
 // replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the slot.
 // An empty schema is the connection's search_path.
@@ -56,8 +52,7 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 
 // DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody reads
 // keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended without doing
-// that, a new numbering begins. It fails with [ErrSlotInUse] while a relay reads the slot, and with [ErrEmitted] while the slot may have
-// events that are nowhere else.
+// that, a new numbering begins. It fails with [ErrSlotInUse] while a relay reads the slot.
 func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	q, err := newWALSetup(schema)
 	if err != nil {
@@ -68,21 +63,14 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var exists, left, active bool
-		var unread []int16
 		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, q.emitted).Scan(&unread); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
 			return err
 		}
-		switch {
-		case active:
+		if active {
 			return ErrSlotInUse
-		case len(unread) > 0: // a slot that is dropped stays so, whatever becomes of the transaction
-			return ErrEmitted
 		}
 		if _, err := tx.Exec(ctx, q.drop, name); err != nil {
 			return err
@@ -125,34 +113,12 @@ func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
 	return nil
 }
 
-// GiveUpEmitted loses what producers have emitted and nobody has published: lanes that wait for it go back to the table, and
-// producers insert again. It is for a slot that will not be read any more; what a relay reads all the same it still publishes. It
-// returns of how many lanes something may be lost.
-func GiveUpEmitted(ctx context.Context, db *pgxpool.Pool, schema string) (lanes int, err error) {
-	q, err := newWALSetup(schema)
-	if err != nil {
-		return 0, fmt.Errorf("relay: %w", err)
-	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, q.lockLanes); err != nil {
-			return err
-		}
-		tag, err := tx.Exec(ctx, q.giveUpEmitted)
-		lanes = int(tag.RowsAffected())
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("relay: giving emitted events up: %w", err)
-	}
-	return lanes, nil
-}
-
 // named puts the publication's name in: DDL takes no parameters. It is made of the outbox's id.
 func named(sql, name string) string { return strings.ReplaceAll(sql, "{publication}", name) }
 
 // walSetup are the statements of who sets the WAL source up, with their schema.
 type walSetup struct {
-	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget, emitted, giveUpEmitted string
+	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget string
 }
 
 func newWALSetup(schema string) (*walSetup, error) {
@@ -164,6 +130,5 @@ func newWALSetup(schema string) (*walSetup, error) {
 	return &walSetup{
 		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
 		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
-		emitted: q(sqlEmittedUnread), giveUpEmitted: q(sqlEmittedGiveUp),
 	}, nil
 }

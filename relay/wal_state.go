@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,8 +31,6 @@ type walState struct {
 	slotConfirmed   int64
 	walStatus       string
 	hashesDiffer    int64
-	prefix          string // of what producers emit
-	emitting        int    // lanes of which the WAL may have emitted events
 }
 
 func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error) {
@@ -46,7 +43,7 @@ func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error)
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.wal.state, r.owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.standbys, &st.name, &st.epoch, &st.same, &st.now, &st.published, &st.slot, &st.base, &st.confirmed, &st.confirmedAt, &st.here,
-				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus, &st.prefix, &st.emitting)
+				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus)
 		})
 		b.Queue(r.q.wal.hashes, texts, hashes).QueryRow(func(row pgx.Row) error { return row.Scan(&st.hashesDiffer) })
 	}))
@@ -85,7 +82,7 @@ func (st *walState) wrongSlot(span int64) string {
 		return "it was made on another server or timeline"
 	case st.walStatus == "lost":
 		return "it is lost: it fell behind max_slot_wal_keep_size"
-	case st.numbersEnd(span) && st.emitting == 0: // otherwise what was emitted is published first
+	case st.numbersEnd(span):
 		return "its numbers come to an end"
 	case st.slotConfirmed > st.confirmed:
 		return fmt.Sprintf("it is ahead of what was published (at %X/%X and not %X/%X): somebody advanced it or made it again",
@@ -109,11 +106,6 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	rebase := st.base != 0 && st.now-st.base > r.span/2
 	if err := r.abandonAll(ctx, s, st); err != nil {
 		return err
-	}
-	if st.emitting > 0 {
-		r.log.Error("events that producers emitted are lost with the replication slot, if they were committed after what was confirmed last and not published by then: "+
-			"compare the business rows of that time with what consumers have", "slot", st.name, "confirmed", fmt.Sprintf("%X/%X", st.confirmed>>32, uint32(st.confirmed)),
-			"confirmed_at", st.confirmedAt, "lanes", st.emitting)
 	}
 	failpoint.Hit(failpoint.RelayWALAbandoned)
 	r.setWAL(walUnavailable)
@@ -191,21 +183,18 @@ func (r *Relay) readRaised(rows pgx.Rows) error {
 // numbering begins.
 func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	set := r.lanes.unassigned()
-	if len(set.lanes) == 0 && r.unread.Load() == 0 {
+	if len(set.lanes) == 0 {
 		return nil
 	}
-	var unread []int16
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
 		b.Queue(r.q.wal.abandon, set.lanes, set.fences, r.owner).Query(r.readRaised)
-		b.Queue(r.q.wal.emittedUnread).QueryRow(func(row pgx.Row) error { return row.Scan(&unread) })
 	}))
 	if err != nil {
 		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
 	}
-	r.lanes.assign(slices.DeleteFunc(set.lanes, func(lane int16) bool { return slices.Contains(unread, lane) }), polled)
-	r.leaveUnread(unread)
+	r.lanes.assign(set.lanes, polled)
 	r.kickPumps()
 	return nil
 }

@@ -18,9 +18,6 @@ type WALStatus struct {
 	Reader string `json:"reader"` // the relay that does, or did last; empty when it is gone
 	// Lanes is how many lanes have the WAL as their source, of [Lanes]; the others are published from the table.
 	Lanes int `json:"lanes"`
-	// Emitting is how many lanes have, or may have, events in the WAL that producers emitted and that are nowhere else
-	// (Config.Emitted): while it is not zero, the slot must not be lost, and the lanes wait for it when it cannot be read.
-	Emitting int `json:"emitting"`
 	// LagBytes is how much WAL lies behind the place that was confirmed, and LagTime how long ago that was: with nothing to
 	// confirm it stays under Config.WALHeartbeat and a little. HeldBytes is how much WAL the server keeps for the slot.
 	LagBytes  int64         `json:"lag_bytes"`
@@ -59,7 +56,7 @@ func (r *Relay) WALUnavailable() error {
 func readWALStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (*WALStatus, error) {
 	var st WALStatus
 	var lag float64
-	err := db.QueryRow(ctx, q.wal.status).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Emitting, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
+	err := db.QueryRow(ctx, q.wal.status).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -60,13 +60,9 @@ func undecoded(err error) bool {
 	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.QueryCanceled)
 }
 
-// giveUpSlot makes another slot in the place of one that cannot be decoded, unless that would lose emitted events, or has not helped.
+// giveUpSlot makes another slot in the place of one that cannot be decoded, unless that has not helped.
 func (r *Relay) giveUpSlot(ctx context.Context, s *session, st *walState, try *walTry) error {
-	switch {
-	case st.emitting > 0:
-		return &unusableError{fmt.Sprintf("it cannot be decoded from %X/%X on, and has events that are nowhere else: mend the cause, or give them up with "+
-			"`relay wal drop --lose-emitted` (%v)", st.confirmed>>32, uint32(st.confirmed), try.why)}
-	case !try.remade.IsZero() && time.Since(try.remade) < walAnew:
+	if !try.remade.IsZero() && time.Since(try.remade) < walAnew {
 		return &unusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v ago; is a table of the outbox not as its migrations made it? (%v)",
 			time.Since(try.remade).Round(time.Second), try.why)}
 	}

@@ -86,30 +86,3 @@ func TestWALThatIsNotUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-// TestEmitIsNotGivenUp: a slot that cannot be decoded and has emitted events is kept until somebody gives them up.
-func TestEmitIsNotGivenUp(t *testing.T) {
-	t.Parallel()
-	db, slot := walDB(t)
-	r := newRelay(t, db, &memory{}, config(emitted))
-	stop := running(t, r)
-	open(t, db)
-	db.Exec(t, `drop publication `+slot)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
-	pgtest.Await(t, "a missing publication", func() (bool, error) { return r.WALUnavailable() != nil, nil })
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
-		t.Fatal(err)
-	}
-	pgtest.Await(t, "a reason", func() (bool, error) {
-		err := r.WALUnavailable()
-		return err != nil && strings.Contains(err.Error(), "--lose-emitted"), nil
-	})
-	if n, err := relay.GiveUpEmitted(t.Context(), db.Pool, ""); err != nil || n != 32 {
-		t.Fatalf("%d lanes: %v", n, err)
-	}
-	drained(t, db)
-	open(t, db)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-}

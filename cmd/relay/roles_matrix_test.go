@@ -36,11 +36,10 @@ var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbo
 // functions is what each role may run: the rules of a table run as who writes to it.
 var functions = map[string]string{"idempotency": "idempotency_key_valid"}
 
-// columns are what a producer may write: no id, no lane, no time of its own; and a relay, which makes rows of emitted events with their ids.
+// columns are what a producer may write: no id, no lane, no time of its own.
 var columns = map[string]string{
-	"outbox_event":       "content_type event_time headers key message_id payload source tenant topic type",
-	"relay outbox_event": "content_type event_time headers id key message_id payload source tenant topic type",
-	"outbox_scheduled":   "content_type due event_time headers key message_id payload source tenant topic type",
+	"outbox_event":     "content_type event_time headers key message_id payload source tenant topic type",
+	"outbox_scheduled": "content_type due event_time headers key message_id payload source tenant topic type",
 }
 
 // queryGranted is what the database answers for a role and a table, in the letters of may.

@@ -25,8 +25,7 @@ type runCommand struct {
 	Migrate bool   `default:"false" help:"Migrate the outbox's tables first. The role then owns them."`
 	Name    string `shown:"host:pid" help:"Shown by status beside the lanes of this relay."`
 
-	Source  string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
-	Emitted bool   `help:"With the source wal, let producers emit events that are nowhere but in the WAL: they are lost if the replication slot is lost before they are published."`
+	Source string `default:"table" enum:"table,wal" help:"Where events are read: table, or wal, through a replication slot (see relay wal setup)."`
 
 	Lease         time.Duration `default:"15s" help:"How long lanes stay a relay's that has gone silent. All relays of an outbox need the same; at least 1s."`
 	Pumps         int           `default:"2" help:"Claims under way at a time, 1 to 32."`
@@ -161,7 +160,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 		return nil, &service.UsageError{Err: err}
 	}
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
-		Schema: c.Schema, Name: c.Name, Source: c.source(), Emitted: c.Emitted, Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
+		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
 		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
 		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.Observer(),
 	})

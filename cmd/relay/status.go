@@ -91,8 +91,8 @@ func writeStatus(w io.Writer, st relay.Status) error {
 		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
 	}
 	if s := st.WAL; s != nil {
-		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tEMITTED\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),
-			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, emitting(s), size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes), safe(s))
+		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),
+			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes), safe(s))
 	}
 	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
 	for _, s := range shares(st) {
@@ -143,14 +143,6 @@ func slotState(s *relay.WALStatus) string {
 		return s.State + ", nobody reads"
 	}
 	return s.State
-}
-
-// emitting is how many lanes may have events that are only in the WAL.
-func emitting(s *relay.WALStatus) string {
-	if s.Emitting == 0 {
-		return "-"
-	}
-	return fmt.Sprint(s.Emitting, " lanes")
 }
 
 func safe(s *relay.WALStatus) string {

@@ -34,28 +34,17 @@ func (c *walSetupCommand) run(ctx context.Context, p *program) error {
 
 type walDropCommand struct {
 	database
-	LoseEmitted bool          `help:"Give up events that producers emitted into the WAL and that no relay has published: they are lost."`
-	Timeout     time.Duration `default:"30s" help:"How long it may take."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
 // Help is the longer text of --help.
 func (*walDropCommand) Help() string {
 	return `Run it when every relay runs with --source=table again: a replication slot that nobody reads makes Postgres keep all WAL from
-then on. It refuses while a relay reads the slot, and while events that producers have emitted (relay run --emitted) may stand nowhere but
-in the WAL: run a relay with --source=wal and without --emitted until relay status shows no lane with emitted events, and stop it.
-Where that cannot be, --lose-emitted gives them up; lanes that wait for them are then published from the table. What is lost shows in business
-rows only, of transactions that committed after the slot's last confirmation (SINCE in relay status).`
+then on. It refuses while a relay reads the slot.`
 }
 
 func (c *walDropCommand) run(ctx context.Context, p *program) error {
 	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		if c.LoseEmitted {
-			lanes, err := relay.GiveUpEmitted(ctx, pool, c.Schema)
-			if err != nil {
-				return outboxError(err)
-			}
-			p.log.Warn("events that producers emitted and nobody published are given up", "lanes", lanes)
-		}
 		name, err := relay.DropWAL(ctx, pool, c.Schema)
 		if err != nil {
 			return outboxError(err)

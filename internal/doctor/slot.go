@@ -25,9 +25,6 @@ func (f *findings) slot(ctx context.Context, s Subject) {
 	case st.State == "lost" || st.State == "unreserved":
 		f.add(Fail, "slot", found, "It fell behind max_slot_wal_keep_size. Relays publish from the table, make another one, and begin a new incarnation of the numbering.",
 			"Raise max_slot_wal_keep_size, and look why the slot was not read or Kafka not reached.")
-	case !st.Active && st.Emitting > 0:
-		f.add(Fail, "slot", fmt.Sprintf("%s, %d of 32 lanes take emitted events", found, st.Emitting), "Nobody reads it, and what producers emit is nowhere else: it waits, and is lost with the slot.",
-			"relay run --source=wal, with --emitted or without")
 	case !st.Active:
 		f.add(Warn, "slot", found, "Nobody reads it: Postgres keeps all WAL from now on.",
 			"relay run --source=wal; or relay wal drop, when no relay is to read the WAL any more")

@@ -4,7 +4,7 @@ import "slices"
 
 // All lists every point. Tests enumerate it: a point that is added here is killed at, and must be reached.
 func All() []Point {
-	return slices.Concat(producing(), relaying(), keeping(), following(), emitting(), consuming(), setAside(), maintaining())
+	return slices.Concat(producing(), relaying(), keeping(), following(), consuming(), setAside(), maintaining())
 }
 
 func producing() []Point {
@@ -94,24 +94,6 @@ func following() []Point {
 		{RelayWALConfirmed, "a place is written down as confirmed, and the slot is not told; an error is a lost answer", true},
 		{RelayWALFinish, "everything is deleted, and every lane is about to be given back in order", false},
 		{RelayWALFinished, "every lane is given back in order, and the slot is not told; an error is a lost answer", true},
-	}
-}
-
-// emitting are the points of a relay that takes events which have no row.
-func emitting() []Point {
-	return []Point{
-		{RelayEmittedOpen, "lanes are about to be opened to emitted events", false},
-		{RelayEmittedOpened, "lanes are opened to emitted events; an error is a lost answer", true},
-		{RelayEmittedPublished, "emitted events are published, and nothing says so but the log", false},
-		{RelayEmittedClose, "lanes are about to be closed to emitted events", false},
-		{RelayEmittedClosed, "lanes are closed, and what was emitted is still to come; an error is a lost answer", true},
-		{RelayEmittedLeave, "lanes are about to be closed whose emitted events become rows from then on", false},
-		{RelayEmittedLeft, "such lanes are closed, and their first rows stand in the table; an error is a lost answer", true},
-		{RelayEmittedPutDown, "more emitted events are about to become rows", false},
-		{RelayEmittedRows, "more emitted events are rows, and their place in the WAL is not confirmed; an error is a lost answer", true},
-		{RelayEmittedEnd, "everything that was emitted is published, and lanes are about to have rows only", false},
-		{RelayEmittedEnded, "lanes have rows only from then on; an error is a lost answer", true},
-		{RelayEmittedNumbersEnd, "there are no numbers left, no lane takes emitted events, and the session is about to end for another slot", false},
 	}
 }
 

@@ -57,7 +57,6 @@ type Config struct {
 	Each          bool          // Worker: one event after the other, not a batch at once
 	ByWatermark   bool          // Worker: it goes by numbers and not by ids. Operator: the worker does
 	FromWAL       bool          // Relay: it reads the WAL
-	Emits         bool          // Producer: a part of its events has no row. Relay: it takes such events
 	Trouble       float64       // Worker: the chance of each kind of failure, per event
 }
 

@@ -77,9 +77,6 @@ type batch struct {
 	infos    []history.Event // beside events
 	viaSQL   bool
 	rollback bool
-	// Events before cut are appended and the others emitted, or, with turned, the other way round.
-	cut    int
-	turned bool
 }
 
 // plan draws a transaction: mostly one aggregate and a few events over several topics, sometimes two aggregates, and
@@ -101,10 +98,6 @@ func (w *writer) plan() *batch {
 	}
 	for i := range n {
 		w.add(b, b.keys[i%len(b.keys)])
-	}
-	b.cut = n
-	if w.Emits {
-		b.cut, b.turned = w.draw.IntN(n+1), w.chance(0.5)
 	}
 	return b
 }
@@ -189,12 +182,7 @@ func (w *writer) transact(ctx context.Context, b *batch) (op int64, err error) {
 	if _, err := tx.Exec(ctx, recordAll, b.business()...); err != nil {
 		return 0, err
 	}
-	if err := b.write(func(emit bool, events []event.Event) error {
-		if emit {
-			return appender().Emit(ctx, tx, events...)
-		}
-		return appender().Append(ctx, tx, events...)
-	}); err != nil {
+	if err := appender().Append(ctx, tx, b.events...); err != nil {
 		return 0, err
 	}
 	op = w.note(history.Entry{Kind: history.KindAppend, Events: b.infos})
@@ -220,12 +208,7 @@ func (w *writer) transactSQL(ctx context.Context, b *batch) (op int64, err error
 	if _, err := tx.ExecContext(ctx, recordAll, b.business()...); err != nil {
 		return 0, err
 	}
-	if err := b.write(func(emit bool, events []event.Event) error {
-		if emit {
-			return appender().EmitSQL(ctx, tx, events...)
-		}
-		return appender().AppendSQL(ctx, tx, events...)
-	}); err != nil {
+	if err := appender().AppendSQL(ctx, tx, b.events...); err != nil {
 		return 0, err
 	}
 	op = w.note(history.Entry{Kind: history.KindAppend, Events: b.infos})
@@ -237,19 +220,6 @@ func (w *writer) transactSQL(ctx context.Context, b *batch) (op int64, err error
 
 func appender() outbox.Appender {
 	return outbox.Appender{Source: "player", MaxPayload: -1, InboxWindow: -1}
-}
-
-// write gives the events to do, in their order: those to be appended and those to be emitted, each at once.
-func (b *batch) write(do func(emit bool, events []event.Event) error) error {
-	for i, part := range [][]event.Event{b.events[:b.cut], b.events[b.cut:]} {
-		if len(part) == 0 {
-			continue
-		}
-		if err := do(i == 1 != b.turned, part); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // count is how many versions an aggregate needs: one for each event that has a place in its order.

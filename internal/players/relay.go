@@ -33,7 +33,7 @@ func publish(ctx context.Context, p *player) error {
 		source = relay.SourceWAL
 	}
 	r, err := relay.New(p.db, tap.Publisher(p.rec, kafka), relay.Config{
-		Source: source, Emitted: p.Emits, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second, DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000,
+		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second, DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000,
 		ArchiveDays: 2, Name: p.Name, Logger: p.log, Observer: tap.Relay(p.rec),
 	})
 	if err != nil {

@@ -33,7 +33,6 @@ type cell struct {
 	log     string // of the failpoints
 	dedup   string // of the worker, see envDedup
 	source  string // of the relay, see envSource
-	emits   bool   // see envEmits
 	calm    bool   // see envCalm
 	started int
 	running map[role]*child.Process
@@ -91,9 +90,6 @@ func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source, failpoint.EnvLog+"="+c.log)
-	if c.emits {
-		cmd.Env = append(cmd.Env, envEmits+"=1")
-	}
 	if c.calm {
 		cmd.Env = append(cmd.Env, envCalm+"=1")
 	}
@@ -187,8 +183,6 @@ func roleOf(name failpoint.Name) role {
 		return operator
 	case strings.HasPrefix(string(name), "relay/wal-"):
 		return following
-	case strings.HasPrefix(string(name), "relay/emitted-"):
-		return emitting
 	case room == "outbox", room == "producer":
 		return producer
 	case room == "relay", room == "publisher":

@@ -29,8 +29,6 @@ const (
 
 	envSource = "PROOF_SOURCE" // fromWAL: that of the relay
 
-	envEmits = "PROOF_EMITS" // not empty: the producer emits most events, and the relay takes them
-
 	envCalm = "PROOF_CALM" // not empty: nothing is refused, fails or falls silent
 
 	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
@@ -53,8 +51,6 @@ const (
 
 	// following has the points of a relay that reads the WAL; its process is that of relaying.
 	following role = "follower"
-	// emitting has those of one that takes emitted events.
-	emitting role = "emitter"
 )
 
 // stage is what a role works on.
@@ -62,7 +58,6 @@ type stage struct {
 	db      *pgxpool.Pool
 	brokers []string
 	topic   string
-	emits   bool
 }
 
 func TestMain(m *testing.M) {
@@ -82,7 +77,7 @@ func perform(play func(context.Context, *stage) error) int {
 		var db *pgxpool.Pool
 		if db, err = pgxpool.NewWithConfig(ctx, cfg); err == nil {
 			defer db.Close()
-			err = play(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic), emits: os.Getenv(envEmits) != ""})
+			err = play(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic)})
 		}
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {

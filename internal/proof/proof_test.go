@@ -39,7 +39,7 @@ func TestKills(t *testing.T) {
 			}
 		}
 	})
-	report.all(t, func(r role) bool { return r != following && r != emitting })
+	report.all(t, func(r role) bool { return r != following })
 }
 
 // all checks that somebody was killed at each point of some roles.

@@ -61,16 +61,6 @@ var ways = map[failpoint.Name]*way{
 	failpoint.RelayWALFinish:    {later: 1, stop: failpoint.RelayWALPublished},
 	failpoint.RelayWALFinished:  {later: 1, stop: failpoint.RelayWALPublished},
 
-	failpoint.RelayEmittedOpen:       {later: 1, prepare: streamedLanes},
-	failpoint.RelayEmittedOpened:     {later: 1, prepare: streamedLanes},
-	failpoint.RelayEmittedClose:      {later: 1, prepare: openLanes, env: []string{envEmits + "="}},
-	failpoint.RelayEmittedClosed:     {later: 1, prepare: openLanes, env: []string{envEmits + "="}},
-	failpoint.RelayEmittedEnd:        {later: 1, prepare: openLanes, env: []string{envEmits + "="}},
-	failpoint.RelayEmittedEnded:      {later: 1, prepare: openLanes, env: []string{envEmits + "="}},
-	failpoint.RelayEmittedPutDown:    {later: 1, prepare: refusedAmongMany},
-	failpoint.RelayEmittedRows:       {later: 1, prepare: refusedAmongMany},
-	failpoint.RelayEmittedNumbersEnd: {later: 1, prepare: lastNumbers},
-
 	failpoint.ConsumerAssigned:   {later: 1},
 	failpoint.InboxRange:         {later: 2},
 	failpoint.InboxRangeWritten:  {later: 2},
@@ -133,7 +123,7 @@ func refusedKey(t *testing.T, c *cell) {
 // pay makes one account's payment be of a sort, and others beside it.
 func (c *cell) pay(t *testing.T, account string, sort int) {
 	t.Helper()
-	err := pay(t.Context(), &stage{db: c.db.Pool, topic: c.topic, emits: c.emits}, 0, func(of string) int {
+	err := pay(t.Context(), &stage{db: c.db.Pool, topic: c.topic}, 0, func(of string) int {
 		if of == account {
 			return sort
 		}

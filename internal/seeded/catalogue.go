@@ -38,8 +38,6 @@ func All() []Info {
 		{RelayWALUnfiltered, "what was published from the table before a hand-over comes from the WAL once more, under other numbers"},
 		{RelayWALSameNumbering, "lanes go back to the table with events that may have been written, in the same numbering: consumers that compare numbers apply them twice"},
 		{RelayWALNumbersAnew, "a slot that is made anew begins at another base in the same numbering: numbers go back, and consumers drop what is new"},
-		{RelayEmittedLeft, "a lane goes back to the table while transactions are open that have emitted for it: what is appended after them overtakes them"},
-		{RelayEmittedOvertaken, "a relay that polls takes a lane of which the WAL has emitted events: rows overtake them"},
 		{InboxMarkBeforeEffect, "the inbox's row is committed before the effect runs: an effect that fails is never run again"},
 		{InboxUnsortedIDs, "a batch inserts its ids in the order of the log: twins in other orders deadlock"},
 		{InboxCountedAfter, "an attempt is counted after its run: an event that kills the process kills it for ever"},

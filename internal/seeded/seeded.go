@@ -46,8 +46,6 @@ const (
 	RelayWALUnfiltered    Bug = "relay-wal-hand-over-without-its-snapshot"
 	RelayWALSameNumbering Bug = "relay-wal-lanes-given-back-in-the-same-numbering"
 	RelayWALNumbersAnew   Bug = "relay-wal-numbers-anew-after-a-drop"
-	RelayEmittedLeft      Bug = "relay-emitted-lane-left-without-waiting"
-	RelayEmittedOvertaken Bug = "relay-emitted-lane-polled-before-it-is-read"
 )
 
 // Bugs of the inbox.

@@ -41,11 +41,6 @@ func (x *scene) calm() (unwell []string) {
 			unwell = append(unwell, err.Error())
 		}
 	}
-	if x.emit {
-		if err := insist(x.readEnd); err != nil {
-			unwell = append(unwell, err.Error())
-		}
-	}
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	left, calmAt, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
@@ -80,13 +75,6 @@ func (x *scene) calm() (unwell []string) {
 	return unwell
 }
 
-// readEnd notes the end of the WAL.
-func (x *scene) readEnd() error {
-	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
-	defer cancel()
-	return x.admin.QueryRow(ctx, `select pg_current_wal_insert_lsn()::text`).Scan(&x.written)
-}
-
 // questions are what must have no row when everything is well.
 var questions = map[string]string{
 	"events in the outbox":          "select 1 from outbox_event",
@@ -116,16 +104,6 @@ func (x *scene) left() (left []string, sum int64) {
 			return []string{err.Error()}, math.MaxInt64
 		} else if n > 0 {
 			left = append(left, fmt.Sprintf("%d %s", n, what))
-			sum += n
-		}
-	}
-	if x.written != "" { // what was emitted is in no table
-		var n int64
-		const behind = `select coalesce(max($1::pg_lsn - w.confirmed), 0)::bigint from outbox_wal w where w.confirmed < $1::pg_lsn`
-		if err := x.admin.QueryRow(ctx, behind, x.written).Scan(&n); err != nil {
-			return []string{err.Error()}, math.MaxInt64
-		} else if n > 0 {
-			left = append(left, fmt.Sprintf("%d bytes of WAL that may have emitted events and are not confirmed", n))
 			sum += n
 		}
 	}

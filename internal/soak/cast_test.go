@@ -172,19 +172,6 @@ func (c *cast) want(name string, wanted bool) {
 	}
 }
 
-// emits says whether players take, or make, emitted events, and has them start again.
-func (c *cast) emits(names []string, emits bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, name := range names {
-		p := c.roles[name]
-		p.cfg.Emits = emits
-		if p.process != nil {
-			_ = p.process.Signal(syscall.SIGTERM)
-		}
-	}
-}
-
 // gone waits until a player that is not wanted has ended in order, and kills it after a time that should do.
 func (c *cast) gone(name string, patience time.Duration) error {
 	limit := time.NewTimer(patience)

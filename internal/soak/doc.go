@@ -4,9 +4,6 @@
 //
 //	make soak DURATION=5m SEED=42 FAULTS=kill,pause
 //
-// With SOURCE=wal EMIT=1 producers emit a part of their events. What takes the replication slot away is not done then: the events are
-// nowhere else.
-//
 // The seed fixes the schedule of faults, which is printed, and what producers choose.
 //
 // # What it has found
@@ -34,11 +31,11 @@
 //	11  40s DEDUP=watermark SOURCE=wal   An event whose id was 20 days ahead failed, was parked with its key, which only goes by
 //	                      watermark, and was released: its day was not made, and a worker may not make it. Mended in inbox
 //	                      (its row needs no day), shown by TestP9_8_ReleasedIDFromAhead.
-//	12  120s SOURCE=wal EMIT=1 DEDUP=watermark   A topic grew and was accepted. A relay that had not sent to it for a while could not ask the
+//	12  120s SOURCE=wal DEDUP=watermark   A topic grew and was accepted. A relay that had not sent to it for a while could not ask the
 //	                      database for the count, which was being restarted, and sent by the old one: events came twice, in two
 //	                      partitions, under one number each. Mended in publisher, shown by TestThePinDecides and
 //	                      TestP4_AnOldCountIsNotUsedMeanwhile. And effects happened twice in the topic that is made again, after
 //	                      an accepted numbering: the checker looked for the records of both, and those were gone.
-//	15  120s SOURCE=wal EMIT=1   The group of the workers had no partitions any more, and nobody noticed: its leader had assigned them while a
+//	15  120s SOURCE=wal   The group of the workers had no partitions any more, and nobody noticed: its leader had assigned them while a
 //	                      topic did not exist. Mended in consumer, shown by TestAssignedWithoutATopic.
 package soak

@@ -33,10 +33,6 @@ func processKinds() []kind {
 			}
 			return nothing, nil
 		}},
-		{name: "emitting-ended", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, emits: true, targets: one("relays"), begin: func(s *scene, _ fault) (func() error, error) {
-			s.cast.emits(relays, false)
-			return func() error { s.cast.emits(relays, true); return nil }, nil
-		}},
 		{name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second, targets: everybody, begin: func(s *scene, f fault) (func() error, error) {
 			if !s.cast.signal(f.target, syscall.SIGKILL) {
 				return nil, errNobody

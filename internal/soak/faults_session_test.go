@@ -37,13 +37,13 @@ func sessionKinds() []kind {
 		{name: "conflicts", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string {
 			return []string{"history_effect", "outbox_claim", "history_business", "inbox_parked"}
 		}, begin: conflicts},
-		{name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, loses: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+		{name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
 			return func() error { return nil }, insist(func() error { // whoever reads it comes back soon
 				return s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`,
 					`select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
 			})
 		}},
-		{name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, loses: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+		{name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
 			// Somebody reads it nearly always: then nothing happens.
 			err := s.sql(`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is null`)
 			return func() error { return nil }, err
@@ -84,11 +84,7 @@ func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error
 	if err := book.Record(ctx, tx, infos...); err != nil {
 		return 0, err
 	}
-	write := outbox.Append
-	if x.emit && x.held.n.Load()%3 > 0 {
-		write = outbox.Emit
-	}
-	if err := write(ctx, tx, events...); err != nil {
+	if err := outbox.Append(ctx, tx, events...); err != nil {
 		return 0, err
 	}
 	return x.note(history.Entry{Kind: history.KindAppend, Events: infos}), nil

@@ -11,8 +11,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/effectonce/effectonce/internal/history"
 	"github.com/effectonce/effectonce/internal/history/dump"
 	"github.com/effectonce/effectonce/internal/players"
@@ -90,23 +88,13 @@ func (x *scene) judge(m *made, unwell []string) {
 
 // streamed tells how much relays that are to read the WAL have read there: lanes are not handed over while a slot comes and goes.
 func (x *scene) streamed(d *history.Dump) {
-	n, rows := 0, map[uuid.UUID]bool{}
-	for i := range d.Rows {
-		rows[d.Rows[i].ID] = true
-	}
-	emitted := map[uuid.UUID]bool{}
+	n := 0
 	for i := range d.Records {
-		if r := &d.Records[i]; r.Lane == -1 {
+		if d.Records[i].Lane == -1 {
 			n++
-			if !rows[r.ID] {
-				emitted[r.ID] = true
-			}
 		}
 	}
 	x.t.Logf("%d of %d records came from the WAL", n, len(d.Records))
-	if x.emit {
-		x.t.Logf("%d events were nowhere but there", len(emitted))
-	}
 }
 
 // leaks looks for secrets in what players and servers wrote (I10).

@@ -63,8 +63,7 @@ type scene struct {
 	rec      *history.Writer
 	t        *testing.T
 	held     holder
-	grown    int    // partitions of topicGrowing
-	written  string // the end of the WAL when the last event was written; empty: not yet, or nothing is emitted
+	grown    int // partitions of topicGrowing
 }
 
 func newScene(t *testing.T, s settings, faults []fault) *scene {
@@ -136,10 +135,6 @@ func (x *scene) startPostgres(faults []fault) {
 		if err == nil && x.follow {
 			_, err = conn.Exec(t.Context(), "alter role "+players.User(players.Relay)+" replication")
 		}
-		if err == nil && x.emit {
-			_, err = conn.Exec(t.Context(), strings.ReplaceAll("grant select on outbox_streamed, outbox_wal to {producer}; grant usage on sequence outbox_event_id_seq to {producer}",
-				"{producer}", players.User(players.Producer)), pgx.QueryExecModeSimpleProtocol)
-		}
 		_ = conn.Close(t.Context())
 	}
 	if err == nil && x.follow {
@@ -184,13 +179,13 @@ func (x *scene) enterAll() {
 	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
 	for i, name := range producers {
 		x.enter(players.Producer, name, true, func(c *players.Config) {
-			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump, c.Emits = max(1, x.rate/len(producers)), 4, 200, topicLimited, jumps[i], x.emit
+			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited, jumps[i]
 		})
 	}
 	for _, name := range relays[:2] {
-		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL, c.Emits = x.follow, x.emit })
+		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL = x.follow })
 	}
-	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL, c.Emits = 1, x.follow, x.emit })
+	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL = 1, x.follow })
 	for i, name := range append(workers, spare) {
 		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
 			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"

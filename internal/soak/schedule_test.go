@@ -33,8 +33,6 @@ type kind struct {
 	brokers           int  // only with so many; 0: any number
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
-	loses             bool // what is nowhere but in the WAL: not when producers emit
-	emits             bool // only when they do
 	// begin does it. What it returns undoes it; nil: nothing is to be undone.
 	begin func(s *scene, f fault) (undo func() error, err error)
 }
@@ -75,7 +73,7 @@ func plan(s settings, kinds []kind) []fault {
 }
 
 func wanted(s settings, k kind) bool {
-	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) && (!k.loses || !s.emit) && (!k.emits || s.emit) && (len(s.faults) == 0 || slices.Contains(s.faults, k.name))
+	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) && (len(s.faults) == 0 || slices.Contains(s.faults, k.name))
 }
 
 func between(draw *rand.Rand, least, most time.Duration) time.Duration {

@@ -22,7 +22,6 @@ const (
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
 	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id, and drawn where the seed is
 	envSource   = "EFFECTONCE_SOAK_SOURCE"   // table or wal: where the relays take events from; default table
-	envEmit     = "EFFECTONCE_SOAK_EMIT"     // 1: producers emit a part of their events (with the source wal); default: none
 	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
 )
 
@@ -37,7 +36,6 @@ type settings struct {
 	rate     int
 	dedup    string
 	follow   bool // the relays read the WAL
-	emit     bool // producers write events there alone
 }
 
 func readSettings(t *testing.T) settings {
@@ -76,12 +74,6 @@ func readSettings(t *testing.T) settings {
 		s.follow = true
 	default:
 		t.Fatalf("%s=%s: give table or wal", envSource, v)
-	}
-	switch v := cmp.Or(os.Getenv(envEmit), "0"); {
-	case v == "1" && s.follow:
-		s.emit = true
-	case v != "0":
-		t.Fatalf("%s=%s: give 1, with %s=wal, or nothing", envEmit, v, envSource)
 	}
 	return s
 }

@@ -22,7 +22,7 @@ func TestSoak(t *testing.T) {
 	faults := plan(s, kinds())
 	var text strings.Builder
 	table(&text, faults)
-	t.Logf("%s=%d %s=%v %s=%s, emits %t, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration, envDedup, s.dedup, s.emit, s.brokers, s.rate, len(faults), text.String())
+	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration, envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
 	x := newScene(t, s, faults)
 	x.enterAll()
 	audits := x.audit()

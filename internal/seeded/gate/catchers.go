@@ -52,8 +52,6 @@ func catchers() []catcher {
 		{seeded.RelayWALUnfiltered, "relay", "TestWALHandOverUnderLoad", "events were published twice", ""},
 		{seeded.RelayWALSameNumbering, "relay", "TestWALHoldsAPartition", "got other numbers in the same numbering", ""},
 		{seeded.RelayWALNumbersAnew, "relay", "TestWALNumbersAfterADrop", "a consumer that goes by numbers applies", ""},
-		{seeded.RelayEmittedLeft, "relay", "TestEmitLeavesInOrder", "published in the order 0", ""},
-		{seeded.RelayEmittedOvertaken, "relay", "TestEmitHandOver", "events overtake what was emitted", ""},
 		{seeded.InboxMarkBeforeEffect, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "at 0 got duplicate, want applied", ""},
 		{seeded.InboxUnsortedIDs, "inbox", "TestP9_2_IDsAreInsertedInOrder", "the one who takes ids in order: ERROR: deadlock detected", ""},
 		{seeded.InboxCountedAfter, "inbox", "TestP9_5_UnfinishedRange", "progress: at 0 got [4 8 3], want [4 8 4]", ""},
