@@ -19,7 +19,8 @@ const (
 	// StartEarliest begins with the oldest record that Kafka still has.
 	StartEarliest Start = iota
 	// StartLatest begins with what is produced after the group first sees the partition. That place is committed at once, so
-	// that a restart does not skip what came in between.
+	// that a restart does not skip what came in between. A handler whose database has decided some of the partition goes on
+	// behind that, also when Kafka has forgotten the group's offset.
 	StartLatest
 )
 

@@ -97,7 +97,9 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	return offset, nil
 }
 
-// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again.
+// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again. A group may have
+// none any more, because Kafka forgets the offsets of a group that was away for long: then StartLatest would skip what the handler's
+// database has never seen, and that tells where it is. StartEarliest skips nothing.
 func (p *partition) resolve(ctx context.Context) (int64, bool) {
 	if p.start >= 0 {
 		at, ok := p.behind(ctx, p.start)
@@ -110,7 +112,15 @@ func (p *partition) resolve(ctx context.Context) (int64, bool) {
 	}
 	at := first
 	if p.c.cfg.Start == StartLatest {
-		at = end
+		next, known, ok := p.account(ctx)
+		if !ok {
+			return 0, false
+		}
+		if at = end; known {
+			at = next // if the log does not have it, that is said
+			p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at the end of the log",
+				"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
+		}
 	}
 	p.decided(at)
 	return at, true

@@ -105,3 +105,42 @@ func TestP9_7_WindowAgainstRetention(t *testing.T) {
 		})
 	}
 }
+
+// accounting is a handler whose database has decided everything below an offset.
+type accounting struct {
+	*handler
+	next int64
+}
+
+func (a accounting) Progress(context.Context, string, int32) (int64, bool, error) {
+	return a.next, true, nil
+}
+
+// Kafka forgets the offsets of a group that was away for long. The database knows them.
+func TestStartLatestOfAGroupThatIsNotNew(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(21, 0)...)
+	cfg := config(topic)
+	cfg.Start = consumer.StartLatest
+	h := accounting{newHandler(), 11}
+	start(t, h, topic, cfg)
+	offsetsOf(t, h.await(t, 10)[0], 11, 21)
+}
+
+// The log ends before the place that the database knows: it is another one, and all of it is new.
+func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(5, 0)...)
+	lost := make(chan consumer.LostRange, 10)
+	cfg := config(topic)
+	cfg.Start = consumer.StartLatest
+	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
+	h := accounting{newHandler(), 11}
+	start(t, h, topic, cfg)
+	if l := recv(t, "the loss", lost); l.From != 11 {
+		t.Errorf("%+v", l)
+	}
+	offsetsOf(t, h.await(t, 5)[0], 0, 5)
+}

@@ -16,33 +16,38 @@ func (p *partition) behind(ctx context.Context, committed int64) (at int64, ok b
 	if p.c.cfg.Behind == BehindIgnore {
 		return committed, true
 	}
+	next, known, ok := p.account(ctx)
+	if !ok || !known || next >= committed {
+		return committed, ok
+	}
+	first, _, ok := p.bounds(ctx)
+	if !ok {
+		return committed, false
+	}
+	if at = max(next, first); at >= committed {
+		return committed, true
+	}
+	if next < first {
+		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no longer in the topic: "+
+			"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition", p.ID, "from", next, "to", first)
+	}
+	p.again = Forgotten{Partition: p.Partition, From: at, To: committed}
+	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
+	return at, true
+}
+
+// account asks the handler how far its database is until it is told; not ok: ctx ended.
+func (p *partition) account(ctx context.Context) (next int64, known, ok bool) {
 	wait := newBackOff()
 	for ctx.Err() == nil {
 		next, known, err := p.c.handler.Progress(ctx, p.Topic, p.ID)
-		if err != nil {
-			p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
-			sleep(ctx, wait.NextBackOff())
-			continue
+		if err == nil {
+			return next, known, true
 		}
-		if !known || next >= committed {
-			return committed, true
-		}
-		first, _, ok := p.bounds(ctx)
-		if !ok {
-			return committed, false
-		}
-		if at = max(next, first); at >= committed {
-			return committed, true
-		}
-		if next < first {
-			p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no longer in the topic: "+
-				"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition", p.ID, "from", next, "to", first)
-		}
-		p.again = Forgotten{Partition: p.Partition, From: at, To: committed}
-		p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
-		return at, true
+		p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
+		sleep(ctx, wait.NextBackOff())
 	}
-	return committed, false
+	return 0, false, false
 }
 
 // remembered counts what was applied of the range that is read again, and says at its end when anything was: whoever restored
