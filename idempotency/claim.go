@@ -32,11 +32,11 @@ func (g *Guard) takeBack(ctx context.Context, r Request, opt ClaimOptions, cause
 	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimFor)
 	defer cancel()
 	after := opt.Rerun
-	opt.Rerun = false // its own token is all that it may find
+	opt.Rerun = false // its own token is all that it may find, or what it may go on with
 	c, err := g.store.Claim(taking, r, opt)
 	switch {
 	case err != nil || !c.Won:
-	case after:
+	case after, len(c.Record.Progress.Steps) > 0:
 		err = g.store.Doubt(taking, c.Lease, "a claim was given up", 0)
 	default:
 		err = g.store.Release(taking, c.Lease)

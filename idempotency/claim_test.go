@@ -77,6 +77,39 @@ func TestClaim_GivenUpIsTakenBack(t *testing.T) {
 	})
 }
 
+// TestClaim_GivenUpFreesNoLocalPhase: likewise of a key that has one recorded, and goes on with it.
+func TestClaim_GivenUpFreesNoLocalPhase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(idempotency.NewMemory(idempotency.MemoryConfig{}))
+		g := newGuard(t, f, idempotency.Config{})
+		if _, err := g.Run(t.Context(), request(1), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			_, err := op.Local(ctx, "payment", func(context.Context, idempotency.Call) ([]byte, error) { return nil, nil })
+			return idempotency.Result{}, errors.Join(err, errAway)
+		}); !errors.Is(err, errAway) {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		before := f.count("claim")
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == before+1 {
+				leave()
+				return errAway
+			}
+			return nil
+		}
+		if _, err := g.Do(ctx, request(1), created); err == nil {
+			t.Error("who left is told yes")
+		}
+		if _, err := g.Do(t.Context(), request(2), created); !errors.Is(err, idempotency.ErrMismatch) {
+			t.Errorf("another command: %v", err)
+		}
+		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+			t.Errorf("the same one: %+v, %v", res, err)
+		}
+	})
+}
+
 // TestClaim_ATakeOverThatIsGivenUpStaysUnknown: what the former owner has done is as unknown as before.
 func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,11 @@ func (g *Guard) Do(ctx context.Context, r Request, work func(ctx context.Context
 //
 // What an error of the work means, once a provider was asked: [Terminal] is recorded and replayed, unless the outcome of a step
 // is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown: recovery goes on,
-// or the next caller when the operation is in Config.Rerun. Before that it is as in Do. A success with an open step is unknown too.
+// or the next caller when the operation is in Config.Rerun. A success with an open step is unknown too.
+//
+// After a local phase, and before a provider is asked, an error that would free the key only ends its lease. What the phase has
+// committed belongs to this command: another one is refused, and the next attempt goes on from the recovery points, the caller's at
+// once, or recovery's after Config.RecoverAfter. Before the first phase it is as in Do.
 func (g *Guard) Run(ctx context.Context, r Request, work func(ctx context.Context, op *Op) (Result, error)) (Result, error) {
 	return g.run(ctx, r, work)
 }

@@ -138,7 +138,7 @@ func claimed(e *entry, r Request, opt ClaimOptions) event {
 		return claimOther
 	case e.State == InProgress && e.token == opt.Token:
 		return claimAgain
-	case opt.Rerun:
+	case opt.Rerun, e.Progress.Stage == LocalCreated:
 		return claimRerun
 	}
 	return claim

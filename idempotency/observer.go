@@ -17,7 +17,7 @@ type Observer struct {
 	Unknown func(UnknownInfo)
 	// Finished: an attempt ended with a result, which is recorded.
 	Finished func(FinishedInfo)
-	// Released: an attempt ended without an effect, and the key is free again.
+	// Released: an attempt ended, certainly without an effect but its recorded local phases, and the next one may begin at once.
 	Released func(ReleasedInfo)
 	// LeaseLost: an owner lost its lease while it worked, or could not reach the store until its end.
 	LeaseLost func(LeaseLostInfo)

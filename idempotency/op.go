@@ -75,7 +75,8 @@ func (o *Op) step(name string) (Step, bool) {
 // Local runs a local phase, normally one transaction, and records what it gave. A crash between the two runs it again in the
 // next attempt: what it inserts stands behind a unique constraint on the key that it is given, and it finds what is there.
 //
-// Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt.
+// Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase, an error
+// that may have come after its COMMIT must be [Indefinite], or the key is freed with it.
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
 	s, known, err := o.meet(ctx, name)
 	if err != nil || known {

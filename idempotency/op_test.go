@@ -57,7 +57,7 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 	}{
 		"yes":           {fakeprovider.None, idempotency.Completed, idempotency.ProviderConfirmed, idempotency.StepDone, 1},
 		"no":            {fakeprovider.Refuse, idempotency.FailedReplayable, idempotency.ProviderConfirmed, idempotency.StepFailed, 0},
-		"not now":       {fakeprovider.Unavailable, "", "", "", 0},
+		"not now":       {fakeprovider.Unavailable, idempotency.Unknown, idempotency.LocalCreated, "", 0},
 		"lost request":  {fakeprovider.LostRequest, idempotency.Unknown, idempotency.ProviderRequestSent, idempotency.StepSent, 0},
 		"lost response": {fakeprovider.LostAnswer, idempotency.Unknown, idempotency.ProviderRequestSent, idempotency.StepSent, 1},
 	} {
@@ -78,23 +78,71 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 					t.Errorf("%v, %v, %d calls", err, err2, p.Calls())
 				}
 				same(t, again, res, true)
-			case "":
-				if !errors.Is(err, fakeprovider.ErrUnavailable) {
+			}
+			if c.fault == fakeprovider.Unavailable {
+				if class, _ := idempotency.Classify(err); !errors.Is(err, fakeprovider.ErrUnavailable) || class != idempotency.ClassRetryable {
 					t.Error(err)
 				}
 				if res, err := g.Run(t.Context(), request(1), payOnce(p)); err != nil || res.Code != 201 || len(p.Effects()) != 1 {
 					t.Errorf("the retry: %+v, %v", res, err)
 				}
 				return
-			default:
-				var u *idempotency.UnknownError
-				if !errors.As(err, &u) || u.Stage != c.stage {
-					t.Errorf("error %v", err)
-				}
+			}
+			var u *idempotency.UnknownError
+			if c.state == idempotency.Unknown && (!errors.As(err, &u) || u.Stage != c.stage) {
+				t.Errorf("error %v", err)
 			}
 			i := slices.IndexFunc(rec.Progress.Steps, func(s idempotency.Step) bool { return s.Name == "charge" })
 			if rec.Progress.Stage != c.stage || rec.Progress.Steps[i].State != c.step || rec.Progress.Steps[i].Key != "provider_payment_p1" {
 				t.Errorf("progress %+v", rec.Progress)
+			}
+		})
+	}
+}
+
+// TestRun_ALocalPhaseKeepsItsKey: what it has committed is this command's. Another one under the key would go on with it.
+func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"a provider that is busy": func() error { return idempotency.Retryable(errors.New("429")) },
+		"an error without a mark": func() error { return errors.New("no route") },
+		"a panic":                 func() error { panic("boom") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := idempotency.NewMemory(idempotency.MemoryConfig{})
+			g := newGuard(t, m, idempotency.Config{})
+			rows, charged := map[string]byte{}, byte(0)
+			run := func(amount byte, charge func() error) (idempotency.Result, error) {
+				return g.Run(t.Context(), request(amount), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+					id, err := op.Local(ctx, "payment", func(_ context.Context, c idempotency.Call) ([]byte, error) {
+						if _, there := rows[c.Key]; !there { // insert ... on conflict do nothing
+							rows[c.Key] = amount
+						}
+						return []byte(c.Key), nil
+					})
+					if err != nil {
+						return idempotency.Result{}, err
+					}
+					if err := charge(); err != nil {
+						return idempotency.Result{}, err
+					}
+					charged = amount
+					return idempotency.Result{Code: 201, Body: id}, nil
+				})
+			}
+			func() {
+				defer func() { _ = recover() }()
+				if _, err := run(100, fail); err == nil || errors.Is(err, idempotency.ErrUnknown) {
+					t.Errorf("the first attempt: %v", err)
+				}
+			}()
+			yes := func() error { return nil }
+			if res, err := run(200, yes); !errors.Is(err, idempotency.ErrMismatch) {
+				t.Errorf("another command: %+v, %v, charged %d for the rows %v", res, err, charged, rows)
+			}
+			if res, err := run(100, yes); err != nil || res.Code != 201 || res.Replayed || charged != 100 || len(rows) != 1 {
+				t.Errorf("the same command: %+v, %v, charged %d for the rows %v", res, err, charged, rows)
 			}
 		})
 	}

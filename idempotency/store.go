@@ -52,7 +52,8 @@ type ClaimOptions struct {
 	// Lease is how long the owner may work without extending it, by the store's clock. Required, positive.
 	Lease time.Duration
 	// Rerun says that the work may be run again after an owner vanished: it is harmless when repeated, or all of its effects stand
-	// behind the downstream keys. Then an ended lease is taken over at once; otherwise it makes the outcome unknown.
+	// behind the downstream keys. Then an ended lease is taken over at once, as it always is when the progress is saved with the
+	// stage LOCAL_CREATED; otherwise it makes the outcome unknown.
 	Rerun bool
 }
 
@@ -88,9 +89,9 @@ type Store interface {
 	//	same fingerprint
 	//	  IN_PROGRESS, own token       won again (the first reply was lost), under a whole lease from now
 	//	  IN_PROGRESS, lease runs      not won
-	//	  IN_PROGRESS, lease ended     turned into UNKNOWN, not won; with Rerun: won, fence + 1, progress kept
-	//	  UNKNOWN                      not won; with Rerun, and no recoverer's lease running: won, fence + 1, progress kept, not
-	//	                               Stuck any more
+	//	  IN_PROGRESS, lease ended     turned into UNKNOWN, not won; with Rerun or LOCAL_CREATED: won, fence + 1, progress kept
+	//	  UNKNOWN                      not won; with Rerun or LOCAL_CREATED, and no recoverer's lease running: won, fence + 1,
+	//	                               progress kept, not Stuck any more
 	//	  COMPLETED, FAILED_REPLAYABLE not won; the result is in the record, once its body is overdue as if swept
 	//	  EXPIRED                      not won; once its tombstone is overdue: as nothing, whatever its fingerprint
 	//	another fingerprint            not won, whatever the state, and nothing changes; the caller sees it by Request.Matches

@@ -25,7 +25,7 @@ type event uint8
 const (
 	claim      event = iota // the same command, another attempt
 	claimAgain              // the same command, and the token of the attempt that owns the key
-	claimRerun              // the same command, another attempt, which may run the work again
+	claimRerun              // the same command, another attempt, which may run the work again: by its options, or from LOCAL_CREATED
 	claimOther              // another command
 	extend                  // by the holder, as all until giveUp
 	save

@@ -46,6 +46,7 @@ type ending int
 const (
 	finish ending = iota
 	letGo
+	putDown // its local phases are committed: they stay, and the next attempt goes on from there
 	unknown
 )
 
@@ -62,9 +63,13 @@ func (a *attempt) ending(ctx context.Context, err error) (how ending, code strin
 		return finish, ""
 	case class == ClassTerminal && !isOpen:
 		return finish, cmp.Or(code, "failed")
-	case err == nil, class == ClassTerminal, class == ClassUnknown, asked(steps), a.after:
+	case err == nil, class == ClassTerminal, class == ClassUnknown, asked(steps):
 		return unknown, ""
 	case class == Unclassified && ctx.Err() != nil: // cut at a moment that nobody knows
+		return unknown, ""
+	case len(steps) > 0:
+		return putDown, ""
+	case a.after:
 		return unknown, ""
 	}
 	return letGo, ""
@@ -85,8 +90,8 @@ func (a *attempt) settle(ctx context.Context, res Result, err error) (Result, er
 		return a.finish(ctx, res)
 	case a.resume:
 		return Result{}, err
-	case how == letGo:
-		return Result{}, a.release(ctx, err)
+	case how == letGo, how == putDown:
+		return Result{}, a.release(ctx, how, err)
 	}
 	return Result{}, a.doubt(ctx, err)
 }
@@ -137,11 +142,17 @@ func (a *attempt) overtaken(ctx context.Context, err error) (Result, error) {
 	return Result{}, err
 }
 
-// release frees the key. When that has no known outcome the lease will end, and recovery finds out.
-func (a *attempt) release(ctx context.Context, cause error) error {
+// release frees the key, or only its lease. When that has no known outcome the lease will end, and recovery finds out.
+func (a *attempt) release(ctx context.Context, how ending, cause error) error {
 	g, l := a.guard, a.op.lease
-	if err := a.record(ctx, func(ctx context.Context) error { return g.store.Release(ctx, l) }); err != nil {
-		g.log.Warn("a key may not be free although nothing happened", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
+	err := a.record(ctx, func(ctx context.Context) error {
+		if how == putDown {
+			return g.store.Doubt(ctx, l, Reason(cause), g.cfg.RecoverAfter)
+		}
+		return g.store.Release(ctx, l)
+	})
+	if err != nil {
+		g.log.Warn("a key may not be free for its next attempt", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
 		return fmt.Errorf("%w (and freeing its key failed: %w)", cause, err)
 	}
 	notify(g.cfg.Observer.Released, ReleasedInfo{Operation: l.Key.Operation, Err: cause})
@@ -170,10 +181,10 @@ func (a *attempt) panicked(ctx context.Context) {
 	err := errors.New("the work panicked")
 	switch {
 	case a.resume:
-	case asked(a.op.Steps()), a.after:
+	case len(a.op.Steps()) > 0, a.after:
 		_ = a.doubt(ctx, err)
 	default:
-		_ = a.release(ctx, err)
+		_ = a.release(ctx, letGo, err)
 	}
 }
 

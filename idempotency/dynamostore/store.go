@@ -116,12 +116,17 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt idempote
 	}
 	state, lease := old.state(), old.number("lease")
 	working, unknown := state == idempotency.InProgress, state == idempotency.Unknown
+	var came idempotency.Progress
+	if err := decode(old, "progress", &came); err != nil {
+		return nil, false, err
+	}
+	rerun := opt.Rerun || came.Stage == idempotency.LocalCreated
 	switch ended := lease <= low; {
 	case !r.Matches(old.print()):
 	case working && old.text("token") == opt.Token:
 		now, err = s.update(ctx, r.Key, `set #lease = :ends, #ready = :ends, #span = :span`, same, values{":ends": number(ends), ":span": number(span)}.unchanged(old))
 		return now, true, err
-	case opt.Rerun && ended && (working || unknown):
+	case rerun && ended && (working || unknown):
 		now, err = s.update(ctx, r.Key,
 			`set #state = :working, #token = :mine, #fence = #fence + :one, #lease = :ends, #span = :span, #due = :zero, #ready = :ends remove #stuck, #writer, #seq`, same,
 			values{":mine": text(opt.Token), ":one": number(1), ":ends": number(ends), ":span": number(span), ":zero": number(0)}.unchanged(old))

@@ -169,7 +169,8 @@ func (p *play) write() {
 			return s.Extend(ctx, l, span)
 		}
 	case "save":
-		now := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: text, State: idempotency.StepDone, Data: []byte(text)}}}
+		stage := rapid.SampledFrom([]idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent}).Draw(p.t, "stage")
+		now := idempotency.Progress{Stage: stage, Steps: []idempotency.Step{{Name: text, State: idempotency.StepDone, Data: []byte(text)}}}
 		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
 			return s.Save(ctx, l, now)
 		}

@@ -156,7 +156,7 @@ func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, idempotency
 	case "extend":
 		err = store.Extend(ctx, l, lease)
 	case "save":
-		err = store.Save(ctx, l, idempotency.Progress{Stage: idempotency.LocalCreated})
+		err = store.Save(ctx, l, idempotency.Progress{Stage: idempotency.ProviderConfirmed})
 	case "finish":
 		err = store.Finish(ctx, l, result(fmt.Sprint(in.token, in.fence)), idempotency.Retention{})
 	case "release":

@@ -17,6 +17,7 @@ const matrix = `
 Claim               grant  tell     note     tell     tell     tell       tell     tell   tell    tell   tell
 Claim_again         grant  regrant  regrant  tell     tell     tell       tell     tell   tell    tell   tell
 Claim_rerun         grant  tell     takeover takeover takeover tell       takeover tell   tell    tell   tell
+Claim_local         grant  tell     takeover takeover takeover tell       takeover tell   tell    tell   tell
 Claim_other         grant  tell     tell     tell     tell     tell       tell     tell   tell    tell   tell
 Extend              lost   renew    renew    lost     lost     renew      lost     lost   lost    lost   lost
 Save                lost   keep     lost     lost     lost     keep       lost     lost   lost    lost   lost
@@ -46,7 +47,7 @@ func runMatrix(t *testing.T, s *suite) {
 		}
 		t.Run(cells[0], func(t *testing.T) {
 			for i, situation := range situations {
-				cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
+				cell := &suite{Harness: s.Harness, op: "op-" + rand.Text(), local: cells[0] == "Claim_local"}
 				r := cell.fresh()
 				l := cell.bring(t, r, situation)
 				if got := cell.outcome(t, r, l, cells[0]); got != cells[i+1] {
@@ -73,6 +74,10 @@ func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) ide
 		return l
 	case "due":
 		l := s.lapse(t, r)
+		if s.local { // a claim would take it over
+			ok(t, "doubt", s.Store.Doubt(t.Context(), l, "now", 0))
+			return l
+		}
 		isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
 		return l
 	case "recovering":

@@ -58,7 +58,8 @@ type exam struct {
 // suite is what an exam works with. Keys are of an operation of its own, so that exams may share a store.
 type suite struct {
 	Harness
-	op string
+	op    string
+	local bool // keys that are won have a local phase recorded
 }
 
 // Run gives the exam. open returns a store that is empty, or at least shares nothing with another's; it is called once for most of
@@ -133,12 +134,26 @@ func (s *suite) win(t *testing.T, r idempotency.Request) idempotency.Lease {
 	if !got.Won {
 		t.Fatalf("not won: %+v", got.Record)
 	}
+	if s.local {
+		ok(t, "save", s.Store.Save(t.Context(), got.Lease, aLocalPhase()))
+	}
 	return got.Lease
+}
+
+// aLocalPhase is the progress from which any attempt goes on.
+func aLocalPhase() idempotency.Progress {
+	return idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "local", State: idempotency.StepDone}}}
 }
 
 // lapse claims a key for an owner that vanishes, and returns when its lease has ended.
 func (s *suite) lapse(t *testing.T, r idempotency.Request) idempotency.Lease {
 	t.Helper()
+	if s.local {
+		l := s.win(t, r)
+		ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
+		s.ended(t, r.Key)
+		return l
+	}
 	got := s.claim(t, r, rand.Text(), s.tick(), false)
 	if !got.Won {
 		t.Fatalf("not won: %+v", got.Record)

@@ -80,7 +80,7 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt idempotency.
 	case !r.Matches(rec.Fingerprint):
 	case rec.State == idempotency.InProgress && known.token == opt.Token:
 		return s.step(ctx, k, opt, s.sql.regrant, append(at, lease))
-	case opt.Rerun && ended && (rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
+	case (opt.Rerun || rec.Progress.Stage == idempotency.LocalCreated) && ended && (rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
 		return s.step(ctx, k, opt, s.sql.takeOver, append(at, opt.Token, lease))
 	case ended && rec.State == idempotency.InProgress:
 		return s.step(ctx, k, opt, s.sql.note, at)

@@ -18,8 +18,9 @@ type Handler struct {
 	// that recorded no step. Nil: such an operation is resumed, or given to a person.
 	Local func(ctx context.Context, rec idempotency.Record) (Fact, idempotency.Result, error)
 	// Resume goes on with the work: normally the function that [idempotency.Guard.Run] was given, which finds its input in
-	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when no provider
-	// did anything, compensated when there is a Compensate, and else given to a person.
+	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when nothing was
+	// done, compensated when there is a Compensate, left to its caller when only local phases were done, and given to a person
+	// in the end.
 	Resume func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error)
 	// Compensate undoes what was done, normally by [idempotency.Op.Compensate], whose error it returns beside what the caller is to
 	// be told. It is used instead of Resume when that is nil, or the operation is older than ForwardFor.

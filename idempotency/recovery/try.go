@@ -11,6 +11,8 @@ import (
 var (
 	// errFree: nothing has happened, and nobody here can do it: the key is the caller's again.
 	errFree = errors.New("nothing has happened")
+	// errCallers: local phases are committed, and freeing the key would give them to another command.
+	errCallers = errors.New("only its caller's next attempt can go on: its handler has neither Resume nor Compensate")
 	// errNotYet: to be asked again.
 	errNotYet = errors.New("nobody knows yet")
 )
@@ -59,8 +61,9 @@ func (t *try) work(ctx context.Context, op *idempotency.Op) (idempotency.Result,
 	switch {
 	case h.Resume != nil && (forward || h.Compensate == nil):
 		return h.Resume(ctx, op)
-	case len(op.Steps()) > 0 && idempotency.StageOf(op.Steps()) == idempotency.LocalCreated && h.Compensate == nil,
-		len(op.Steps()) == 0 && len(rec.Progress.Steps) > 0:
+	case len(op.Steps()) > 0 && idempotency.StageOf(op.Steps()) == idempotency.LocalCreated && h.Compensate == nil:
+		return idempotency.Result{}, errCallers
+	case len(op.Steps()) == 0 && len(rec.Progress.Steps) > 0:
 		return idempotency.Result{}, errFree
 	case h.Compensate != nil:
 		t.undone = true

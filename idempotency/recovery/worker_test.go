@@ -67,8 +67,10 @@ func TestWorker_Outcomes(t *testing.T) {
 			return recovery.Handler{Probe: answer(recovery.NotYet), Resume: w.pay}
 		}, recovery.Postponed, idempotency.Unknown, "nobody knows yet"},
 		"nobody can be asked": {func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} }, recovery.Stuck, idempotency.Unknown, "neither be asked nor called again"},
-		"it did not happen":   {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.DidNot)} }, recovery.Released, "", ""},
-		"nobody can go on":    {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.Happened)} }, recovery.Stuck, idempotency.Unknown, "neither go on"},
+		"only its local phase happened": {func(*world) recovery.Handler {
+			return recovery.Handler{Probe: answer(recovery.DidNot)}
+		}, recovery.Postponed, idempotency.Unknown, "only its caller's next attempt can go on"},
+		"nobody can go on": {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.Happened)} }, recovery.Stuck, idempotency.Unknown, "neither go on"},
 		"the provider is away": {func(w *world) recovery.Handler {
 			return recovery.Handler{Resume: w.pay, Probe: func(context.Context, recovery.Question) (recovery.Answer, error) {
 				return recovery.Answer{Fact: recovery.DidNot}, errors.New("no route") // an error is no answer
@@ -97,6 +99,32 @@ func TestWorker_Outcomes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWorker_FreesWhatDidNotHappen: nothing but a call that was not made is recorded of it.
+func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		g, err := idempotency.New(w.store, idempotency.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = g.Run(t.Context(), request(), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			_, err := op.Call(ctx, "charge", func(context.Context, idempotency.Call) ([]byte, error) { return nil, errors.New("no answer") })
+			return idempotency.Result{}, err
+		})
+		if !errors.Is(err, idempotency.ErrUnknown) {
+			t.Fatal(err)
+		}
+		didNot := func(context.Context, recovery.Question) (recovery.Answer, error) {
+			return recovery.Answer{Fact: recovery.DidNot}, nil
+		}
+		got := w.outcomes(t, map[string]recovery.Handler{operation: {Probe: didNot}}, recovery.Config{}, 1)
+		if _, found, err := w.store.Get(t.Context(), request().Key); len(got) != 1 || got[0].Outcome != recovery.Released || found || err != nil {
+			t.Errorf("%+v, there: %v, %v", got, found, err)
+		}
+	})
 }
 
 // TestWorker_GivesUp: waits grow, and after MaxAttempts a person has it; then it is left alone.

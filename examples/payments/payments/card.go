@@ -69,15 +69,11 @@ func (c *cards) work(ctx context.Context, op *idempotency.Op, tenant string, cmd
 	case err == nil:
 	case class == idempotency.ClassTerminal:
 		return c.declined(ctx, op, id, err)
-	case class == idempotency.ClassRetryable:
-		// Nothing was charged: the key will be free, and the next attempt makes a payment of its own. In recovery's hands it is not freed, and this
-		// payment goes on with the phases that are recorded, without its row: accept makes it again.
-		return idempotency.Result{}, errors.Join(err, c.exec(ctx, c.store.drop, id.Payment.String()))
-	default:
+	default: // the key keeps this command and its phases, and the next attempt goes on with this payment
 		return idempotency.Result{}, err
 	}
 	err = phase(ctx, op, stepAccept, nil, func(ctx context.Context) (any, error) {
-		return nil, c.store.in(ctx, func(tx pgx.Tx) error { return c.accept(ctx, tx, tenant, id, cmd, string(reference), made) })
+		return nil, c.store.in(ctx, func(tx pgx.Tx) error { return c.accept(ctx, tx, tenant, id, cmd, string(reference)) })
 	})
 	if err != nil {
 		return idempotency.Result{}, err
@@ -106,9 +102,9 @@ const chargePrefix = "provider_payment_"
 func chargeKey(id ids) string { return chargePrefix + id.Payment.String() }
 
 // accept appends the event unless an earlier run of this phase did.
-func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cmd command, reference string, made time.Time) error {
+func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cmd command, reference string) error {
 	var at time.Time
-	err := tx.QueryRow(ctx, c.store.accept, id.Payment.String(), tenant, cmd.AccountID, cmd.Amount, cmd.Currency, id.Event.String(), reference, made).Scan(&at)
+	err := tx.QueryRow(ctx, c.store.accept, id.Payment.String(), reference).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

@@ -3,6 +3,7 @@ package payments_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -163,13 +164,43 @@ func TestAProviderThatIsAwayBurnsNoKey(t *testing.T) {
 	if w := post(away, body, "Idempotency-Key", "k"); w.Code != http.StatusServiceUnavailable || code(w) != "TRY_AGAIN" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if n := pgtest.One[int](t, f.DB, "select count(*) from payment") + pgtest.One[int](t, f.DB, "select count(*) from idempotency_key"); n != 0 {
-		t.Errorf("%d rows are left", n)
+	// Its payment is there, and pending: under this key nothing else may be made.
+	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key", "k"); w.Code != http.StatusUnprocessableEntity {
+		t.Errorf("another command: %d %s", w.Code, w.Body)
 	}
 	if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated || w.Header().Get(payments.HeaderReplayed) != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	f.charged(t, 1)
+}
+
+// TestACallerThatLeavesABusyProvider: the payment that it leaves behind is the one that its retry is answered with.
+func TestACallerThatLeavesABusyProvider(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ctx, leave := context.WithCancel(t.Context())
+	serve := func(p payments.Provider) http.Handler {
+		s, err := payments.New(f.Pool, payments.Config{Schema: f.Schema, Cards: p, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	busy := serve(forgetful(func() (string, error) {
+		leave()
+		<-ctx.Done()
+		return "", idempotency.Retryable(errors.New("busy"))
+	}))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", strings.NewReader(body))
+	r.Header.Set("Idempotency-Key", "k")
+	busy.ServeHTTP(httptest.NewRecorder(), r)
+	w := post(serve(forgetful(func() (string, error) { return "charge-1", nil })), body, "Idempotency-Key", "k")
+	if w.Code != http.StatusCreated {
+		t.Errorf("the retry: %d %s", w.Code, w.Body)
+	}
+	if n := pgtest.One[int](t, f.DB, "select count(*) from payment"); n != 1 {
+		t.Errorf("%d payments, 1 of them charged", n)
+	}
 }
 
 // TestATimeOutIsRecovered: before the provider did anything, and after it did. It takes no keys, so a second call would be a second charge.

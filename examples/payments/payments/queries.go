@@ -33,19 +33,13 @@ values ($1::uuid, $2::text, $3::text, $4::bigint, $5::text, $6::uuid, $7::text)
 on conflict (payment_id) do update set payment_id = excluded.payment_id
 returning created_at`
 
-// No row comes back when it is accepted already, and its event appended. A row that was dropped, for the provider was busy once, is made again; one
-// that was declined by an attempt whose refusal was never recorded is accepted: it has been charged.
+// No row comes back when it is accepted already, and its event appended. One that was declined by an attempt whose refusal was never recorded is
+// accepted: it has been charged.
 const queryAccept = `-- payments: accept
-insert into {schema}payment as p (payment_id, tenant, account_id, amount, currency, event_id, status, charge, created_at)
-values ($1::uuid, $2::text, $3::text, $4::bigint, $5::text, $6::uuid, 'accepted', $7::text, $8::timestamptz)
-on conflict (payment_id) do update set status = 'accepted', charge = excluded.charge where p.status <> 'accepted'
-returning created_at`
+update {schema}payment set status = 'accepted', charge = $2::text where payment_id = $1::uuid and status <> 'accepted' returning created_at`
 
 const queryDecline = `-- payments: decline
 update {schema}payment set status = 'declined' where payment_id = $1::uuid and status = 'pending'`
-
-const queryDrop = `-- payments: drop what was not begun
-delete from {schema}payment where payment_id = $1::uuid and status = 'pending'`
 
 const queryConfirm = `-- payments: confirm
 update {schema}payment set confirmations = confirmations + 1 where payment_id = $1::uuid`

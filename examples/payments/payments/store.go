@@ -52,7 +52,7 @@ type store struct {
 	append outbox.Appender
 	topic  string
 
-	insert, accept, decline, drop, confirm, byID string
+	insert, accept, decline, confirm, byID string
 }
 
 func newStore(db *pgxpool.Pool, schema string) (*store, error) {
@@ -62,8 +62,7 @@ func newStore(db *pgxpool.Pool, schema string) (*store, error) {
 	}
 	return &store{
 		db: db, insert: pgschema.Expand(queryInsert, prefix), accept: pgschema.Expand(queryAccept, prefix),
-		decline: pgschema.Expand(queryDecline, prefix), drop: pgschema.Expand(queryDrop, prefix),
-		confirm: pgschema.Expand(queryConfirm, prefix), byID: pgschema.Expand(queryByID, prefix),
+		decline: pgschema.Expand(queryDecline, prefix), confirm: pgschema.Expand(queryConfirm, prefix), byID: pgschema.Expand(queryByID, prefix),
 	}, nil
 }
 

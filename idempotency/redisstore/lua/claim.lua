@@ -24,6 +24,9 @@ local function take()
 	return answer(1)
 end
 
+-- Local phases stand behind their keys, and no provider was asked: whoever comes goes on with them.
+rerun = rerun or r.progress and cjson.decode(r.progress).Stage == 'LOCAL_CREATED'
+
 if r.state == WORKING then
 	if r.token == token then
 		redis.call('HSET', record, 'lease', text(now + lease))
