@@ -66,7 +66,8 @@ type Config struct {
 	ReleaseEvery time.Duration
 
 	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
-	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once.
+	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the effect
+	// again, while the database answers, counts as well.
 	MaxAttempts int
 	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
 	Backoff time.Duration

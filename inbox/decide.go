@@ -30,6 +30,7 @@ const (
 	rejected                  // the database rejects a statement of the inbox: a person must look
 	conflict                  // lost against another transaction
 	away                      // the database
+	lost                      // the session ended while the effect had it: the database's doing, or the effect's
 	commitUnknown             // it may have happened
 	dayMissing                // a partition is not there
 	stale                     // the cached state was old: the plan put an id into the wrong table
@@ -128,6 +129,9 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
 		g.Close()
 		failpoint.Hit(failpoint.InboxEffected)
+		if f == nil && conn.Conn().IsClosed() {
+			f = lostSession()
+		}
 		if f != nil {
 			return f
 		}
@@ -197,6 +201,8 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	switch {
 	case err == nil:
 		return nil
+	case silent(err):
+		return in.classify(ctx, err)
 	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitDone):
 		return nil
 	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitFailed):
@@ -429,6 +435,17 @@ func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside,
 	return fresh
 }
 
+// lostSession: which of the events it was is not known.
+func lostSession() *failure {
+	return &failure{kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it")}
+}
+
+// silent: the server ended the session of a transaction that said nothing for too long. It did not commit, although a COMMIT
+// may be what is answered so.
+func silent(err error) bool {
+	return pgerr.Is(err, pgerr.IdleInTransaction) || pgerr.Is(err, pgerr.TransactionTimeout)
+}
+
 // classify sorts an error of the inbox's own statements.
 func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	switch {
@@ -436,6 +453,8 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 		return &failure{kind: canceled, err: ctx.Err()}
 	case pgerr.Retry(err), pgerr.Is(err, pgerr.QueryCanceled):
 		return &failure{kind: conflict, err: err}
+	case silent(err):
+		return &failure{kind: lost, index: -1, err: err}
 	case pgerr.Is(err, pgerr.ReadOnlyTransaction), pgerr.Is(err, pgerr.ObjectNotInState):
 		// A standby. Its connections would outlive the moment in which it was reached.
 		in.db.Reset()

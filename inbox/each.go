@@ -128,14 +128,16 @@ func (e *panicError) Unwrap() error {
 // gave: a deadlock says nothing about the event, whatever it was wrapped in.
 func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failure {
 	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-	lost := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err))
+	gone := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err) || silent(err))
 	aborted := !g.Raw.IsClosed() && g.Raw.PgConn().TxStatus() == 'E'
 	switch {
 	case ctx.Err() != nil:
 		return &failure{kind: canceled, err: ctx.Err()}
 	case g.Broken:
 		return &failure{kind: failed, index: index, err: err}
-	case lost, aborted && pgerr.Away(err):
+	case gone:
+		return &failure{kind: lost, index: index, err: err}
+	case aborted && pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	case aborted && pgerr.Retry(err):
 		return &failure{kind: conflict, err: err}

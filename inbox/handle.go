@@ -73,6 +73,7 @@ type batch struct {
 	// database paces what is nobody's fault; nil while nothing fails.
 	database backoff.BackOff
 	retries  int
+	losses   int // sessions that ended in the effect, in a row
 
 	// Of the suspect.
 	waitingFrom time.Time // it answers Retryable since
@@ -138,6 +139,10 @@ func (b *batch) step(ctx context.Context) error {
 		return nil
 	case bounded:
 		return b.bounded(ctx, f)
+	case lost:
+		if b.losses++; b.losses > 1 && b.in.answers(ctx, f) {
+			return b.failed(ctx, f)
+		}
 	case failed:
 		return b.failed(ctx, f)
 	}
@@ -204,7 +209,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	}
 	copy(b.out[b.pos:], out)
 	b.guard.decided(out, b.offset(b.pos))
-	b.retries, b.database = 0, nil
+	b.retries, b.losses, b.database = 0, 0, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
 		info := HandledInfo{Topic: b.events[0].Topic, Partition: b.events[0].Position.Partition, Took: took}
@@ -270,6 +275,17 @@ func (b *batch) bounded(ctx context.Context, f *failure) error {
 	return b.halt(ctx, f.err)
 }
 
+// answers: the database answers right after a session ended in an effect. Once that proves nothing, for a server or a pooler
+// may have started anew; again, and the effect is to blame, for what it did or for how long it said nothing.
+func (in *Inbox) answers(ctx context.Context, f *failure) bool {
+	if in.db.Ping(ctx) != nil {
+		return false
+	}
+	// Whatever class the effect gave it.
+	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+f.err.Error())
+	return true
+}
+
 // failed: an effect failed, of the event at f.index or of one of those that ran.
 func (b *batch) failed(ctx context.Context, f *failure) error {
 	cfg := &b.in.cfg
@@ -320,7 +336,7 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	b.retries++
 	reason := "conflict"
 	switch f.kind {
-	case away:
+	case away, lost:
 		reason = "away"
 		b.in.outage.down(f.err)
 	case commitUnknown:

@@ -127,6 +127,9 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	}
 	t := &releasing{in: in, run: h.run, what: r, head: head, event: e}
 	outcome, f := t.settle(ctx)
+	if f != nil && f.kind == lost && h.waiting.lose(&r, h.cfg.Backoff) > h.cfg.MaxAttempts {
+		in.answers(ctx, f)
+	}
 	switch end := releaseEnd(f, func() bool { return h.waitedOut(&r) }); end {
 	case releaseLater:
 		// It was outlived: the count goes back.
@@ -180,6 +183,7 @@ type releaseWaits struct {
 type releaseWait struct {
 	since, until time.Time
 	pace         backoff.BackOff
+	losses       int // sessions that ended in the effect
 }
 
 func (r *released) name() string { return fmt.Sprintf("%x %d", r.hash, r.id) }
@@ -196,6 +200,19 @@ func (w *releaseWaits) due(r *released) bool {
 func (w *releaseWaits) later(r *released, first time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return time.Since(w.off(r, first).since)
+}
+
+// lose puts a release off whose session ended in its effect, and says how often that was so.
+func (w *releaseWaits) lose(r *released, first time.Duration) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wait := w.off(r, first)
+	wait.losses++
+	return wait.losses
+}
+
+func (w *releaseWaits) off(r *released, first time.Duration) *releaseWait {
 	if w.of == nil {
 		w.of = map[string]*releaseWait{}
 	}
@@ -205,7 +222,7 @@ func (w *releaseWaits) later(r *released, first time.Duration) time.Duration {
 		w.of[r.name()] = wait
 	}
 	wait.until = time.Now().Add(wait.pace.NextBackOff())
-	return time.Since(wait.since)
+	return wait
 }
 
 func (w *releaseWaits) forget(r *released) {
@@ -378,6 +395,9 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 			skipped, f := t.run(ctx, g, []event.Event{t.event}, []int{0}, careful)
 			g.Close()
 			failpoint.Hit(failpoint.InboxReleaseEffected)
+			if f == nil && conn.Conn().IsClosed() {
+				f = lostSession()
+			}
 			if f != nil {
 				return Undecided, f
 			}

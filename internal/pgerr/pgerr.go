@@ -30,6 +30,8 @@ const (
 	ObjectNotInState      = "55000"
 	ReadOnlyTransaction   = "25006"
 	CannotConnectNow      = "57P03" // the server starts, or is being shut down
+	IdleInTransaction     = "25P03" // longer than idle_in_transaction_session_timeout: the session has ended
+	TransactionTimeout    = "25P04" // longer than transaction_timeout: so has it
 )
 
 // Code returns the SQLSTATE of err, or "" when the server reported none.
