@@ -40,8 +40,8 @@ type Config struct {
 	// future the time inside an id may lie, for clocks differ.
 	DaysAhead int
 
-	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables. Default: the db given to New.
-	// When no process has that role, run `relay inbox maintain` from cron.
+	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables, or the maintainer's role, which may
+	// execute the owner's functions. Default: the db given to New. When no process has such a role, run `relay inbox maintain` from cron.
 	MaintenanceDB *pgxpool.Pool
 	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their day.
 	// Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay inbox maintain`.

@@ -24,7 +24,7 @@ const dayPrefix = "inbox_message_"
 // is finalized by the next pass.
 const detachTimeout = time.Minute
 
-// keeper makes and drops the days of one schema, as the tables' owner.
+// keeper makes and drops the days of one schema, as the tables' owner or through its functions.
 type keeper struct {
 	db          *pgxpool.Pool
 	prefix      string
@@ -45,6 +45,7 @@ type days struct {
 	longest                     dayNumber // window of all consumers; 0: there is none
 	attached, pending, detached []string
 	released                    []dayNumber // of ids that an operator released
+	owner                       bool        // this role may what the tables' owner may
 }
 
 type querier interface {
@@ -53,7 +54,7 @@ type querier interface {
 
 func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 	var d days
-	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released)
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released, &d.owner)
 	if err != nil {
 		return days{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
@@ -70,7 +71,7 @@ func (k *keeper) missing(d days) (list []dayNumber) {
 	}
 	// A worker may lack the right to make the day of what it is to run, and waits for who has it.
 	for _, n := range d.released {
-		if n > d.today+dayNumber(k.ahead) && !slices.Contains(d.attached, dayPrefix+dayName(n)) {
+		if n > d.today+dayNumber(k.ahead) && n <= d.today+farthest && !slices.Contains(d.attached, dayPrefix+dayName(n)) {
 			list = append(list, n)
 		}
 	}
@@ -85,7 +86,7 @@ func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
 	}
 	if missing := k.missing(d); len(missing) > 0 {
 		if made, err = k.makeMissing(ctx, k.missing); pgerr.Is(err, pgerr.InsufficientPrivilege) {
-			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner from cron: %w", len(missing), err)
+			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them from cron: %w", len(missing), err)
 			if missing[0] > d.today {
 				// Somebody else makes them and is late; nothing waits for them yet.
 				k.log.Warn("inbox: days ahead are missing", "first", dayName(missing[0]), "error", err)
@@ -108,7 +109,7 @@ func (k *keeper) makeDay(ctx context.Context, n dayNumber) error {
 		return []dayNumber{n}
 	})
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: set Config.MaintenanceDB to the tables' owner, or run `relay inbox maintain` as the owner: %w", dayName(n), err)
+		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them: %w", dayName(n), err)
 	}
 	return err
 }
@@ -127,17 +128,9 @@ func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (
 	if err != nil {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, pgschema.Expand(sqlAsOwner, k.prefix)); err != nil {
-		return nil, fmt.Errorf("inbox: making days: %w", err)
-	}
 	for _, n := range list(d) {
-		text := strings.NewReplacer(pgschema.Placeholder, d.prefix, "{day}", dayName(n), "{from}", dayBound(n), "{to}", dayBound(n+1))
-		_, err := tx.Exec(ctx, text.Replace(sqlMakeDay))
-		if err = failpoint.After(failpoint.InboxDayMade, err); err == nil {
-			_, err = tx.Exec(ctx, text.Replace(sqlAttachDay))
-			err = failpoint.After(failpoint.InboxDayAttached, err)
-		}
-		if err != nil {
+		_, err := tx.Exec(ctx, pgschema.Expand(sqlMakeDay, d.prefix), dayName(n))
+		if err = failpoint.After(failpoint.InboxDayMade, err); err != nil {
 			return nil, fmt.Errorf("inbox: making day %s: %w", dayName(n), err)
 		}
 		made = append(made, dayName(n))
@@ -183,6 +176,9 @@ func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
 	if seeded.On(seeded.InboxDayInsideWindow) {
 		d.dropped += d.longest / 2
 	}
+	if !d.owner {
+		return k.dropForOwner(ctx, d)
+	}
 	for _, table := range d.pending {
 		// First, for Postgres allows one pending detach per table.
 		if err := k.detach(ctx, sqlFinalizeDay, d.prefix, table); err != nil {
@@ -213,6 +209,34 @@ func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
 	}
 	if late {
 		return dropped, k.raise(ctx)
+	}
+	return dropped, nil
+}
+
+// dropForOwner drops through the owner's function, which needs a moment without a transaction on inbox_message.
+func (k *keeper) dropForOwner(ctx context.Context, d days) (dropped []string, err error) {
+	for _, table := range slices.Concat(d.pending, d.attached, d.detached) {
+		if !below(table, d.dropped) {
+			continue
+		}
+		day, pace, gone := strings.TrimPrefix(table, dayPrefix), pauses(100*time.Millisecond, 2*time.Second, 2), false
+		for try := 1; !gone; try++ {
+			err := k.db.QueryRow(ctx, pgschema.Expand(sqlDropDayFor, d.prefix), day).Scan(&gone)
+			if err != nil && !pgerr.Is(err, pgerr.LockNotAvailable) {
+				return dropped, fmt.Errorf("inbox: dropping day %s: %w", day, err)
+			}
+			if !gone && try == 10 {
+				return dropped, fmt.Errorf("inbox: day %s was not dropped: transactions on inbox_message follow one another without a gap; "+
+					"the next pass tries again, and `relay inbox maintain` as the tables' owner needs no gap", day)
+			}
+			if !gone && sleep(ctx, pace.NextBackOff()) != nil {
+				return dropped, ctx.Err()
+			}
+		}
+		dropped = append(dropped, day)
+	}
+	if len(dropped) > 0 {
+		k.log.Info("inbox: days dropped", "days", dropped)
 	}
 	return dropped, nil
 }

@@ -51,7 +51,7 @@
 //
 // migrations/inbox makes them. The consumer's role needs SELECT, INSERT and DELETE on inbox_message and inbox_message_any, SELECT,
 // INSERT, UPDATE and DELETE on inbox_parked_key and inbox_parked, SELECT, INSERT and UPDATE on inbox_consumer and
-// inbox_progress, SELECT, INSERT and DELETE on inbox_watermark, SELECT on inbox_numbering and inbox_days. Days are made and dropped by the tables' owner:
-// Config.MaintenanceDB, or `relay inbox maintain` from cron. Through PgBouncer in transaction mode set
+// inbox_progress, SELECT, INSERT and DELETE on inbox_watermark, SELECT on inbox_numbering and inbox_days. Days are made and dropped by the tables' owner,
+// or through its functions by a role that may execute them: Config.MaintenanceDB, or `relay inbox maintain` from cron. Through PgBouncer in transaction mode set
 // default_query_exec_mode=exec; every setting is SET LOCAL and no lock outlives its transaction.
 package inbox

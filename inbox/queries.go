@@ -1,8 +1,7 @@
 package inbox
 
 // All SQL on the inbox's tables stands here or in a migration. {schema} is the prefix that pgschema makes. The texts
-// about one day also have {day} (eight digits), {from} and {to} (bounds): DDL takes no parameters, and all three are
-// made from a number.
+// about one table also have {table}: DDL takes no parameters.
 
 const sqlBegin = `-- inbox: begin
 begin isolation level read committed`
@@ -58,7 +57,8 @@ returning dedup`
 
 // What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
 // by an interrupted DETACH; loose ones were detached and not dropped.
-// The last column are the days of ids that an operator released although they are too far ahead.
+// Released are the days of ids that an operator released although they are too far ahead. The last column: this role may what
+// the owner may.
 const sqlDays = `-- inbox: days
 select p.relnamespace::regnamespace::text || '.',
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
@@ -71,7 +71,8 @@ select p.relnamespace::regnamespace::text || '.',
 	array(select c.relname::text from pg_class c where c.relnamespace = p.relnamespace and c.relkind = 'r'
 		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1),
 	array(select distinct (('x' || left(replace(r.message_id::text, '-', ''), 12))::bit(48)::bigint / 86400000)::integer
-		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1 limit 100)
+		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1 limit 100),
+	pg_has_role(p.relowner, 'usage')
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
 // Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number is
@@ -80,20 +81,12 @@ const sqlLockDays = `-- inbox: lock the days
 select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
 
-// A day belongs to the owner of the others, whoever makes it: the next one to make or drop days may be another member of
-// that role.
-const sqlAsOwner = `-- inbox: act as the owner
-select set_config('role', pg_get_userbyid(p.relowner), true) from pg_class p
-where p.oid = '{schema}inbox_message'::regclass and pg_get_userbyid(p.relowner) <> current_user
-	and pg_has_role(p.relowner, 'member') and has_schema_privilege(p.relowner, p.relnamespace, 'create')`
-
-// LIKE and ATTACH, for PARTITION OF waits behind every open insert and makes all others wait behind itself. Rows live for
-// weeks and are never updated: vacuum for freezing is all it needs.
+// As the owner, whoever calls: see the migration.
 const sqlMakeDay = `-- inbox: make a day
-create table {schema}inbox_message_{day} (like {schema}inbox_message including all) with (autovacuum_vacuum_insert_threshold = -1)`
+select {schema}inbox_make_day($1::text::date)`
 
-const sqlAttachDay = `-- inbox: attach a day
-alter table {schema}inbox_message attach partition {schema}inbox_message_{day} for values from ('{from}') to ('{to}')`
+const sqlDropDayFor = `-- inbox: have a day dropped
+select {schema}inbox_drop_day($1::text::date)`
 
 // dropped_before only rises, and by the longest window of all consumers: a day is shared.
 const sqlRaise = `-- inbox: raise the mark

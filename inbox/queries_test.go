@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"encoding/binary"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	queries := map[string]string{
 		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
-		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "asOwner": sqlAsOwner, "makeDay": sqlMakeDay, "attachDay": sqlAttachDay,
+		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "dropDayFor": sqlDropDayFor,
 		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
 		"parked": sqlParked, "blockedKeys": sqlBlockedKeys, "lockListed": sqlLockListed, "releaseKey": sqlReleaseKey,
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,
@@ -32,11 +33,18 @@ func TestQueriesPrepare(t *testing.T) {
 		"forgetOffsets": sqlForgetOffsets,
 		"sampleParked":  sqlSampleParked, "sampleKeys": sqlSampleKeys, "sampleHalted": sqlSampleHalted, "sampleDays": sqlSampleDays,
 	}
-	fill := strings.NewReplacer("{day}", "20260101", "{from}", dayBound(1), "{to}", dayBound(2), "{table}", "inbox_message_20260101")
+	fill := strings.NewReplacer("{table}", "inbox_message_20260101")
 	for name, sql := range queries {
 		queries[name] = fill.Replace(sql)
 	}
 	pgtest.PrepareAll(t, pgtest.New(t, "inbox"), queries)
+}
+
+// dayBound is the lowest uuid of the day.
+func dayBound(d dayNumber) string {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(d)*dayMillis<<16)
+	return id.String()
 }
 
 func TestDayOfAnID(t *testing.T) {

@@ -102,13 +102,6 @@ func dayName(d dayNumber) string {
 	return time.Unix(int64(d)*24*60*60, 0).UTC().Format("20060102")
 }
 
-// dayBound is the lowest uuid of the day: the bound of its partition.
-func dayBound(d dayNumber) string {
-	var id uuid.UUID
-	binary.BigEndian.PutUint64(id[:8], uint64(d)*dayMillis<<16)
-	return id.String()
-}
-
 // refusal is the error of an id that may be neither applied nor passed over.
 func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
 	d, _ := idDay(e.ID)

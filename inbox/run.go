@@ -108,7 +108,7 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 }
 
 // MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner of
-// the tables. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
+// the tables, or with the maintainer's role. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
 func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedInfo, error) {
 	if db == nil {
 		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")

@@ -23,23 +23,20 @@ do $$ declare f regprocedure; begin
 	end loop;
 end $$;
 
--- `relay inbox maintain`, and inbox.Config.MaintenanceDB: it makes and drops days, which only their owner may. So
--- inbox_message and its days become its own, and the owner they had becomes a member, to go on migrating them.
+-- `relay inbox maintain`, and inbox.Config.MaintenanceDB: it makes and drops days through functions of the tables' owner, and
+-- owns nothing.
 grant select on effectonce_migration to {role}_inbox_maintainer;
 grant select, update on inbox_days to {role}_inbox_maintainer;
 grant select on inbox_consumer, inbox_message to {role}_inbox_maintainer;
 -- It makes the days of what operators released, too.
 grant select (consumer_name, id, message_id, state) on inbox_parked to {role}_inbox_maintainer;
 grant select, delete on inbox_message_any to {role}_inbox_maintainer;
-do $$ declare t regclass; who name; begin
-	execute format('grant create on schema %I to {role}_inbox_maintainer', current_schema());
-	for who in select r.rolname from pg_roles r where not r.rolsuper and r.rolname <> '{role}_inbox_maintainer'
-		and (r.rolname = current_user or r.oid = (select c.relowner from pg_class c where c.oid = 'inbox_message'::regclass)) loop
-		execute format('grant {role}_inbox_maintainer to %I', who);
-	end loop;
-	for t in select 'inbox_message'::regclass union all select inhrelid::regclass from pg_inherits where inhparent = 'inbox_message'::regclass loop
-		if (select relowner from pg_class where oid = t) <> '{role}_inbox_maintainer'::regrole then
-			execute format('alter table %s owner to {role}_inbox_maintainer', t);
-		end if;
+grant execute on function inbox_make_day(date), inbox_drop_day(date) to {role}_inbox_maintainer;
+do $$ declare t regclass; begin
+	-- Until 20003 it owned them.
+	execute format('revoke create on schema %I from {role}_inbox_maintainer', current_schema());
+	for t in select c.oid from pg_class c where c.relnamespace = current_schema()::regnamespace
+		and c.relowner = '{role}_inbox_maintainer'::regrole and c.relkind in ('r', 'p') and c.relname like 'inbox\_message%' loop
+		execute format('alter table %s owner to %I', t, (select pg_get_userbyid(relowner) from pg_class where oid = 'inbox_message_any'::regclass));
 	end loop;
 end $$;

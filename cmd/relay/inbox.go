@@ -18,8 +18,9 @@ type maintainCommand struct {
 
 // Help is the longer text of --help.
 func (*maintainCommand) Help() string {
-	return `For a cron job that connects as the owner of the tables, where the workers' own role may not create and drop them. Once
-a day is enough, several times a day is better: no pass for longer than --days-ahead stops the consumers.`
+	return `For a cron job that connects as the owner of the tables, or with the maintainer's role (relay migrate --roles --print), where
+the workers' own role may not make and drop days. Once a day is enough, several times a day is better: no pass for longer than
+--days-ahead stops the consumers.`
 }
 
 func (c *maintainCommand) run(ctx context.Context, p *program) error {

@@ -449,6 +449,7 @@ func TestRoleInbox(t *testing.T) {
 	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "a worker's user needs none") || !strings.Contains(text, "all that a worker needs") || strings.Contains(text, "could not look") {
 		t.Error(text)
 	}
+	today := "inbox_message_" + pgtest.One[string](t, h.DB, `select to_char(clock_timestamp() at time zone 'utc', 'YYYYMMDD')`)
 	refused(
 		t, pool, `create table inbox_message_20200101 ()`, `drop table inbox_message`, `update inbox_days set dropped_before = '2100-01-01'`,
 		`update inbox_message set status = 'done'`, `delete from inbox_audit`, `select from outbox_event`, `select from outbox_parked`,
@@ -456,5 +457,65 @@ func TestRoleInbox(t *testing.T) {
 	refused(
 		t, h.pool(t, "inbox_maintainer"), `select record_value, reason from inbox_parked`, `insert into inbox_message_any (consumer_name, message_id) values ('', gen_random_uuid())`,
 		`drop table inbox_parked`, `drop table inbox_message_any`, `select from outbox_event`, `drop table outbox_event`, `update inbox_consumer set window_days = 1`,
+		`create function own() returns trigger language plpgsql as 'begin return new; end'`, `drop table inbox_message`, `drop table `+today, `truncate `+today,
+		`create trigger own after insert on inbox_message execute function suppress_redundant_updates_trigger()`,
+		`create trigger own after insert on `+today+` execute function suppress_redundant_updates_trigger()`,
 	)
+	for sql, want := range map[string]string{
+		`select inbox_drop_day((clock_timestamp() at time zone 'utc')::date)`: "is remembered",
+		`select inbox_make_day('1969-12-31')`:                                 "is never made again",
+	} {
+		if _, err := h.pool(t, "inbox_maintainer").Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	refused(t, pool, `select inbox_make_day(current_date + 100)`, `select inbox_drop_day('2020-01-01')`)
+}
+
+// TestP9_7_DroppingForTheOwner: who does not own the days drops one in a moment without transactions, empties it before, and
+// keeps nobody waiting for that moment.
+func TestP9_7_DroppingForTheOwner(t *testing.T) {
+	t.Parallel()
+	h := openHardened(t)
+	pool := h.pool(t, "inbox_maintainer")
+	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('worker', '2020-01-01', 10)")
+	if _, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}); err != nil {
+		t.Fatal(err)
+	}
+	old := pgtest.One[string](t, h.DB, `select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'inbox_message'::regclass`)
+	h.Exec(t, `insert into inbox_message (consumer_name, message_id)
+		select 'worker', (lpad(to_hex(extract(epoch from to_date(right($1, 8), 'YYYYMMDD'))::bigint * 1000), 12, '0') || '70008000000000000000')::uuid`, old)
+	tx, err := h.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `insert into inbox_message (consumer_name, message_id) values ('worker', $1)`, event.NewID()); err != nil {
+		t.Fatal(err)
+	}
+	h.Exec(t, "update inbox_consumer set window_days = 9")
+	dropped := make(chan error, 1)
+	go func() { _, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}); dropped <- err }()
+	pgtest.AwaitSQL(t, h.DB, `select (select dropped_before from inbox_days) > to_date(right($1, 8), 'YYYYMMDD')`, old)
+	pgtest.Await(t, "the day is empty", func() (bool, error) {
+		var n int
+		err := h.Pool.QueryRow(t.Context(), `select count(*) from `+old).Scan(&n)
+		return n == 0, err
+	})
+	// The open transaction stands in its way, and a second worker's does not wait for the drop.
+	for range 5 {
+		h.Exec(t, `insert into inbox_message (consumer_name, message_id) values ('worker', $1)`, event.NewID())
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-dropped; err != nil {
+		t.Fatal(err)
+	}
+	if pgtest.One[bool](t, h.DB, `select to_regclass($1) is not null`, old) {
+		t.Error("the day is still there")
+	}
+	if n := pgtest.One[int](t, h.DB, `select count(*) from inbox_message`); n != 6 {
+		t.Errorf("%d ids are left, want 6", n)
+	}
 }

@@ -120,7 +120,6 @@ const (
 	InboxOperated        Name = "inbox/operated"
 
 	InboxDayMade       Name = "inbox/day-made"
-	InboxDayAttached   Name = "inbox/day-attached"
 	InboxDaysMade      Name = "inbox/days-made"
 	InboxRaise         Name = "inbox/raise"
 	InboxRaised        Name = "inbox/raised"

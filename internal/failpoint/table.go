@@ -145,8 +145,7 @@ func setAside() []Point {
 
 func maintaining() []Point {
 	return []Point{
-		{InboxDayMade, "a day is made and not attached, in an open transaction", true},
-		{InboxDayAttached, "a day is attached, in an open transaction", true},
+		{InboxDayMade, "a day is made, in an open transaction", true},
 		{InboxDaysMade, "missing days are made and committed; an error is a lost answer", true},
 		{InboxRaise, "dropped_before is raised, in an open transaction", true},
 		{InboxRaised, "dropped_before is raised and committed, and nothing is dropped; an error is a lost answer", true},

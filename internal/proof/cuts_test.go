@@ -54,7 +54,7 @@ var cutsAt = []cut{
 	{statement: "inbox: unmark", prepare: poisonedKey},
 	{statement: "inbox: park a key again", prepare: poisonedKey},
 	{statement: "inbox: release a key", prepare: poisonedKey},
-	{statement: "inbox: attach a day", prepare: inboxDays},
+	{statement: "inbox: make a day", prepare: inboxDays},
 	{statement: "inbox: raise the mark"},
 	{statement: "inbox: detach a day", alone: true, prepare: inboxDays},
 	{statement: "inbox: drop a day", prepare: inboxDays, alone: true},

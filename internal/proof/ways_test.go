@@ -71,7 +71,6 @@ var ways = map[failpoint.Name]*way{
 	failpoint.InboxHalted:        {later: 1, env: []string{envBound + "=1"}},
 	failpoint.InboxListsMeasured: {later: 1, env: []string{envBound + "=1"}},
 	failpoint.InboxDayMade:       {later: 2, prepare: inboxDays},
-	failpoint.InboxDayAttached:   {later: 2, prepare: inboxDays},
 	failpoint.InboxDaysMade:      {later: 1, prepare: inboxDays},
 	failpoint.InboxDetach:        {later: 2, prepare: inboxDays},
 	failpoint.InboxDetached:      {later: 2, prepare: inboxDays},
