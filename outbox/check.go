@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// The bounds of an event. The table checks topic, type, key and reserved headers once more, for producers in plain SQL.
+// The bounds of an event. The table checks topic, key, texts and reserved headers once more, for producers in plain SQL.
 const (
 	maxRecord      = 1 << 20 // bytes; a broker's default is 1,048,588 for a batch of one
 	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" behind it

@@ -34,8 +34,8 @@
 // From another search_path, name the schema: insert into app.outbox_event. The columns are message_id (a UUID; default a
 // UUIDv7 of now), source, tenant, topic, key, type, content_type (default application/json), headers (a JSON object of
 // strings), payload (bytea; null is a Kafka tombstone) and event_time (default: when it was appended). The table refuses
-// what Kafka would: a bad topic, an empty type, a key over 8 KiB, a reserved header. It does not bound the payload; keep the
-// whole event under 1 MiB, or a broker with default settings refuses it.
+// what Kafka would: a bad topic, an empty type, a key over 8 KiB, another text over 2 KiB, a reserved header. It does not bound
+// payload and headers; keep the whole event under 1 MiB, or a broker with default settings refuses it.
 //
 // An event of the future goes into outbox_scheduled, which has a column due (timestamptz) and otherwise the same ones. Leave
 // message_id out there: the event gets an id of the day it comes.

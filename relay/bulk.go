@@ -24,8 +24,8 @@ import (
 const (
 	// bulkFrom is how many events of a lane a claim must have had besides (Relay.bulkFrom, which tests lower).
 	bulkFrom = 2
-	// largePayload is from how many bytes of payload, or of headers, on an event is large. Postgres stores it beside the table from
-	// there on.
+	// largePayload is from how many bytes of payload and texts, or of headers, on an event is large. Postgres stores it beside the
+	// table, or compressed, from there on.
 	largePayload = 2000
 )
 
@@ -81,7 +81,7 @@ func (k *claiming) cut() {
 			r.n = 0
 			for i := s.from; i < s.to && !l.large; i++ {
 				if l.large = k.overflown || c.items[i].large; !l.large {
-					r.n, bytes = r.n+1, bytes+len(c.events[i].Payload)+eventOverhead
+					r.n, bytes = r.n+1, bytes+len(c.events[i].Payload)+textOf(&c.events[i])+eventOverhead
 				}
 			}
 			events += r.n

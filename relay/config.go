@@ -27,7 +27,7 @@ type Config struct {
 	Pumps int
 	// ClaimEvents bounds a claim. Default 8,000 events. Larger costs memory, smaller costs round trips and commits.
 	ClaimEvents int
-	// ClaimBytes bounds the payloads and headers of a claim. Default 16 MiB. A single larger event is still claimed, alone in its lane.
+	// ClaimBytes bounds the payloads, headers and texts of a claim. Default 16 MiB. A single larger event is still claimed, alone in its lane.
 	ClaimBytes int
 	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
 	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.

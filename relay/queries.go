@@ -91,7 +91,8 @@ left join lateral (select * from {schema}outbox_parked p where p.lane = c.lane a
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's
+	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that they
+	// are sent as. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's
 	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
 	// itself, which saves a second window function.
 	//
@@ -112,14 +113,18 @@ with ids as materialized (
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
-		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
-			coalesce(e.event_time, e.created_at) as at,
-			coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7 as size,
-			sum(coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7) over (order by e.id rows unbounded preceding) as bytes
-		from {schema}outbox_event e
-		where e.lane = m.lane and e.id > m.floor
-		order by e.id
-		limit $5
+		select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
+		from (
+			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+				coalesce(e.event_time, e.created_at) as at,
+				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
+				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
+				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
+			from {schema}outbox_event e
+			where e.lane = m.lane and e.id > m.floor
+			order by e.id
+			limit $5
+		) s
 	) p
 	where p.bytes <= $6 or p.bytes = p.size
 ), entry as (

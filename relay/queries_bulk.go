@@ -22,10 +22,13 @@ with ids as materialized (
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
 )
-select e.lane, e.id, e.ctid, v.large, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type,
+select e.lane, e.id, e.ctid, v.large, e.message_id, case when v.large then '' else e.source end, case when v.large then '' else e.tenant end,
+	e.topic, case when v.large then '' else e.key end, case when v.large then '' else e.type end, case when v.large then '' else e.content_type end,
 	case when not v.large then e.headers end, case when not v.large then e.payload end, coalesce(e.event_time, e.created_at)
 from {schema}outbox_event e
-cross join lateral (select coalesce(octet_length(e.payload) > $8::integer, false) or coalesce(pg_column_size(e.headers) > 1000, false) as large) v
+cross join lateral (select coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
+	+ octet_length(e.type) + octet_length(e.content_type) > $8::integer
+	or coalesce(pg_column_size(e.headers) > 1000, false) or pg_column_compression(e.headers) is not null as large) v
 where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
 limit $9`
 

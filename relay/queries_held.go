@@ -45,14 +45,18 @@ with ids as materialized (
 	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
 		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key, '\', '\\')::bytea)) as marked
 	from mine m cross join lateral (
-		select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
-			coalesce(e.event_time, e.created_at) as at,
-			coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7 as size,
-			sum(coalesce(octet_length(e.payload), 0) + case when pg_column_size(e.headers) > 1000 then octet_length(e.headers::text) else 0 end + $7) over (order by e.id rows unbounded preceding) as bytes
-		from {schema}outbox_event e
-		where e.lane = m.lane and e.id > m.floor
-		order by e.id
-		limit $5
+		select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
+		from (
+			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+				coalesce(e.event_time, e.created_at) as at,
+				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
+				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
+				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
+			from {schema}outbox_event e
+			where e.lane = m.lane and e.id > m.floor
+			order by e.id
+			limit $5
+		) s
 	) p
 	where p.bytes <= $6 or p.bytes = p.size
 ), behind as (
@@ -83,14 +87,18 @@ with mine as materialized (
 	from mine m
 	join unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[], $8::integer[]) g (lane, topic, partition, most, bytes) on g.lane = m.lane
 	cross join lateral (
-		select h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.type,
-			h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
-			coalesce(octet_length(h.payload), 0) + case when pg_column_size(h.headers) > 1000 then octet_length(h.headers::text) else 0 end + $9 as size,
-			sum(coalesce(octet_length(h.payload), 0) + case when pg_column_size(h.headers) > 1000 then octet_length(h.headers::text) else 0 end + $9) over (order by h.seq rows unbounded preceding) as sum
-		from {schema}outbox_held h
-		where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
-		order by h.seq
-		limit g.most
+		select s.*, sum(s.size) over (order by s.seq rows unbounded preceding) as sum
+		from (
+			select h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.type,
+				h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
+				coalesce(octet_length(h.payload), 0) + octet_length(h.key) + octet_length(h.tenant) + octet_length(h.source)
+				+ octet_length(h.type) + octet_length(h.content_type) + case when pg_column_compression(h.headers) is null
+				then coalesce(pg_column_size(h.headers), 0) else octet_length(h.headers::text) end + $9 as size
+			from {schema}outbox_held h
+			where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
+			order by h.seq
+			limit g.most
+		) s
 	) p
 	where p.sum <= g.bytes or p.sum = p.size
 ), entry as (
@@ -128,15 +136,19 @@ with mine as materialized (
 	from mine m cross join lateral (
 		select r.*, sum(r.size) over (order by r.id rows unbounded preceding) as bytes
 		from (
-			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + case when pg_column_size(w.headers) > 1000 then octet_length(w.headers::text) else 0 end + $7 as size
+			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + octet_length(w.key) + octet_length(w.tenant) + octet_length(w.source)
+				+ octet_length(w.type) + octet_length(w.content_type) + case when pg_column_compression(w.headers) is null
+				then coalesce(pg_column_size(w.headers), 0) else octet_length(w.headers::text) end + $7 as size
 			from keys k
 			cross join lateral (
-				select p.lane, p.id, p.payload, p.headers from {schema}outbox_parked p
+				select p.* from {schema}outbox_parked p
 				where p.key_hash = k.key_hash and not p.alone order by p.id limit k.share) w
 			where k.lane = m.lane
 			union all
 			select * from (
-				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + case when pg_column_size(p.headers) > 1000 then octet_length(p.headers::text) else 0 end + $7
+				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + octet_length(p.key) + octet_length(p.tenant) + octet_length(p.source)
+				+ octet_length(p.type) + octet_length(p.content_type) + case when pg_column_compression(p.headers) is null
+				then coalesce(pg_column_size(p.headers), 0) else octet_length(p.headers::text) end + $7
 				from {schema}outbox_parked p where p.lane = m.lane and p.releasing order by p.id limit $5) a
 		) r
 		order by r.id

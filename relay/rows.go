@@ -187,6 +187,11 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return rows.Err()
 }
 
+// textOf is how many bytes of text an event has beside its headers.
+func textOf(e *event.Event) int {
+	return len(e.Key) + len(e.Tenant) + len(e.Source) + len(e.Type) + len(e.ContentType)
+}
+
 // add appends the row that was just scanned.
 func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Headers = nil
@@ -198,7 +203,7 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
 	l.count++
 	l.large = l.large || !l.bulk && (len(r.e.Payload) > largePayload || len(r.headers) > largePayload)
-	r.bytes[l.lane] += len(r.e.Payload) + len(r.headers) + eventOverhead
+	r.bytes[l.lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + eventOverhead
 	if r.it.from != fromParked {
 		r.it.alone = r.parkEvent || r.e.Key == ""
 	}

@@ -2,8 +2,11 @@ package relay_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -90,5 +93,61 @@ func TestP3_2_ALaneThatDoesNotFitIsAlone(t *testing.T) {
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event where lane <> hashtextextended('k0' collate "C", 0) & 31)`)
 	if err := stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestP3_2_EveryColumnCounts: a claim is bounded by what its events have in memory, in whichever column, however well it compresses.
+func TestP3_2_EveryColumnCounts(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		size    int
+		columns string
+	}{
+		"headers that compress": {60_000, `'k', '', '', 'T', '', jsonb_build_object('h', repeat('x', 60000))`},
+		"texts":                 {16_000, `rpad('k', 8000, 'x'), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), null`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			largest := 0
+			f := driven(t, outboxDB(t), func(c *relay.Config) {
+				c.ClaimBytes = 1 << 20
+				c.Observer.Claimed = func(n, _ int, _ time.Duration) { largest = max(largest, n) }
+			})
+			f.db.Exec(t, `insert into outbox_event (topic, key, tenant, source, type, content_type, headers) select 'payments', `+c.columns+` from generate_series(1, 100)`)
+			for range 100 {
+				if n, err := f.Step(t.Context()); n == 0 {
+					f.must(err)
+					break
+				}
+			}
+			if n := f.to.count(); n != 100 {
+				t.Fatalf("%d of 100 events were published", n)
+			}
+			if largest*c.size > 1<<20 {
+				t.Errorf("a claim of 1 MiB had %d events of %d bytes", largest, c.size)
+			}
+		})
+	}
+}
+
+// TestTextsAreBounded: no row has a text that outbox.Append would refuse.
+func TestTextsAreBounded(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	for _, table := range []string{"outbox_event (", "outbox_scheduled (due, "} {
+		for _, column := range []string{"tenant", "source", "content_type", "type"} {
+			columns, values := "topic, type, "+column, "'payments', 'T', repeat('x', $1)"
+			if column == "type" {
+				columns, values = "topic, type", "'payments', repeat('x', $1)"
+			}
+			if strings.Contains(table, "due") {
+				values = "now(), " + values
+			}
+			insert := "insert into " + table + columns + ") values (" + values + ")"
+			db.Exec(t, insert, 2048)
+			if _, err := db.Pool.Exec(t.Context(), insert, 2049); !pgerr.Is(err, pgerr.CheckViolation) {
+				t.Errorf("%s with a %s of 2049 bytes: %v", table, column, err)
+			}
+		}
 	}
 }
