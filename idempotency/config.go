@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,12 @@ type Config struct {
 	// Wait is how long a caller waits for another attempt at the same key before it is told [ErrInProgress]; default 0, not
 	// at all. It costs a goroutine and a few reads of the store for each caller that waits.
 	Wait time.Duration
+	// Finish is how long work that has begun may go on after all of its callers have left: a caller that hangs up leaves a result, and
+	// no unknown outcome. Default 10 s; negative: the work's context ends with its last caller.
+	Finish time.Duration
+	// PerTenant is how many keys of one tenant this process works at, at most. Beyond it nothing is claimed, and the error is
+	// [Retryable]: a client that begins and hangs up costs the others nothing. Default 1000; negative: any.
+	PerTenant int
 	// Keep is how long results and keys are remembered.
 	Keep Retention
 	// Rerun names the operations whose work may be run again after its owner vanished: it is harmless when repeated, or all of
@@ -49,6 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Heartbeat == 0 {
 		c.Heartbeat = c.Lease / 3
 	}
+	c.Finish = max(cmp.Or(c.Finish, 10*time.Second), 0)
+	c.PerTenant = cmp.Or(c.PerTenant, 1000)
 	if c.RecordFor == 0 {
 		c.RecordFor = 10 * time.Second
 	}

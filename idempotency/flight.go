@@ -10,6 +10,29 @@ import (
 type flights struct {
 	mu     sync.Mutex
 	flying map[flightKey]*flight
+	open   map[string]int // attempts by tenant
+}
+
+// enter counts an attempt of a tenant's, unless there are so many.
+func (fs *flights) enter(tenant string, most int) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if most > 0 && fs.open[tenant] >= most {
+		return false
+	}
+	if fs.open == nil {
+		fs.open = map[string]int{}
+	}
+	fs.open[tenant]++
+	return true
+}
+
+func (fs *flights) exit(tenant string) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.open[tenant]--; fs.open[tenant] == 0 {
+		delete(fs.open, tenant)
+	}
 }
 
 type flightKey struct {

@@ -13,9 +13,9 @@ import (
 // Guard lets the work of a request happen once: the first caller of a key runs it under a lease, the others get its result,
 // or are told why not. It is safe for concurrent use.
 //
-// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends when all of them
-// have left, not when the first one does, and when the lease is lost, with the cause [ErrLeaseLost]. What has become of the work
-// is recorded even then.
+// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends Config.Finish after
+// the last of them has left, and when the lease is lost, with the cause [ErrLeaseLost]. What has become of the work is recorded
+// even then.
 type Guard struct {
 	store   Store
 	cfg     Config
@@ -157,6 +157,10 @@ func (g *Guard) follow(ctx context.Context, f *flight, r Request, until time.Tim
 
 // attempt claims the key and works, or says what is there; begin is called when the work begins.
 func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work, begin func()) (Result, error) {
+	if !g.flights.enter(r.Key.Tenant, g.cfg.PerTenant) {
+		return Result{}, Retryable(fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are being worked at here", g.cfg.PerTenant))
+	}
+	defer g.flights.exit(r.Key.Tenant)
 	opt := ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease}
 	for {
 		if ctx.Err() != nil {
@@ -168,6 +172,8 @@ func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work
 		}
 		if c.Won {
 			begin()
+			ctx, end := g.finishing(ctx)
+			defer end()
 			return g.work(ctx, &attempt{guard: g, op: newOp(g, c), began: since, after: opt.Rerun}, do)
 		}
 		res, err := known(r, c.Record)
@@ -188,6 +194,21 @@ func (g *Guard) attempt(ctx context.Context, r Request, until time.Time, do work
 			opt.Token, opt.Rerun = rand.Text(), false
 		}
 	}
+}
+
+// finishing returns the context of work that has begun, which ends Config.Finish after ctx.
+func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
+	working, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(g.cfg.Finish)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end(context.Cause(ctx))
+		case <-working.Done():
+		}
+	})
+	return working, func() { stop(); end(nil) }
 }
 
 // known is the answer of a record to a request that did not get the key. A mismatch comes before everything else: the other

@@ -284,7 +284,7 @@ func TestShared_WhoLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := idempotency.NewMemory(idempotency.MemoryConfig{})
-		g := newGuard(t, m, idempotency.Config{Wait: time.Minute})
+		g := newGuard(t, m, idempotency.Config{Wait: time.Minute, Finish: -1})
 		lead, leaveLead := context.WithCancel(t.Context())
 		second, leaveSecond := context.WithCancel(t.Context())
 		var ended atomic.Bool
@@ -314,6 +314,66 @@ func TestShared_WhoLeaves(t *testing.T) {
 		}
 		if got := stateOf(t, m, request(1)); got != idempotency.Unknown { // cut at a moment that nobody knows
 			t.Errorf("state %s", got)
+		}
+	})
+}
+
+// TestFinish: a caller that hangs up leaves a result, and no outcome that is unknown; work without end is cut.
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]idempotency.State{5 * time.Second: idempotency.Completed, 20 * time.Second: idempotency.Unknown} {
+		synctest.Test(t, func(t *testing.T) {
+			m := idempotency.NewMemory(idempotency.MemoryConfig{})
+			g := newGuard(t, m, idempotency.Config{})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _ = g.Do(ctx, request(1), func(ctx context.Context) (idempotency.Result, error) {
+				select {
+				case <-ctx.Done():
+					return idempotency.Result{}, context.Cause(ctx)
+				case <-time.After(took):
+					return created(ctx)
+				}
+			})
+			if got := stateOf(t, m, request(1)); got != want {
+				t.Errorf("work of %v, whose caller left after a second, is %s: want %s", took, got, want)
+			}
+		})
+	}
+}
+
+// TestPerTenant: the keys that one tenant has open take no other's place.
+func TestPerTenant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		g := newGuard(t, m, idempotency.Config{PerTenant: 2})
+		of := func(tenant, key string) idempotency.Request {
+			r := request(1)
+			r.Key.Tenant, r.Key.Value = tenant, key
+			return r
+		}
+		release := make(chan struct{})
+		for _, key := range []string{"1", "2"} {
+			go func() {
+				_, _ = g.Do(t.Context(), of("a", key), func(ctx context.Context) (idempotency.Result, error) {
+					<-release
+					return created(ctx)
+				})
+			}()
+		}
+		synctest.Wait()
+		_, err := g.Do(t.Context(), of("a", "3"), created)
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable || stateOf(t, m, of("a", "3")) != "" {
+			t.Errorf("a third key: %v, %s", err, stateOf(t, m, of("a", "3")))
+		}
+		if _, err := g.Do(t.Context(), of("b", "1"), created); err != nil {
+			t.Errorf("another tenant: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		if _, err := g.Do(t.Context(), of("a", "3"), created); err != nil {
+			t.Errorf("the third key afterwards: %v", err)
 		}
 	})
 }

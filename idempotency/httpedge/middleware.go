@@ -47,12 +47,12 @@ type Config struct {
 	MaxRequest int64
 }
 
-// ByStatus is the default meaning of a handler's status. 2xx and 3xx are kept and replayed, as are the refusals that a handler gives after it has
-// looked (402, 404, 409, 410, 412, 422, 424). Every other 4xx, 501 and 503 say that nothing was done: nothing is kept, the key is free. After any
-// other 5xx nobody knows: the outcome is unknown, and a retry is told so until recovery has decided.
+// ByStatus is the default meaning of a handler's status. 2xx and 3xx are kept and replayed, as are the refusals that are about the command itself
+// (402, 410, 422). Every other 4xx, 501 and 503 say that nothing was done, and that it may be otherwise later (404, 409, 412 and 424 too): nothing
+// is kept, the key is free. After any other 5xx nobody knows: the outcome is unknown, and a retry is told so until recovery has decided.
 func ByStatus(status int) idempotency.Class {
 	switch status {
-	case 402, 404, 409, 410, 412, 422, 424:
+	case http.StatusPaymentRequired, http.StatusGone, http.StatusUnprocessableEntity:
 		return idempotency.ClassTerminal
 	case http.StatusNotImplemented, http.StatusServiceUnavailable:
 		return idempotency.ClassRetryable
@@ -84,7 +84,9 @@ func Atomic(status int) idempotency.Class {
 //
 // A request's body is read whole, and the answer is held back until it is recorded. An answer above Edge.MaxBody, or one that the handler flushes,
 // goes out as it comes: its request is done once all the same, but a retry is told CodeNotKept in its place. Neither 5xx nor panics
-// are ever kept; a panic goes on to the server. Connections cannot be hijacked through it.
+// are ever kept; a panic goes on to the server, and the log names its type and place only. Connections cannot be hijacked through it.
+//
+// A client that hangs up does not end the handler: the request's context outlives it by the guard's Config.Finish, and the retry gets the answer.
 func Middleware(guard Guard, tenant Tenant, cfg Config) func(http.Handler) http.Handler {
 	m := &middleware{guard: guard, tenant: tenant, cfg: cfg}
 	if len(m.cfg.Methods) == 0 {
@@ -163,8 +165,14 @@ func as(err error, code Code) error {
 	return &Problem{Code: code, Detail: err.Error()}
 }
 
-// errAnswered is what work returns when the handler has answered and the answer is not kept.
-var errAnswered = errors.New("the handler's answer says that it is not to be kept")
+// answered is the error of a handler's answer that is no success; who waited for it gets the same answer. Its text has none of it.
+type answered struct {
+	status int
+	header map[string][]string
+	body   []byte
+}
+
+func (a *answered) Error() string { return fmt.Sprintf("the handler ended with %d", a.status) }
 
 // turn is one request's turn at being the one that is done.
 type turn struct {
@@ -195,14 +203,18 @@ func (t *turn) work(ctx context.Context) (idempotency.Result, error) {
 	}
 	switch t.class {
 	case idempotency.ClassRetryable:
-		return idempotency.Result{}, idempotency.Retryable(errAnswered)
+		if t.out.streaming || t.panic != nil {
+			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("the handler ended with %d", status))
+		}
+		res := t.m.cfg.Edge.recorded(t.out)
+		return idempotency.Result{}, idempotency.Retryable(&answered{status, res.Header, res.Body})
 	case idempotency.ClassUnknown:
 		return idempotency.Result{}, idempotency.Indefinite(fmt.Errorf("the handler ended with %d", status))
 	}
 	t.res = t.m.cfg.Edge.recorded(t.out)
 	if t.class == idempotency.ClassTerminal {
 		t.res.Failure = fmt.Sprintf("http_%d", status)
-		return t.res, idempotency.Terminal(t.res.Failure, errAnswered)
+		return t.res, idempotency.Terminal(t.res.Failure, &answered{status: status})
 	}
 	return t.res, nil
 }
@@ -211,7 +223,7 @@ func (t *turn) work(ctx context.Context) (idempotency.Result, error) {
 func (t *turn) handle(ctx context.Context) {
 	defer func() {
 		if t.panic = recover(); t.panic != nil && t.panic != http.ErrAbortHandler {
-			t.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprint(t.panic), "stack", string(debug.Stack()))
+			t.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprintf("%T", t.panic), "stack", string(debug.Stack()))
 		}
 	}()
 	t.next.ServeHTTP(t.out, withBody(t.r.WithContext(ctx), t.body))
@@ -219,6 +231,11 @@ func (t *turn) handle(ctx context.Context) {
 
 // finish answers: what the handler said if it was this request's turn, else what the guard says.
 func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) {
+	var a *answered
+	if !t.began && errors.As(err, &a) {
+		t.m.cfg.Edge.answer(w, idempotency.Result{Code: a.status, Header: a.header, Body: a.body})
+		return
+	}
 	if !t.began {
 		t.m.cfg.Edge.Write(w, res, err)
 		return
@@ -233,7 +250,7 @@ func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) 
 		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be a refusal that is not recorded.
 		t.m.cfg.Edge.Write(w, res, err)
 	default:
-		if kept && err != nil && !errors.Is(err, errAnswered) {
+		if kept && err != nil && !errors.As(err, &a) {
 			t.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error", err)
 		}
 		t.out.send(t.m.cfg.Edge, t.res, kept)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -175,7 +177,7 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	t.Parallel()
 	status := 400
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	for _, status = range []int{400, 401, 403, 413, 415, 429, 503, 501} {
+	for _, status = range []int{400, 401, 403, 404, 409, 412, 413, 415, 424, 429, 503, 501} {
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
 			t.Errorf("%d: %d %v", status, w.Code, w.Header())
 		}
@@ -225,7 +227,7 @@ func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 
 func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{402, 404, 409, 410, 422} {
+	for _, status := range []int{402, 410, 422} {
 		s := newScene(t, httpedge.Config{}, answers(status, "declined"))
 		send(s.handler, "k", "{}")
 		w := send(s.handler, "k", "{}")
@@ -236,6 +238,126 @@ func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
 		if rec, _ := s.record(t, "k"); rec.State != idempotency.FailedReplayable || rec.Result.Failure != fmt.Sprintf("http_%d", status) {
 			t.Errorf("kept as %s, %q", rec.State, rec.Result.Failure)
 		}
+	}
+}
+
+// TestMiddleware_AClientThatHangsUpLeavesAResult: the handler goes on, and the retry gets its answer.
+func TestMiddleware_AClientThatHangsUpLeavesAResult(t *testing.T) {
+	t.Parallel()
+	began := make(chan struct{}, 1)
+	var left <-chan struct{} // the request's own end
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-left
+		if err := r.Context().Err(); err != nil {
+			t.Errorf("the handler's context has ended: %v", err)
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	served := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		left = r.Context().Done()
+		s.handler.ServeHTTP(w, r)
+		served <- struct{}{}
+	}))
+	defer server.Close()
+	ctx, hangUp := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/things", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"X-Tenant": {"a"}, "Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
+	go func() {
+		<-began
+		hangUp()
+	}()
+	if res, err := server.Client().Do(r); err == nil {
+		_ = res.Body.Close()
+		t.Fatal("the client has not hung up")
+	}
+	<-served
+	if w := send(s.handler, "k", "{}"); w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the retry: %d %s", w.Code, w.Body)
+	}
+	s.ran(t, 1)
+}
+
+// TestMiddleware_FollowersGetTheRefusal: it is as much an answer to them, though it is not kept.
+func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemory(idempotency.MemoryConfig{})
+		guard, err := idempotency.New(store, idempotency.Config{Wait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release, ran := make(chan struct{}), 0
+		h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			ran++
+			<-release
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, "want an amount")
+		}))
+		for range 5 {
+			go func() {
+				if w := send(h, "k", "{}"); w.Code != http.StatusBadRequest || w.Body.String() != "want an amount" {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			}()
+		}
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		if ran != 1 {
+			t.Errorf("the handler ran %d times", ran)
+		}
+	})
+}
+
+// TestMiddleware_WhatControlReaches: deadlines of the connection, and not the connection itself, past which nothing is recorded.
+func TestMiddleware_WhatControlReaches(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Errorf("a deadline: %v", err)
+		}
+		if _, _, err := control.Hijack(); !errors.Is(err, http.ErrNotSupported) {
+			t.Errorf("hijacking: %v", err)
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	server := httptest.NewServer(s.handler)
+	defer server.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/things", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"X-Tenant": {"a"}, "Idempotency-Key": {"k"}}
+	res, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	s.ran(t, 1)
+}
+
+// TestMiddleware_APanicsValueIsNotLogged: it may be the request.
+func TestMiddleware_APanicsValueIsNotLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	guard, err := idempotency.New(idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := httpedge.Config{Edge: httpedge.Edge{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	h := httpedge.Middleware(guard, tenant, cfg)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("card 4111") }))
+	func() {
+		defer func() { _ = recover() }()
+		send(h, "k", "{}")
+	}()
+	if strings.Contains(log.String(), "4111") || !strings.Contains(log.String(), "panic=string") {
+		t.Errorf("the log says: %s", log.String())
 	}
 }
 

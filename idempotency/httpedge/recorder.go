@@ -1,7 +1,10 @@
 package httpedge
 
 import (
+	"bufio"
+	"fmt"
 	"maps"
+	"net"
 	"net/http"
 
 	"github.com/effectonce/effectonce/idempotency"
@@ -66,6 +69,14 @@ func (c *recorder) Flush() {
 	}
 	c.stream("it was a stream")
 	_ = http.NewResponseController(c.w).Flush()
+}
+
+// Unwrap is of http.ResponseController, for deadlines.
+func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
+
+// Hijack refuses, so that Unwrap does not lead past the record.
+func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, fmt.Errorf("a connection cannot be hijacked through the idempotency middleware: %w", http.ErrNotSupported)
 }
 
 func (c *recorder) stream(why string) {

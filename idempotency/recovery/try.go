@@ -27,7 +27,8 @@ type try struct {
 func (t *try) safely(ctx context.Context, op *idempotency.Op) (res idempotency.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = idempotency.Indefinite(fmt.Errorf("the handler panicked: %v", p))
+			// Its value may be what the operation is about, and this goes into the log and the store.
+			err = idempotency.Indefinite(fmt.Errorf("the handler panicked with a %T", p))
 		}
 	}()
 	return t.work(ctx, op)

@@ -78,7 +78,7 @@ func TestWorker_Outcomes(t *testing.T) {
 		}, recovery.Postponed, idempotency.Unknown, "no route"},
 		"the handler panics": {func(w *world) recovery.Handler {
 			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) { panic("boom") }}
-		}, recovery.Postponed, idempotency.Unknown, "boom"},
+		}, recovery.Postponed, idempotency.Unknown, "panicked with a string"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
