@@ -81,6 +81,11 @@ type Config struct {
 	// session's own. A cut statement is an error of the effect.
 	StatementTimeout time.Duration
 
+	// EffectTimeout bounds the effects of one transaction: their context ends then, which is an error of the one that ran,
+	// and a batch is split. Default 5 min, negative: none. The server ends a session that is idle in its transaction for
+	// half as long again, unless it has an idle_in_transaction_session_timeout of its own.
+	EffectTimeout time.Duration
+
 	// TracerProvider makes a span "process" for each run of an effect, linked to the traces that its events were appended in. What
 	// the effect appends continues that span. Nil: no spans.
 	TracerProvider trace.TracerProvider
@@ -184,7 +189,7 @@ type settings struct {
 	prefix     string
 	windowDays int32
 	// Milliseconds as set_config wants them; empty leaves the session's own.
-	lockTimeout, statementTimeout string
+	lockTimeout, statementTimeout, idleTimeout string
 }
 
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
@@ -223,6 +228,8 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	s.MaxRetryFor = cmp.Or(c.MaxRetryFor, time.Hour)
 	s.lockTimeout = timeoutSetting(cmp.Or(c.LockTimeout, 5*time.Second))
 	s.statementTimeout = timeoutSetting(cmp.Or(c.StatementTimeout, time.Minute))
+	s.EffectTimeout = cmp.Or(c.EffectTimeout, 5*time.Minute)
+	s.idleTimeout = timeoutSetting(s.EffectTimeout * 3 / 2)
 	if s.MaintenanceDB == nil {
 		s.MaintenanceDB = db
 	}

@@ -126,7 +126,7 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 			g = newGuardTx(other.Conn(), nil)
 		}
 		failpoint.Hit(failpoint.InboxEffect)
-		skipped, f := w.run(ctx, g, w.events, fresh, w.careful)
+		skipped, f := in.timed(ctx, w.run, g, w.events, fresh, w.careful)
 		g.Close()
 		failpoint.Hit(failpoint.InboxEffected)
 		if f == nil && conn.Conn().IsClosed() {
@@ -154,6 +154,19 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	w.guard.setMarks(p.marks)
 	in.tellAside(w.events, a)
 	return nil
+}
+
+// errOverdue is the cause of an effect's context that ended with Config.EffectTimeout.
+var errOverdue = errors.New("the effect took longer than Config.EffectTimeout")
+
+// timed runs effects under their deadline.
+func (in *Inbox) timed(ctx context.Context, run runner, g *guardTx, events []event.Event, fresh []int, careful bool) ([]int, *failure) {
+	if in.cfg.EffectTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, in.cfg.EffectTimeout, errOverdue)
+		defer cancel()
+	}
+	return run(ctx, g, events, fresh, careful)
 }
 
 // barrier makes the open transaction's COMMIT wait for all that was committed before it.
@@ -350,7 +363,7 @@ func (p *planned) array(where place) string {
 func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guard) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
-	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer)
+	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
 	b.Queue(sqlHome)
 	in.dedup.queue(&b, p)
 	b.Queue(in.sql.open, in.consumer)

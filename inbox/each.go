@@ -131,6 +131,8 @@ func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failu
 	gone := g.Raw.IsClosed() && !ended && (pgerr.Code(err) == "" || pgerr.Away(err) || silent(err))
 	aborted := !g.Raw.IsClosed() && g.Raw.PgConn().TxStatus() == 'E'
 	switch {
+	case errors.Is(context.Cause(ctx), errOverdue):
+		return &failure{kind: failed, index: index, err: fmt.Errorf("%w: %w", errOverdue, err)}
 	case ctx.Err() != nil:
 		return &failure{kind: canceled, err: ctx.Err()}
 	case g.Broken:

@@ -180,7 +180,7 @@ func (in *Inbox) register(ctx context.Context) error {
 
 // refresh reads the state outside a writing transaction, which is good enough for a plan and for nothing else.
 func (in *Inbox) refresh(ctx context.Context) error {
-	s, err := stateOf(in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer))
+	s, err := stateOf(in.db.QueryRow(ctx, in.sql.state, "", "", in.consumer, ""))
 	if err != nil {
 		return fmt.Errorf("inbox: reading the state of consumer %q: %w", in.consumer, err)
 	}

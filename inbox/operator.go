@@ -279,7 +279,7 @@ func (o *Operator) discarding(ctx context.Context, do func() error) error {
 
 // discard records the ids, keeps the records in the audit, and empties their places in the list.
 func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string, list []discardID) error {
-	s, err := stateOf(tx.QueryRow(ctx, o.sql(sqlState), "", "", consumer))
+	s, err := stateOf(tx.QueryRow(ctx, o.sql(sqlState), "", "", consumer, ""))
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 // insertTx records the id behind a savepoint and returns that when the id is new.
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew bool, savepoint pgx.Tx, err error) {
 	// The time-outs are the caller's.
-	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, "", "", in.consumer))
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, "", "", in.consumer, ""))
 	if err == nil && s.floor >= 0 {
 		err = in.registeredAs(s.dedup)
 	}

@@ -8,8 +8,15 @@ begin isolation level read committed`
 
 // First in every writing transaction. Without a synchronous commit the offset could be committed in Kafka for an effect
 // that a crash of the database takes back. Days are counted from 1970-01-01, UTC, whatever the session's time zone is.
+//
+// A host that dies within the transaction must not keep its rows locked: the server asks after 10 s of silence whether it is
+// there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for too long.
 const sqlState = `-- inbox: state
-select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
+select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text else s.idle end, true),
+	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end, true),
+	set_config('tcp_keepalives_interval', case $4::text when '' then current_setting('tcp_keepalives_interval') else '5' end, true),
+	set_config('tcp_keepalives_count', case $4::text when '' then current_setting('tcp_keepalives_count') else '3' end, true),
+	set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
 	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
@@ -17,7 +24,8 @@ select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting
 	coalesce(c.floor - date '1970-01-01', -1),
 	coalesce(c.dedup, ''),
 	coalesce(c.ids_until > clock_timestamp(), false)
-from {schema}inbox_days d left join {schema}inbox_consumer c on c.consumer_name = $3::text`
+from {schema}inbox_days d cross join (select current_setting('idle_in_transaction_session_timeout') as idle) s
+left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
 // Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy hides.
 const sqlHome = `-- inbox: home

@@ -287,7 +287,7 @@ func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, 
 // inTx runs do in a transaction with the inbox's time-outs.
 func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer); err != nil {
+		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout); err != nil {
 			return err
 		}
 		return do(tx)
@@ -392,7 +392,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 			outcome = Skipped
 		} else {
 			g := newGuardTx(conn.Conn(), tx)
-			skipped, f := t.run(ctx, g, []event.Event{t.event}, []int{0}, careful)
+			skipped, f := in.timed(ctx, t.run, g, []event.Event{t.event}, []int{0}, careful)
 			g.Close()
 			failpoint.Hit(failpoint.InboxReleaseEffected)
 			if f == nil && conn.Conn().IsClosed() {
@@ -423,7 +423,7 @@ func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *fai
 // begin locks, makes sure that the head is still the same, and records its id.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failure) {
 	in := t.in
-	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer))
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout))
 	if err != nil {
 		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}

@@ -29,8 +29,8 @@ type state struct {
 // stateOf reads a row of sqlState.
 func stateOf(row pgx.Row) (*state, error) {
 	var s state
-	var lock, statement, durable, dedup string
-	if err := row.Scan(&lock, &statement, &durable, &s.today, &s.dropped, &s.floor, &dedup, &s.ids); err != nil {
+	var set, dedup string // settings, which nobody reads
+	if err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.today, &s.dropped, &s.floor, &dedup, &s.ids); err != nil {
 		return nil, err
 	}
 	s.dedup = dedupNamed(dedup)

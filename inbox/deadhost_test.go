@@ -1,0 +1,117 @@
+package inbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_5_AHostThatDiesInATransaction: it says nothing any more, not even that it is gone, and something between it and the
+// server keeps the connection open. Whoever has the partition next waits for its rows, and no longer than the server for a word.
+func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	proxy := pgtest.NewProxy(t, w.URL)
+	dead := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{EffectTimeout: time.Second}))
+	if err := dead.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	events, inside, gone := some(3), make(chan struct{}), make(chan struct{})
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		_, _ = dead.Each(func(context.Context, pgx.Tx, event.Event) error {
+			proxy.Pause()
+			close(inside)
+			<-gone
+			return nil
+		}).Handle(ctx, events)
+	}()
+	defer func() { cancel(); proxy.Resume(); close(gone); <-ended }()
+	<-inside
+	next, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	out, err := w.inbox(inbox.Config{}).Each(write).Handle(next, events)
+	if err != nil {
+		t.Fatalf("its successor still waits for its rows: %v", err)
+	}
+	same(t, "outcomes", out, repeat(inbox.Applied, 3))
+	same(t, "effects", w.effects(), ids(events))
+}
+
+// TestP9_5_ATransactionIsWatched: what the server does about a silent host is set for the transaction and no longer. A time-out
+// that the role or the database has stays as it is.
+func TestP9_5_ATransactionIsWatched(t *testing.T) {
+	t.Parallel()
+	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_keepalives_idle'),
+		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'))`
+	for own, idle := range map[string]string{"0": "450s", "77s": "77s"} {
+		w := newWorld(t)
+		db := pool(t, w.URL+"&pool_max_conns=1&idle_in_transaction_session_timeout="+own)
+		var within, before, after string
+		h := newInbox(t, db, "ledger", small(inbox.Config{})).Each(func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			return tx.QueryRow(ctx, settings).Scan(&within)
+		})
+		for _, read := range []*string{&before, &after} {
+			if err := db.QueryRow(t.Context(), settings).Scan(read); err != nil {
+				t.Fatal(err)
+			}
+			handle(t, h, some(1))
+		}
+		if want := idle + " 10 5 3"; within != want {
+			t.Errorf("in a transaction, where the role has %s: %s, want %s", own, within, want)
+		}
+		if before != after || strings.HasSuffix(after, " 10 5 3") {
+			t.Errorf("before %s, after %s", before, after)
+		}
+	}
+}
+
+// TestP9_4_AnEffectThatHangs: an effect has a deadline. It fails as any other, and its neighbours are applied.
+func TestP9_4_AnEffectThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.Effect) inbox.Handler{
+		"each": (*inbox.Inbox).Each,
+		"batch": func(in *inbox.Inbox, do inbox.Effect) inbox.Handler {
+			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				for _, e := range events {
+					if err := do(ctx, tx, e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, events := newWorld(t), keyed("a", "b", "c")
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			in := w.inbox(inbox.Config{MaxAttempts: 2, EffectTimeout: 300 * time.Millisecond})
+			h := handler(in, func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if e.ID == events[1].ID {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return write(ctx, tx, e)
+			})
+			out, err := h.Handle(ctx, events)
+			if err != nil {
+				t.Fatalf("it hangs for ever: %v", err)
+			}
+			same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
+			if reason := pgtest.One[string](t, w.DB, "select reason from inbox_parked"); !strings.Contains(reason, "EffectTimeout") {
+				t.Errorf("parked for %q", reason)
+			}
+		})
+	}
+}
