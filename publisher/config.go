@@ -55,11 +55,12 @@ type Config struct {
 	// be set here. If it has a method CloseIdleConnections(), that is called to make it forget stale metadata, and by Close.
 	Transport kafka.RoundTripper
 
-	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new. An error
-	// makes the verdicts of that call unknown if the topic is new or has grown, or a refusal when the error has Rejected() == true.
-	// It is called at a topic's first use, every RecheckEvery, and at each Publish while the topic is refused; by one goroutine at a
-	// time per topic. Nil: the first count seen is kept in memory for the life of the Kafka.
-	Pin func(ctx context.Context, topic string, partitions int) (int, error)
+	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new. cluster is the id
+	// of the Kafka cluster, "" from brokers that do not tell: Pin refuses one that is not where the topics are. An error
+	// makes the verdicts of that call unknown if the topic is new, has grown or is in another cluster, or a refusal when the error
+	// has Rejected() == true. It is called at a topic's first use, every RecheckEvery, after a failure, and at each Publish while the
+	// topic is refused; by one goroutine at a time per topic. Nil: the first count seen is kept in memory for the life of the Kafka.
+	Pin func(ctx context.Context, cluster, topic string, partitions int) (int, error)
 
 	// Logger gets what an operator should see once: topics refused and well again. Nil: slog.Default().
 	Logger *slog.Logger

@@ -18,6 +18,7 @@ import (
 // fake is a way to brokers that answers as a test wants.
 type fake struct {
 	partitions int
+	cluster    string
 	produce    func(context.Context, request) *produce.ResponsePartition // nil answer: the error below
 	err        error
 
@@ -72,7 +73,7 @@ func (f *fake) RoundTrip(ctx context.Context, _ net.Addr, req kafka.Request) (ka
 		if f.metaErr != nil {
 			return nil, f.metaErr
 		}
-		res := &metadata.Response{}
+		res := &metadata.Response{ClusterID: f.cluster}
 		for _, name := range m.TopicNames {
 			t := metadata.ResponseTopic{Name: name, ErrorCode: int16(f.meta)}
 			for i := range f.partitions {

@@ -139,7 +139,7 @@ func (k *Kafka) Partitions(ctx context.Context, topic string) (int, error) {
 		return 0, ErrClosed
 	}
 	defer k.running.Done()
-	leaders, err := k.describe(ctx, topic)
+	_, leaders, err := k.describe(ctx, topic)
 	return len(leaders), err
 }
 

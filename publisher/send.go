@@ -140,7 +140,7 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 		r.rest()
 		goOn := k.pause(ctx, waits.NextBackOff())
 		r.resume()
-		if !goOn {
+		if !goOn || k.elsewhere(ctx, to.topic) {
 			return first, lost, err
 		}
 		lost = lost || answerLost(err)
@@ -180,7 +180,7 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 // reason improves on "topic not found" of the transport, which it also says when it could reach no broker.
 func (k *Kafka) reason(ctx context.Context, topic string, err error) error {
 	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.BrokerNotAvailable) {
-		if _, metaErr := k.describe(ctx, topic); metaErr != nil && ctx.Err() == nil {
+		if _, _, metaErr := k.describe(ctx, topic); metaErr != nil && ctx.Err() == nil {
 			return metaErr
 		}
 	}

@@ -18,9 +18,10 @@ type topic struct {
 
 	mu      sync.Mutex
 	parts   []*partition // as many as are pinned; replaced, never changed
+	cluster string       // where they are
 	checked time.Time    // when metadata and pin were last asked; zero: ask again
 	known   time.Time    // when they last answered
-	moved   bool         // metadata has told of another count since, and the pin was not answered: parts are not to be used
+	moved   bool         // metadata has told of another count or cluster since, and the pin was not answered: parts are not to be used
 	round   int          // how many times that was
 	refused error        // the verdict of all events, since then
 
@@ -89,7 +90,7 @@ func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 
 // count asks for the partitions to use, by their leaders: metadata, then the pinned count. Errors are verdicts.
 func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
-	leaders, err := k.describe(ctx, t.name)
+	cluster, leaders, err := k.describe(ctx, t.name)
 	found := len(leaders)
 	switch {
 	case err == nil:
@@ -111,8 +112,8 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	}
 	pinned := found
 	if k.cfg.Pin != nil {
-		if pinned, err = k.cfg.Pin(ctx, t.name, found); err != nil {
-			t.doubtCount(found)
+		if pinned, err = k.cfg.Pin(ctx, cluster, t.name, found); err != nil {
+			t.doubtCount(cluster, found)
 			return nil, fmt.Errorf("publisher: the pinned partition count of topic %s: %w", t.name, err)
 		}
 	} else if parts := t.snapshot(); parts != nil {
@@ -121,6 +122,9 @@ func (k *Kafka) count(ctx context.Context, t *topic) ([]int32, error) {
 	if pinned != found {
 		return nil, &PartitionsChangedError{Topic: t.name, Pinned: pinned, Found: found}
 	}
+	t.mu.Lock()
+	t.cluster = cluster
+	t.mu.Unlock()
 	return leaders, nil
 }
 
@@ -171,10 +175,18 @@ func (t *topic) snapshot() []*partition {
 }
 
 // doubtCount keeps the partitions from being used when there are others by now: whether that was accepted is not known.
-func (t *topic) doubtCount(found int) {
+func (t *topic) doubtCount(cluster string, found int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.moved = len(t.parts) != found
+	t.moved = len(t.parts) != found || t.cluster != cluster
+}
+
+// elsewhere reports whether the brokers belong to another cluster than when the topic was last asked about.
+func (k *Kafka) elsewhere(ctx context.Context, t *topic) bool {
+	cluster, _, err := k.describe(ctx, t.name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return err == nil && cluster != t.cluster
 }
 
 // doubt makes the next call ask for the topic again.
@@ -184,24 +196,24 @@ func (t *topic) doubt() {
 	t.checked = time.Time{}
 }
 
-// describe returns the leaders of the partitions in the metadata; -1: none.
-func (k *Kafka) describe(ctx context.Context, name string) ([]int32, error) {
+// describe returns the cluster's id and the leaders of the partitions in the metadata; -1: none.
+func (k *Kafka) describe(ctx context.Context, name string) (cluster string, leaders []int32, err error) {
 	k.wire.learn(name)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
 	if err != nil {
-		return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
+		return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)
 	}
 	for i := range res.Topics {
 		t := &res.Topics[i]
 		switch {
 		case t.Name != name:
 		case t.Error != nil:
-			return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
+			return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, t.Error)
 		case len(t.Partitions) > 0:
-			return leadersOf(t.Partitions), nil
+			return res.ClusterID, leadersOf(t.Partitions), nil
 		}
 	}
-	return nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
+	return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
 }
 
 func leadersOf(parts []kafka.Partition) []int32 {

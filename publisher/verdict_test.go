@@ -299,9 +299,9 @@ func TestThePinDecides(t *testing.T) {
 	f := &fake{partitions: 8, produce: func(context.Context, request) *produce.ResponsePartition { return &produce.ResponsePartition{} }}
 	k := newKafka(t, []string{"nowhere:1"}, Config{
 		Transport: f, RecheckEvery: time.Nanosecond,
-		Pin: func(_ context.Context, topic string, partitions int) (int, error) {
-			if topic != "t" || partitions != f.partitions {
-				t.Errorf("Pin(%q, %d)", topic, partitions)
+		Pin: func(_ context.Context, cluster, topic string, partitions int) (int, error) {
+			if cluster != f.cluster || topic != "t" || partitions != f.partitions {
+				t.Errorf("Pin(%q, %q, %d)", cluster, topic, partitions)
 			}
 			return pinned, pinErr
 		},
@@ -333,6 +333,39 @@ func TestThePinDecides(t *testing.T) {
 	if err := verdict(); err != nil {
 		t.Fatal(err)
 	}
+	pinErr, f.cluster = errors.New("database away"), "other"
+	if err := verdict(); err == nil || isRejection(err) {
+		t.Fatalf("another cluster is sent to, which nobody may have accepted: %v", err)
+	}
+	pinErr = nil
+	if err := verdict(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestARepetitionStaysInItsCluster: the way to the leader breaks, and leads to another cluster afterwards.
+func TestARepetitionStaysInItsCluster(t *testing.T) {
+	t.Parallel()
+	f, sent := &fake{partitions: 1, cluster: "one", err: io.EOF}, 0
+	f.produce = func(context.Context, request) *produce.ResponsePartition {
+		sent++
+		f.cluster = "two"
+		return nil
+	}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, cluster, _ string, _ int) (int, error) {
+		if cluster != "one" {
+			return 0, errors.New("not ours")
+		}
+		return 1, nil
+	}})
+	for range 2 {
+		if err := k.Publish(t.Context(), []event.Event{some("t", "k", "v")})[0]; err == nil || isRejection(err) {
+			t.Errorf("verdict %v, want an unknown outcome", err)
+		}
+	}
+	if sent != 1 {
+		t.Errorf("%d requests, want the one to the first cluster", sent)
+	}
 }
 
 // TestP4_AnOldCountIsNotUsedMeanwhile: who has not sent to a topic for long waits until it is known how many partitions it has, also while
@@ -350,7 +383,7 @@ func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
 		}}
 		gate := make(chan struct{}, 1)
 		gate <- struct{}{}
-		k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, _ string, partitions int) (int, error) {
+		k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, _, _ string, partitions int) (int, error) {
 			<-gate
 			return partitions, nil
 		}})

@@ -36,9 +36,10 @@ type Diagnosis struct {
 	Undue int64
 	// Paused are the topics that an operator has paused, as "payments (anna: broken consumer)".
 	Paused []string
-	// Topics are the pinned partition counts.
-	Topics map[string]int
-	Vacuum VacuumDiagnosis
+	// Topics are the pinned partition counts, Cluster is the id of the Kafka cluster that they are in; "" when none is pinned.
+	Topics  map[string]int
+	Cluster string
+	Vacuum  VacuumDiagnosis
 }
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
@@ -167,6 +168,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 		since := seconds(*ago)
 		d.Vacuum.Ago = &since
 	}
+	x.row(ctx, sqlCluster, nil, []any{&d.Cluster})
 	d.Topics = x.topics(ctx)
 	return d, x.err
 }

@@ -2,34 +2,53 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// Pins returns a function that pins a topic's partition count in the outbox's database: the first count that is given
-// for a topic stays, and the function returns the pinned one. Give it to the publisher: a topic that grew would send a
-// key's next events to another partition, past the ones before.
-func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, topic string, partitions int) (int, error), error) {
+// Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's database:
+// the first count that is given for a topic stays, and so does the first cluster. The function returns the pinned count. It
+// refuses another cluster, until Operator.AcceptCluster. Give it to the publisher: a topic that grew would send a
+// key's next events to another partition, past the ones before, and what goes to another cluster leaves the outbox for
+// where its consumers do not read.
+func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int, error), error) {
 	q, err := newQueries(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return func(ctx context.Context, topic string, partitions int) (pinned int, err error) {
-		for range 2 { // a row that another relay inserts at the same moment is only seen by the second look
+	return func(ctx context.Context, cluster, topic string, partitions int) (int, error) {
+		for range 3 { // what another relay writes at the same moment is seen by the next look
+			var home string
+			var pinned int
 			failpoint.Hit(failpoint.RelayPin)
-			err = failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, q.pin, topic, partitions).Scan(&pinned))
-			if !errors.Is(err, pgx.ErrNoRows) {
-				break
+			err := failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, q.pin, topic, partitions, cluster).Scan(&home, &pinned))
+			switch {
+			case err != nil:
+				return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)
+			case home != "" && cluster != "" && home != cluster:
+				return 0, &otherClusterError{pinned: home, found: cluster}
+			case pinned > 0 && (home != "" || cluster == ""):
+				return pinned, nil
 			}
 		}
-		if err != nil {
-			return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)
-		}
-		return pinned, nil
+		return 0, fmt.Errorf("relay: pinning the partition count of topic %q: other relays do so at this moment", topic)
 	}, nil
+}
+
+// otherClusterError refuses every topic of a Kafka cluster that is not the one that the outbox publishes to.
+type otherClusterError struct{ pinned, found string }
+
+// Rejected is true: nothing was sent.
+func (e *otherClusterError) Rejected() bool { return true }
+
+// Scope is the topic.
+func (e *otherClusterError) Scope() string { return scopeTopic }
+
+// Error names both clusters, and what an operator does about them.
+func (e *otherClusterError) Error() string {
+	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at the brokers' addresses; "+
+		"if its topics have moved, let everything published so far be consumed, then run `relay topics accept-cluster --cluster %[1]s`", e.found, e.pinned)
 }

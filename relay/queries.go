@@ -237,11 +237,18 @@ returning l.lane`
 	sqlLeave = `-- relay: leave
 delete from {schema}relay_member where owner = $1`
 
+	// What another relay commits at the same moment is not seen: then the cluster is '' or the count 0, and it is asked again.
 	sqlPin = `-- relay: pin
-with mine as (
-	insert into {schema}outbox_topic (topic, partitions) values ($1, $2) on conflict (topic) do nothing returning partitions
+with home as (
+	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster
+), cluster as (
+	select kafka_cluster from home union all select kafka_cluster from {schema}outbox_meta where kafka_cluster is not null
+), mine as (
+	insert into {schema}outbox_topic (topic, partitions) select $1::text, $2::integer
+	where $3 = '' or $3 in (select kafka_cluster from cluster) on conflict (topic) do nothing returning partitions
 )
-select partitions from mine union all select partitions from {schema}outbox_topic where topic = $1 limit 1`
+select coalesce((select kafka_cluster from cluster), ''),
+	coalesce((select partitions from mine), (select partitions from {schema}outbox_topic where topic = $1), 0)`
 
 	sqlStatusLanes = `-- relay: status lanes
 select l.lane, l.owner, coalesce(m.name, ''), l.fence,

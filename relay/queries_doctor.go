@@ -47,6 +47,9 @@ select topic || ' (' || paused_by || ': ' || reason || ')' from {schema}outbox_p
 	sqlTopics = `-- relay: topics
 select topic, partitions from {schema}outbox_topic order by topic`
 
+	sqlCluster = `-- relay: cluster
+select coalesce(kafka_cluster, '') from {schema}outbox_meta`
+
 	sqlVacuum = `-- relay: vacuum
 select s.n_live_tup, s.n_dead_tup, extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::float8,
 	coalesce('autovacuum_enabled=false' = any (c.reloptions) or 'autovacuum_enabled=off' = any (c.reloptions), false)

@@ -39,6 +39,9 @@ update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
 from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
 returning old.partitions`
 
+	sqlAcceptCluster = `-- relay: accept cluster
+update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster, '')`
+
 	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones past
 	// them: held for the topic as a whole they go first, in the order of their numbers.
 	sqlRegroup = `-- relay: regroup
@@ -47,10 +50,10 @@ update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 
 
 // topicQueries are the statements on topics with their schema.
 type topicQueries struct {
-	list, pause, resume, uncertain, accept, regroup string
+	list, pause, resume, uncertain, accept, acceptCluster, regroup string
 }
 
 func newTopicQueries(prefix string) topicQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), regroup: q(sqlRegroup)}
+	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), acceptCluster: q(sqlAcceptCluster), regroup: q(sqlRegroup)}
 }

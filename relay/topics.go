@@ -65,6 +65,20 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 	})
 }
 
+// AcceptCluster pins the outbox to another Kafka cluster, by the id that its brokers tell, which the relays refuse until then.
+// Partition counts stay pinned. Let every consumer read the old topics to their ends first: what only they hold is not published
+// again, and what is being published at this moment may stand in both. Relays notice within seconds.
+func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) error {
+	if cluster == "" {
+		return errors.New("relay: accept cluster: name the cluster by its id, as relays and `relay doctor` show it")
+	}
+	return o.act(ctx, "accept cluster", reason, func(tx pgx.Tx) (audited, error) {
+		var before string
+		err := tx.QueryRow(ctx, o.topics.acceptCluster, cluster).Scan(&before)
+		return audited{detail: map[string]any{"before": before, "cluster": cluster}}, err
+	})
+}
+
 // AcceptPartitions pins a topic to another partition count, which the relays refuse until then. From then on keys go to
 // other partitions than their earlier events: let every consumer read the topic to its end first, or it may apply a key's
 // next event before the ones that it has not read.

@@ -54,7 +54,7 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 	pin := func(found, want int) {
 		t.Helper()
-		if n, err := pins(t.Context(), "payments", found); err != nil || n != want {
+		if n, err := pins(t.Context(), "", "payments", found); err != nil || n != want {
 			t.Errorf("pinned to %d, want %d: %v", n, want, err)
 		}
 	}

@@ -44,9 +44,26 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 			}
 			continue
 		}
+		if len(tail) == 0 {
+			sayEmpty(ctx, log, conn, topic)
+		}
 		if err := relay.CheckNumbers(ctx, db, schema, tail); err != nil {
 			return fmt.Errorf("nothing was published: %w", err)
 		}
 	}
 	return nil
+}
+
+// sayEmpty tells of a topic that was published to and holds nothing, not even what retention has removed.
+func sayEmpty(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn, topic string) {
+	client, closeIdle := conn.Client(tailTime)
+	defer closeIdle()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil || len(meta.Topics) == 0 {
+		return
+	}
+	if written, err := kafkaconn.Written(ctx, client, topic, len(meta.Topics[0].Partitions)); err == nil && !written {
+		log.Error("nothing was ever written to a topic that this outbox has published to: it was deleted and made again, or nothing could be written yet; "+
+			"relay doctor says what it means", "topic", topic)
+	}
 }

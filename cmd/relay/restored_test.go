@@ -42,3 +42,17 @@ func TestP10ARestoredOutboxIsNotPublished(t *testing.T) {
 		t.Errorf("%d records in Kafka, want the 550 from before", n)
 	}
 }
+
+// TestATopicThatWasMadeAgainIsTold: the outbox has published to it, and it was never written to.
+func TestATopicThatWasMadeAgainIsTold(t *testing.T) {
+	t.Parallel()
+	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, 3)`, topic)
+	r := inProcess(t, settings(db, kafkatest.Brokers(t)...))
+	fill(t, db, topic, 10)
+	drained(t, db)
+	r.signal()
+	if code := r.end(); code != codeOK || !strings.Contains(r.output(), "nothing was ever written to a topic") {
+		t.Errorf("exit code %d: %s", code, r.output())
+	}
+}

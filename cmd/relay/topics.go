@@ -14,10 +14,11 @@ import (
 
 // topicsCommand is what people do with topics.
 type topicsCommand struct {
-	List   topicsListCommand   `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
-	Accept topicsAcceptCommand `cmd:"" help:"Accept that a topic has another partition count."`
-	Pause  topicsPauseCommand  `cmd:"" help:"Set a topic's events aside instead of publishing them."`
-	Resume topicsResumeCommand `cmd:"" help:"Publish what was set aside, and go on."`
+	List          topicsListCommand    `cmd:"" help:"Show pinned partition counts, pauses, and what is held."`
+	Accept        topicsAcceptCommand  `cmd:"" help:"Accept that a topic has another partition count."`
+	AcceptCluster topicsClusterCommand `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
+	Pause         topicsPauseCommand   `cmd:"" help:"Set a topic's events aside instead of publishing them."`
+	Resume        topicsResumeCommand  `cmd:"" help:"Publish what was set aside, and go on."`
 }
 
 type topicsListCommand struct {
@@ -82,6 +83,35 @@ func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 		}
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Topic %s is pinned to %d partitions.\n", c.Topic, c.Partitions)
+		}
+		return err
+	})
+}
+
+type topicsClusterCommand struct {
+	database
+	because
+	Cluster string        `shown:"(required)" help:"Id of the cluster, as relays and relay doctor show it."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+// Help is the longer text of --help.
+func (*topicsClusterCommand) Help() string {
+	return `Relays refuse brokers of another cluster than the one that they have published to. Before you accept it, let every consumer
+read the old topics to their ends: what only they hold is not published again. Relays go on within seconds.`
+}
+
+func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
+	if c.Cluster == "" {
+		return service.Usage("--cluster is missing: relay doctor shows its id")
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error {
+		err := o.AcceptCluster(ctx, c.Cluster, c.Reason)
+		if err == nil {
+			fmt.Fprintf(p.stdout, "The outbox is pinned to Kafka cluster %s.\n", c.Cluster)
 		}
 		return err
 	})

@@ -25,6 +25,9 @@ func TestTopicsCommands(t *testing.T) {
 		{[]string{"topics", "resume", "--topic=payments", "--reason=again"}, codeFailed, "has not paused it"},
 		{[]string{"topics", "accept", "--topic=payments", "--reason=resized"}, codeFailed, "at least 1"},
 		{[]string{"topics", "accept", "--topic=payments", "--partitions=12", "--reason=resized"}, codeOK, "pinned to 12"},
+		{[]string{"topics", "accept-cluster", "--reason=moved"}, codeUsage, "--cluster"},
+		{[]string{"topics", "accept-cluster", "--cluster=abc"}, codeUsage, "--reason"},
+		{[]string{"topics", "accept-cluster", "--cluster=abc", "--reason=moved"}, codeOK, "pinned to Kafka cluster abc"},
 	} {
 		code, stdout, stderr := command(t, env, c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.want) {

@@ -94,7 +94,8 @@ func Examine(ctx context.Context, s Subject) []Finding {
 
 // tables looks at outbox and inbox, whichever are here and the role's business, and at their topics.
 func (f *findings) tables(ctx context.Context, s Subject) {
-	pinned, window := map[string]int{}, time.Duration(0)
+	var pinned relay.Diagnosis
+	var window time.Duration
 	outbox, inboxed := f.schema(ctx, s, migrations.Outbox), f.schema(ctx, s, migrations.Inbox)
 	foreign := 0
 	if outbox {
@@ -107,7 +108,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		default:
 			f.outbox(d)
 			f.slot(ctx, s)
-			pinned = d.Topics
+			pinned = d
 		}
 	}
 	if inboxed {

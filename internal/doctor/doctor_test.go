@@ -186,7 +186,9 @@ func TestKafka(t *testing.T) {
 	day := fmt.Sprint((24 * time.Hour).Milliseconds())
 	grown := kafkatest.Topic(t, 4, map[string]string{"retention.ms": "-1", "cleanup.policy": "compact"})
 	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
-	for topic, partitions := range map[string]int{grown: 3, fits: 3, "no-such-topic": 5} {
+	remade := kafkatest.Topic(t, 3)
+	kafkatest.Produce(t, fits, kafkatest.Record{Key: []byte("k"), Value: []byte("v")})
+	for topic, partitions := range map[string]int{grown: 3, fits: 3, remade: 3, "no-such-topic": 5} {
 		db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, $2)`, topic, partitions)
 	}
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 14)`)
@@ -198,10 +200,13 @@ func TestKafka(t *testing.T) {
 		return Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn, Topics: []string{fits}})
 	}
 	list := examine(kafkatest.Brokers(t)...)
-	expect(t, list, "kafka", OK, "brokers answer")
+	expect(t, list, "kafka", OK, "1 brokers of cluster ")
+	db.Exec(t, `update outbox_meta set kafka_cluster = 'another'`)
+	expect(t, examine(kafkatest.Brokers(t)...), "kafka", Fail, "and the outbox publishes to another")
 	expect(t, list, "topic "+grown, Fail, "4 partitions, pinned to 3")
 	expect(t, list, "topic "+grown, Fail, "retention is for ever, the shortest inbox window here 14 days")
 	expect(t, list, "topic "+grown, Fail, "cleanup.policy is compact")
+	expect(t, list, "topic "+remade, Fail, "nothing was ever written to it")
 	expect(t, list, "topic "+fits, Warn, "one replica") // the tests' broker is alone
 	expect(t, list, "topic no-such-topic", Fail, "does not exist")
 	if _, text := worst(list, "topic "+fits); strings.Contains(text, "retention") || strings.Contains(text, "pinned") {

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/relay"
 )
 
 // topic is what Kafka says of a topic; -1 where it does not say.
@@ -18,11 +21,12 @@ type topic struct {
 	Partitions, Replication int
 	Leaderless              int
 	Settings                map[string]string
+	Empty                   bool  // nothing was ever written to it
 	Err                     error // of the settings: the rest is known
 }
 
 // kafka looks at topics: the pinned ones, and those named.
-func (f *findings) kafka(ctx context.Context, s Subject, pinned map[string]int, window time.Duration) {
+func (f *findings) kafka(ctx context.Context, s Subject, pinned relay.Diagnosis, window time.Duration) {
 	if s.Kafka == nil {
 		f.ok("kafka", "not looked at: give --kafka-brokers")
 		return
@@ -30,30 +34,40 @@ func (f *findings) kafka(ctx context.Context, s Subject, pinned map[string]int, 
 	if warning := s.Kafka.Warning(); warning != "" {
 		f.add(Warn, "kafka login", warning, "Whoever listens has the password.", "--kafka-tls, or --kafka-sasl scram-sha-512")
 	}
-	names := slices.Concat(slices.Collect(maps.Keys(pinned)), s.Topics)
+	names := slices.Concat(slices.Collect(maps.Keys(pinned.Topics)), s.Topics)
 	slices.Sort(names)
 	names = slices.Compact(names)
 	client, closeIdle := s.Kafka.Client(10 * time.Second)
 	defer closeIdle()
-	topics, brokers, err := readTopics(ctx, client, names)
+	topics, meta, err := readTopics(ctx, client, names)
 	if err != nil {
 		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the outbox, in order.",
 			"Look at --kafka-brokers, the TLS and SASL settings, and whether the brokers run.")
 		return
 	}
-	f.ok("kafka", "%d brokers answer", brokers)
+	f.cluster(meta, pinned.Cluster)
 	for _, t := range topics {
-		f.topic(t, pinned[t.Name], window)
+		f.topic(t, pinned.Topics[t.Name], window)
 	}
 }
 
-func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, brokers int, err error) {
+func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
+	if pinned != "" && meta.ClusterID != "" && meta.ClusterID != pinned {
+		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s", len(meta.Brokers), meta.ClusterID, pinned),
+			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
+			"Look at --kafka-brokers. If the topics have moved: relay topics accept-cluster --cluster "+meta.ClusterID+" --reason \"...\"")
+		return
+	}
+	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
+}
+
+func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, meta *kafka.MetadataResponse, err error) {
 	if names == nil {
 		names = []string{} // nil means all
 	}
-	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
+	meta, err = client.Metadata(ctx, &kafka.MetadataRequest{Topics: names})
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	for i := range meta.Topics {
 		t := &meta.Topics[i]
@@ -72,9 +86,13 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 			}
 		}
 		one.Settings, one.Err = readSettings(ctx, client, t.Name)
+		if one.Leaderless == 0 {
+			written, err := kafkaconn.Written(ctx, client, t.Name, one.Partitions)
+			one.Empty = err == nil && !written
+		}
 		list = append(list, one)
 	}
-	return list, len(meta.Brokers), nil
+	return list, meta, nil
 }
 
 func readSettings(ctx context.Context, client *kafka.Client, name string) (map[string]string, error) {
@@ -111,6 +129,10 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
 			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
 			fmt.Sprintf("Let every consumer read the topic to its end; then relay topics accept --topic %s --partitions %d --reason \"...\"", t.Name, t.Partitions))
+	}
+	if t.Empty && pinned > 0 {
+		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it", "It was deleted and made again: what was published before is gone with it, and consumers' "+
+			"offsets are of the old one. Or nothing could be written yet.", "If it was made again: relay replay publishes again what outbox_archive still has.")
 	}
 	if t.Leaderless > 0 {
 		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader", t.Leaderless, t.Partitions), "Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)

@@ -5,6 +5,7 @@
 package kafkaconn
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -139,6 +140,27 @@ func (c *Conn) Warning() string {
 func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle func()) {
 	transport := &kafka.Transport{Dial: c.Dial, DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce", MetadataTTL: time.Second}
 	return &kafka.Client{Addr: kafka.TCP(c.cfg.Brokers...), Timeout: timeout, Transport: transport}, transport.CloseIdleConnections
+}
+
+// Written reports whether a record was ever written to a topic since it was made: what retention has removed counts.
+func Written(ctx context.Context, client *kafka.Client, topic string, partitions int) (bool, error) {
+	ask := make([]kafka.OffsetRequest, partitions)
+	for i := range ask {
+		ask[i] = kafka.LastOffsetOf(i)
+	}
+	res, err := client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ask}})
+	if err != nil {
+		return false, fmt.Errorf("the offsets of topic %s: %w", topic, err)
+	}
+	for _, p := range res.Topics[topic] {
+		if p.Error != nil {
+			return false, fmt.Errorf("the offsets of %s/%d: %w", topic, p.Partition, p.Error)
+		}
+		if p.LastOffset > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // name is how a mechanism is called in Kafka.

@@ -1,0 +1,95 @@
+package relay_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// TestP4TheClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts it.
+func TestP4TheClusterIsPinned(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	pins, err := relay.Pins(db.Pool, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := func(cluster, topic string) {
+		t.Helper()
+		if n, err := pins(t.Context(), cluster, topic, 3); n != 3 || err != nil {
+			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
+		}
+	}
+	refused := func(cluster, topic string) {
+		t.Helper()
+		var r interface {
+			Rejected() bool
+			Scope() string
+		}
+		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Rejected() || r.Scope() != publisher.ScopeTopic {
+			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
+		}
+	}
+	pinned("", "early") // a broker that does not tell
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() { pinned("one", fmt.Sprint("t", i%2)) })
+	}
+	all.Wait()
+	refused("two", "t0")
+	refused("two", "new")
+	pinned("", "t0")
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_topic where topic = 'new'`); n != 0 {
+		t.Error("a topic of another cluster is pinned")
+	}
+	if err := operator(t, db).AcceptCluster(t.Context(), "two", "it has moved"); err != nil {
+		t.Fatal(err)
+	}
+	pinned("two", "t0")
+	refused("one", "t0")
+	if got := pgtest.One[string](t, db, `select concat_ws(' ', operator, action, detail->>'before', detail->>'cluster') from outbox_audit`); got != "kim accept cluster one two" {
+		t.Errorf("audit: %s", got)
+	}
+	if err := operator(t, db).AcceptCluster(t.Context(), "", "r"); err == nil {
+		t.Error("no cluster at all was accepted")
+	}
+}
+
+// TestP4AnotherClusterIsNotPublishedTo: a relay with another cluster's brokers leaves every event where it is.
+func TestP4AnotherClusterIsNotPublishedTo(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db, topic, brokers := outboxDB(t), kafkatest.Topic(t, 2), kafkatest.Brokers(t)
+	db.Exec(t, `update outbox_meta set kafka_cluster = 'another'`)
+	appendTo(t, db, topic, 200, 20, 0)
+	stop := running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config()))
+	drained(t, db)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held`); n != 200 {
+		t.Errorf("%d of 200 events are held", n)
+	}
+	if n := len(kafkatest.ReadAll(t, topic)); n != 0 {
+		t.Fatalf("%d events are in the other cluster", n)
+	}
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	meta, err := (&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}).Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := operator(t, db).AcceptCluster(t.Context(), meta.ClusterID, "it has moved"); err != nil {
+		t.Fatal(err)
+	}
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	published(t, brokers, topic, 20, 10)
+}
