@@ -207,6 +207,8 @@ type ConsumerState struct {
 	Window    time.Duration `json:"window"`
 	StartedAt time.Time     `json:"started_at"` // for the first time
 	SeenAt    time.Time     `json:"seen_at"`    // its last start
+	// RetiredAt is since when its window does not count; nil: it does.
+	RetiredAt *time.Time `json:"retired_at"`
 	// Partitions are those with a range that was under way at some time.
 	Partitions []PartitionState `json:"partitions"`
 }
@@ -235,7 +237,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 			var days int
-			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil)
+			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt)
 			c.Window = time.Duration(days) * day
 			return c, err
 		})

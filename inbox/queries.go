@@ -60,7 +60,7 @@ rollback`
 const sqlRegister = `-- inbox: register the consumer
 insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
 values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
-on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp()
+on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(), retired_at = null
 returning dedup`
 
 // What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
@@ -71,7 +71,7 @@ const sqlDays = `-- inbox: days
 select p.relnamespace::regnamespace::text || '.',
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	d.dropped_before - date '1970-01-01',
-	coalesce((select max(window_days) from {schema}inbox_consumer), 0),
+	coalesce((select max(window_days) from {schema}inbox_consumer where retired_at is null), 0),
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
 		where i.inhparent = p.oid and not i.inhdetachpending order by 1),
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -100,7 +100,7 @@ select {schema}inbox_drop_day($1::text::date)`
 const sqlRaise = `-- inbox: raise the mark
 update {schema}inbox_days set dropped_before = date '1970-01-01' + (t.today - t.longest)
 from (select floor(extract(epoch from clock_timestamp()) / 86400)::integer as today, max(window_days) as longest
-	from {schema}inbox_consumer) t
+	from {schema}inbox_consumer where retired_at is null) t
 where dropped_before < date '1970-01-01' + (t.today - t.longest)`
 
 const sqlDetachDay = `-- inbox: detach a day

@@ -12,4 +12,4 @@ select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timesta
 	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name),
 	array(select g.topic || '/' || g.partition || ': ' || g.halted_code from {schema}inbox_progress g
 		where g.consumer_name = c.consumer_name and g.halted_at is not null order by g.topic, g.partition)
-from {schema}inbox_consumer c order by c.consumer_name`
+from {schema}inbox_consumer c where c.retired_at is null order by c.consumer_name`

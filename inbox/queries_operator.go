@@ -104,8 +104,17 @@ const sqlResume = `-- inbox: resume
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and (halted_at is not null or attempts > 0)`
 
+// Its account moves at least every ten seconds while it decides anything.
+const sqlLockConsumer = `-- inbox: lock a consumer
+select retired_at is not null, exists (select from {schema}inbox_progress p
+	where p.consumer_name = c.consumer_name and p.updated_at > clock_timestamp() - interval '1 minute')
+from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
+
+const sqlRetire = `-- inbox: retire a consumer
+update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_name = $1::text`
+
 const sqlConsumerList = `-- inbox: list the consumers
-select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at
 from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const sqlProgressList = `-- inbox: list the progress

@@ -20,7 +20,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,
 		"edit": sqlEdit, "discardDay": sqlDiscardDay, "discardAny": sqlDiscardAny, "leaveAll": sqlLeaveAll,
 		"auditRecords": sqlAuditRecords, "audit": sqlAudit, "auditLog": sqlAuditLog, "resume": sqlResume, "attentive": sqlAttentive,
-		"consumerList": sqlConsumerList, "progressList": sqlProgressList,
+		"lockConsumer": sqlLockConsumer, "retire": sqlRetire, "consumerList": sqlConsumerList, "progressList": sqlProgressList,
 		"open": sqlOpen, "openIDs": sqlOpenIDs, "marks": sqlMarks, "mark": sqlMark, "park": sqlPark, "quarantine": sqlQuarantine,
 		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "pass": sqlPass,
 		"count": sqlCount, "uncount": sqlUncount, "halted": sqlHalted, "resumed": sqlResumed, "releasing": sqlReleasing,

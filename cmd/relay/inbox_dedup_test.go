@@ -54,6 +54,7 @@ func TestP9_8_Commands(t *testing.T) {
 	if text := f.must(t, "audit"); !strings.Contains(text, "accept numbering") || !strings.Contains(text, "move consumer") {
 		t.Error(text)
 	}
+	f.Exec(t, "update inbox_progress set updated_at = clock_timestamp()")
 	for want, args := range map[string]string{
 		"does not go by ids":       "move --consumer ledger --to offset --reason x",
 		"--to is missing":          "move --consumer ledger --reason x",
@@ -62,6 +63,8 @@ func TestP9_8_Commands(t *testing.T) {
 		"goes by no numbers":       "accept --consumer email --epoch " + two + " --reason x",
 		"knows no offsets":         "forget-offsets --consumer ledger --topic payments --reason x",
 		"--topic is missing":       "forget-offsets --consumer ledger --reason x",
+		"stop its workers first":   "retire --consumer ledger --reason x",
+		"never started: relay":     "retire --consumer email --reason x",
 		"--consumer is missing: a": "forget-offsets --topic t --reason x",
 	} {
 		if code, _, stderr := command(t, f.env, append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {

@@ -32,7 +32,11 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
 				dedup += " and id"
 			}
-			begin := fmt.Sprintf("%s\t%s\t%d days\t%s\t%s", s.Consumer, dedup, int(s.Window.Hours()/24), s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
+			window := fmt.Sprintf("%d days", int(s.Window.Hours()/24))
+			if s.RetiredAt != nil {
+				window = "retired"
+			}
+			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
 			if len(s.Partitions) == 0 {
 				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\n", begin)
 			}
