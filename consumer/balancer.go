@@ -2,50 +2,62 @@ package consumer
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"time"
+	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
 )
 
-// assignAgain is the pause before partitions are assigned again that nobody could see; it doubles up to assignSeldom while that lasts.
-const (
-	assignAgain  = time.Second
-	assignSeldom = 30 * time.Second
-)
+// sizes are topics that can be read, with their numbers of partitions.
+type sizes map[string]int
 
-// balancer is one of kafka-go's that notices when partitions are missing. The leader of a group asks for those of all topics at once, and gets
-// none of any while one topic does not exist: somebody deletes it and makes it again. Then nobody is assigned anything. kafka-go begins a
-// moment later to look whether the numbers of partitions change: they do not, if the topic came in between.
+// balancer is one of kafka-go's that tells what it saw. It asks for the partitions of all topics at once and gets none of any while
+// one does not exist, which happens when a topic has just been deleted.
 type balancer struct {
 	kafka.GroupBalancer
-	c *Consumer
-}
-
-// balancers are the ones that kafka-go takes by itself.
-func (c *Consumer) balancers() []kafka.GroupBalancer {
-	return []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, c}, balancer{kafka.RoundRobinGroupBalancer{}, c}}
+	saw *atomic.Pointer[sizes]
 }
 
 // AssignGroups implements [kafka.GroupBalancer].
 func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
-	if b.c.seen != nil {
-		partitions = b.c.seen(partitions)
+	saw := sizes{}
+	for _, p := range partitions {
+		saw[p.Topic]++
 	}
-	b.c.partial.Store(slices.ContainsFunc(b.c.topics, func(topic string) bool {
-		return !slices.ContainsFunc(partitions, func(p kafka.Partition) bool { return p.Topic == topic })
-	}))
+	b.saw.Store(&saw)
 	return b.GroupBalancer.AssignGroups(members, partitions)
 }
 
-// again ends a generation soon whose partitions this process has assigned without those of a topic.
-func (c *Consumer) again(gen *kafka.Generation) {
-	if !c.partial.Swap(false) {
-		c.pause = 0
-		return
+// balancers are the ones that kafka-go takes by itself.
+func (s *session) balancers() []kafka.GroupBalancer {
+	return []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, &s.saw}, balancer{kafka.RoundRobinGroupBalancer{}, &s.saw}}
+}
+
+// watch returns when topics have come or gone, or have another number of partitions than when they were assigned. kafka-go's own
+// ends a generation at once, and again and again, while a topic does not exist.
+func (s *session) watch(ctx context.Context) {
+	assigned := s.saw.Swap(nil) // nil: another member did it, and sees by itself what it overlooked
+	for {
+		sleep(ctx, s.c.cfg.HeartbeatInterval)
+		if ctx.Err() != nil {
+			return
+		}
+		now, _, err := s.c.client.sizes(ctx, s.c.topics)
+		if err != nil {
+			continue // the fetches say so
+		}
+		if !slices.Equal(slices.Sorted(maps.Keys(now)), s.topics) {
+			s.changed.Store(true)
+			return
+		}
+		if assigned == nil {
+			assigned = &now
+		}
+		for topic, n := range now {
+			if (*assigned)[topic] != n {
+				return
+			}
+		}
 	}
-	c.pause = min(max(2*c.pause, assignAgain), assignSeldom)
-	pause := c.pause
-	c.cfg.Logger.Warn("a topic could not be seen when partitions were assigned: they are assigned again", "generation", gen.ID, "after", pause)
-	gen.Start(func(ended context.Context) { sleep(ended, pause) }) // its end is the generation's
 }

@@ -74,7 +74,8 @@ type Config struct {
 	// Default: 200 ms; negative: after each batch.
 	CommitEvery time.Duration
 	// DrainTimeout is how long Run lets running handlers finish after its ctx ended, before their ctx ends. Keep it below the
-	// time that the supervisor grants. Default: 20 s; negative: they are cancelled at once.
+	// time that the supervisor grants. Default: 20 s; negative: they are cancelled at once. A member that is told to stop in the
+	// middle of its first join waits for the join's end instead, up to RebalanceTimeout: only then can it leave.
 	DrainTimeout time.Duration
 
 	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on. Default: 5 s.

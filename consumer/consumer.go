@@ -5,11 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -25,10 +25,8 @@ type Consumer struct {
 	topics  []string
 	cfg     Config
 	outage  *outage
-	client  *client                                   // set by Run
-	partial atomic.Bool                               // the partitions that this process assigned last lack those of a topic
-	pause   time.Duration                             // of Run: before they are assigned again
-	seen    func([]kafka.Partition) []kafka.Partition // for tests: what a leader sees; nil: all
+	client  *client // set by Run
+	missing string  // of Run: what was said last of topics that cannot be read
 
 	mu      sync.Mutex
 	started bool
@@ -60,7 +58,7 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	c := &Consumer{handler: h, brokers: slices.Clone(brokers), topics: slices.Compact(slices.Sorted(slices.Values(topics))), cfg: cfg}
 	c.cfg.Logger = cfg.Logger.With("group", cfg.Group)
 	c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
-	group := c.groupConfig(newConns(cfg.Dial))
+	group := c.groupConfig(newConns(cfg.Dial), c.topics, nil)
 	if err := group.Validate(); err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
 	}
@@ -69,7 +67,7 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 
 // Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to DrainTimeout,
 // commits what they decided, leaves the group and returns nil. The handler's Prepare is called first, again and
-// again until it succeeds. Brokers or topics that are away are waited for; the only errors are those of using a
+// again until it succeeds. Brokers and topics that are away are waited for, and a topic holds up no other; the only errors are those of using a
 // Consumer twice. Run returns when the handlers have: one that ignores its ctx holds it up.
 func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
@@ -84,14 +82,16 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	c.client = newClient(&c.cfg, c.brokers, c.topics)
 	defer c.client.close()
-	for checked := false; c.awaitTopics(ctx); {
-		if !checked {
-			c.checkRetention(ctx)
-			checked = true
+	for checked := false; ; checked = true {
+		topics := c.awaitTopics(ctx)
+		if len(topics) == 0 {
+			return nil
 		}
-		c.session(ctx)
+		if !checked {
+			c.checkRetention(ctx, topics)
+		}
+		c.session(ctx, topics)
 	}
-	return nil
 }
 
 // prepare lets the handler get ready; false: ctx ended first.
@@ -112,50 +112,42 @@ func (c *Consumer) prepare(ctx context.Context) bool {
 	return false
 }
 
-// awaitTopics waits until every topic exists, because kafka-go's join would have brokers make the missing ones, with whatever
-// partition count they have as default; false: ctx ended.
-func (c *Consumer) awaitTopics(ctx context.Context) bool {
+// awaitTopics waits until there is a topic that can be read, and returns those that can. kafka-go's join would have brokers make the
+// missing ones, with whatever partition count they have as default. None: ctx ended.
+func (c *Consumer) awaitTopics(ctx context.Context) []string {
 	const part = "topics"
 	wait := newBackOff()
-	said := false
 	for ctx.Err() == nil {
-		missing, err := c.missingTopics(ctx)
+		found, missing, err := c.client.sizes(ctx, c.topics)
 		switch {
 		case ctx.Err() != nil:
-			return false
+			return nil
 		case err != nil:
 			c.outage.fail(part, err)
-		case len(missing) == 0:
+		default:
 			c.outage.works(part)
-			return true
-		case !said:
-			said = true
-			c.outage.works(part)
-			c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create); waiting until they are there",
-				"topics", strings.Join(missing, ", "))
+			c.sayMissing(missing)
+			if len(found) > 0 {
+				return slices.Sorted(maps.Keys(found))
+			}
 		}
 		sleep(ctx, wait.NextBackOff())
 	}
-	return false
+	return nil
 }
 
-func (c *Consumer) missingTopics(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
-	defer cancel()
-	res, err := c.client.kafka().Metadata(ctx, &kafka.MetadataRequest{Topics: c.topics})
-	if err != nil {
-		return nil, fmt.Errorf("metadata: %w", err)
+// sayMissing says once which topics cannot be read.
+func (c *Consumer) sayMissing(missing map[string]error) {
+	said := c.missing
+	c.missing = fmt.Sprint(missing) // in the order of its keys
+	switch {
+	case c.missing == said:
+	case len(missing) > 0:
+		c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create), or let this user describe and read them; the others are consumed meanwhile",
+			"topics", strings.Join(slices.Sorted(maps.Keys(missing)), ", "), "answers", c.missing)
+	case said != "":
+		c.cfg.Logger.Info("no topic is missing any more")
 	}
-	var missing []string
-	for _, t := range res.Topics {
-		switch {
-		case errors.Is(t.Error, kafka.UnknownTopicOrPartition):
-			missing = append(missing, t.Name)
-		case t.Error != nil && !errors.Is(t.Error, kafka.LeaderNotAvailable):
-			return nil, fmt.Errorf("metadata of topic %s: %w", t.Name, t.Error)
-		}
-	}
-	return missing, nil
 }
 
 // client is everything but the group: metadata, list offsets, fetch.
@@ -174,6 +166,25 @@ func newClient(cfg *Config, brokers, topics []string) *client {
 	}}
 }
 
+// sizes looks topics up, each by itself, and tells why one cannot be read.
+func (c *client) sizes(ctx context.Context, topics []string) (found sizes, missing map[string]error, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
+	defer cancel()
+	res, err := c.kafka().Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
+	if err != nil {
+		return nil, nil, fmt.Errorf("metadata: %w", err)
+	}
+	found, missing = sizes{}, map[string]error{}
+	for _, t := range res.Topics {
+		if n := len(t.Partitions); n > 0 {
+			found[t.Name] = n
+		} else {
+			missing[t.Name] = t.Error
+		}
+	}
+	return found, missing, nil
+}
+
 func (c *client) kafka() *kafka.Client { return &kafka.Client{Addr: c.addr, Transport: c.transport} }
 
 func (c *client) close() {
@@ -182,11 +193,11 @@ func (c *client) close() {
 }
 
 // groupConfig is what kafka-go's group gets; its connections are cs's, so that they can be cut.
-func (c *Consumer) groupConfig(cs *conns) kafka.ConsumerGroupConfig {
+func (c *Consumer) groupConfig(cs *conns, topics []string, balancers []kafka.GroupBalancer) kafka.ConsumerGroupConfig {
 	return kafka.ConsumerGroupConfig{
-		ID: c.cfg.Group, Brokers: c.brokers, Topics: c.topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
+		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
 		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
-		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), WatchPartitionChanges: true, GroupBalancers: c.balancers(),
+		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), GroupBalancers: balancers,
 		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
 	}
 }

@@ -17,7 +17,7 @@
 //
 // What you must do:
 //
-//  1. Create the topics first. A missing topic is an error in the log and is waited for.
+//  1. Create the topics first. A missing topic is an error in the log and is waited for; the others are consumed meanwhile.
 //  2. Let the handler return soon after its ctx ends. While one does not, this member stays out of the group: Kafka gives its
 //     partitions to others after RebalanceTimeout or SessionTimeout, and what it still does must be harmless twice.
 //  3. Do not keep an event's Payload longer than you must: it shares memory with the records fetched beside it. Clone what you keep.

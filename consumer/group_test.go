@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/consumer"
@@ -275,27 +277,114 @@ func (w *wires) cut() {
 	}
 }
 
-// TestAssignedWithoutATopic: a group whose leader could see no partitions for a moment, and sees all of them as soon as it looks for changes, gets them
-// without anybody coming or going.
-func TestAssignedWithoutATopic(t *testing.T) {
-	t.Parallel()
-	topic := kafkatest.Topic(t, 2)
-	kafkatest.Produce(t, topic, records(3, 0, 1)...)
-	h := newHandler()
-	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, config(topic))
-	if err != nil {
-		t.Fatal(err)
+// joined is what the broker knows of a group.
+func joined(t *testing.T, group string) kafka.DescribeGroupsResponseGroup {
+	t.Helper()
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(kafkatest.Brokers(t)...), Transport: transport}
+	res, err := client.DescribeGroups(t.Context(), &kafka.DescribeGroupsRequest{GroupIDs: []string{group}})
+	if err != nil || len(res.Groups) != 1 {
+		return kafka.DescribeGroupsResponseGroup{}
 	}
-	var times atomic.Int32
-	consumer.LeaderSees(c, func(all []kafka.Partition) []kafka.Partition {
-		if times.Add(1) == 1 {
-			return nil
-		}
-		return all
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	m := &member{Consumer: c, cancel: cancel, done: make(chan error, 1)}
-	go func() { m.done <- c.Run(ctx) }()
-	t.Cleanup(func() { m.stop(t) })
-	h.await(t, 6)
+	return res.Groups[0]
+}
+
+// A topic that is deleted, or not there yet, holds up no other. It is consumed as soon as it is there.
+func TestATopicHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	kept, comes := kafkatest.Topic(t, 2), strings.ToLower(t.Name())+uuid.NewString()
+	brokers := kafkatest.Brokers(t)
+	var generations atomic.Int32
+	said := &logs{}
+	cfg := config(kept)
+	cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
+	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
+	h := newHandler()
+	startTopics(t, h, brokers, []string{kept, comes}, cfg)
+	kafkatest.Produce(t, kept, records(5, 0, 1)...)
+	h.await(t, 10)
+
+	kafkatest.CreateTopic(t, brokers, comes, 1)
+	kafkatest.Produce(t, comes, records(5, 0)...)
+	h.await(t, 15)
+
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
+	if res, err := client.DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{comes}}); err != nil || res.Errors[comes] != nil {
+		t.Fatal(err, res)
+	}
+	await(t, "the complaint about the deleted topic", func() bool { return said.count("create them") == 2 })
+	before := generations.Load()
+	kafkatest.Produce(t, kept, records(5, 0, 1)...)
+	h.await(t, 25)
+	if n := generations.Load() - before; n > 1 {
+		t.Errorf("%d generations without the topic", n)
+	}
+
+	kafkatest.CreateTopic(t, brokers, comes, 1)
+	kafkatest.Produce(t, comes, records(5, 0)...)
+	h.await(t, 30)
+}
+
+// A member that is told to stop while it joins again leaves: nobody waits for it, and its partitions are not given to it.
+func TestStopDuringAJoin(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	for name, again := range map[string]bool{"the first": false, "another": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := kafkatest.Topic(t, 4)
+			cfg := config(topic)
+			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*patience, 100*time.Millisecond
+			cfg.DrainTimeout = 2 * patience
+			asleep, wake := make(chan struct{}, 4), make(chan struct{})
+			var sleeps atomic.Bool
+			slow := newHandler()
+			slow.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+				if sleeps.Load() {
+					asleep <- struct{}{}
+					<-wake // a statement that takes its time: until then the others' join does not end
+				}
+				return applied(len(events)), nil
+			}
+			a := start(t, slow, topic, cfg)
+			await(t, "the first generation", func() bool { return len(a.Status().Partitions) == 4 })
+			var b *member
+			if again {
+				b = start(t, newHandler(), topic, cfg)
+				await(t, "the second generation", func() bool { return len(b.Status().Partitions) == 2 && len(a.Status().Partitions) == 2 })
+			}
+			before := a.Status().Generation
+			sleeps.Store(true)
+			kafkatest.Produce(t, topic, records(1, 0, 1, 2, 3)...)
+			recv(t, "a handler that sleeps", asleep)
+			c := start(t, newHandler(), topic, cfg)
+			leaves := c
+			if again {
+				await(t, "the join of the second", func() bool { return !b.Status().Joined })
+				leaves = b
+			}
+			await(t, "the rebalance", func() bool { return joined(t, topic).GroupState == "PreparingRebalance" })
+			leaves.cancel()
+			if again {
+				leaves.stop(t) // it needs nobody for that
+			}
+			sleeps.Store(false)
+			close(wake)
+			leaves.stop(t)
+			await(t, "all partitions with those that stay", func() bool {
+				s := a.Status()
+				n := len(s.Partitions)
+				if s.Generation == before {
+					return false
+				}
+				if again {
+					n += len(c.Status().Partitions)
+				}
+				return n == 4
+			})
+		})
+	}
 }

@@ -117,7 +117,12 @@ func start(t testing.TB, h inbox.Handler, topic string, cfg consumer.Config) *me
 
 func startAt(t testing.TB, h inbox.Handler, brokers []string, topic string, cfg consumer.Config) *member {
 	t.Helper()
-	c, err := consumer.New(h, brokers, []string{topic}, cfg)
+	return startTopics(t, h, brokers, []string{topic}, cfg)
+}
+
+func startTopics(t testing.TB, h inbox.Handler, brokers, topics []string, cfg consumer.Config) *member {
+	t.Helper()
+	c, err := consumer.New(h, brokers, topics, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

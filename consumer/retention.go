@@ -13,12 +13,12 @@ import (
 // checkRetention compares how long the topics keep records with how long the handler remembers ids, and says what does not
 // fit. It refuses nothing: a topic's retention is changed by other people at any time, and ids older than the window are
 // quarantined, so nothing is applied twice in silence.
-func (c *Consumer) checkRetention(ctx context.Context) {
+func (c *Consumer) checkRetention(ctx context.Context, topics []string) {
 	window := c.handler.Window()
 	if window <= 0 {
 		return
 	}
-	keeps, err := c.retentions(ctx)
+	keeps, err := c.retentions(ctx, topics)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.cfg.Logger.Info("the topics' retention cannot be compared with the inbox's window: grant DescribeConfigs on them to have it checked", "error", err)
@@ -42,11 +42,11 @@ func retentionText(d time.Duration) string {
 }
 
 // retentions is how long each topic keeps its records by time; negative: for ever.
-func (c *Consumer) retentions(ctx context.Context) (map[string]time.Duration, error) {
+func (c *Consumer) retentions(ctx context.Context, topics []string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*netTimeout)
 	defer cancel()
 	req := &kafka.DescribeConfigsRequest{}
-	for _, topic := range c.topics {
+	for _, topic := range topics {
 		req.Resources = append(req.Resources, kafka.DescribeConfigRequestResource{
 			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ConfigNames: []string{"retention.ms", "cleanup.policy"},
 		})

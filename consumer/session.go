@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -17,17 +18,28 @@ import (
 // SessionTimeout.
 const leaveTimeout = 5 * time.Second
 
-// session is one life of kafka-go's ConsumerGroup: generation after generation, until ctx ends or the group seems to hang.
-func (c *Consumer) session(ctx context.Context) {
+// session is one life of kafka-go's ConsumerGroup.
+type session struct {
+	c       *Consumer
+	topics  []string              // those that it subscribes to
+	saw     atomic.Pointer[sizes] // what this member saw when it assigned partitions, until watch takes it
+	changed atomic.Bool           // there are other topics than these
+	member  string                // what the broker calls this member; empty: not known
+}
+
+// session goes through generations until ctx ends, topics come or go, or the group seems to hang.
+func (c *Consumer) session(ctx context.Context, topics []string) {
 	const part = "group"
 	cs := newConns(c.cfg.Dial)
-	group, err := kafka.NewConsumerGroup(c.groupConfig(cs))
+	s := &session{c: c, topics: topics}
+	group, err := kafka.NewConsumerGroup(c.groupConfig(cs, topics, s.balancers()))
 	if err != nil { // New has validated the same config
 		c.outage.fail(part, err)
 		sleep(ctx, time.Second)
 		return
 	}
-	defer closeGroup(group, cs)
+	patience := leaveTimeout
+	defer func() { closeGroup(group, cs, patience) }()
 	// kafka-go bounds each step of a join by these; when it says nothing for longer than all of them, it hangs.
 	silence := c.cfg.RebalanceTimeout + c.cfg.SessionTimeout + 30*time.Second
 	for {
@@ -36,6 +48,9 @@ func (c *Consumer) session(ctx context.Context) {
 		cancel()
 		switch {
 		case ctx.Err() != nil && err != nil:
+			if !s.leave(ctx) {
+				patience = s.joinEnds()
+			}
 			return
 		case errors.Is(err, context.DeadlineExceeded):
 			c.outage.fail(part, fmt.Errorf("no answer from the group for %v: starting anew", silence))
@@ -43,6 +58,7 @@ func (c *Consumer) session(ctx context.Context) {
 		case errors.Is(err, kafka.RebalanceInProgress):
 			continue // ordinary: another member came or went while this one joined
 		case err != nil:
+			s.member = ""
 			c.outage.fail(part, fmt.Errorf("join group: %w", err))
 			if errors.Is(err, kafka.UnknownTopicOrPartition) {
 				return // look for the topics first
@@ -50,15 +66,38 @@ func (c *Consumer) session(ctx context.Context) {
 			continue // kafka-go has its own pause between joins
 		}
 		c.outage.works(part)
-		if drained := c.generation(ctx, gen); drained {
+		s.member = gen.MemberID
+		if drained := s.generation(ctx, gen); drained || s.changed.Load() {
 			return
 		}
 	}
 }
 
+// leave takes this member out of the group while it joins again, which kafka-go cannot be told: it would be given partitions that
+// nobody reads until SessionTimeout. False: the broker has not told yet what this member is called, or cannot be reached.
+func (s *session) leave(ctx context.Context) bool {
+	if s.member == "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	_, err := s.c.client.kafka().LeaveGroup(ctx, &kafka.LeaveGroupRequest{
+		GroupID: s.c.cfg.Group, Members: []kafka.LeaveGroupRequestMember{{ID: s.member}},
+	})
+	return err == nil
+}
+
+// joinEnds is how long the first join may take, at whose end kafka-go knows the name under which it can leave.
+func (s *session) joinEnds() time.Duration {
+	if down, _, _ := s.c.outage.state(); down {
+		return leaveTimeout
+	}
+	return s.c.cfg.RebalanceTimeout + leaveTimeout
+}
+
 // closeGroup leaves the group. kafka-go cannot be interrupted, so its connections are cut when it takes too long.
-func closeGroup(group *kafka.ConsumerGroup, cs *conns) {
-	cut := time.AfterFunc(leaveTimeout, cs.shutdown)
+func closeGroup(group *kafka.ConsumerGroup, cs *conns, patience time.Duration) {
+	cut := time.AfterFunc(patience, cs.shutdown)
 	defer cut.Stop()
 	_ = group.Close()
 	cs.shutdown()
@@ -77,7 +116,8 @@ type generation struct {
 
 // generation runs one generation and returns when its handlers have ended and its offsets are committed: true when ctx ended,
 // with the generation still alive, so that the caller can leave the group in order.
-func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (drained bool) {
+func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained bool) {
+	c := s.c
 	g := &generation{c: c, gen: kg}
 	work, stopWork := context.WithCancel(ctx)
 	defer stopWork()
@@ -90,7 +130,7 @@ func (c *Consumer) generation(ctx context.Context, kg *kafka.Generation) (draine
 		_ = g.commits.flush()
 	}
 	g.assign()
-	c.again(kg)
+	kg.Start(s.watch)
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {
