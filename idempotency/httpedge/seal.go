@@ -1,6 +1,7 @@
 package httpedge
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
 )
@@ -18,7 +20,8 @@ const headerSealed = "Effectonce-Sealed"
 // ErrSealed: what a store has cannot be read with the keys at hand: the key is not in the ring, or the bytes were changed or moved.
 var ErrSealed = errors.New("a sealed result cannot be opened")
 
-// Sealer encrypts what is stored of an answer, header and body, with AES-GCM, so that readers of the store or of its backups see neither. Code,
+// Sealer encrypts what is stored of an answer, header and body, with AES-GCM, so that readers of the store or of its backups see neither. Its
+// Store does the same to a command's input and to what its steps gave. Code,
 // Failure, Resource and Schema stay readable: an expired key still tells them. The tenant, operation and key are authenticated with it: a
 // body that is moved to another's record does not open. What was stored before there was a Sealer is read as it is. Safe for concurrent use.
 type Sealer struct {
@@ -97,6 +100,39 @@ func (s *Sealer) open(id string, data, about []byte) ([]byte, error) {
 	return plain, nil
 }
 
+// mark begins bytes that are sealed; the name of the key and a zero byte follow.
+const mark = "\x00effectonce sealed\x00"
+
+func (s *Sealer) sealBytes(plain, about []byte) []byte {
+	return s.keys[s.current].Seal([]byte(mark+s.current+"\x00"), nil, plain, about)
+}
+
+// openBytes returns bytes as they were before sealBytes; what was stored before there was a Sealer is returned as it is.
+func (s *Sealer) openBytes(data, about []byte) ([]byte, error) {
+	rest, is := bytes.CutPrefix(data, []byte(mark))
+	if !is {
+		return data, nil
+	}
+	id, rest, _ := bytes.Cut(rest, []byte{0})
+	return s.open(string(id), rest, about)
+}
+
+// openRecord opens what a record has of input, steps and result.
+func (s *Sealer) openRecord(rec *idempotency.Record) (err error) {
+	if rec.Result, err = s.Open(rec.Key, rec.Result); err != nil {
+		return err
+	}
+	if rec.Input, err = s.openBytes(rec.Input, scope("input", rec.Key)); err != nil {
+		return err
+	}
+	for i, step := range rec.Progress.Steps {
+		if rec.Progress.Steps[i].Data, err = s.openBytes(step.Data, scope("step "+step.Name, rec.Key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // scope binds a ciphertext to its place; lengths keep two scopes from having the same bytes.
 func scope(what string, k idempotency.Key) []byte {
 	var b []byte
@@ -109,7 +145,8 @@ func scope(what string, k idempotency.Key) []byte {
 
 // Store returns a store that seals results before they are kept in inner, and opens them again: for a guard; Recovering is for its
 // recovery. InTx is the Postgres store's own: there,
-// Seal inside the work and Open what InTx returned. Inputs and the data of steps are inner's as they are: keep secrets out of commands.
+// Seal inside the work and Open what InTx returned. Inputs and the data of steps are sealed too; the names of steps, and the keys that went
+// downstream, are not.
 func (s *Sealer) Store(inner idempotency.Store) idempotency.Store {
 	return sealedStore{Store: inner, seal: s}
 }
@@ -127,7 +164,22 @@ func (s *Sealer) Recovering(inner Recoverable) Recoverable {
 
 type recoveringStore struct {
 	sealedStore
-	idempotency.Recoverer // what it hands out is unfinished: it has no result
+	idempotency.Recoverer
+}
+
+// Recover opens what it took. What cannot be opened here is not worked at here: its lease ends, and another worker, or a person in the end,
+// has it then.
+func (s recoveringStore) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+	taken, err := s.Recoverer.Recover(ctx, opt)
+	var out []idempotency.Claimed
+	for _, c := range taken {
+		if cannot := s.seal.openRecord(&c.Record); cannot != nil {
+			err = errors.Join(err, cannot)
+			continue
+		}
+		out = append(out, c)
+	}
+	return out, err
 }
 
 type sealedStore struct {
@@ -146,21 +198,33 @@ func (s sealedStore) Finish(ctx context.Context, l idempotency.Lease, res idempo
 
 // Claim opens what it found. What it cannot open is Indefinite: the work is done, and its answer is there for who has the key.
 func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+	if r.Input != nil {
+		r.Input = s.seal.sealBytes(r.Input, scope("input", r.Key))
+	}
 	c, err := s.Store.Claim(ctx, r, opt)
 	// Of another command nothing is shown, so nothing is opened.
-	if err == nil && !c.Won && r.Matches(c.Record.Fingerprint) {
-		c.Record.Result, err = s.seal.Open(r.Key, c.Record.Result)
-		err = idempotency.Indefinite(err)
+	if err == nil && r.Matches(c.Record.Fingerprint) {
+		err = idempotency.Indefinite(s.seal.openRecord(&c.Record))
 	}
 	return c, err
+}
+
+// Save seals what the steps gave.
+func (s sealedStore) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+	p.Steps = slices.Clone(p.Steps)
+	for i, step := range p.Steps {
+		if step.Data != nil {
+			p.Steps[i].Data = s.seal.sealBytes(step.Data, scope("step "+step.Name, l.Key))
+		}
+	}
+	return s.Store.Save(ctx, l, p)
 }
 
 // Get opens what it found.
 func (s sealedStore) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
 	rec, found, err := s.Store.Get(ctx, k)
 	if err == nil && found {
-		rec.Result, err = s.seal.Open(k, rec.Result)
-		err = idempotency.Indefinite(err)
+		err = idempotency.Indefinite(s.seal.openRecord(&rec))
 	}
 	return rec, found, err
 }

@@ -109,6 +109,45 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	}
 }
 
+// TestSealer_WhatRecoveryNeedsIsSealed: the command and what its steps gave, which whoever goes on with it gets as it was.
+func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
+	store := sealer(t, "a", "a").Recovering(inner)
+	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}, Input: []byte("secret input")}
+	step := idempotency.Step{Name: "charge", State: idempotency.StepDone, Key: "k", Data: []byte("secret data")}
+	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil || string(c.Record.Input) != "secret input" {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	p := idempotency.Progress{Stage: idempotency.ProviderConfirmed, Steps: []idempotency.Step{step}}
+	if err := errors.Join(store.Save(t.Context(), c.Lease, p), store.Doubt(t.Context(), c.Lease, "no answer", 0)); err != nil {
+		t.Fatal(err)
+	}
+	if string(p.Steps[0].Data) != "secret data" {
+		t.Error("the caller's steps were changed")
+	}
+	kept, _, _ := inner.Get(t.Context(), req.Key)
+	if bytes.Contains(kept.Input, []byte("secret")) || bytes.Contains(kept.Progress.Steps[0].Data, []byte("secret")) {
+		t.Errorf("stored %q and %q", kept.Input, kept.Progress.Steps[0].Data)
+	}
+	other := sealer(t, "b", "b").Recovering(inner)
+	opt := idempotency.RecoverOptions{Limit: 1, Lease: time.Nanosecond, Token: "r"}
+	if taken, err := other.Recover(t.Context(), opt); len(taken) != 0 || !errors.Is(err, httpedge.ErrSealed) {
+		t.Errorf("with another key: %+v, %v", taken, err)
+	}
+	opt.Lease = time.Minute
+	taken, err := store.Recover(t.Context(), opt)
+	if err != nil || len(taken) != 1 || string(taken[0].Record.Input) != "secret input" ||
+		string(taken[0].Record.Progress.Steps[0].Data) != "secret data" {
+		t.Errorf("taken %+v, %v", taken, err)
+	}
+	rec, _, err := store.Get(t.Context(), req.Key)
+	if err != nil || string(rec.Input) != "secret input" || string(rec.Progress.Steps[0].Data) != "secret data" {
+		t.Errorf("got %+v, %v", rec, err)
+	}
+}
+
 // TestSealer_AKeyThatIsNotThere: the work is done, and this process cannot read its answer. The caller is not told that it failed, nor that it may
 // be done with another key; and a person is told why.
 func TestSealer_AKeyThatIsNotThere(t *testing.T) {
