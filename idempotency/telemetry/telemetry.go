@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -22,6 +23,25 @@ type Telemetry struct {
 	replay, different, inProgress, expired, unknown, finished, released, lost metric.Int64Counter
 	recovered, failed, swept                                                  metric.Int64Counter
 	duration                                                                  metric.Float64Histogram
+
+	mu         sync.Mutex
+	operations map[string]bool // that have a label of their own
+}
+
+// maxOperations bounds the values of the label operation: each is a series of every instrument, for as long as the process runs.
+const maxOperations = 200
+
+// label is an operation's value of the label. Those that come after the first maxOperations share "other": names are the user's, and a
+// path in the place of a route's pattern makes one for every resource.
+func (t *Telemetry) label(operation string) attribute.KeyValue {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.operations[operation] && len(t.operations) >= maxOperations {
+		operation = "other"
+	} else {
+		t.operations[operation] = true
+	}
+	return attribute.String("operation", operation)
 }
 
 // New makes the instruments. It fails when the provider refuses one.
@@ -29,7 +49,7 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 	if provider == nil {
 		return nil, errors.New("telemetry: a MeterProvider is required")
 	}
-	t := &Telemetry{meter: provider.Meter(Scope)}
+	t := &Telemetry{meter: provider.Meter(Scope), operations: map[string]bool{}}
 	var errs []error
 	counter := func(to *metric.Int64Counter, name, help string) {
 		c, err := t.meter.Int64Counter(name, metric.WithDescription(help))
@@ -56,28 +76,28 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 }
 
 // one adds 1 for an operation.
-func one(c metric.Int64Counter, operation string, more ...attribute.KeyValue) {
-	c.Add(context.Background(), 1, metric.WithAttributes(append(more, attribute.String("operation", operation))...))
+func (t *Telemetry) one(c metric.Int64Counter, operation string, more ...attribute.KeyValue) {
+	c.Add(context.Background(), 1, metric.WithAttributes(append(more, t.label(operation))...))
 }
 
 // Guard is for the Config of a guard, and of pgstore.
 func (t *Telemetry) Guard() idempotency.Observer {
 	return idempotency.Observer{
-		Replayed:     func(i idempotency.ReplayedInfo) { one(t.replay, i.Operation) },
-		Mismatched:   func(i idempotency.MismatchedInfo) { one(t.different, i.Operation) },
-		InProgress:   func(i idempotency.InProgressInfo) { one(t.inProgress, i.Operation) },
-		ExpiredRetry: func(i idempotency.ExpiredInfo) { one(t.expired, i.Operation) },
+		Replayed:     func(i idempotency.ReplayedInfo) { t.one(t.replay, i.Operation) },
+		Mismatched:   func(i idempotency.MismatchedInfo) { t.one(t.different, i.Operation) },
+		InProgress:   func(i idempotency.InProgressInfo) { t.one(t.inProgress, i.Operation) },
+		ExpiredRetry: func(i idempotency.ExpiredInfo) { t.one(t.expired, i.Operation) },
 		Unknown: func(i idempotency.UnknownInfo) {
 			if i.New {
-				one(t.unknown, i.Operation, attribute.String("stage", string(i.Stage)))
+				t.one(t.unknown, i.Operation, attribute.String("stage", string(i.Stage)))
 			}
 		},
 		Finished: func(i idempotency.FinishedInfo) {
-			one(t.finished, i.Operation, attribute.String("failure", i.Failure))
-			t.duration.Record(context.Background(), i.Took.Seconds(), metric.WithAttributes(attribute.String("operation", i.Operation)))
+			t.one(t.finished, i.Operation, attribute.String("failure", i.Failure))
+			t.duration.Record(context.Background(), i.Took.Seconds(), metric.WithAttributes(t.label(i.Operation)))
 		},
-		Released:  func(i idempotency.ReleasedInfo) { one(t.released, i.Operation) },
-		LeaseLost: func(i idempotency.LeaseLostInfo) { one(t.lost, i.Operation) },
+		Released:  func(i idempotency.ReleasedInfo) { t.one(t.released, i.Operation) },
+		LeaseLost: func(i idempotency.LeaseLostInfo) { t.one(t.lost, i.Operation) },
 	}
 }
 
@@ -85,7 +105,7 @@ func (t *Telemetry) Guard() idempotency.Observer {
 func (t *Telemetry) Recovery() recovery.Observer {
 	return recovery.Observer{
 		Recovered: func(i recovery.RecoveredInfo) {
-			one(t.recovered, i.Operation, attribute.String("outcome", string(i.Outcome)))
+			t.one(t.recovered, i.Operation, attribute.String("outcome", string(i.Outcome)))
 		},
 		Failed: func(error) { t.failed.Add(context.Background(), 1) },
 		Swept: func(s idempotency.Swept) {

@@ -2,6 +2,7 @@ package telemetry_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"reflect"
@@ -227,5 +228,21 @@ func TestFigures(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(r.values)
+	}
+}
+
+// TestOperationsAreBounded: names are the user's, and a path in the place of a route's pattern makes one for every resource.
+func TestOperationsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRecorder()
+	all, err := telemetry.New(provider{r: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		all.Guard().Released(idempotency.ReleasedInfo{Operation: fmt.Sprintf("POST /things/%d", i)})
+	}
+	if n := len(r.values); n > 201 || r.values["idempotency.released.count{operation=other}"] != float64(1000-n+1) {
+		t.Errorf("%d series, %v of other", n, r.values["idempotency.released.count{operation=other}"])
 	}
 }
