@@ -24,8 +24,8 @@ import (
 //   - A time goes in as its text, zone and nanoseconds included: validation pins it (t.UTC().Truncate(time.Second)), or the same
 //     instant from two zones is two commands. The same holds for what depends on a locale (a decimal comma, a month's name), and for
 //     texts that only look alike: nothing is folded, trimmed or brought into a normal form of Unicode.
-//   - Text that is not UTF-8 is refused: encoding/json would make all of it one. So is a member that occurs twice, in a
-//     json.RawMessage.
+//   - Text that is not UTF-8 is refused: encoding/json would make all of it one. So is U+FFFD, which stands for what encoding/json has
+//     read of such text before, \ud800 and \udfff among it; and a member that occurs twice, in a json.RawMessage.
 //   - nil and empty slices and maps are two things (null, []), an absent member and a zero one are, unless omitempty leaves it
 //     out. Bytes go in as base64.
 //
@@ -39,11 +39,14 @@ func Canonical(command any) ([]byte, error) {
 	return canonical(plain)
 }
 
+// ErrInvalidCommand is in the error of a command that has no canonical form: validation has to refuse it. The error repeats nothing of it.
+var ErrInvalidCommand = errors.New("the command has no canonical form")
+
 var (
-	errUTF8   = errors.New("idempotency: a text of the command is not UTF-8: validation has to refuse it")
-	errNumber = errors.New("idempotency: a number of the command has an exponent beyond a million")
+	errUTF8   = fmt.Errorf("idempotency: %w: a text of it is no Unicode, or has U+FFFD in the place of what was lost", ErrInvalidCommand)
+	errNumber = fmt.Errorf("idempotency: %w: a number of it has an exponent beyond a million", ErrInvalidCommand)
 	// The library's own errors repeat the command.
-	errJSON = errors.New("idempotency: the command has no canonical JSON (RFC 8785): a member occurs twice, or a text is no Unicode")
+	errJSON = fmt.Errorf("idempotency: %w (RFC 8785): a member occurs twice, or a text is no Unicode", ErrInvalidCommand)
 )
 
 // canonical is Canonical of valid JSON.
@@ -64,7 +67,7 @@ const nul = `\u0000`
 
 // markNumbers replaces the numbers that a float64 does not hold exactly by texts that no text of the command becomes.
 func markNumbers(plain []byte) ([]byte, error) {
-	if !utf8.Valid(plain) {
+	if !utf8.Valid(plain) || bytes.ContainsRune(plain, utf8.RuneError) {
 		return nil, errUTF8
 	}
 	out := make([]byte, 0, len(plain))
@@ -74,8 +77,7 @@ func markNumbers(plain []byte) ([]byte, error) {
 			end := i + 1
 			for plain[end] != '"' {
 				if plain[end] == '\\' {
-					// encoding/json writes what is not UTF-8 as this escape, and the character itself as it is.
-					if bytes.HasPrefix(plain[end:], []byte(`\ufffd`)) {
+					if len(plain)-end > 6 && bytes.EqualFold(plain[end:end+6], []byte(`\ufffd`)) {
 						return nil, errUTF8
 					}
 					end++

@@ -120,6 +120,7 @@ func TestCanonical_Refuses(t *testing.T) {
 	for why, command := range map[string]any{
 		"NaN": math.NaN(), "infinity": math.Inf(1), "no JSON": make(chan int), "a text that is not UTF-8": "secret\xff", "a name that is not UTF-8": map[string]int{"secret\xff": 1},
 		"a member twice": json.RawMessage(`{"secret":1,"secret":2}`), "half a surrogate": json.RawMessage(`"secret\ud800"`),
+		"what was lost, escaped": json.RawMessage(`"secret\uFFFD"`), "what was lost": "secret\ufffd",
 		"raw bytes that are not UTF-8": json.RawMessage("\"secret\xff\""), "an exponent out of the world": json.RawMessage(`1e1000001`),
 		"an exponent that is long": json.RawMessage("1e" + strings.Repeat("9", 1000)),
 	} {
@@ -130,8 +131,17 @@ func TestCanonical_Refuses(t *testing.T) {
 			t.Errorf("%s: the error repeats the command: %v", why, err)
 		}
 	}
-	if _, err := idempotency.Canonical("\ufffd \\ufffd"); err != nil {
-		t.Errorf("the replacement character itself is a text: %v", err)
+	if _, err := idempotency.Canonical(`\ufffd`); err != nil {
+		t.Errorf("a backslash and letters are a text: %v", err)
+	}
+	for _, half := range []string{`"secret\ud800"`, `"secret\udfff"`} { // both are read as U+FFFD, so that nobody can tell them apart
+		var text string
+		if err := json.Unmarshal([]byte(half), &text); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := idempotency.NewRequest(paymentKey, text); !errors.Is(err, idempotency.ErrInvalidCommand) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", half, err)
+		}
 	}
 }
 
@@ -221,7 +231,7 @@ func tree(t *rapid.T, depth int) any {
 	case 2:
 		return json.Number(rapid.SampledFrom([]string{"9007199254740992", "9007199254740993", "0.1", "1", "10"}).Draw(t, "number"))
 	case 3:
-		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "\x00", "\x001e0", "1", "\"", "\\", "\ufffd"})).Draw(t, "text")
+		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "\x00", "\x001e0", "1", "\"", "\\"})).Filter(func(s string) bool { return !strings.ContainsRune(s, '\ufffd') }).Draw(t, "text")
 	case 4:
 		list := make([]any, rapid.IntRange(0, 3).Draw(t, "length"))
 		for i := range list {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log"
 	"net"
@@ -59,9 +58,10 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 		return res, err
 	}
 	var o Order
-	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
-	body.DisallowUnknownFields()
-	if err := body.Decode(&o); err != nil || o.Item == "" || o.Amount <= 0 {
+	if err := httpedge.Decode(w, r, 64<<10, &o); err != nil { // each member once, as it is spelled here, and no other
+		return res, err
+	}
+	if o.Item == "" || o.Amount <= 0 {
 		return res, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "want an item and a positive amount"}
 	}
 	// 2. The key, in the scope of who asks (from your authentication) and what is asked, with the command's fingerprint.

@@ -96,6 +96,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.Problem(w, Problem{Code: CodeKeyOutsideWindow, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrInvalidKey):
 		e.Problem(w, Problem{Code: CodeKeyInvalid, Detail: err.Error()})
+	case errors.Is(err, idempotency.ErrInvalidCommand):
+		e.Problem(w, Problem{Code: CodeBadRequest, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrMismatch):
 		e.mismatch(w, err)
 	case errors.Is(err, idempotency.ErrInProgress):

@@ -46,8 +46,8 @@ func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 
 var errTwice = errors.New("a name is there twice")
 
-// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice: two readers may understand that
-// differently, so each byte of it counts.
+// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice, in whatever case: two readers
+// may understand that differently, and Go takes the last one, so each byte of it counts.
 func canonicalJSON(body []byte) ([]byte, bool) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -75,7 +75,7 @@ func value(dec *json.Decoder, depth int) (any, error) {
 	case depth > 1000:
 		return nil, errors.New("nested too deeply")
 	}
-	object, list := map[string]any{}, []any{}
+	object, list, names := map[string]any{}, []any{}, map[string]bool{}
 	for dec.More() {
 		if open == '[' {
 			v, err := value(dec, depth+1)
@@ -90,9 +90,10 @@ func value(dec *json.Decoder, depth int) (any, error) {
 			return nil, err
 		}
 		name, _ := t.(string) // a name is always a string
-		if _, twice := object[name]; twice {
+		if names[fold(name)] {
 			return nil, errTwice
 		}
+		names[fold(name)] = true
 		if object[name], err = value(dec, depth+1); err != nil {
 			return nil, err
 		}

@@ -1,9 +1,11 @@
 package httpedge
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -145,7 +147,7 @@ func (m *middleware) request(w http.ResponseWriter, r *http.Request, value strin
 	if err := key.Check(); err != nil {
 		return req, nil, err
 	}
-	if body, err = m.read(w, r); err != nil {
+	if body, err = readBody(w, r, m.cfg.MaxRequest); err != nil {
 		return req, nil, err
 	}
 	if m.cfg.Validate != nil {
@@ -217,6 +219,13 @@ func (t *turn) work(ctx context.Context) (idempotency.Result, error) {
 		return t.res, idempotency.Terminal(t.res.Failure, &answered{status: status})
 	}
 	return t.res, nil
+}
+
+// withBody gives a request its body again.
+func withBody(r *http.Request, body []byte) *http.Request {
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.ContentLength = int64(len(body))
+	return r
 }
 
 // handle calls the handler. A panic is kept for finish: the guard must know that the outcome is not, and the server must see it.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -76,14 +75,10 @@ func (a *api) request(w http.ResponseWriter, r *http.Request) (req idempotency.R
 	if err != nil {
 		return req, cmd, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return req, cmd, &httpedge.Problem{Code: httpedge.CodeTooLarge, Detail: fmt.Sprintf("at most %d bytes are read", maxBody)}
+	if err := httpedge.Decode(w, r, maxBody, &cmd); err != nil {
+		return req, cmd, err
 	}
-	if err != nil {
-		return req, cmd, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "the body ended too early"}
-	}
-	if cmd, err = parse(body); err != nil {
+	if err := cmd.check(); err != nil {
 		return req, cmd, &httpedge.Problem{Status: http.StatusBadRequest, Code: "INVALID_PAYMENT", Detail: err.Error()}
 	}
 	req, err = commands.Request(idempotency.Key{Tenant: tenant, Operation: opCreate, Value: key}, cmd)

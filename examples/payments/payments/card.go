@@ -156,8 +156,8 @@ func (c *cards) handler() recovery.Handler {
 			return recovery.Answer{Fact: recovery.Happened, Data: []byte(found)}, nil
 		},
 		Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-			cmd, err := parse(op.Record().Input)
-			if err != nil {
+			var cmd command
+			if err := json.Unmarshal(op.Record().Input, &cmd); err != nil {
 				return idempotency.Result{}, fmt.Errorf("reading the recorded command: %w", err)
 			}
 			return c.work(ctx, op, op.Record().Key.Tenant, cmd)

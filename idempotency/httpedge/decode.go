@@ -1,0 +1,206 @@
+package httpedge
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Decode reads a request's body, of at most so many bytes, as one JSON value into the struct that to points to, strictly: each
+// member once and spelled as the struct's tag spells it, none that the struct does not have, nothing behind the value, and text
+// that is Unicode. Two readers cannot understand such a body in two ways: encoding/json by itself takes the last of two equal
+// names, any case of a name, and every broken text for U+FFFD. The error is a *Problem, 400 or 413, which quotes no value.
+// A negative most reads any body.
+func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
+	body, err := readBody(w, r, most)
+	if err != nil {
+		return err
+	}
+	return strict(body, to)
+}
+
+// readBody reads the request's body whole.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if most < 0 {
+		most = math.MaxInt64
+	}
+	if r.Body == nil {
+		return nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, &Problem{Code: CodeTooLarge, Detail: fmt.Sprintf("at most %d bytes are read", large.Limit)}
+	case err != nil:
+		return nil, &Problem{Code: CodeBadRequest, Detail: "the body ended too early"}
+	}
+	return body, nil
+}
+
+func bad(format string, args ...any) error {
+	return &Problem{Code: CodeBadRequest, Detail: fmt.Sprintf(format, args...)}
+}
+
+func strict(body []byte, to any) error {
+	if !utf8.Valid(body) {
+		return bad("the body is not UTF-8")
+	}
+	if !json.Valid(body) {
+		return bad("the body is not one JSON value")
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.UseNumber()
+	if err := walk(dec, reflect.TypeOf(to)); err != nil {
+		return err
+	}
+	err := json.Unmarshal(body, to)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong) && wrong.Field != "":
+		return bad("%s: want %s", wrong.Field, kind(wrong.Type))
+	case errors.As(err, &wrong):
+		return bad("the body: want %s", kind(wrong.Type))
+	case err != nil: // a type's own, which may quote what it read
+		return bad("a member has a value that cannot be read")
+	}
+	return nil
+}
+
+// kind is a Go type in JSON's words.
+func kind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "an integer of at most " + fmt.Sprint(t.Bits()) + " bits"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "an integer of at most " + fmt.Sprint(t.Bits()) + " bits, not negative"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	}
+	return "an object"
+}
+
+// walk compares one value's names with a type's; nil is a type that decides for itself.
+func walk(dec *json.Decoder, t reflect.Type) error {
+	token, err := dec.Token()
+	if err != nil {
+		return bad("the body is not one JSON value")
+	}
+	if text, ok := token.(string); ok {
+		return checkText(text)
+	}
+	open, nested := token.(json.Delim)
+	if !nested {
+		return nil
+	}
+	t = plain(t)
+	seen := map[string]bool{}
+	for dec.More() {
+		inner := elem(t)
+		if open == '{' {
+			token, err := dec.Token()
+			if err != nil {
+				return bad("the body is not one JSON value")
+			}
+			name, _ := token.(string) // a name is always a string
+			if err := checkText(name); err != nil {
+				return err
+			}
+			if seen[fold(name)] {
+				return bad("%.40q is there twice", name)
+			}
+			seen[fold(name)] = true
+			if t != nil && t.Kind() == reflect.Struct {
+				if inner, err = field(t, name); err != nil {
+					return err
+				}
+			}
+		}
+		if err := walk(dec, inner); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token()
+	return err
+}
+
+// checkText refuses U+FFFD: it stands for text that was lost, and nobody can tell which.
+func checkText(text string) error {
+	if strings.ContainsRune(text, utf8.RuneError) {
+		return bad("a text is no Unicode: it has half a surrogate pair, or U+FFFD in the place of what was lost")
+	}
+	return nil
+}
+
+var unmarshalers = []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()}
+
+// plain is what a pointer points to, nil for a type that reads itself.
+func plain(t reflect.Type) reflect.Type {
+	for t != nil {
+		if slices.ContainsFunc(unmarshalers, func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }) {
+			return nil
+		}
+		if t.Kind() != reflect.Pointer {
+			return t
+		}
+		t = t.Elem()
+	}
+	return nil
+}
+
+func elem(t reflect.Type) reflect.Type {
+	if t == nil {
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Map, reflect.Slice, reflect.Array:
+		return t.Elem()
+	}
+	return nil
+}
+
+// field is the type of a struct's member, by the name that its tag gives it.
+func field(t reflect.Type, name string) (reflect.Type, error) {
+	var names []string
+	for _, f := range reflect.VisibleFields(t) {
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "-" || !f.IsExported() || f.Anonymous && tag == "" {
+			continue
+		}
+		if tag == "" {
+			tag = f.Name
+		}
+		if tag == name {
+			return f.Type, nil
+		}
+		names = append(names, tag)
+	}
+	return nil, bad("%.40q is no member here: want %s", name, strings.Join(names, ", "))
+}
+
+// fold makes one of the names that encoding/json takes for one.
+func fold(name string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			least = min(least, f)
+		}
+		return least
+	}, name)
+}
