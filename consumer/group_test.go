@@ -2,9 +2,11 @@ package consumer_test
 
 import (
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"net"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -386,5 +389,44 @@ func TestStopDuringAJoin(t *testing.T) {
 				return n == 4
 			})
 		})
+	}
+}
+
+// countJoins counts the requests to join that go through connections.
+func countJoins(n *atomic.Int32) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return joinConn{c, n}, err
+	}
+}
+
+type joinConn struct {
+	net.Conn
+	n *atomic.Int32
+}
+
+func (c joinConn) Write(b []byte) (int, error) {
+	if len(b) > 6 && protocol.ApiKey(binary.BigEndian.Uint16(b[4:])) == protocol.JoinGroup {
+		c.n.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+// A member that stops does not join again before it leaves: the others would wait for it once more.
+func TestAMemberThatStopsDoesNotJoinAgain(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(1, 0)...)
+	for i := range int32(5) {
+		var joins atomic.Int32
+		cfg := config(topic + strconv.Itoa(int(i)))
+		cfg.Dial = countJoins(&joins)
+		h := newHandler()
+		m := start(t, h, topic, cfg)
+		h.await(t, 1)
+		m.stop(t)
+		if n := joins.Load(); n != 1 {
+			t.Errorf("it joined %d times", n)
+		}
 	}
 }

@@ -144,3 +144,29 @@ func TestStartLatestOfATopicThatWasMadeAgain(t *testing.T) {
 	}
 	offsetsOf(t, h.await(t, 5)[0], 0, 5)
 }
+
+// The handler's database is another one than before: nothing halts, and the partition begins where that database is.
+func TestAMovedDatabaseIsFollowed(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(10, 0)...)
+	var generations, moved atomic.Int32
+	h := accounting{newHandler(), 3}
+	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
+		if events[0].Position.Offset >= 5 && moved.Add(1) == 1 {
+			return make([]inbox.Outcome, len(events)), &inbox.MovedError{From: "a", To: "b"}
+		}
+		return applied(len(events)), nil
+	}
+	cfg := config(topic)
+	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 5, -1, -1
+	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
+	cfg.Observer.Halted = func(h consumer.Halt) { t.Errorf("halted: %v", h.Err) }
+	start(t, h, topic, cfg)
+	seen := h.await(t, 12)[0] // 0 to 4, and from 3 to the end
+	offsetsOf(t, seen[:5], 0, 5)
+	offsetsOf(t, seen[5:], 3, 10)
+	if n := generations.Load(); n != 2 {
+		t.Errorf("%d generations", n)
+	}
+}
