@@ -150,7 +150,7 @@ func TestAMovedDatabaseIsFollowed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
 	kafkatest.Produce(t, topic, records(10, 0)...)
-	var generations, moved atomic.Int32
+	var generations, moved, halts atomic.Int32
 	h := accounting{newHandler(), 3}
 	h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 		if events[0].Position.Offset >= 5 && moved.Add(1) == 1 {
@@ -161,9 +161,13 @@ func TestAMovedDatabaseIsFollowed(t *testing.T) {
 	cfg := config(topic)
 	cfg.Batch, cfg.BatchWait, cfg.CommitEvery = 5, -1, -1
 	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
-	cfg.Observer.Halted = func(h consumer.Halt) { t.Errorf("halted: %v", h.Err) }
+	cfg.Observer.Halted = func(h consumer.Halt) { halts.Add(1) }
 	start(t, h, topic, cfg)
-	seen := h.await(t, 12)[0] // 0 to 4, and from 3 to the end
+	await(t, "the end", func() bool { return halts.Load() > 0 || len(h.byPartition()[0]) == 12 })
+	if halts.Load() > 0 {
+		t.Fatal("the partition halts")
+	}
+	seen := h.byPartition()[0] // 0 to 4, and from 3 to the end
 	offsetsOf(t, seen[:5], 0, 5)
 	offsetsOf(t, seen[5:], 3, 10)
 	if n := generations.Load(); n != 2 {
