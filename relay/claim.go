@@ -65,7 +65,6 @@ type claiming struct {
 	perLane int
 	bytes   int // per lane
 	locked  map[int16]bool
-	same    bool
 	paused  []string
 	moved   map[int16]int64 // scheduled events that came due
 	drains  drains
@@ -131,8 +130,14 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		err = k.send(ctx, s, commit, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
-		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlTakenBack: over another connection, every lane reads its journal
-			r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
+		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlAsKnown: over another connection, every lane reads its journal
+			epoch, err := r.raiseIncarnation(ctx, s)
+			if err != nil {
+				return nil, nil, false, err
+			}
+			if !r.lanes.renumber(epoch) {
+				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
+			}
 			return r.claim(ctx, s, grants)
 		}
 		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err) && !seeded.On(seeded.RelayUnknownCommitKnown), err
@@ -157,11 +162,6 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		kept = append(kept, l)
 	}
 	c.lanes = kept
-	if !k.same {
-		if c.epoch, err = r.raiseIncarnation(ctx, s); err != nil {
-			return nil, nil, true, err
-		}
-	}
 	for i := range c.events {
 		c.events[i].Position.Epoch = c.epoch
 	}
@@ -201,12 +201,12 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.room.events[:0], items: s.room.items[:0], spare: s.spare},
 		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
 		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1), bytes: max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1),
-		locked: make(map[int16]bool, len(grants)), same: true, moved: map[int16]int64{},
+		locked: make(map[int16]bool, len(grants)), moved: map[int16]int64{},
 	}
 	for i, g := range grants {
 		l := &k.c.lanes[i]
 		*l = laneClaim{grant: g}
-		k.at[g.lane] = l
+		k.at[g.lane], k.c.epoch = l, g.epoch
 		if g.end-g.next+1 < int64(k.perLane) || g.next == 0 {
 			l.next = 0
 			k.reserve.add(l)
@@ -296,13 +296,10 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	b.Queue(q.lock, k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
 		return failpoint.After(failpoint.RelayClaimLocked, eachLane(rows, func(lane int16) { k.locked[lane] = true }))
 	})
-	if s := &k.settled; len(s.lanes) > 0 {
-		b.Queue(q.takenBack, s.lanes, s.fences, me, s.firsts)
-	}
+	b.Queue(q.asKnown, k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch)
 	if len(k.reserve.lanes) > 0 {
 		b.Queue(q.reserve, k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}
-	b.Queue(q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&k.c.epoch, &k.same) })
 	b.Queue(q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane).Exec(func(tag pgconn.CommandTag) error {

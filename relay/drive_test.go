@@ -44,6 +44,19 @@ func (d *Driver) Step(ctx context.Context) (int, error) {
 	return d.r.step(ctx, d.s, grants)
 }
 
+// Work is what the pumps do: it claims, publishes and settles in lanes that are ready, until none is.
+func (d *Driver) Work(ctx context.Context) error {
+	for {
+		grants := d.r.lanes.pick(0, 1, time.Now())
+		if len(grants) == 0 {
+			return nil
+		}
+		if _, err := d.r.step(ctx, d.s, grants); err != nil {
+			return err
+		}
+	}
+}
+
 // StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are ready
 // when the pump has given them back.
 func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err error) {

@@ -21,24 +21,32 @@ import (
 // occurrences rise.
 func numbered(t *testing.T, log []event.Event) {
 	t.Helper()
+	type lane struct {
+		epoch string
+		lane  int16
+	}
 	type place struct {
-		lane int16
+		lane lane
 		seq  int64
 	}
-	at, of, last := map[place]uuid.UUID{}, map[uuid.UUID]place{}, map[int16]int64{}
+	type occurrence struct {
+		epoch string
+		id    uuid.UUID
+	}
+	at, of, last := map[place]uuid.UUID{}, map[occurrence]place{}, map[lane]int64{}
 	for _, e := range log {
-		p := place{e.Position.Lane, e.Position.Seq}
+		p, o := place{lane{e.Position.Epoch, e.Position.Lane}, e.Position.Seq}, occurrence{e.Position.Epoch, e.ID}
 		if id, ok := at[p]; ok && id != e.ID {
-			t.Fatalf("lane %d number %d means %s and %s", p.lane, p.seq, id, e.ID)
+			t.Fatalf("lane %v number %d means %s and %s", p.lane, p.seq, id, e.ID)
 		}
-		before, again := of[e.ID]
+		before, again := of[o]
 		if again && before != p {
-			t.Fatalf("event %s has numbers %v and %v", e.ID, before, p)
+			t.Fatalf("event %v has numbers %v and %v", o, before, p)
 		}
 		if !again && p.seq <= last[p.lane] {
-			t.Fatalf("lane %d: number %d first occurs after %d", p.lane, p.seq, last[p.lane])
+			t.Fatalf("lane %v: number %d first occurs after %d", p.lane, p.seq, last[p.lane])
 		}
-		at[p], of[e.ID] = e.ID, p
+		at[p], of[o] = e.ID, p
 		last[p.lane] = max(last[p.lane], p.seq)
 	}
 }

@@ -21,6 +21,8 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
 	owned := make(map[int16]int64, Lanes)
 	var members []uuid.UUID
+	var epoch string
+	var same bool
 	lease := interval(r.cfg.Lease)
 	failpoint.Hit(failpoint.RelayBeat)
 	if len(doubted) > 0 {
@@ -29,6 +31,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		b.Queue(r.q.present, r.owner)
 		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 		b.Queue(r.q.join, r.owner, r.cfg.Name, lease)
 		b.Queue(r.q.prune, lease)
 		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
@@ -47,6 +50,10 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and waits.
 	defer r.kickPumps()
 	r.adopt(owned, before)
+	if !same {
+		epoch = "" // the next claim begins one
+	}
+	r.lanes.renumber(epoch)
 	return r.balance(ctx, s, members, owned, before)
 }
 

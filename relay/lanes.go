@@ -17,8 +17,9 @@ const blockSize = 1 << 20
 type laneState struct {
 	fence    int64
 	deadline time.Time // local and monotonic: nothing is sent for the lane after it
-	// next and end are what is left of the reserved block, end included. A block belongs to its fence: a lane that comes
-	// back starts a new one, or numbers could go back (PROTOCOL P3.2).
+	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the server that
+	// it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one, or numbers could go
+	// back (PROTOCOL P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
@@ -51,6 +52,7 @@ type grant struct {
 	lane      int16
 	fence     int64
 	next, end int64
+	epoch     string // of laneTable
 	floor     int64
 	settled   int64
 	ids       string // the numbering that floor is in
@@ -74,6 +76,7 @@ type laneTable struct {
 	owned map[int16]*laneState
 	begin laneSource // of lanes that are taken
 	picks int        // how often pumps have taken lanes
+	epoch string     // the incarnation of the numbering that claims expect, as it was met last
 	reads int        // how often the journal had to be read again, for every lane
 	ids   string     // the numbering of event ids that the floors are in; "": there are none
 	// decided: every id up to it is decided, in that numbering. See floorFinder.
@@ -95,14 +98,14 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 			strikes[lane] = l.strikes
 			lost = append(lost, lane)
 			if ok && seeded.On(seeded.RelayBlockReused) {
-				t.owned[lane] = &laneState{fence: fence, next: l.next, end: l.end, fresh: true, ready: true, due: true}
+				t.owned[lane] = &laneState{fence: fence, read: t.reads, next: l.next, end: l.end, fresh: true, ready: true, due: true}
 			}
 		}
 	}
 	for lane, fence := range now {
 		l := t.owned[lane]
 		if l == nil {
-			l = &laneState{fence: fence, source: t.begin, strikes: strikes[lane], fresh: true, ready: true, due: true}
+			l = &laneState{fence: fence, source: t.begin, read: t.reads, strikes: strikes[lane], fresh: true, ready: true, due: true}
 			t.owned[lane] = l
 			taken = append(taken, lane)
 		}
@@ -121,6 +124,22 @@ func (t *laneTable) distrust() {
 		return
 	}
 	t.resetFloors("")
+}
+
+// renumber notes the incarnation that was met. With a new one another server may have taken over, which lacks what the relay
+// knows: every lane reads its journal, also one that nothing is appended to. It reports whether it is a new one.
+func (t *laneTable) renumber(epoch string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.epoch == epoch {
+		return false
+	}
+	t.epoch = epoch
+	t.reads++
+	for _, l := range t.owned {
+		l.ready, l.woken = l.ready || l.source == polled, l.busy
+	}
+	return true
 }
 
 // reread makes the next claim of lanes read the journal, and everything from zero.
@@ -161,7 +180,7 @@ func (t *laneTable) pickFor(pump, n int, now time.Time, apart bool, may func(l *
 		l.busy, l.woken, l.picked = true, false, t.picks
 		l.turn++
 		out = append(out, grant{
-			lane: lane, fence: l.fence, next: l.next, end: l.end, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
+			lane: lane, fence: l.fence, next: l.next, end: l.end, epoch: t.epoch, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
 			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, strikes: l.strikes, bulk: l.bulk, pace: l.pace,
 		})
 	}
@@ -194,17 +213,21 @@ func (t *laneTable) together(lanes []int16, most int) []int16 {
 	return lanes[:min(len(lanes), max(most>>strikes, 1))]
 }
 
-// renew brings grants up to what is known now of whether the journal must be read again.
+// renew brings grants up to what is known now of whether the journal must be read again, and whether their blocks last.
 func (t *laneTable) renew(grants []grant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range grants {
 		g := &grants[i]
+		g.epoch = t.epoch
 		if l := t.owned[g.lane]; l == nil || l.fence != g.fence {
 			g.fresh, g.floor, g.decided = true, 0, 0
 		} else {
 			g.fresh, g.floor, g.ids, g.reads = l.fresh || l.read != t.reads, l.floor, t.ids, t.reads
 			g.decided, g.falls = t.decided, t.falls
+			if l.read != t.reads {
+				g.next, g.end = 0, 0
+			}
 		}
 	}
 }

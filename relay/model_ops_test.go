@@ -16,7 +16,7 @@ var modelOps map[string]func(m *modelRun, a []any) ([][]any, error)
 
 func init() { //nolint:gochecknoinits // the operations call each other through the table's users
 	modelOps = map[string]func(m *modelRun, a []any) ([][]any, error){
-		"lock": opLock, "taken back": opTakenBack, "reserve": opReserve, "meta": opMeta, "raise incarnation": opRaiseIncarnation,
+		"lock": opLock, "as known": opAsKnown, "reserve": opReserve, "meta": opMeta, "raise incarnation": opRaiseIncarnation,
 		"paused": opPaused, "look": opLook, "look held": opLookHeld, "open": opOpen, "take": opTake, "take marked": opTakeMarked,
 		"drain": opDrain, "unmark": opUnmark, "list": opList, "due": opDue, "move due": opMoveDue,
 		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark, "settle behind": opSettleBehind,
@@ -206,7 +206,10 @@ func opLock(m *modelRun, a []any) (rows [][]any, _ error) {
 	return rows, nil
 }
 
-func opTakenBack(m *modelRun, a []any) ([][]any, error) {
+func opAsKnown(m *modelRun, a []any) ([][]any, error) {
+	if (a[4] != epochName(m.s.db.incarnation) || m.s.db.system != m.s.server) && !m.world.rules.noIncarnation {
+		return nil, pgFailure("22012")
+	}
 	for _, i := range m.own(a) {
 		if m.entry(a[0].([]int16)[i], a[3].([]int64)[i]) != nil && !m.world.rules.noTakenBack {
 			return nil, pgFailure("22012")

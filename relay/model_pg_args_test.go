@@ -22,8 +22,10 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 		return own
 	case "meta", "raise incarnation", "paused", "highest", "fence", "new incarnation":
 		return nil
-	case "taken back", "settle", "settle entries":
+	case "settle", "settle entries":
 		return entries
+	case "as known":
+		return append(entries, epochName(uint8(rnd.IntN(4)/3)))
 	case "reserve":
 		return append(own, int64(blockSize))
 	case "unmark":

@@ -145,6 +145,7 @@ type modelRelay struct {
 	cut    uint8 // sessions whose connection is lost, and which do not know yet
 	lanes  [modelLanes]modelOwned
 	ids    uint8 // the numbering that the floors are in; 0: none
+	epoch  uint8 // 1 + the incarnation; 0: none
 	known  uint8 // up to which id everything is decided, as the pumps know
 	closed uint8 // places
 	paused uint8 // topics

@@ -181,7 +181,7 @@ func (x *modelSteps) beats(i int) {
 // quietBeat: a heartbeat now would change nothing.
 func (x *modelSteps) quietBeat(i int) bool {
 	me, db := &x.s.relays[i], &x.s.db
-	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 {
+	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || me.epoch != 1+db.incarnation || db.system != x.s.server {
 		return false
 	}
 	for lane := range x.w.lanes {

@@ -68,6 +68,12 @@ func modelWorlds() []*modelWorld {
 		{name: "failover", keys: "AA", standby: true, budget: modelBudget{failover: 1, expire: 1}},
 		{name: "failover behind a pooler", keys: "AA", preload: 1, standby: true, hidden: true, rescans: true, relays: 2, budget: modelBudget{failover: 1, expire: 1}},
 		{name: "failover, asynchronous", keys: "AA", preload: 1, lagging: true, budget: modelBudget{failover: 1}},
+		{name: "failover, asynchronous, lease over", keys: "AA", preload: 1, lagging: true, budget: modelBudget{failover: 1, expire: 1}},
+		{name: "failover, asynchronous, behind a pooler", keys: "AA", lagging: true, hidden: true, rescans: true, budget: modelBudget{failover: 1}},
+		{name: "failover, asynchronous, behind a pooler, held", keys: "AA", preload: 1, lagging: true, hidden: true, budget: modelBudget{failover: 1, away: 1}},
+		{name: "failover, held", keys: "AA", preload: 1, standby: true, budget: modelBudget{failover: 1, away: 1}},
+		{name: "failover, topic refused", keys: "AU", preload: 1, standby: true, budget: modelBudget{failover: 1, topic: 1}},
+		{name: "failover, scheduled", keys: "AA", scheduled: "y", standby: true, budget: modelBudget{failover: 1}},
 		{name: "failover, floors", keys: "A", lagging: true, floors: true, rescans: true, budget: modelBudget{failover: 1}},
 		{name: "restored and fenced", keys: "AA", preload: 1, lagging: true, budget: modelBudget{restore: 1}},
 	}

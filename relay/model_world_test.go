@@ -185,7 +185,7 @@ func (w *modelWorld) start() modelState {
 	s.budget, s.server = w.budget, 1
 	s.db.incarnation, s.db.system = 0, 1
 	for i := range w.relays {
-		s.relays[i].owner = uint8(i + 1)
+		s.relays[i].owner, s.relays[i].epoch = uint8(i+1), 1
 		s.db.members[i+1] = memberAlive
 	}
 	for lane := range w.lanes {
@@ -223,6 +223,7 @@ type modelRun struct {
 	forbidden  uint8 // topics that the claim must not send
 	snapped    bool  // the bug oneStatement: the claim reads what it saw before it waited
 	staleProbe bool  // a probe that read before the claim speaks after it
+	reads      int   // of the relay's lanes, as the claim that is under way knows them
 	broker     func(events []event.Event) []error
 }
 
@@ -291,12 +292,13 @@ var (
 
 func (m *modelRun) load(i int) *Relay {
 	w, from := m.world, &m.s.relays[i]
+	m.reads = 1
 	cfg := modelConfig
 	cfg.Park = w.park
 	r := &Relay{
 		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, ids: numbering(from.ids), decided: int64(from.known)},
+		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids), decided: int64(from.known)},
 		health: newHealth(-1),
 	}
 	for lane := range from.lanes {
@@ -340,11 +342,14 @@ func (m *modelRun) store(i int, r *Relay) {
 		}
 		to.lanes[lane] = o
 	}
+	to.epoch = numberOfEpoch(r.lanes.epoch)
 	to.ids, to.known, to.closed, to.paused = numberOf(r.lanes.ids), uint8(r.lanes.decided), 0, 0
-	if r.lanes.falls > 0 {
-		for lane := range to.claim.lanes {
-			to.claim.lanes[lane].floorAfter = 0
+	for lane := range to.claim.lanes {
+		l := &to.claim.lanes[lane]
+		if r.lanes.falls > 0 {
+			l.floorAfter = 0
 		}
+		l.stale = l.stale || l.has && r.lanes.reads != m.reads
 	}
 	for at := range r.health.closed {
 		to.closed |= placeBit(at)
@@ -402,7 +407,7 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 			t.groups |= placeBit(at)
 		}
 	}
-	r.lanes.falls = 0 // the claim knows of those before it
+	r.lanes.falls, m.reads = 0, r.lanes.reads // the claim knows of those before it
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{
@@ -415,6 +420,21 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 func epochName(incarnation uint8) string { return string([]byte{'m', '.', '0' + incarnation}) }
 
 func epochNumber(epoch string) (n uint8) { return epoch[2] - '0' }
+
+// epochOf and numberOfEpoch are those of an epoch that may be unknown.
+func epochOf(n uint8) string {
+	if n == 0 {
+		return ""
+	}
+	return epochName(n - 1)
+}
+
+func numberOfEpoch(epoch string) uint8 {
+	if epoch == "" {
+		return 0
+	}
+	return 1 + epochNumber(epoch)
+}
 
 func (m *modelRun) event(ev uint8) event.Event {
 	k := m.world.of(ev)

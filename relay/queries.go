@@ -39,15 +39,20 @@ where l.owner = $3
 order by l.lane
 for update of l`
 
-	// Fails, with a division by zero, when the entry that a lane settled last is there: a crash has taken the settle back, and
-	// a pooler has hidden the crash. Nothing of the claim may happen then, for it takes the journal of these lanes as empty.
-	sqlTakenBack = `-- relay: taken back
-select 1 / (not exists (
-	select from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
-	cross join lateral (
-		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
-	cross join lateral (
-		select from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c))::integer`
+	// Fails, with a division by zero, when the database is not as the relay knows it, whatever a pooler hides: a server has
+	// taken over, which may lack reservations of numbers and settles, or the entry that a lane settled last is there, so
+	// that a crash has taken the settle back. Nothing of the claim may happen then: it uses the lanes' blocks, and takes the
+	// journal of those with a last entry as empty.
+	sqlAsKnown = `-- relay: as known
+select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
+	and m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+	and not exists (
+		select from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
+		cross join lateral (
+			select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
+		cross join lateral (
+			select from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c))::integer
+from {schema}outbox_meta m, pg_control_system() c`
 
 	sqlReserve = `-- relay: reserve
 update {schema}outbox_lane l set reserved_seq = l.reserved_seq + $4
@@ -55,7 +60,6 @@ from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning l.lane, l.reserved_seq`
 
-	// Asked inside the claim: a pooler hides a failover from everybody else.
 	sqlMeta = `-- relay: meta
 select m.outbox_id::text || '.' || m.incarnation,
 	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -96,7 +100,7 @@ order by c.lane, u.seq`
 	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
 	// itself, which saves a second window function.
 	//
-	// That a lane has no open entry is known, for these lanes are not fresh (and see sqlTakenBack). The journal is asked only from the next number
+	// That a lane has no open entry is known, for these lanes are not fresh (and see sqlAsKnown). The journal is asked only from the next number
 	// on, where the index ends: settled entries that a snapshot keeps from vacuum would be visited one by one.
 	sqlTake = `-- relay: take
 with ids as materialized (
@@ -268,7 +272,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 
 // queries are the statements with their schema, expanded once.
 type queries struct {
-	lock, takenBack, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
+	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, highest, otherSequence, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal, settlePlaced string
@@ -283,7 +287,7 @@ func newQueries(schema string) (*queries, error) {
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	all := &queries{
-		lock: q(sqlLock), takenBack: q(sqlTakenBack), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
+		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),

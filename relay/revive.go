@@ -130,7 +130,10 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
 		b.Queue(r.q.try, set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
 	}))
-	if err != nil || !same { // a claim raises the incarnation
+	if err == nil && !same {
+		c.epoch, err = r.raiseIncarnation(ctx, s)
+	}
+	if err != nil {
 		return nil, &claim{}, err
 	}
 	for i := range c.events {

@@ -299,12 +299,15 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
 	}
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
-	all := concat(&set.placed, &rest)
+	all, none := concat(&set.placed, &rest), laneKeys{}
 	if err := set.sending(); err != nil {
 		return settled, err
 	}
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
+		// On a server that took over without it, a lane may have come back under the fence that it had, with another entry under
+		// this number.
+		b.Queue(r.q.asKnown, none.lanes, none.fences, r.owner, none.firsts, set.epoch)
 		// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)

@@ -1,0 +1,164 @@
+package relay_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// promoted is what the outbox looks like on a standby that has taken over, and that lacks what the statements take back.
+func (f *floors) promoted(lacking ...string) {
+	f.t.Helper()
+	f.db.Exec(f.t, `update outbox_meta set timeline = 'FFFFFFFF'`)
+	for _, sql := range lacking {
+		f.db.Exec(f.t, sql)
+	}
+}
+
+func (f *floors) append() {
+	f.t.Helper()
+	f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
+}
+
+// TestP5_ABlockEndsWithItsIncarnation: a standby takes over that lacks a lane's last reservation of numbers, and the
+// relay keeps its lanes. It must not go on in its block: the next block of the new incarnation begins below it.
+func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
+	t.Parallel()
+	for name, hide := range map[string]func(f *floors){
+		"behind a pooler":                     func(*floors) {},
+		"over a new connection of the pump's": func(f *floors) { f.must(f.Reconnect(t.Context())) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := driven(t, outboxDB(t))
+			f.append()
+			f.drain()
+			f.promoted(`update outbox_lane set reserved_seq = reserved_seq - 1048576 where reserved_seq > 0`)
+			hide(f)
+			for range 3 {
+				f.append()
+				f.drain()
+			}
+			f.db.Exec(t, `update relay_member set lease_until = now() - interval '1 s'`) // the fences rise, and new blocks begin
+			f.db.Exec(t, `update outbox_lane set lease_until = now() - interval '1 s'`)
+			f.must(f.Beat(t.Context()))
+			for range 3 {
+				f.append()
+				f.drain()
+			}
+			log := f.to.events()
+			numbered(t, log)
+			if len(log) != 7 || log[0].Position.Epoch == log[1].Position.Epoch || log[1].Position.Epoch != log[6].Position.Epoch {
+				t.Errorf("published: %+v", log)
+			}
+		})
+	}
+}
+
+// TestP3_2_AnEntryThatAFailoverOpenedAgain: behind a pooler, a standby takes over on which an entry is open that the relay
+// has settled some claims ago.
+func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.append()
+	f.drain()
+	f.append()
+	f.drain()
+	first, second := f.to.events()[0], f.to.events()[1]
+	const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value select $1, $2, 'payments', 'k', 'T', '0'`
+	f.db.Exec(t, row, 1, first.ID)
+	f.db.Exec(t, row, 2, second.ID)
+	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, first.Position.Lane, first.Position.Seq)
+	f.promoted()
+	f.append()
+	f.drain()
+	log := f.to.events()
+	numbered(t, log)
+	if len(log) != 5 || log[2].ID != first.ID || log[2].Position.Seq != first.Position.Seq || log[3].ID != second.ID {
+		t.Errorf("published: %+v", log)
+	}
+	if n := pgtest.One[int](t, f.db, `select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// TestP3_5_ASettleEndsWithItsIncarnation: a standby takes over that lacks a relay's take-over of a lane. Another relay
+// claims there, and the first one takes the lane again, under the fence that it had and while it still publishes: the
+// entry under its number is not its own.
+func TestP3_5_ASettleEndsWithItsIncarnation(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
+	d, err := relay.Drive(t.Context(), newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	f := &floors{Driver: d, t: t, db: db, to: to}
+	f.append()
+	stepped := make(chan error, 1)
+	go func() { _, err := d.Step(t.Context()); stepped <- err }()
+	<-to.entered
+	f.append()
+	db.Exec(t, `update outbox_claim set ids = ids || e.id, seqs = seqs || first_seq + 1 from outbox_event e where e.id <> all (ids)`)
+	db.Exec(t, `update outbox_meta set incarnation = incarnation + 1`)
+	close(to.gate)
+	<-stepped // it failed or not
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 2 {
+		t.Fatalf("%d of the 2 events of another relay's claim are left", n)
+	}
+	to.entered = nil
+	f.drain()
+	if n := to.count(); n != 3 {
+		t.Errorf("%d events are published, want the first one twice and the second one", n)
+	}
+}
+
+// TestP4HeldAfterAFailover: a topic is refused, its events are held, and a standby takes over. When the topic is accepted
+// again they go, though nothing is appended that makes the relay claim.
+func TestP4HeldAfterAFailover(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	refused := true
+	f.to.verdict = func(int, event.Event) error {
+		if refused {
+			return refusal{"topic"}
+		}
+		return nil
+	}
+	f.append()
+	f.drain()
+	f.promoted()
+	refused = false
+	f.must(f.Try(t.Context(), "payments"))
+	f.must(f.Work(t.Context()))
+	log := f.to.events()
+	numbered(t, log)
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n != 0 || len(log) == 0 {
+		t.Errorf("%d events are published, and %d are held still", len(log), n)
+	}
+}
+
+// TestP4HeldThatAFailoverTookBack: behind a pooler, a standby takes over on which an event is held that was sent and
+// settled. Nothing is appended: it goes again after a heartbeat.
+func TestP4HeldThatAFailoverTookBack(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.append()
+	f.drain()
+	f.must(f.Work(t.Context()))
+	sent := f.to.events()[0]
+	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type, created_at)
+		values ($1, 1, 'payments', 0, $2, true, false, $3, '', '', 'k', 'T', 'c', now())`, sent.Position.Lane, sent.Position.Seq, sent.ID)
+	f.promoted()
+	f.must(f.Beat(t.Context()))
+	f.must(f.Work(t.Context()))
+	log := f.to.events()
+	numbered(t, log)
+	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n != 0 || len(log) != 2 {
+		t.Errorf("%d events are published, and %d are held still", len(log), n)
+	}
+}
