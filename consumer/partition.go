@@ -54,6 +54,7 @@ func (p *partition) run(work, handle context.Context) {
 	defer func() {
 		stop()
 		fetcher.Wait()
+		p.c.handler.Revoked(handle, p.Topic, p.ID)
 		p.c.outage.forget(p.String())
 		p.budget.release(p.held.Swap(0))
 	}()

@@ -174,3 +174,24 @@ func TestAMovedDatabaseIsFollowed(t *testing.T) {
 		t.Errorf("%d generations", n)
 	}
 }
+
+type leaving struct {
+	*handler
+	revoked chan int
+}
+
+func (l leaving) Revoked(context.Context, string, int32) { l.revoked <- len(l.byPartition()[0]) }
+
+// The handler is told behind its last batch, so that its account is complete when the next member reads it.
+func TestAPartitionThatIsGivenAwayIsToldSo(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 1)
+	kafkatest.Produce(t, topic, records(5, 0)...)
+	h := leaving{newHandler(), make(chan int, 10)}
+	m := start(t, h, topic, config(topic))
+	h.await(t, 5)
+	m.stop(t)
+	if n := recv(t, "the word", h.revoked); n != 5 {
+		t.Errorf("told behind %d events, want 5", n)
+	}
+}

@@ -187,8 +187,8 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		w.pass = b.passing()
 	}
 	f := b.in.decide(ctx, w)
-	if f == nil && w.pass != nil {
-		b.guard.hasPassed()
+	if f == nil {
+		b.guard.hasPassed(b.passing().next, w.pass != nil)
 	}
 	if counted && (f == nil || b.in.uncount(ctx, b.name, offset)) {
 		b.counted = false

@@ -35,6 +35,8 @@ type Handler interface {
 	Window() time.Duration
 	// Assigned is called before the first Handle of a partition that this process was given, and before its Progress.
 	Assigned(topic string, partition int32)
+	// Revoked is called behind the last Handle of a partition that this process gives away, also when it ends.
+	Revoked(ctx context.Context, topic string, partition int32)
 	// Progress is the offset up to which everything of a partition is decided in the database of the effects. It may be some
 	// seconds behind. Not known: nothing of the partition was decided there, or no account is kept.
 	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
@@ -62,6 +64,9 @@ func (HandlerFunc) Window() time.Duration { return 0 }
 
 // Assigned does nothing.
 func (HandlerFunc) Assigned(string, int32) {}
+
+// Revoked does nothing.
+func (HandlerFunc) Revoked(context.Context, string, int32) {}
 
 // Progress keeps no account.
 func (HandlerFunc) Progress(context.Context, string, int32) (next int64, known bool, err error) {

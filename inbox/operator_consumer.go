@@ -32,3 +32,22 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{})
 	})
 }
+
+// SkipTo gives up what a partition holds between the account of the inbox and an offset: a record that halts it and can be neither
+// decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's: stop the workers first,
+// and set it to the same offset before they start again. A group's offset that is moved without the account goes back to it. It
+// fails when nothing of the partition was decided yet, or more than that offset.
+func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64, err error) {
+	const action = "skip records"
+	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, o.sql(sqlSkipTo), o.consumer, topic, partition, offset).Scan(&from)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic, partition, offset)
+		}
+		if err != nil {
+			return err
+		}
+		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition, "from": from, "to": offset})
+	})
+	return from, err
+}

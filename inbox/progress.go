@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type guard struct {
 	loaded bool
 	span   span
 	passed time.Time // when the progress was last moved
+	owed   int64     // where it is to be moved, when nothing else is decided; 0: it is there
 	home   string    // the database that it began with; empty: not known yet
 	noted  bool      // it is noted as halted while it waits for a person to repair the database
 	marks  *marks    // how far its numbers are decided; nil: not known. A watermark's, and never changed
@@ -92,7 +94,7 @@ func (g *guard) stays(home string) *failure {
 		return nil
 	}
 	err := &MovedError{From: g.home, To: home}
-	g.home, g.loaded, g.marks = "", false, nil
+	g.home, g.loaded, g.marks, g.owed = "", false, nil, 0
 	return &failure{kind: moved, err: err}
 }
 
@@ -102,10 +104,61 @@ func (g *guard) passIsDue() bool {
 	return time.Since(g.passed) >= progressEvery
 }
 
-func (g *guard) hasPassed() {
+// hasPassed notes that everything before next is decided, and whether the progress was moved there with it.
+func (g *guard) hasPassed(next int64, moved bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.passed = time.Now()
+	if g.owed = next; moved {
+		g.passed, g.owed = time.Now(), 0
+	}
+}
+
+// owes is where the progress is to be moved in which database, when nothing else is decided; 0: it is there.
+func (g *guard) owes() (next int64, home string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.owed, g.home
+}
+
+// Revoked implements [Handler]: what was decided since the progress was last moved is written down, for whoever comes next.
+func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	p := partitionName{topic, partition}
+	if err := h.account(ctx, p, h.guards.get(p)); err != nil {
+		h.log.Warn("inbox: the account of a partition that is given away stays some seconds behind", "topic", topic, "partition", partition, "error", err)
+	}
+}
+
+// accounts moves the progress of partitions that have become idle.
+func (in *Inbox) accounts(ctx context.Context) error {
+	in.handlers.Lock()
+	all := slices.Clone(in.handlers.all)
+	in.handlers.Unlock()
+	var errs []error
+	for _, h := range all {
+		for p, g := range h.guards.due() {
+			errs = append(errs, in.account(ctx, p, g))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// account moves the progress to where it is owed, in the database in which that was decided.
+func (in *Inbox) account(ctx context.Context, p partitionName, g *guard) error {
+	next, home := g.owes()
+	if next == 0 {
+		return nil
+	}
+	if _, err := in.db.Exec(ctx, in.sql.account, in.consumer, p.topic, p.id, next, home); err != nil {
+		return fmt.Errorf("inbox: moving the progress of %s-%d: %w", p.topic, p.id, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.passed = time.Now(); g.owed == next {
+		g.owed = 0
+	}
+	return nil
 }
 
 // guards are the guards of a handler.
@@ -124,6 +177,15 @@ func (g *guards) get(p partitionName) *guard {
 		g.of[p] = &guard{span: span{armed: true}}
 	}
 	return g.of[p]
+}
+
+// due are those whose progress has not moved for a while.
+func (g *guards) due() map[partitionName]*guard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	due := maps.Clone(g.of)
+	maps.DeleteFunc(due, func(_ partitionName, one *guard) bool { return !one.passIsDue() })
+	return due
 }
 
 func (g *guards) forget(p partitionName) {

@@ -113,6 +113,15 @@ from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
 const sqlRetire = `-- inbox: retire a consumer
 update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_name = $1::text`
 
+// Forwards only: what stands before the account is decided.
+const sqlSkipTo = `-- inbox: skip to an offset
+update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
+	updated_at = clock_timestamp()
+from {schema}inbox_progress p
+where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::integer and n.from_offset < $4::bigint
+	and p.consumer_name = n.consumer_name and p.topic = n.topic and p.partition = n.partition
+returning p.from_offset`
+
 const sqlConsumerList = `-- inbox: list the consumers
 select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at
 from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`

@@ -82,6 +82,12 @@ update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted
 	updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint`
 
+// Outside of a deciding transaction. A database that has taken over may have forgotten what was decided in the other.
+const sqlAccount = `-- inbox: account
+update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, updated_at = clock_timestamp() from pg_control_system() c
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
+	and $5::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+
 const sqlCount = `-- inbox: count a run
 update {schema}inbox_progress set attempts = case when from_offset < $4::bigint then 1 when from_offset = $4::bigint then attempts + 1
 	else attempts end, from_offset = greatest(from_offset, $4::bigint), updated_at = clock_timestamp()

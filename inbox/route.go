@@ -120,5 +120,5 @@ func refusal(p place, e *event.Event, s state, windowDays dayNumber) error {
 			"correct it, then release the event to apply it, or discard it (where it halts: raise Config.DaysAhead until it has passed)", dayName(d), dayName(s.today))
 	}
 	return fmt.Errorf("its id is of day %s, older than what is remembered (window %d days, days before %s dropped, first start on %s), so nobody can tell "+
-		"whether it was applied: look at its business row, then release it to apply it, or discard it (where it halts: skip its offset)", dayName(d), windowDays, dayName(s.dropped), dayName(s.floor))
+		"whether it was applied: look at its business row, then release it to apply it, or discard it (where it halts: relay inbox skip)", dayName(d), windowDays, dayName(s.dropped), dayName(s.floor))
 }

@@ -28,6 +28,7 @@ const boundEvery = 15 * time.Second
 func (in *Inbox) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
+	group.Go(func() { in.repeat(ctx, "moving the progress", progressEvery/2, in.accounts) })
 	group.Go(func() { in.repeat(ctx, "measuring the lists", boundEvery, in.bound) })
 	if in.cfg.ReleaseEvery > 0 {
 		group.Go(func() { in.repeat(ctx, "releasing", in.cfg.ReleaseEvery, in.release) })

@@ -73,6 +73,7 @@ type cli struct {
 		Parked    inboxParkedCommand    `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
 		Resume    inboxResumeCommand    `cmd:"" help:"Let a halted partition go on."`
 		Accept    inboxAcceptCommand    `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
+		Skip      inboxSkipCommand      `cmd:"" help:"Give up records that halt a partition and can be neither decided nor parked."`
 		Retire    inboxRetireCommand    `cmd:"" help:"Say that a consumer is gone, so that its window does not count."`
 		Move      inboxMoveCommand      `cmd:"" help:"Have a consumer that goes by ids go by watermarks or offsets."`
 		Forget    inboxForgetCommand    `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`

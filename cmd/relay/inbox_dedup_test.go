@@ -56,16 +56,18 @@ func TestP9_8_Commands(t *testing.T) {
 	}
 	f.Exec(t, "update inbox_progress set updated_at = clock_timestamp()")
 	for want, args := range map[string]string{
-		"does not go by ids":       "move --consumer ledger --to offset --reason x",
-		"--to is missing":          "move --consumer ledger --reason x",
-		"is not the ce_epoch":      "accept --consumer ledger --epoch x --reason x",
-		"--epoch is missing":       "accept --consumer ledger --reason x",
-		"goes by no numbers":       "accept --consumer email --epoch " + two + " --reason x",
-		"knows no offsets":         "forget-offsets --consumer ledger --topic payments --reason x",
-		"--topic is missing":       "forget-offsets --consumer ledger --reason x",
-		"stop its workers first":   "retire --consumer ledger --reason x",
-		"never started: relay":     "retire --consumer email --reason x",
-		"--consumer is missing: a": "forget-offsets --topic t --reason x",
+		"does not go by ids":         "move --consumer ledger --to offset --reason x",
+		"--to is missing":            "move --consumer ledger --reason x",
+		"is not the ce_epoch":        "accept --consumer ledger --epoch x --reason x",
+		"--epoch is missing":         "accept --consumer ledger --reason x",
+		"goes by no numbers":         "accept --consumer email --epoch " + two + " --reason x",
+		"knows no offsets":           "forget-offsets --consumer ledger --topic payments --reason x",
+		"--topic is missing":         "forget-offsets --consumer ledger --reason x",
+		"no account before offset 1": "skip --consumer ledger --topic payments --partition 9 --to 1 --reason x",
+		"say what is skipped":        "skip --consumer ledger --topic payments --partition 9 --reason x",
+		"stop its workers first":     "retire --consumer ledger --reason x",
+		"never started: relay":       "retire --consumer email --reason x",
+		"--consumer is missing: a":   "forget-offsets --topic t --reason x",
 	} {
 		if code, _, stderr := command(t, f.env, append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)

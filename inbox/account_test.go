@@ -1,0 +1,77 @@
+package inbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_2_TheAccountIsWrittenAtTheEnd: what was decided since the account last moved is in it when the partition is given away, so
+// that nobody reads it again when its days are gone. Another database's account is left alone: it may have forgotten some.
+func TestP9_2_TheAccountIsWrittenAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h, e := w.inbox(inbox.Config{}).Each(write), some(30)
+	assigned(h)
+	handle(t, h, e[:10])
+	handle(t, h, e[10:20])
+	if w.progress() != [3]int64{10, 10, 0} {
+		t.Fatalf("progress %v: the second batch is to move nothing", w.progress())
+	}
+	h.Revoked(t.Context(), "payments", 3)
+	if w.progress()[0] != 20 {
+		t.Errorf("given away at 20, the account says %d", w.progress()[0])
+	}
+	handle(t, h, e[20:])
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.Revoked(ended, "payments", 3)
+	if w.progress()[0] != 30 {
+		t.Errorf("the process ends at 30, the account says %d", w.progress()[0])
+	}
+}
+
+func TestTheAccountFollowsWhenIdle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.inbox(inbox.Config{})
+	h, e := in.Each(write), some(20)
+	assigned(h)
+	handle(t, h, e[:10])
+	handle(t, h, e[10:])
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- in.Run(ctx) }()
+	pgtest.AwaitSQL(t, w.DB, "select from_offset = 20 from inbox_progress")
+	cancel()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestARecordIsSkipped: the account moves, forwards only, with reason and audit.
+func TestARecordIsSkipped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.unfinished(7, 9, 2)
+	w.Exec(t, "update inbox_progress set halted_at = now(), halted_code = 'rejected', halted_reason = 'r'")
+	o := newOperator(t, w, "ledger")
+	from, err := o.SkipTo(t.Context(), "payments", 3, 8, "it is no event")
+	if err != nil || from != 7 || w.progress() != [3]int64{8, 8, 0} {
+		t.Errorf("from %d, %v, progress %v", from, err, w.progress())
+	}
+	if _, err := o.SkipTo(t.Context(), "payments", 3, 8, "again"); err == nil || !strings.Contains(err.Error(), "no account before offset 8") {
+		t.Error(err)
+	}
+	list, err := o.Consumers(t.Context())
+	if err != nil || len(list) > 0 && list[0].Partitions[0].HaltedAt != nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+	audit, err := o.Audit(t.Context(), 10)
+	if err != nil || len(audit) != 1 || audit[0].Action != "skip records" || audit[0].Reason != "it is no event" || string(audit[0].Detail) != `{"to": 8, "from": 7, "partition": 3}` {
+		t.Errorf("%+v, %v", audit, err)
+	}
+}
