@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,32 @@ func (f *faulty) Release(ctx context.Context, l idempotency.Lease) error {
 
 func (f *faulty) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
 	return f.do("doubt", func() error { return f.Memory.Doubt(ctx, l, reason, after) })
+}
+
+// TestDo_WhatCannotBeKept: it is told at once; of a success nobody may be told that it was not.
+func TestDo_WhatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	m := idempotency.NewMemory(idempotency.MemoryConfig{})
+	g := newGuard(t, m, idempotency.Config{})
+	no := errors.New("no")
+	for _, c := range []struct {
+		res   idempotency.Result
+		err   error
+		class idempotency.Class
+		state idempotency.State
+	}{
+		{idempotency.Result{Code: 503}, nil, idempotency.ClassUnknown, idempotency.Unknown},
+		{idempotency.Result{Code: 201, Resource: "a\x00b"}, nil, idempotency.ClassUnknown, idempotency.Unknown},
+		{idempotency.Result{Code: 503}, idempotency.Terminal("declined", no), idempotency.ClassRetryable, ""},
+		{idempotency.Result{}, idempotency.Terminal("declined", no), idempotency.Unclassified, idempotency.FailedReplayable},
+	} {
+		r := request(1)
+		r.Key.Value = rand.Text()
+		res, err := g.Do(t.Context(), r, func(context.Context) (idempotency.Result, error) { return c.res, c.err })
+		if class, _ := idempotency.Classify(err); class != c.class || stateOf(t, m, r) != c.state {
+			t.Errorf("%+v, %v: %+v, %v, %s", c.res, c.err, res, err, stateOf(t, m, r))
+		}
+	}
 }
 
 var errAway = errors.New("the store does not answer")

@@ -1,14 +1,18 @@
 package idempotency
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Result is what a caller is told, the first time and every time after.
 type Result struct {
-	// Code is the caller's own status: an HTTP status at the edge.
+	// Code is the caller's own status: an HTTP status at the edge, where 0 is 204 of a success without a body, 200 with one, and 422 of a
+	// Failure. Not 500 and above: see Check.
 	Code int
 	// Header is what belongs to the answer beside its body: at the edge, allow-listed HTTP headers in canonical form.
 	Header map[string][]string
@@ -25,6 +29,25 @@ type Result struct {
 	Replayed bool
 	// At is when the work was completed, by the store's clock. Set by the store.
 	At time.Time
+}
+
+// Check returns an error for a result that is none to keep and replay: a code of 500 and above is a failure of the moment, and text
+// that is not UTF-8, or has a zero byte, is nothing that every store can keep. Work that returns one has its transaction rolled back
+// by pgstore; a guard, which cannot, takes a success for unknown.
+func (r Result) Check() error {
+	if r.Code >= 500 {
+		return fmt.Errorf("idempotency: a result with the code %d would be replayed as long as it is kept: return an error in its place", r.Code)
+	}
+	texts := map[string][]string{"Resource": {r.Resource}, "Failure": {r.Failure}}
+	for name, values := range r.Header {
+		texts["Header"] = append(append(texts["Header"], name), values...)
+	}
+	for field, all := range texts {
+		if slices.ContainsFunc(all, func(s string) bool { return !utf8.ValidString(s) || strings.ContainsRune(s, 0) }) {
+			return fmt.Errorf("idempotency: the result's %s is not UTF-8, or has a zero byte: no store keeps it", field)
+		}
+	}
+	return nil
 }
 
 // Clone returns a copy that shares neither body nor headers.

@@ -78,6 +78,15 @@ func (a *attempt) ending(ctx context.Context, err error) (how ending, code strin
 // settle records the outcome of the work, and returns what its caller is told.
 func (a *attempt) settle(ctx context.Context, res Result, err error) (Result, error) {
 	how, code := a.ending(ctx, err)
+	if how == finish {
+		res.Failure = cmp.Or(res.Failure, code)
+		if wrong := res.Check(); wrong != nil {
+			if res, err = (Result{}), Retryable(wrong); code == "" { // a success: what it did is done
+				err = Indefinite(wrong)
+			}
+			how, _ = a.ending(ctx, err)
+		}
+	}
 	if errors.Is(err, ErrLeaseLost) && how != finish {
 		return a.overtaken(ctx, err)
 	}
@@ -86,7 +95,6 @@ func (a *attempt) settle(ctx context.Context, res Result, err error) (Result, er
 	}
 	switch {
 	case how == finish:
-		res.Failure = cmp.Or(res.Failure, code)
 		return a.finish(ctx, res)
 	case a.resume:
 		return Result{}, err

@@ -20,7 +20,6 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -96,11 +95,7 @@ func run(ctx context.Context, databaseURL string, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	// It removes what is no longer kept. Work with providers gives it handlers, too.
-	sweeper, err := recovery.New(keys, nil, recovery.Config{OthersElsewhere: true})
-	if err != nil {
-		return err
-	}
+	sweeper := pgstore.Sweeper{Store: keys} // removes what is no longer kept; where there are providers, a recovery.Worker does
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", shop{keys}.create)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}

@@ -74,7 +74,7 @@ func Write(w http.ResponseWriter, res idempotency.Result, err error) { Edge{}.Wr
 // is. Errors of package idempotency have the codes above. Any other is 500, and only the log says what it was.
 func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	class, _ := idempotency.Classify(err)
-	if err == nil || class == idempotency.ClassTerminal && res.Code != 0 {
+	if err == nil || class == idempotency.ClassTerminal && (res.Code != 0 || res.Failure != "") {
 		e.answer(w, res)
 		return
 	}
@@ -130,6 +130,19 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 			Detail: "the request was done, and its answer was not kept (" + why[0] + ")",
 		})
 		return
+	}
+	if res.Code == 0 { // the work gave none
+		res.Code = http.StatusNoContent
+		if len(res.Body) > 0 {
+			res.Code = http.StatusOK
+		}
+		if res.Failure != "" {
+			if res.Replayed {
+				w.Header().Set(HeaderReplayed, "true")
+			}
+			e.Problem(w, Problem{Code: CodeRefused, Failure: res.Failure, Resource: res.Resource, Detail: "the request was refused for good"})
+			return
+		}
 	}
 	if res.Code < 200 || res.Code > 599 {
 		e.log().Error("a result has a code that is no HTTP status", "code", res.Code)

@@ -241,6 +241,28 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
+// TestWrite_AResultWithoutACode: the first time and in every replay it is what the work meant.
+func TestWrite_AResultWithoutACode(t *testing.T) {
+	t.Parallel()
+	for _, replayed := range []string{"", "true"} {
+		for _, c := range []struct {
+			res  idempotency.Result
+			code int
+			body string
+		}{
+			{idempotency.Result{}, 204, ""},
+			{idempotency.Result{Body: []byte("done")}, 200, "done"},
+			{idempotency.Result{Failure: "card_declined"}, 422, `"code":"REQUEST_REFUSED","failure":"card_declined"`},
+		} {
+			c.res.Replayed = replayed != ""
+			w := write(httpedge.Edge{}, c.res, nil)
+			if w.Code != c.code || !strings.Contains(w.Body.String(), c.body) || w.Header().Get("Idempotent-Replayed") != replayed {
+				t.Errorf("%+v: %d %s %v", c.res, w.Code, w.Body, w.Header())
+			}
+		}
+	}
+}
+
 func TestStatusHandler(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemory(idempotency.MemoryConfig{})

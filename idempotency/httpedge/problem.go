@@ -21,6 +21,7 @@ const (
 	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
 	CodeExpired          Code = "IDEMPOTENCY_RESULT_EXPIRED"                    // 410: it was done; its answer is no longer kept
 	CodeNotKept          Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"                 // 410: it was done; its answer was too large or a stream
+	CodeRefused          Code = "REQUEST_REFUSED"                               // 422: for good; the problem's failure says why
 	CodeWrongRegion      Code = "IDEMPOTENCY_WRONG_REGION"                      // 421: the problem's home_region knows the key
 	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND"                            // 404
 	CodeResourceGone     Code = "RESOURCE_GONE"                                 // 410
@@ -36,7 +37,7 @@ const (
 func Codes() map[Code]int {
 	all := map[Code]int{}
 	for _, c := range []Code{
-		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired, CodeNotKept, CodeWrongRegion,
+		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired, CodeNotKept, CodeRefused, CodeWrongRegion,
 		CodeResourceNotFound, CodeResourceGone, CodeResourceChanged, CodeUnauthenticated, CodeTooLarge, CodeBadRequest, CodeTryAgain, CodeInternal,
 	} {
 		all[c] = usual(c)
@@ -61,7 +62,7 @@ func usual(c Code) int {
 		return http.StatusRequestEntityTooLarge
 	case CodeWrongRegion:
 		return http.StatusMisdirectedRequest
-	case CodeKeyReused:
+	case CodeKeyReused, CodeRefused:
 		return http.StatusUnprocessableEntity
 	case CodeInternal:
 		return http.StatusInternalServerError

@@ -155,20 +155,21 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 
 // commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back before, and the lock goes with
 // it: whoever has it then runs in vain if this result is there first.
-func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refused bool) (idempotency.Result, error) {
+func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refusal bool) (idempotency.Result, error) {
 	ctx, stop := outlive(ctx)
 	defer stop()
 	s, k := t.store, t.request.Key
 	var b pgx.Batch
-	if refused {
-		if err := undo(ctx, conn, &b, sqlRollback); err != nil {
+	var bad refused
+	if refusal {
+		if err := undo(ctx, conn, &b, sqlRollback, &bad); err != nil {
 			return idempotency.Result{}, err
 		}
 		b.Queue(sqlBegin)
+		b.Queue(sqlMark)
 		b.Queue(s.sql.bury, k.Tenant, k.Operation, k.Value)
 	}
-	taken := false
-	if err := s.queueWrite(&b, t.request, t.token, &res, &taken); err != nil {
+	if err := s.queueWrite(&b, t.request, t.token, &res, &bad); err != nil {
 		return idempotency.Result{}, err
 	}
 	committed := ""
@@ -181,7 +182,9 @@ func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result
 	case err == nil:
 		res.Replayed = false
 		return res, nil
-	case taken:
+	case bad.ended:
+		return idempotency.Result{}, errEnded
+	case bad.taken:
 		return idempotency.Result{}, &rolledBack{s.taken(err)}
 	case pgerr.CommitUnknown(err):
 		t.lost = fmt.Errorf("pgstore: the outcome of COMMIT is unknown: %w", err)

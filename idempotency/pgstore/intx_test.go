@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -267,6 +268,83 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 			t.Errorf("%s: the next attempt: %+v, %v", name, res, err)
 		}
 		s.booked(r, 1)
+	}
+}
+
+// TestInTx_ATransactionThatIsEndedByHand: what the handler committed so has no key, and it is told; nobody takes it for done.
+func TestInTx_ATransactionThatIsEndedByHand(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	terminal := func(res idempotency.Result) (idempotency.Result, error) {
+		return res, idempotency.Terminal("declined", errors.New("no"))
+	}
+	success := func(res idempotency.Result) (idempotency.Result, error) { return res, nil }
+	for _, sql := range []string{"commit", "rollback", "commit; begin", "commit and chain", "rollback and chain", "/* x */ end; begin"} {
+		for name, end := range map[string]func(idempotency.Result) (idempotency.Result, error){"success": success, "refusal": terminal} {
+			r := pay("100")
+			res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+				if _, err := tx.Exec(ctx, sql); err != nil {
+					return idempotency.Result{}, err
+				}
+				return end(created(r))
+			})
+			if err == nil || !strings.Contains(err.Error(), "with an SQL statement") || res.Code != 0 {
+				t.Errorf("%s, then a %s: %+v, %v", sql, name, res, err)
+			}
+			s.free(r)
+		}
+	}
+	// Within finds the savepoint gone.
+	tx, err := s.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	r := pay("100")
+	if res, err := s.store.Within(t.Context(), tx, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		_, err := tx.Exec(ctx, "commit; begin")
+		return created(r), err
+	}); err == nil {
+		t.Errorf("within: %+v", res)
+	}
+}
+
+// TestWithin_OneWithinTheOther: the mark of the inner one is the outer one's too.
+func TestWithin_OneWithinTheOther(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	outer, inner := pay("100"), pay("100")
+	res, err := s.store.InTx(t.Context(), outer, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		if res, err := s.store.Within(ctx, tx, inner, books(inner)); err != nil {
+			return res, err
+		}
+		return books(outer)(ctx, tx)
+	})
+	if err != nil || res.Code != 201 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	s.booked(outer, 1)
+	s.booked(inner, 1)
+}
+
+// TestInTx_WhatCannotBeKept rolls the work back, and says what is wrong.
+func TestInTx_WhatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{})
+	for want, res := range map[string]idempotency.Result{
+		"Resource is not UTF-8": {Code: 201, Resource: "a\x00b"}, "Header is not UTF-8": {Code: 201, Header: map[string][]string{"Location": {"/\x00"}}},
+		"the code 503": {Code: 503},
+	} {
+		r := pay("100")
+		got, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			_, err := books(r)(ctx, tx)
+			return res, err
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v, %v: want %q", got, err, want)
+		}
+		s.free(r)
+		s.booked(r, 0)
 	}
 }
 

@@ -62,7 +62,7 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 	if before != "" {
 		at.Queue(before)
 	}
-	at.Queue(sqlLock, n).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	at.Queue(sqlLock, n).QueryRow(func(row pgx.Row) error { return row.Scan(&locked, nil) })
 	err := look(&at)
 	if err == nil && !locked && (known.won || known.gone) {
 		waiting.Queue(sqlAwait, n, s.lockTimeout)
@@ -88,7 +88,7 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	res, err = do(ctx, tx)
 	err, ended := tx.Left(err)
 	if err == nil {
-		return res, false, nil
+		return res, false, res.Check()
 	}
 	class, code := idempotency.Classify(err)
 	aborted := !conn.IsClosed() && conn.PgConn().TxStatus() == 'E'
@@ -102,14 +102,15 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 		return idempotency.Result{}, false, &rolledBack{err}
 	case class == idempotency.ClassTerminal:
 		res.Failure = cmp.Or(code, "failed")
-		return res, true, nil
+		return res, true, res.Check()
 	}
 	return idempotency.Result{}, false, err
 }
 
 // undo rolls back what was refused: with what b queues next, or before it where nothing else could be prepared, because a statement failed.
-func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string) error {
+func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string, bad *refused) error {
 	if conn.PgConn().TxStatus() != 'E' {
+		b.Queue(sqlHeld).QueryRow(func(row pgx.Row) error { return bad.look(row.Scan(nil)) })
 		b.Queue(sql)
 		return nil
 	}
@@ -119,8 +120,24 @@ func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string) error {
 	return nil
 }
 
-// queueWrite queues what records the result and reads its time into it. taken becomes true when somebody made the key meanwhile.
-func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result, taken *bool) error {
+// refused is why a result was not written.
+type refused struct {
+	taken bool // somebody made the key meanwhile
+	ended bool // the handler ended the transaction with an SQL statement
+}
+
+func (f *refused) look(err error) error {
+	f.taken = f.taken || pgerr.Is(err, pgerr.UniqueViolation)
+	f.ended = f.ended || pgerr.Is(err, pgerr.DivisionByZero)
+	return err
+}
+
+// errEnded is of a handler that ended the transaction and began another: neither is the key's, whose row is in none of them.
+var errEnded = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement, and what it committed by that stands without its key: %w",
+	errTransactionControl)
+
+// queueWrite queues what records the result and reads its time into it.
+func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result, bad *refused) error {
 	args, err := resultArgs(*res, s.cfg.Keep)
 	if err != nil {
 		return err
@@ -128,9 +145,7 @@ func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, re
 	k := r.Key
 	args = append([]any{k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:], token}, args...)
 	b.Queue(s.sql.write, args...).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&res.At)
-		*taken = pgerr.Is(err, pgerr.UniqueViolation)
-		return err
+		return bad.look(row.Scan(&res.At))
 	})
 	return nil
 }

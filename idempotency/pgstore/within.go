@@ -54,7 +54,7 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 		}
 		return s.answer(ctx, r, known, token)
 	}
-	res, refused, err := s.handle(ctx, savepoint.Conn(), savepoint, do)
+	res, refusal, err := s.handle(ctx, savepoint.Conn(), savepoint, do)
 	if err != nil {
 		var again *rolledBack
 		if errors.As(err, &again) {
@@ -63,20 +63,22 @@ func (s *Store) within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do
 		return idempotency.Result{}, err
 	}
 	var b pgx.Batch
-	if refused {
-		if err := undo(ctx, savepoint.Conn(), &b, sqlRollbackTo); err != nil {
+	var bad refused
+	if refusal {
+		if err := undo(ctx, savepoint.Conn(), &b, sqlRollbackTo, &bad); err != nil {
 			return idempotency.Result{}, err
 		}
 	}
-	taken := false
-	if err := s.queueWrite(&b, r, token, &res, &taken); err != nil {
+	if err := s.queueWrite(&b, r, token, &res, &bad); err != nil {
 		return idempotency.Result{}, err
 	}
 	if err = savepoint.SendBatch(ctx, &b).Close(); err == nil {
 		err = savepoint.Commit(ctx)
 	}
 	switch {
-	case taken:
+	case bad.ended:
+		return idempotency.Result{}, errEnded
+	case bad.taken:
 		return idempotency.Result{}, s.taken(err)
 	case err != nil:
 		return idempotency.Result{}, fmt.Errorf("pgstore: recording a result: %w", err)

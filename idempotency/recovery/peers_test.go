@@ -55,7 +55,7 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 		other := recovery.Handler{Probe: w.probe, Resume: w.pay}
 		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) {
 			w.settle(t, other, recovery.Config{})
-			return idempotency.Result{Code: 500, Body: []byte("late")}, nil
+			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
 		var outcome recovery.Outcome
 		worker, err := recovery.New(&process{Store: w.store, deaf: true}, map[string]recovery.Handler{operation: late}, recovery.Config{

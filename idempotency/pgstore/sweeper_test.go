@@ -1,0 +1,28 @@
+package pgstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+func TestSweeper(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})
+	r := pay("100")
+	if _, err := s.store.InTx(t.Context(), r, books(r)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- pgstore.Sweeper{Store: s.store, Every: time.Millisecond}.Run(ctx) }()
+	pgtest.AwaitSQL(t, s.DB, "select count(*) = 0 from idempotency_key")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
