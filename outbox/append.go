@@ -45,7 +45,8 @@ type Appender struct {
 
 // SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an interface
 // only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that rewrite the
-// arguments of a query must be asked for their *sql.Tx: tx.Tx in bun, tx.Statement.ConnPool.(*sql.Tx) in GORM.
+// arguments of a query must be asked for what is below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx) in GORM, with and
+// without PrepareStmt. Consumers' effects have no such form: their transaction is the inbox's, and pgx's.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Commit() error
@@ -55,6 +56,11 @@ type SQLTx interface {
 // Append is [Appender.Append] of the zero Appender.
 func Append(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	return Appender{}.Append(ctx, tx, events...)
+}
+
+// AppendSQL is [Appender.AppendSQL] of the zero Appender.
+func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
+	return Appender{}.AppendSQL(ctx, tx, events...)
 }
 
 // Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement, or

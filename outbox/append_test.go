@@ -197,6 +197,41 @@ func TestAppendSQLInBun(t *testing.T) {
 	equal(t, stored(t, db), events)
 }
 
+// prepared is a transaction as GORM has it with PrepareStmt: no *sql.Tx, and every statement is prepared first.
+type prepared struct{ *sql.Tx }
+
+func (p prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	s, err := p.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.ExecContext(ctx, args...)
+}
+
+// TestAppendSQLInGORM: what tx.Statement.ConnPool is there, with and without PrepareStmt.
+func TestAppendSQLInGORM(t *testing.T) {
+	t.Parallel()
+	for name, pool := range map[string]func(tx *sql.Tx) any{
+		"plain":       func(tx *sql.Tx) any { return tx },
+		"PrepareStmt": func(tx *sql.Tx) any { return prepared{tx} },
+	} {
+		db := pgtest.New(t, migrations.Outbox)
+		events := awkward(45)
+		tx, err := openSQL(t, "pgx", db.URL).BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := outbox.AppendSQL(t.Context(), pool(tx).(outbox.SQLTx), events...); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, stored(t, db), events)
+	}
+}
+
 func TestRolledBackLeavesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)

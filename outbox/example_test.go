@@ -76,7 +76,7 @@ func ExampleEventError() {
 type unused struct{ pgx.Tx }
 
 // database/sql, and what is built on it: sqlc and sqlx hand over their transaction, bun its tx.Tx, GORM its
-// tx.Statement.ConnPool.(*sql.Tx).
+// tx.Statement.ConnPool.(outbox.SQLTx).
 func ExampleAppender_AppendSQL() {
 	appender := outbox.Appender{Source: "accounts", Schema: "app"}
 	open := func(ctx context.Context, db *sql.DB, account string) error {
