@@ -94,7 +94,8 @@ type Config struct {
 	// Default: 64 MiB.
 	MaxBatchBytes int
 
-	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. Default: 30 s.
+	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. When a process dies and
+	// starts again, all members stand for that long: the broker waits for the dead one. Default: 10 s.
 	SessionTimeout time.Duration
 	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers have to
 	// return once their ctx ended. Default: 30 s.
@@ -150,7 +151,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	orDefault(&cfg.FetchWait, 500*time.Millisecond)
 	orDefault(&cfg.BufferBytes, 64<<20)
 	orDefault(&cfg.MaxBatchBytes, 64<<20)
-	orDefault(&cfg.SessionTimeout, 30*time.Second)
+	orDefault(&cfg.SessionTimeout, 10*time.Second)
 	orDefault(&cfg.RebalanceTimeout, 30*time.Second)
 	orDefault(&cfg.HeartbeatInterval, min(3*time.Second, cfg.SessionTimeout/3))
 	if cfg.Dial == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -196,7 +197,8 @@ func (c *client) close() {
 func (c *Consumer) groupConfig(cs *conns, topics []string, balancers []kafka.GroupBalancer) kafka.ConsumerGroupConfig {
 	return kafka.ConsumerGroupConfig{
 		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
-		HeartbeatInterval: c.cfg.HeartbeatInterval, SessionTimeout: c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
+		HeartbeatInterval: (math.MaxInt32 - 1) * time.Millisecond, // never: heartbeat does it
+		SessionTimeout:    c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), GroupBalancers: balancers,
 		StartOffset: kafka.FirstOffset, // stands for "none": where to begin is decided by the partition
 	}

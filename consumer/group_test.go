@@ -271,6 +271,16 @@ func (w *wires) dial(ctx context.Context, network, address string) (net.Conn, er
 	return c, nil
 }
 
+// drop breaks what is open now.
+func (w *wires) drop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.open {
+		_ = c.Close()
+	}
+	w.open = nil
+}
+
 func (w *wires) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -428,5 +438,32 @@ func TestAMemberThatStopsDoesNotJoinAgain(t *testing.T) {
 		if n := joins.Load(); n != 1 {
 			t.Errorf("it joined %d times", n)
 		}
+	}
+}
+
+// A connection that breaks costs no generation: heartbeats and commits go on over another.
+func TestABrokenConnectionEndsNoGeneration(t *testing.T) {
+	t.Parallel()
+	topic := kafkatest.Topic(t, 2)
+	wires := &wires{}
+	var generations atomic.Int32
+	cfg := config(topic)
+	cfg.Dial = wires.dial
+	cfg.Observer.Assigned = func(int32, []consumer.Partition) { generations.Add(1) }
+	h := newHandler()
+	start(t, h, topic, cfg)
+	kafkatest.Produce(t, topic, records(5, 0, 1)...)
+	h.await(t, 10)
+	for i := range int64(3) {
+		wires.drop()
+		kafkatest.Produce(t, topic, records(5, 0, 1)...)
+		h.await(t, int(10*(i+2)))
+		await(t, "the commit", func() bool {
+			got := committed(t, kafkatest.Brokers(t), topic, topic, 2)
+			return got[0] == 5*(i+2) && got[1] == 5*(i+2)
+		})
+	}
+	if n := generations.Load(); n != 1 {
+		t.Errorf("%d generations", n)
 	}
 }

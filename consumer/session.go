@@ -124,13 +124,16 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 	handle, cancelHandle := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancelHandle(nil)
 	g.stopWork, g.cancelHandle = stopWork, cancelHandle
-	g.commits = &committer{send: kg.CommitOffsets, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
+	commit := func(next map[string]map[int]int64) error { return g.commit(context.WithoutCancel(ctx), next) }
+	g.commits = &committer{send: commit, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
+	defer c.outage.forget(commitPart)
 	if seeded.On(seeded.ConsumerUnfencedCommit) && c.gen != nil {
 		g.commits.dirty = c.gen.commits.dirty
 		_ = g.commits.flush()
 	}
 	g.assign()
 	kg.Start(s.watch)
+	kg.Start(g.heartbeat)
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {

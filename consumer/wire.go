@@ -80,7 +80,19 @@ func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if r.version < minFetchVersion {
 		return nil, fmt.Errorf("the broker speaks Fetch v%d: Kafka 0.11 or newer is needed", r.version)
 	}
-	if _, err := rw.Write(r.encode()); err != nil {
+	b, err := exchange(rw, r.encode(), r.responseLimit)
+	if errors.Is(err, errAnswerSize) {
+		err = fmt.Errorf("%w: raise Config.MaxBatchBytes if the topic's batches are that large", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeFetch(b, r.version)
+}
+
+// exchange sends a request and reads its answer, behind the correlation id: one connection has one request at a time.
+func exchange(rw io.ReadWriter, request []byte, limit int) ([]byte, error) {
+	if _, err := rw.Write(request); err != nil {
 		return nil, err
 	}
 	var size [4]byte
@@ -88,25 +100,20 @@ func (r *fetchRequest) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 		return nil, err
 	}
 	n := int(int32(binary.BigEndian.Uint32(size[:])))
-	if n < 4 || n > r.responseLimit {
-		return nil, fmt.Errorf("an answer of %d bytes to a fetch of %d: raise Config.MaxBatchBytes if the topic's batches are that large", n, r.maxBytes)
+	if n < 4 || n > limit {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errAnswerSize, n, limit)
 	}
 	b := make([]byte, n)
-	if _, err := io.ReadFull(rw, b); err != nil {
-		return nil, err
-	}
-	return decodeFetch(b[4:], r.version) // 4: the correlation id; one connection has one request at a time
+	_, err := io.ReadFull(rw, b)
+	return b[4:], err
 }
+
+var errAnswerSize = errors.New("an answer of a size that was not asked for")
 
 func (r *fetchRequest) encode() []byte {
 	be := binary.BigEndian
-	str := func(b []byte, s string) []byte { return append(be.AppendUint16(b, uint16(len(s))), s...) }
 	const none = ^uint32(0)
-	b := make([]byte, 4, 128+len(r.topic)+len(r.clientID))
-	b = be.AppendUint16(b, uint16(protocol.Fetch))
-	b = be.AppendUint16(b, uint16(r.version))
-	b = be.AppendUint32(b, 1) // correlation id
-	b = str(b, r.clientID)
+	b := requestHead(protocol.Fetch, r.version, r.clientID)
 	b = be.AppendUint32(b, none) // replica: a consumer
 	b = be.AppendUint32(b, uint32(max(1, r.maxWait.Milliseconds())))
 	b = be.AppendUint32(b, 1) // min bytes: answer as soon as there is something
@@ -140,6 +147,19 @@ func (r *fetchRequest) encode() []byte {
 	}
 	be.PutUint32(b, uint32(len(b)-4))
 	return b
+}
+
+// requestHead is what every request begins with; the first four bytes are for its length.
+func requestHead(key protocol.ApiKey, version int16, clientID string) []byte {
+	be := binary.BigEndian
+	b := be.AppendUint16(make([]byte, 4, 256), uint16(key))
+	b = be.AppendUint16(b, uint16(version))
+	b = be.AppendUint32(b, 1) // correlation id
+	return str(b, clientID)
+}
+
+func str(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
 func decodeFetch(b []byte, version int16) (*fetchResponse, error) {
