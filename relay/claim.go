@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -105,8 +104,10 @@ type drains struct {
 	topics     []string
 	partitions []int32
 	most       []int32
-	bytes      []int32
 }
+
+// drainGroups is of how many groups a claim takes held events in each lane.
+const drainGroups = 64
 
 // claim runs the claim transaction for the lanes of grants (PROTOCOL P3.2, P3.3). Lanes that turned out not to be ours
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
@@ -258,11 +259,11 @@ func (k *claiming) workFor(l *laneClaim) work {
 	works = append(works, takeNew)
 	w := works[l.turn%len(works)]
 	if w == drain {
-		most, bytes := max(k.perLane/len(groups), 1), min(max(k.bytes/len(groups), 1), math.MaxInt32)
-		for _, g := range groups {
+		n := min(len(groups), drainGroups, k.perLane)
+		for i := range n { // others come first each time: what the bytes leave over is not always the same
+			g := groups[(l.turn+i)%len(groups)]
 			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
-			k.drains.partitions = append(k.drains.partitions, g.partition)
-			k.drains.most, k.drains.bytes = append(k.drains.most, int32(most)), append(k.drains.bytes, int32(bytes))
+			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.partition), append(k.drains.most, int32(k.perLane/n))
 		}
 	}
 	return w
@@ -317,8 +318,8 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		b.Queue(q.open, s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
 	}
 	if s := &k.draining; len(s.lanes) > 0 {
-		b.Queue(q.drain, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.drains.bytes, eventOverhead).
-			Query(k.read((*rowReader).readHeld))
+		b.Queue(q.drain, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.bytes, eventOverhead).
+			Query(k.read((*rowReader).readDrained))
 	}
 	if s := &k.lists; len(s.lanes) > 0 {
 		b.Queue(q.list, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))

@@ -126,6 +126,18 @@ func opBelow(m *modelRun, a []any) (rows [][]any, _ error) {
 	return rows, nil
 }
 
+func opRejoin(m *modelRun, a []any) ([][]any, error) {
+	before, moved := m.s.db, int64(0)
+	for ev := range uint8(len(m.world.keys)) {
+		row, k := &m.s.db.rows[ev], m.world.of(ev)
+		if k.mark >= 0 && k.topic == a[1] && k.key == a[2] && row.place == inHeld && m.behind(&before, ev) {
+			*row = modelRow{place: inParked, id: row.id, maybe: row.sent || row.maybe}
+			moved++
+		}
+	}
+	return [][]any{{moved}}, nil
+}
+
 func opReleaseKey(m *modelRun, a []any) (rows [][]any, _ error) {
 	for _, k := range modelKeyOf {
 		if k.mark >= 0 && k.topic == a[1] && k.key == a[2] && m.s.db.marks[k.mark] == markParked {

@@ -75,26 +75,6 @@ func (m *modelRun) markOf(lane int16, id int64) {
 	}
 }
 
-func opSettleBehind(m *modelRun, a []any) ([][]any, error) {
-	if m.world.rules.noBehind {
-		return nil, nil
-	}
-	own, topics, keys := m.ownEntries(a), a[5].([]string), a[6].([]string)
-	for ev := range uint8(len(m.world.keys)) {
-		row, k := &m.s.db.rows[ev], m.world.of(ev)
-		if row.place != inHeld || k.mark < 0 || m.s.db.marks[k.mark] != markParked || !slices.Contains(own, k.lane) {
-			continue
-		}
-		for i := range keys {
-			if k.topic == topics[i] && k.key == keys[i] {
-				*row = modelRow{place: inParked, id: row.id, maybe: row.sent || row.maybe}
-				break
-			}
-		}
-	}
-	return nil, nil
-}
-
 func opSettleHold(m *modelRun, a []any) ([][]any, error) {
 	own, lanes, ids, seqs := m.ownEntries(a), a[4].([]int16), a[5].([]int64), a[6].([]int64)
 	partitions, sent := a[7].([]int32), a[8].([]bool)
@@ -136,7 +116,7 @@ func opTry(m *modelRun, a []any) (rows [][]any, _ error) {
 			continue
 		}
 		for _, ev := range held {
-			if row := &m.s.db.rows[ev]; int32(row.partition) == partitions[i] {
+			if row := &m.s.db.rows[ev]; int32(row.partition) == partitions[i] && (!m.behind(&m.s.db, ev) || m.world.rules.noBehind) {
 				rows = append(rows, m.heldRow(lane, ev, row.sent))
 				row.sent = true
 				break

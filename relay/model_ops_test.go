@@ -19,12 +19,12 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 		"lock": opLock, "as known": opAsKnown, "reserve": opReserve, "meta": opMeta, "raise incarnation": opRaiseIncarnation,
 		"paused": opPaused, "look": opLook, "look held": opLookHeld, "open": opOpen, "take": opTake, "take marked": opTakeMarked,
 		"drain": opDrain, "unmark": opUnmark, "list": opList, "due": opDue, "move due": opMoveDue,
-		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark, "settle behind": opSettleBehind,
+		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark,
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
 		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers, "take over": opTakeOver,
 		"release": opRelease, "leave": opLeave, "probe": opProbe,
 		"highest": opHighest, "holders": opHolders, "smallest": opSmallest, "unsettled": opUnsettled, "below": opBelow,
-		"release key": opReleaseKey, "release event": opReleaseEvent, "discard event": opDiscardEvent, "unmark empty": opUnmarkEmpty,
+		"rejoin": opRejoin, "release key": opReleaseKey, "release event": opReleaseEvent, "discard event": opDiscardEvent, "unmark empty": opUnmarkEmpty,
 		"pause": opPause, "resume": opResume, "fence": opFence, "new incarnation": opNewIncarnation,
 	}
 }
@@ -435,16 +435,25 @@ func opDrain(m *modelRun, a []any) (rows [][]any, err error) {
 				}
 			}
 		}
-		if len(evs) == 0 {
-			continue
-		}
 		slices.SortFunc(evs, func(a, b uint8) int { return int(m.s.db.rows[a].seq) - int(m.s.db.rows[b].seq) })
-		e := modelEntry{first: m.s.db.rows[evs[0]].seq}
+		before := m.s.db // what a row joins is what there was, and not what another one made of it
+		var e modelEntry
 		for _, ev := range evs {
 			row := &m.s.db.rows[ev]
+			behind := m.behind(&before, ev) && !m.world.rules.noBehind
+			rows = append(rows, slices.Insert(m.heldRow(lane, ev, row.sent), 6, any(behind)))
+			if behind {
+				*row = modelRow{place: inParked, id: row.id, maybe: row.sent || row.maybe}
+				continue
+			}
+			if e.n == 0 {
+				e.first = row.seq
+			}
 			e.ids[e.n], e.seqs[e.n] = row.id, row.seq
 			e.n++
-			rows = append(rows, m.heldRow(lane, ev, row.sent))
+		}
+		if e.n == 0 {
+			continue
 		}
 		if err := m.write(lane, e); err != nil {
 			return nil, err
@@ -456,6 +465,18 @@ func opDrain(m *modelRun, a []any) (rows [][]any, err error) {
 func (m *modelRun) heldRow(lane int16, ev uint8, sent bool) []any {
 	row := &m.s.db.rows[ev]
 	return append([]any{lane, int64(row.id), int64(row.seq), int32(row.partition), sent, row.maybe}, m.columns(ev)...)
+}
+
+// behind: an event that is held stands behind one of its key that is parked.
+func (m *modelRun) behind(db *modelDB, ev uint8) bool {
+	k := m.world.of(ev)
+	for other := range uint8(len(m.world.keys)) {
+		row := &db.rows[other]
+		if k.mark >= 0 && m.world.of(other).mark == k.mark && row.place == inParked && !row.alone && row.id < db.rows[ev].id {
+			return true
+		}
+	}
+	return false
 }
 
 // listed lists the rows of a key that wait in its list.

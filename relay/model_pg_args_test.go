@@ -49,7 +49,7 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 		return append(own, topics, partitions)
 	case "untry":
 		return append(own, c.someIDs(m, lanes))
-	case "settle acked", "settle park", "settle hold", "settle behind":
+	case "settle acked", "settle park", "settle hold":
 		return append(entries, c.moves(name, m)...)
 	}
 	return c.otherArgs(name, m, owner, lanes, floors, ids)
@@ -91,6 +91,8 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 		return []any{lanes, floors}
 	case "release key":
 		return []any{"", k.topic, k.key}
+	case "rejoin":
+		return []any{"", k.topic, k.key, 100, 1 << 30}
 	case "release event", "discard event":
 		return []any{lane, id}
 	case "unmark empty":
@@ -125,14 +127,14 @@ func (c *modelCompare) ownership(m *modelRun) (lanes []int16, fences []int64, ow
 
 // groups are some of held events.
 func (c *modelCompare) groups(lanes []int16) []any {
-	glanes, topics, partitions, most, bytes := []int16{}, []string{}, []int32{}, []int32{}, []int32{}
+	glanes, topics, partitions, most := []int16{}, []string{}, []int32{}, []int32{}
 	for _, lane := range lanes {
 		for _, at := range placesOf(uint8(c.rnd.IntN(64))) {
 			glanes, topics, partitions = append(glanes, lane), append(topics, at.topic), append(partitions, at.partition)
-			most, bytes = append(most, int32(1+c.rnd.IntN(2))), append(bytes, 1<<30)
+			most = append(most, int32(1+c.rnd.IntN(2)))
 		}
 	}
-	return []any{glanes, topics, partitions, most, bytes, eventOverhead}
+	return []any{glanes, topics, partitions, most, 1 << 30, eventOverhead}
 }
 
 func (c *modelCompare) someIDs(m *modelRun, lanes []int16) []int64 {

@@ -815,6 +815,9 @@ func (m *modelRun) pause() {
 }
 
 func (m *modelRun) releaseKey(k modelKey) {
+	if !m.world.rules.noBehind {
+		m.operate(sqlRejoin, "", k.topic, k.key, 0, 0)
+	}
 	m.operate(sqlReleaseKey, "", k.topic, k.key)
 	if !m.world.rules.intoOutbox {
 		return

@@ -143,8 +143,11 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 // same ids, and what was appended meanwhile comes after them. When one is refused again, the key is parked again. It
 // returns how many events wait. It fails with ErrNotParked; a key that is being released already is no error, and 0 new.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
+	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
+		return 0, fmt.Errorf("relay: release key: %w", err)
+	}
 	err = o.act(ctx, "release key", reason, func(tx pgx.Tx) (audited, error) {
-		if err := o.lockKey(ctx, tx, tenant, topic, key); err != nil {
+		if err := o.lockWhole(ctx, tx, tenant, topic, key); err != nil {
 			return audited{}, err
 		}
 		err := tx.QueryRow(ctx, o.q.releaseKey, tenant, topic, key).Scan(&events)
@@ -210,11 +213,14 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 // DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails with
 // ErrNotParked.
 func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d Discarded, err error) {
+	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
+		return d, fmt.Errorf("relay: discard key: %w", err)
+	}
 	err = o.act(ctx, "discard key", reason, func(tx pgx.Tx) (audited, error) {
 		var lane int16
-		err := tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+		err := o.lockWhole(ctx, tx, tenant, topic, key)
+		if err == nil {
+			lane, err = o.lockKey(ctx, tx, tenant, topic, key)
 		}
 		if err == nil {
 			err = tx.QueryRow(ctx, o.q.discardKey, tenant, topic, key).Scan(&d.Events, &d.MayAppear)
@@ -244,11 +250,42 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	return found[0], nil
 }
 
-func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
-	var lane int16
-	err := tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
+// lockKey locks the lane of a parked key.
+func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) (lane int16, err error) {
+	err = tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+		err = fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
+	}
+	return lane, err
+}
+
+// What one transaction moves at most of a key that is held and parked.
+const (
+	rejoinEvents = 10_000
+	rejoinBytes  = 16 << 20
+)
+
+// rejoin puts what is still held of a parked key behind its list, part by part: the relays wait for the lane meanwhile.
+func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error {
+	for moved := int64(1); moved > 0; {
+		err := o.begin(ctx, func(tx pgx.Tx) error {
+			if _, err := o.lockKey(ctx, tx, tenant, topic, key); err != nil {
+				return err
+			}
+			return tx.QueryRow(ctx, o.q.rejoin, tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lockWhole locks the lane of a parked key all of which stands in its list, but for what was refused since [Operator.rejoin].
+func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
+	_, err := o.lockKey(ctx, tx, tenant, topic, key)
+	for moved := int64(1); err == nil && moved > 0; {
+		err = tx.QueryRow(ctx, o.q.rejoin, tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
 	}
 	return err
 }

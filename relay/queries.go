@@ -275,7 +275,7 @@ type queries struct {
 	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
 	pin, statusLanes, statusTopics, highest, otherSequence, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
-	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleBehind, settleHold, settleEntries, try, read, journal, settlePlaced string
+	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
 	wal    walQueries
 }
@@ -292,7 +292,7 @@ func newQueries(schema string) (*queries, error) {
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
-		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleBehind: q(sqlSettleBehind), settleHold: q(sqlSettleHold),
+		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
 		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),

@@ -16,11 +16,11 @@ join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner 
 	sqlLookHeld = `-- relay: look held
 with recursive g as (
 	select n.* from (
-		select h.topic, h.partition, h.lane from {schema}outbox_held h order by h.topic, h.partition, h.lane limit 1) n
+		select h.topic, h.lane, h.partition from {schema}outbox_held h order by h.topic, h.lane, h.partition limit 1) n
 	union all
 	select n.* from g cross join lateral (
-		select h.topic, h.partition, h.lane from {schema}outbox_held h
-		where (h.topic, h.partition, h.lane) > (g.topic, g.partition, g.lane) order by h.topic, h.partition, h.lane limit 1) n
+		select h.topic, h.lane, h.partition from {schema}outbox_held h
+		where (h.topic, h.lane, h.partition) > (g.topic, g.lane, g.partition) order by h.topic, h.lane, h.partition limit 1) n
 )
 select g.lane, g.topic, g.partition
 from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
@@ -75,37 +75,50 @@ with ids as materialized (
 select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case when not marked then headers end,
 	case when not marked then payload end, at from picked`
 
-	// Held events of partitions that answer again, under the numbers that they have. As in take, the lanes have no open
-	// entry; one with the same number would be refused by the journal's key.
+	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share of the count
+	// allows, and of all groups of a lane together as the bytes do. As in take, the lanes have no open entry; one with the same
+	// number would be refused by the journal's key. What stands behind an event of its key that is parked joins that list instead
+	// (PROTOCOL P4): a settle moves no more than its own claim, however much of the key is held.
 	sqlDrain = `-- relay: drain
 with mine as materialized (
 	select l.lane
 	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 ), picked as materialized (
-	select p.*
-	from mine m
-	join unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[], $8::integer[]) g (lane, topic, partition, most, bytes) on g.lane = m.lane
-	cross join lateral (
-		select s.*, sum(s.size) over (order by s.seq rows unbounded preceding) as sum
+	select p.*, p.key <> '' and exists (select from {schema}outbox_parked w
+		where w.key_hash = p.key_hash and not w.alone and w.id < p.id) as behind
+	from mine m cross join lateral (
+		select s.*, sum(s.size) over (order by s.nth, s.seq rows unbounded preceding) as bytes
 		from (
-			select h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.type,
-				h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
+			select g.nth, h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.key_hash,
+				h.type, h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
 				coalesce(octet_length(h.payload), 0) + octet_length(h.key) + octet_length(h.tenant) + octet_length(h.source)
 				+ octet_length(h.type) + octet_length(h.content_type) + case when pg_column_compression(h.headers) is null
 				then coalesce(pg_column_size(h.headers), 0) else octet_length(h.headers::text) end + $9 as size
-			from {schema}outbox_held h
-			where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
-			order by h.seq
-			limit g.most
+			from unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[]) with ordinality g (lane, topic, partition, most, nth)
+			cross join lateral (
+				select h.* from {schema}outbox_held h
+				where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
+				order by h.seq
+				limit g.most) h
+			where g.lane = m.lane
 		) s
 	) p
-	where p.sum <= g.bytes or p.sum = p.size
+	where p.bytes <= $8 or p.bytes = p.size
+), unheld as (
+	delete from {schema}outbox_held h using picked p where p.behind and h.lane = p.lane and h.id = p.id
+	returning h.*
+), put as (
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
+		content_type, headers, payload, event_time, created_at)
+	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	from unheld
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked group by lane
+	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked where not behind group by lane
 )
-select lane, id, seq, partition, sent, maybe, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
+select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant, topic, key, type, content_type,
+	case when not behind then headers end, case when not behind then payload end, at from picked`
 
 	// A mark goes only here, under the lane's lock and with an empty list.
 	sqlUnmark = `-- relay: unmark
@@ -236,25 +249,6 @@ from (
 order by m.tenant, m.topic, m.key, m.attempts desc
 on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason, code = excluded.code`
 
-	// The rest of a parked key that is held joins its list: left behind, it would be sent before the list, or after.
-	sqlSettleBehind = `-- relay: settle behind
-with own as materialized (
-	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
-	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
-	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
-), k as materialized (
-	select distinct k.key_hash from unnest($5::text[], $6::text[], $7::text[]) v (tenant, topic, key)
-	join {schema}outbox_parked_key k
-		on k.key_hash = sha256(replace(v.topic || '/' || octet_length(v.tenant)::text || '/' || v.tenant || v.key, '\', '\\')::bytea)
-	where k.state = 'parked' and k.lane in (select lane from own)
-), unheld as (
-	delete from {schema}outbox_held h using k where h.key_hash = k.key_hash and h.key <> '' returning h.*
-)
-insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
-	content_type, headers, payload, event_time, created_at)
-select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
-from unheld`
-
 	// Events that cannot be sent now. Those that are held already stay, perhaps for another partition than was thought.
 	sqlSettleHold = `-- relay: settle hold
 with own as materialized (
@@ -293,15 +287,19 @@ returning c.lane`
 
 	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is, and
 	// given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle may have
-	// put it there that this relay's memory does not tell of yet.
+	// put it there that this relay's memory does not tell of yet. What is to join a list of parked events is not sent (see drain);
+	// where the first hundred are, none is given.
 	sqlTry = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0 or not exists (
 	select from {schema}outbox_held o where o.topic = f.topic and o.partition >= 0 and o.lane = f.lane))
 cross join lateral (
-	select h.lane, h.id, h.sent from {schema}outbox_held h
-	where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 1) h
+	select h.lane, h.id, h.sent from (
+		select h.lane, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
+		where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
+	where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash and not w.alone and w.id < h.id)
+	order by h.seq limit 1) h
 where t.lane = h.lane and t.id = h.id
 returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type, t.content_type,
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`

@@ -48,6 +48,32 @@ update {schema}outbox_parked_key set state = 'releasing', since = clock_timestam
 where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and state = 'parked'
 returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbox_parked_key.key_hash and not p.alone)`
 
+	// What is still held of a parked key joins its list: no more at once than count and bytes allow.
+	sqlRejoin = `-- relay: rejoin
+with k as materialized (
+	select p.key_hash, p.id from {schema}outbox_parked p
+	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and not p.alone
+	order by p.id limit 1
+), unheld as (
+	delete from {schema}outbox_held h where h.ctid = any (array(
+		select s.row from (
+			select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
+			from k cross join lateral (
+				select h.ctid as row, h.id, coalesce(octet_length(h.payload), 0) + coalesce(pg_column_size(h.headers), 0) as size
+				from {schema}outbox_held h
+				where h.key_hash = k.key_hash and h.key <> '' and h.id > k.id
+				order by h.id
+				limit $4) s) s
+		where s.bytes <= $5 or s.bytes = s.size))
+	returning h.*
+), put as (
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
+		content_type, headers, payload, event_time, created_at)
+	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	from unheld
+)
+select count(*) from unheld`
+
 	sqlReleaseEvent = `-- relay: release event
 update {schema}outbox_parked set releasing = true where lane = $1 and id = $2 and alone and not releasing`
 
@@ -80,7 +106,7 @@ from {schema}outbox_audit order by id desc limit $1`
 
 // operatorQueries are the statements of an Operator with their schema.
 type operatorQueries struct {
-	parked, blockedKeys, heldCounts, lockParked, lockKey, edit, releaseKey, releaseEvent, discardEvent, discardKey,
+	parked, blockedKeys, heldCounts, lockParked, lockKey, edit, rejoin, releaseKey, releaseEvent, discardEvent, discardKey,
 	unmarkEmpty, audit, announce, auditLog, attentive string
 }
 
@@ -92,7 +118,7 @@ func newOperatorQueries(schema string) (*operatorQueries, error) {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	all := &operatorQueries{
 		parked: q(sqlParked), blockedKeys: q(sqlBlockedKeys), heldCounts: q(sqlHeldCounts), lockParked: q(sqlLockParked),
-		lockKey: q(sqlLockKey), edit: q(sqlEditParked), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
+		lockKey: q(sqlLockKey), edit: q(sqlEditParked), rejoin: q(sqlRejoin), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
 		discardEvent: q(sqlDiscardEvent), discardKey: q(sqlDiscardKey), unmarkEmpty: q(sqlUnmarkEmpty),
 		audit: q(sqlAudit), announce: q(sqlAnnounce), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
 	}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,8 +55,16 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 		return nil
 	}
 	heads, c, err := r.heads(ctx, s, found)
-	if err != nil || len(c.events) == 0 {
+	if err != nil || c.epoch == "" {
 		return err
+	}
+	for at := range found {
+		if !slices.Contains(heads, at) { // a claim moves on what it has
+			r.reopen(at)
+		}
+	}
+	if len(c.events) == 0 {
+		return nil
 	}
 	grants := make([]grant, 0, len(found))
 	for _, g := range found {

@@ -137,21 +137,40 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	return err
 }
 
-// readHeld reads held rows, whose numbers are theirs already.
+// readHeld reads the held rows of a try, whose numbers are theirs already.
 func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	it := item{from: fromHeld}
 	var maybe bool
 	targets := append([]any{&r.e.Position.Lane, &it.id, &r.e.Position.Seq, &it.partition, &it.sent, &maybe}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
-		r.e.Position.First, r.e.Position.Maybe = !it.sent && !maybe, maybe
-		r.it = it
-		l := at[r.e.Position.Lane]
-		if l.first == 0 || r.e.Position.Seq < l.first {
-			l.first = r.e.Position.Seq
-		}
-		return r.add(c, l)
+		return r.addHeld(c, at[r.e.Position.Lane], it, maybe)
 	})
 	return err
+}
+
+// readDrained reads held rows of which those that stand behind a parked one of their key have moved.
+func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
+	it := item{from: fromHeld}
+	var maybe, behind bool
+	targets := append([]any{&r.e.Position.Lane, &it.id, &r.e.Position.Seq, &it.partition, &it.sent, &maybe, &behind}, r.targets()...)
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		l := at[r.e.Position.Lane]
+		if behind {
+			l.behind++
+			return nil
+		}
+		return r.addHeld(c, l, it, maybe)
+	})
+	return err
+}
+
+func (r *rowReader) addHeld(c *claim, l *laneClaim, it item, maybe bool) error {
+	r.e.Position.First, r.e.Position.Maybe = !it.sent && !maybe, maybe
+	r.it = it
+	if l.first == 0 || r.e.Position.Seq < l.first {
+		l.first = r.e.Position.Seq
+	}
+	return r.add(c, l)
 }
 
 // readOpen reads open journal entries. The columns of a discarded event are null and would not scan, so each row's head is

@@ -7,7 +7,7 @@ import "github.com/effectonce/effectonce/internal/seeded"
 // seed puts the bug that is switched on into the statements, if it is one of theirs.
 func seed(q *queries, expand func(sql string) string) {
 	takes := []*string{&q.take, &q.takeMarked}
-	settles := []*string{&q.settleAcked, &q.settleAckedArchived, &q.settlePark, &q.settleBehind, &q.settleHold, &q.settleEntries}
+	settles := []*string{&q.settleAcked, &q.settleAckedArchived, &q.settlePark, &q.settleHold, &q.settleEntries}
 	whole := []*string{&q.settle, &q.settleArchived, &q.settlePlaced}
 	for _, sql := range takes {
 		// What the relay remembers of a lane is believed, whatever the sequence says.

@@ -42,17 +42,15 @@ type settling struct {
 		sent       []bool
 	}
 	park struct {
-		lanes         []int16
-		ids           []int64
-		alone, sent   []bool
-		attempts      []int32
-		reason, code  []string
-		tenant, topic []string // of keys
-		key           []string
-		refused       int
-		first         uuid.UUID // the first event that was refused, for the log
-		firstTopic    string
-		firstReason   refusal
+		lanes        []int16
+		ids          []int64
+		alone, sent  []bool
+		attempts     []int32
+		reason, code []string
+		refused      int
+		first        uuid.UUID // the first event that was refused, for the log
+		firstTopic   string
+		firstReason  refusal
 	}
 }
 
@@ -259,11 +257,6 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		}
 		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.lane), append(p.ids, it.id), append(p.alone, it.alone), append(p.sent, it.sent)
 		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.refusal.reason), append(p.code, it.refusal.code)
-		if !it.alone {
-			if !it.behind {
-				p.tenant, p.topic, p.key = append(p.tenant, e.Tenant), append(p.topic, e.Topic), append(p.key, e.Key)
-			}
-		}
 		set.parks[l.lane] = true
 		set.count.parked++
 	case undecided: // not in a lane that is complete
@@ -308,15 +301,11 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		// On a server that took over without it, a lane may have come back under the fence that it had, with another entry under
 		// this number.
 		b.Queue(r.q.asKnown, none.lanes, none.fences, r.owner, none.firsts, set.epoch)
-		// Acks first: what a parked key still has in outbox_held afterwards belongs into its list.
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)
 		}
 		if p := &set.park; len(p.lanes) > 0 {
 			b.Queue(r.q.settlePark, open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
-		}
-		if p := &set.park; len(p.key) > 0 {
-			b.Queue(r.q.settleBehind, open.lanes, open.fences, r.owner, open.firsts, p.tenant, p.topic, p.key)
 		}
 		if h := &set.hold; len(h.lanes) > 0 {
 			b.Queue(r.q.settleHold, open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)

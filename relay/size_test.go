@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
@@ -150,4 +151,107 @@ func TestTextsAreBounded(t *testing.T) {
 			}
 		}
 	}
+}
+
+// held500 are 500 events of key k3 that are held, and the database refuses to park more than 100 in one statement.
+func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors, *broker) {
+	t.Helper()
+	b := newBroker(1)
+	b.set(refusing("0"))
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
+		select hashtextextended('k3' collate "C", 0) & 31, nextval('outbox_event_id_seq'), 'payments', 0, g, false, gen_random_uuid(), '', '', 'k3', 'T', '', convert_to((g - 1)::text, 'UTF8'), now()
+		from generate_series(1, 500) g`)
+	db.Exec(t, `update outbox_lane set reserved_seq = 1000`)
+	db.Exec(t, `create function few() returns trigger language plpgsql as $$ begin
+		if (select count(*) > 100 from new) then
+			raise 'canceling statement due to statement timeout' using errcode = 'query_canceled';
+		end if;
+		return null; end $$`)
+	db.Exec(t, `create trigger few after insert on outbox_parked referencing new table as new for each statement execute function few()`)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(append(change, func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 64 })...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return &floors{Driver: d, t: t, db: db}, b
+}
+
+// TestP4ARefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of them is sent.
+func TestP4ARefusalBeforeManyHeldEvents(t *testing.T) {
+	t.Parallel()
+	f, b := held500(t, outboxDB(t))
+	fillTopic(t, f.db, "orders", 0, 1)
+	for range 600 {
+		_, err := f.Step(t.Context())
+		f.must(err)
+		if pgtest.One[int](t, f.db, `select count(*) from outbox_parked`) == 500 {
+			break
+		}
+	}
+	if parked, held := pgtest.One[int](t, f.db, `select count(*) from outbox_parked`), pgtest.One[int](t, f.db, `select count(*) from outbox_held`); parked != 500 || held != 0 {
+		t.Errorf("%d are parked, %d are held, want 500 and none", parked, held)
+	}
+	if got := b.firsts("k3"); len(got) != 0 {
+		t.Errorf("events behind the refused one were sent: %.10q", got)
+	}
+}
+
+// TestP4AReleaseBeforeManyHeldEvents: an operator acts on the key while most of it is held still.
+func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
+	t.Parallel()
+	begun := func(t *testing.T) (*floors, *broker) {
+		t.Helper()
+		f, b := held500(t, outboxDB(t))
+		for pgtest.One[int](t, f.db, `select count(*) from outbox_parked`) == 0 {
+			_, err := f.Step(t.Context())
+			f.must(err)
+		}
+		if n := pgtest.One[int](t, f.db, `select count(*) from outbox_held`); n < 300 {
+			t.Fatalf("only %d are held still", n)
+		}
+		f.db.Exec(t, `drop trigger few on outbox_parked`)
+		return f, b
+	}
+	t.Run("released", func(t *testing.T) {
+		t.Parallel()
+		f, b := begun(t)
+		b.set(nil)
+		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '500')`)
+		if n, err := operator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 || err != nil {
+			t.Fatalf("%d events are released, want 500: %v", n, err)
+		}
+		for range 2000 {
+			_, err := f.Look(t.Context())
+			f.must(err)
+			_, err = f.Step(t.Context())
+			f.must(err)
+			if len(b.firsts("k3")) == 501 {
+				break
+			}
+		}
+		counting(t, b, "k3", 501)
+		watermark(t, b.events())
+	})
+	t.Run("discarded", func(t *testing.T) {
+		t.Parallel()
+		f, _ := begun(t)
+		d, err := operator(t, f.db).DiscardKey(t.Context(), "", "payments", "k3", "wrong")
+		if d.Events != 500 || err != nil {
+			t.Errorf("%d events were discarded, want 500: %v", d.Events, err)
+		}
+		empty(t, f.db)
+	})
+	t.Run("tried", func(t *testing.T) {
+		t.Parallel()
+		f, b := begun(t)
+		b.set(func(*event.Event, int32) answer { return forbidden })
+		f.db.Exec(t, `update outbox_held set partition = -1`)
+		_, err := f.Step(t.Context())
+		f.must(err)
+		b.set(nil)
+		f.must(f.Try(t.Context(), "payments"))
+		if got := b.firsts("k3"); len(got) != 0 {
+			t.Errorf("a try sent %q past what is parked", got)
+		}
+	})
 }

@@ -32,7 +32,6 @@ var cutsAt = []cut{
 	{statement: "relay: settle archived"},
 	{statement: "relay: settle acked archived"},
 	{statement: "relay: settle park", prepare: refusedKey},
-	{statement: "relay: settle behind", prepare: refusedKey},
 	{statement: "relay: settle hold"},
 	{statement: "relay: settle entries"},
 	{statement: "relay: try"},
