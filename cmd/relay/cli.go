@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime/debug"
 
 	"github.com/alecthomas/kong"
@@ -39,7 +40,7 @@ Exit codes:
   3  run: stopped by a signal, but could not publish all that it had claimed, or not give its lanes back; nothing is
      lost, the next relay sends it again
   4  the tables are missing, too old, too new, or another's
-  5  a second signal ended the process at once; nothing is lost, the lanes are free when their leases have run out
+  5  a second SIGINT (Ctrl-C) ended the process at once; nothing is lost, the lanes are free when their leases have run out
   6  doctor: at least one finding is a failure`
 
 // cli is the command tree.
@@ -106,7 +107,7 @@ type program struct {
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	var c cli
 	line := service.CommandLine{
-		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Footer: footer,
+		Name: "relay", Prefix: "RELAY_", Version: version(), Env: env, Variables: os.Environ(), Footer: footer,
 		Description: "Publishes the events of an outbox in Postgres to Kafka, in order per key, at least once.",
 	}
 	parsed, err := line.Parse(&c, args, stdout, stderr)

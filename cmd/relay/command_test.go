@@ -164,9 +164,9 @@ func TestWrongSettings(t *testing.T) {
 		"no brokers":        {good.with("RELAY_KAFKA_BROKERS", ""), "run", "--kafka-brokers is missing"},
 		"broker sans port":  {good.with("RELAY_KAFKA_BROKERS", "kafka"), "run", `write broker "kafka" as host:port`},
 		"lease no duration": {good.with("RELAY_LEASE", "15"), "run", "RELAY_LEASE: expected duration"},
-		"lease too short":   {good, "run --lease 10ms", "Lease is 10ms: at least 1s"},
+		"lease too short":   {good, "run --lease 10ms", "--lease is 10ms: at least 1s"},
 		"lease zero":        {good, "run --lease 0s", "--lease: want a value above zero"},
-		"pumps":             {good, "run --pumps 64", "from 1 to 32"},
+		"pumps":             {good, "run --pumps 64", "relay: --pumps is 64: from 1 to 32"},
 		"compression":       {good.with("RELAY_COMPRESSION", "lz5"), "run", "RELAY_COMPRESSION: want one of none, gzip, snappy, lz4, zstd"},
 		"schema":            {good, `run --schema App`, "want 1 to 63 of a-z"},
 		"listen":            {good, "run --listen 9187", `want host:port that is free, or "off"`},
@@ -182,6 +182,8 @@ func TestWrongSettings(t *testing.T) {
 		"edit nothing":      {good, "parked edit --id 3 --reason x", "nothing to change"},
 		"edit two":          {good, "parked edit --id 3 --tombstone --payload-file x --reason x", "choose one of"},
 		"show nothing":      {good, "parked show", "--id is missing"},
+		"show an argument":  {good, "parked show 28", "unexpected argument 28: relay parked show wants --id=...;"},
+		"a URL, and a slip": {good, "run --database-url postgres://u:p@127.0.0.1:1/db --source tabel", `--source must be one of "table","wal" but got "tabel"`},
 		"SASL sans user":    {good, "run --kafka-sasl plain", "wants --kafka-username and --kafka-password"},
 		"unknown set":       {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},
 		"days ahead":        {good, "inbox maintain --days-ahead 100", "--days-ahead is 100: want 1 to 60"},
@@ -196,6 +198,16 @@ func TestWrongSettings(t *testing.T) {
 				t.Errorf("more than a line or two: %s", stderr)
 			}
 		})
+	}
+}
+
+// TestAMisspeltVariable: a broker list that nobody reads would be noticed by its absence only.
+func TestAMisspeltVariable(t *testing.T) {
+	t.Setenv("RELAY_KAFKA_BROKER", "h:1")
+	t.Setenv("RELAY_PORT_9187_TCP", "tcp://10.0.0.1:9187") // as Kubernetes makes it of a service named relay
+	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db"}, "status")
+	if code != codeUsage || !strings.Contains(stderr, `RELAY_KAFKA_BROKER is no setting's variable, did you mean "RELAY_KAFKA_BROKERS"?`) {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 func main() {
 	ctx, stop := service.Signals(context.Background(), func(s os.Signal) {
-		fmt.Fprintf(os.Stderr, "relay: second signal (%v): ending at once, nothing is lost\n", s)
+		fmt.Fprintf(os.Stderr, "relay: another signal (%v): ending at once, nothing is lost\n", s)
 		os.Exit(codeForced)
 	})
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)

@@ -99,12 +99,13 @@ func (o *output) String() string {
 
 // instance is a running `relay run`, in this process or in one of its own.
 type instance struct {
-	t      *testing.T
-	output func() string
-	done   <-chan struct{}
-	code   func() int // valid once done is closed
-	signal func()
-	base   string // of its URLs
+	t         *testing.T
+	output    func() string
+	done      <-chan struct{}
+	code      func() int // valid once done is closed
+	signal    func()
+	interrupt func() // of ownProcess
+	base      string // of its URLs
 }
 
 // inProcess starts `relay run` within this process. It is stopped at the end of the test.
@@ -145,7 +146,7 @@ func processOf(t *testing.T, path string, env environment) (*instance, *child.Pr
 	t.Cleanup(func() { p.Stop(syscall.SIGKILL, time.Minute) })
 	i := &instance{
 		t: t, done: p.Done(), code: func() int { return cmd.ProcessState.ExitCode() },
-		signal: func() { _ = p.Signal(syscall.SIGTERM) },
+		signal: func() { _ = p.Signal(syscall.SIGTERM) }, interrupt: func() { _ = p.Signal(os.Interrupt) },
 		output: func() string {
 			b, err := os.ReadFile(log)
 			if err != nil {

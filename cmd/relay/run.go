@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,9 +167,15 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	})
 	if err != nil {
 		_ = s.kafka.Close()
-		return nil, &service.UsageError{Err: err}
+		return nil, service.Usage("%s", asFlags(err))
 	}
 	return s, nil
+}
+
+// asFlags is an error about a relay.Config with the flags in place of the fields that they set.
+func asFlags(err error) string {
+	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is", "--claim-events is",
+		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "ArchiveDays is", "--archive-days is").Replace(err.Error())
 }
 
 // nothingIsZero: to the packages zero is a default, which nobody means who writes it here.

@@ -91,7 +91,7 @@ func TestDrainTooSlow(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: whoever does not want to wait for the drain signals again.
+// TestSecondSignal: a second SIGTERM, as supervisors send it, leaves the drain alone; whoever does not want to wait for it interrupts.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -104,6 +104,10 @@ func TestSecondSignal(t *testing.T) {
 		return strings.Contains(body, "stopping"), err
 	})
 	relay.signal()
+	if _, body, err := relay.get("/readyz"); err != nil || !strings.Contains(body, "stopping") {
+		t.Errorf("after a second SIGTERM: %s, %v", body, err)
+	}
+	relay.interrupt()
 	if code := relay.end(); code != codeForced {
 		t.Fatalf("exit code %d: %s", code, relay.output())
 	}

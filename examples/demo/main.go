@@ -30,7 +30,7 @@ const footer = `Exit codes:
   0    every payment has exactly one ledger pair and one mail, and every card one charge
   1    they differ, or something failed
   2    wrong command line
-  5    a second signal ended the demo at once; its processes end with it, its directory goes at the next start
+  5    a second SIGINT ended the demo at once; its processes end with it, its directory goes at the next start
   130  ended by a signal before the count`
 
 // The exit codes that are the demo's own.

@@ -44,12 +44,13 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: want text or json", format)
 }
 
-// Signals returns a context that ends at the first SIGINT or SIGTERM. At the second one it calls again, which is expected
-// to end the process: somebody does not want to wait for the drain. stop gives the signals back and waits for the
+// Signals returns a context that ends at the first SIGINT or SIGTERM. At a SIGINT after that it calls again, which is expected to
+// end the process: somebody at the keyboard does not want to wait for the drain. Another SIGTERM changes nothing: supervisors send
+// it to a process and to its group, and again while they wait; what they want at once they do with SIGKILL. stop gives the signals back and waits for the
 // goroutine that listens; call it before the program goes on to anything else.
 func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
-	// Room for both: a signal that finds the channel full is dropped.
+	// Room for more than one: a signal that finds the channel full is dropped.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	stopped, gone := make(chan struct{}), make(chan struct{})
@@ -60,7 +61,7 @@ func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context
 			case <-stopped:
 				return
 			case s := <-signals:
-				if !first {
+				if !first && s == os.Interrupt {
 					again(s)
 					return
 				}
@@ -81,11 +82,11 @@ const (
 	CodeOK     = 0 // clean, also after a signal
 	CodeFailed = 1 // run returned an error
 	CodeUsage  = 2 // the error is a [UsageError]
-	CodeForced = 5 // a second signal ended the process at once
+	CodeForced = 5 // a second SIGINT ended the process at once
 )
 
 // Main runs a program until it is done or a signal ends ctx, prints its error to stderr, and returns the exit code. An
-// error that is only the end of ctx counts as clean. A second signal exits at once with CodeForced.
+// error that is only the end of ctx counts as clean. A second SIGINT exits at once with CodeForced.
 func Main(run func(ctx context.Context) error) (code int) {
 	ctx, stop := Signals(context.Background(), func(os.Signal) { os.Exit(CodeForced) })
 	defer stop()

@@ -51,6 +51,7 @@ func TestSignals(t *testing.T) {
 	defer stop()
 	raise(t, syscall.SIGTERM)
 	<-ctx.Done()
+	raise(t, syscall.SIGTERM) // of a supervisor that sends it to the group, too: the drain goes on
 	raise(t, os.Interrupt)
 	if s := <-again; s != os.Interrupt {
 		t.Errorf("the second signal is %v", s)

@@ -1,8 +1,10 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -26,8 +28,11 @@ type CommandLine struct {
 	Version           string    // what --version prints, when the target has a kong.VersionFlag
 	Footer            string    // stands below every help text
 	Vars              kong.Vars // what ${name} stands for in tags
-	// Env looks a variable up. Nil: os.Getenv.
+	// Env looks a variable up. Nil: os.Getenv, and Variables are os.Environ's.
 	Env func(string) string
+	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused. Others are left alone,
+	// for Kubernetes makes some of every service's name. Nil: none is looked at.
+	Variables []string
 }
 
 // Parse fills target, a pointer to a struct as package kong wants it; its flag "config", when there is one, names the
@@ -35,7 +40,7 @@ type CommandLine struct {
 // [UsageError] and show no secret.
 func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) (*kong.Context, error) {
 	if c.Env == nil {
-		c.Env = os.Getenv
+		c.Env, c.Variables = os.Getenv, os.Environ()
 	}
 	printed := false
 	sources := &sources{line: c}
@@ -52,9 +57,71 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	case sources.err != nil:
 		return nil, &UsageError{sources.err}
 	case err != nil:
-		return nil, Usage("%s; see %s --help", withoutArguments(err.Error(), args), c.Name)
+		return nil, Usage("%s%s; see %s --help", withoutArguments(err.Error(), args, vocabulary(parser.Model.Node)), wants(err), c.Name)
 	}
-	return ctx, nil
+	return ctx, c.checkVariables(parser.Model.Node)
+}
+
+// ofKubernetes are the variables that a pod gets for each service beside it, "relay" say.
+var ofKubernetes = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT(_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)?$`)
+
+// checkVariables refuses variables that misspell a setting's.
+func (c CommandLine) checkVariables(root *kong.Node) error {
+	known := map[string]bool{c.Prefix + "CONFIG": true}
+	_ = kong.Visit(root, func(n kong.Visitable, next kong.Next) error {
+		if flag, ok := n.(*kong.Flag); ok {
+			known[c.Variable(flag.Name)] = true
+			known[c.Variable(flag.Name)+"_FILE"] = isSecret(flag)
+		}
+		return next(nil)
+	})
+	maps.DeleteFunc(known, func(_ string, is bool) bool { return !is })
+	for _, set := range c.Variables {
+		name, _, _ := strings.Cut(set, "=")
+		if c.Prefix == "" || !strings.HasPrefix(name, c.Prefix) || known[name] || ofKubernetes.MatchString(name) {
+			continue
+		}
+		if meant := didYouMean(name, maps.Keys(known)); meant != "" {
+			return Usage("%s is no setting's variable%s", name, meant)
+		}
+	}
+	return nil
+}
+
+// wants says what a command takes that was given an argument: flags.
+func wants(err error) string {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || !strings.Contains(err.Error(), "unexpected argument") || parse.Context == nil || parse.Context.Selected() == nil {
+		return ""
+	}
+	node, flags := parse.Context.Selected(), []string{}
+	for _, flag := range node.Flags {
+		if flag.Tag.Get("shown") == "(required)" && !isSecret(flag) {
+			flags = append(flags, "--"+flag.Name+"=...")
+		}
+	}
+	if len(flags) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": %s wants %s", node.FullPath(), strings.Join(flags, " "))
+}
+
+// vocabulary is what a program says by itself: names and the values that its settings may have.
+func vocabulary(root *kong.Node) map[string]bool {
+	words := map[string]bool{}
+	_ = kong.Visit(root, func(n kong.Visitable, next kong.Next) error {
+		switch n := n.(type) {
+		case *kong.Flag:
+			words["--"+n.Name] = true
+			for word := range n.EnumMap() {
+				words[word] = true
+			}
+		case *kong.Node:
+			words[n.Name] = true
+		}
+		return next(nil)
+	})
+	return words
 }
 
 // Variable is the name of a flag's variable.
@@ -197,38 +264,44 @@ func settingNames(node *kong.Node) map[string]bool {
 	return names
 }
 
-// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand.
-func withoutArguments(text string, args []string) string {
+// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand. What the program says by
+// itself stays, and so does an argument that holds none.
+func withoutArguments(text string, args []string, vocabulary map[string]bool) string {
 	suspect := func(s string) bool {
 		return strings.Contains(s, "://") || strings.Contains(s, "password") || strings.Contains(s, "@")
 	}
+	awaits := func(arg string) bool { // its value is the next argument
+		return strings.HasPrefix(arg, "-") && (!strings.Contains(arg, "=") || strings.HasSuffix(arg, "="))
+	}
+	suspects, harmless := false, maps.Clone(vocabulary)
 	for i, arg := range args {
 		flag, value, _ := strings.Cut(arg, "=")
 		hide := []string{arg}
 		switch {
 		case suspect(flag) && !strings.HasPrefix(flag, "-"), suspect(value), suspect(flag) && value != "":
 			hide = append(hide, value)
-		case i > 0 && suspect(args[i-1]): // what stands behind a flag like --kafka-pasword
+		case i > 0 && awaits(args[i-1]) && suspect(args[i-1]): // what stands behind a flag like --kafka-pasword
 		default:
+			harmless[arg], harmless[value] = true, true
 			continue
 		}
+		suspects = true
 		for _, part := range hide {
 			if part != "" {
 				text = strings.ReplaceAll(text, part, "(an argument)")
 			}
 		}
-		// In quotation marks it looks otherwise, differently in each library, and of a list only an element is there.
-		text = inQuotes.ReplaceAllStringFunc(text, func(quoted string) string {
-			if flagName.MatchString(quoted) {
-				return quoted
-			}
-			return "(an argument)"
-		})
 	}
-	return text
+	if !suspects {
+		return text
+	}
+	// In quotation marks it looks otherwise, differently in each library, and of a list only an element is there.
+	return inQuotes.ReplaceAllStringFunc(text, func(quoted string) string {
+		if harmless[quoted[1:len(quoted)-1]] {
+			return quoted
+		}
+		return "(an argument)"
+	})
 }
 
-var (
-	inQuotes = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`)
-	flagName = regexp.MustCompile(`^"--[a-z-]+"$`)
-)
+var inQuotes = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`)

@@ -106,18 +106,20 @@ func TestRefusedSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml, variable, want string
 	}{
-		"unknown key":    {"wiat: 2s", "", `f:1: unknown setting "wiat"; there are item-count, kind, loud, names, ports, token, wait`},
-		"own name":       {"config: x", "", "unknown setting"},
-		"twice":          {"wait: 2s\nwait: 3s", "", "f:2: wait is set twice"},
-		"nested":         {"wait: {a: b}", "", "wait: want a value"},
-		"nested list":    {"names: [[a]]", "", "names: want a list of plain values"},
-		"comma in list":  {"names: ['a,b']", "", "names: want a list of plain values"},
-		"not a mapping":  {"- wait", "", "want lines like"},
-		"not YAML":       {"wait: [", "", "not YAML, line"},
-		"two documents":  {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
-		"wrong type":     {"wait: soon", "", "f: wait: expected duration"},
-		"wrong enum":     {"kind: c", "", `kind: want one of a, b, not "c"`},
-		"wrong variable": {"", "soon", "THING_WAIT: expected duration"},
+		"unknown key":     {"wiat: 2s", "", `f:1: unknown setting "wiat", did you mean "wait"?; there are item-count, kind, loud, names, ports, token, wait`},
+		"own name":        {"config: x", "", "unknown setting"},
+		"twice":           {"wait: 2s\nwait: 3s", "", "f:2: wait is set twice"},
+		"nested":          {"wait: {a: b}", "", "wait: want a value"},
+		"nested list":     {"names: [[a]]", "", "names: want a list of plain values"},
+		"comma in list":   {"names: ['a,b']", "", "names: want a list of plain values"},
+		"not a mapping":   {"- wait", "", "want lines like"},
+		"nothing like it": {"colour: red", "", `unknown setting "colour"; there are`},
+		"not YAML":        {"wait: [", "", "not YAML, line 1: did not find expected node content"},
+		"not YAML, 2":     {"wait: 2s\n kind: a", "", "not YAML, line 2: mapping values are not allowed in this context"},
+		"two documents":   {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
+		"wrong type":      {"wait: soon", "", "f: wait: expected duration"},
+		"wrong enum":      {"kind: c", "", `kind: want one of a, b, not "c"`},
+		"wrong variable":  {"", "soon", "THING_WAIT: expected duration"},
 	} {
 		env := map[string]string{"THING_WAIT": c.variable}
 		if c.yaml != "" {
@@ -150,5 +152,20 @@ func TestHelpTable(t *testing.T) {
 	out.Reset()
 	if _, err := line.Parse(&p, []string{"--version"}, &out, io.Discard); err != nil || out.String() != "v7\n" {
 		t.Errorf("version %q, %v", out.String(), err)
+	}
+}
+
+func TestVariablesThatMisspellASetting(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{
+		"THING_WIAT=2s": `THING_WIAT is no setting's variable, did you mean "THING_WAIT"?`, "THING_TOKEN_FIEL=x": "THING_TOKEN_FILE",
+		"THING_WAIT=2s": "", "THING_ELSEWHERE=1": "", "OTHER_WIAT=1": "", "THING_PORT=tcp://h:1": "", "THING_SERVICE_HOST=h": "", "THING_TOKEN_FILE=f": "",
+	} {
+		var p program
+		line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(string) string { return "" }, Variables: []string{set}}
+		_, err := line.Parse(&p, nil, io.Discard, io.Discard)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
 	}
 }

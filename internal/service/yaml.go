@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -13,8 +15,13 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// line is the only part of the YAML parser's errors that cannot be a password.
-var line = regexp.MustCompile(`line \d+`)
+// line and cause are the only parts of the YAML parser's errors that cannot be a password: its others repeat the file.
+var (
+	line  = regexp.MustCompile(`line \d+`)
+	cause = regexp.MustCompile(`: (mapping values are not allowed in this context|did not find expected [a-z '",:\[\]{}<>-]+|could not find expected ':'` +
+		`|found character that cannot start any token|found unexpected end of stream|block sequence entries are not allowed in this context` +
+		`|found a tab character [a-z ]+)$`)
+)
 
 // readYAML reads a file of settings, one a line: the names of flags without dashes in front, with a value or a list.
 // A name that is not among known is refused, so that a mistyped one does not quietly mean the default.
@@ -30,7 +37,7 @@ func readYAML(path string, known map[string]bool) (map[string]string, error) {
 	case errors.Is(err, io.EOF):
 		return settings, nil
 	case err != nil:
-		return nil, fmt.Errorf("%s: not YAML, %s", path, line.FindString(err.Error()))
+		return nil, fmt.Errorf("%s: not YAML, %s%s", path, line.FindString(err.Error()), cause.FindString(err.Error()))
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: want one YAML document", path)
@@ -43,7 +50,7 @@ func readYAML(path string, known map[string]bool) (map[string]string, error) {
 		name, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, name.Line)
 		if !known[name.Value] {
-			return nil, fmt.Errorf("%s: unknown setting%s; there are %s", at, mention(name), list(known))
+			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name), didYouMean(name.Value, maps.Keys(known)), list(known))
 		}
 		if _, twice := settings[name.Value]; twice {
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)
@@ -80,6 +87,45 @@ func mention(name *yaml.Node) string {
 		return fmt.Sprintf(" %q", name.Value)
 	}
 	return ""
+}
+
+// didYouMean names what is within two slips of a name, and nothing when nothing is.
+func didYouMean(name string, known iter.Seq[string]) string {
+	best, least := "", 3
+	for _, one := range slices.Sorted(known) {
+		if n := slips(name, one); n < least && n < len(one)/2 {
+			best, least = one, n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(", did you mean %q?", best)
+}
+
+// slips is how many letters were left out, put in, changed or swapped with their neighbour.
+func slips(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
 }
 
 func list(known map[string]bool) string {
