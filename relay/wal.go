@@ -77,9 +77,11 @@ const (
 	// walRetry is the pause before the WAL is tried again when somebody must change something first, or when another relay
 	// reads it. It bounds how long events wait when that one dies, beside its lease.
 	walRetry = 2 * time.Second
-	// walPatience is for how long a lost connection may be looked for before events are published from the table.
-	walPatience = 20 * time.Second
 )
+
+// walPatience is for how long the WAL may be unreadable, while the database answers, before events are published from the table,
+// which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been succeeded.
+func walPatience(lease time.Duration) time.Duration { return lease + lease/3 }
 
 // errStandby: another relay reads the WAL.
 var errStandby = errors.New("relay: another relay reads the WAL")
@@ -91,7 +93,7 @@ func (e *unusableError) Error() string { return "relay: the WAL cannot be read: 
 
 // follow reads the WAL until ctx ends, and gets over whatever keeps it from that.
 func (r *Relay) follow(ctx, work context.Context) {
-	pause, said, since, try := newBackOff(), "", time.Now(), walTry{}
+	pause, said, try := newBackOff(), "", walTry{}
 	for ctx.Err() == nil {
 		try.worked = false
 		err := r.stream(ctx, work, &try)
@@ -110,21 +112,23 @@ func (r *Relay) follow(ctx, work context.Context) {
 			continue
 		case errors.Is(err, errStandby):
 			r.setWAL(walStandby)
-			wait, since = walRetry, time.Now()
+			wait = walRetry
+			try.restart()
 		case errors.As(err, &unusable), errors.Is(err, errNotYet):
 			r.setWAL(walUnavailable)
 			if said != err.Error() {
 				said = err.Error()
 				r.log.Error("events are published from the table and not from the WAL", "err", err)
 			}
-			wait, since = walRetry, time.Now()
+			wait = walRetry
+			try.restart()
 		default:
 			if try.worked {
 				pause.Reset()
-				since, said, wait = time.Now(), "", pause.NextBackOff()
+				said, wait = "", pause.NextBackOff()
 			}
 			r.log.Warn("reading the WAL was interrupted; trying again", "err", err)
-			if time.Since(since) > walPatience && r.walMode() != walUnavailable {
+			if try.hopeless(walPatience(r.cfg.Lease)) && r.walMode() != walUnavailable {
 				r.log.Error("the WAL cannot be read for a while: events are published from the table meanwhile", "err", err)
 				r.setWAL(walUnavailable)
 			}
@@ -139,8 +143,10 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	defer s.close()
 	st, err := r.readWALState(ctx, s)
 	if err != nil {
+		try.restart()
 		return err
 	}
+	try.answered()
 	if why := st.unusable(); why != "" {
 		return &unusableError{why}
 	}
@@ -199,8 +205,10 @@ func (r *Relay) explained(err error) error {
 	switch pgerr.Code(err) {
 	case "42501", "28000", "28P01":
 		return &unusableError{"the role may not replicate: `alter role ... replication`, and a line for the database in pg_hba.conf (" + err.Error() + ")"}
-	case "53400", "53300":
-		return &unusableError{"the server has no room for another one: raise max_replication_slots or max_wal_senders (" + err.Error() + ")"}
+	case "53400":
+		return &unusableError{"the server has no room for another slot: raise max_replication_slots (" + err.Error() + ")"}
+	case "53300": // another connection may end soon
+		return fmt.Errorf("the server has no room for another connection: raise max_wal_senders or max_connections: %w", err)
 	case "55006":
 		return errStandby
 	}

@@ -94,7 +94,7 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 	if err := f.begin(ctx, failed); err != nil {
 		return err
 	}
-	try.worked = true
+	try.reads()
 	failpoint.Hit(failpoint.RelayWALBegun)
 	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
 	tick := time.NewTicker(walTick)

@@ -14,6 +14,8 @@ import (
 type walTry struct {
 	stale  int32 // the server's process that read the slot for nobody
 	worked bool  // it did read
+	// reached is since when the database has answered, and the WAL was not read; zero: it does not answer, or the WAL was read.
+	reached time.Time
 	// failed is how often what stands behind place could not be decoded, since nothing was confirmed; why is the last error.
 	place  int64
 	failed int
@@ -27,6 +29,24 @@ const (
 	// walAnew is the least pause between two slots that are given up so: what is wrong is not the slot, if the next one fails too.
 	walAnew = 10 * time.Minute
 )
+
+// answered notes that an ordinary session works.
+func (t *walTry) answered() {
+	if t.reached.IsZero() {
+		t.reached = time.Now()
+	}
+}
+
+// restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is decided who publishes.
+func (t *walTry) restart() { t.reached = time.Time{} }
+
+// reads notes that the WAL is read.
+func (t *walTry) reads() { t.worked, t.reached = true, time.Time{} }
+
+// hopeless reports whether the database has answered for that long, and the WAL could not be read.
+func (t *walTry) hopeless(patience time.Duration) bool {
+	return !t.reached.IsZero() && time.Since(t.reached) > patience
+}
 
 // begins notes where a reading begins.
 func (t *walTry) begins(st *walState) {

@@ -1,0 +1,107 @@
+package relay_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// interruptions hears why the WAL could not be read.
+type interruptions struct{ heard chan string }
+
+func (h interruptions) Enabled(context.Context, slog.Level) bool { return true }
+func (h interruptions) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h interruptions) WithGroup(string) slog.Handler            { return h }
+
+func (h interruptions) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "err" {
+			select {
+			case h.heard <- a.Value.String():
+			default:
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// TestWALKeepsItsNumbering: what passes by itself begins no new numbering, however long it takes: nobody could have published
+// from the table meanwhile.
+func TestWALKeepsItsNumbering(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	for name, trouble := range map[string]func(t *testing.T, server *pgtest.Server, db *pgtest.DB, heard <-chan string){
+		"the database is away for long": func(t *testing.T, server *pgtest.Server, _ *pgtest.DB, heard <-chan string) {
+			server.StopImmediate()
+			began := time.Now()
+			pgtest.Await(t, "many tries", func() (bool, error) { // for longer than the relay waits for the WAL alone
+				<-heard
+				return time.Since(began) > 3*lease, nil
+			})
+			server.Start(t)
+		},
+		"there is no room for a connection": func(t *testing.T, _ *pgtest.Server, db *pgtest.DB, heard <-chan string) {
+			cfg, err := pgconn.ParseConfig(db.AdminURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.RuntimeParams["replication"] = "database"
+			var others []*pgconn.PgConn
+			pgtest.Await(t, "a relay that is refused", func() (bool, error) {
+				conn, err := pgconn.ConnectConfig(t.Context(), cfg)
+				if err == nil {
+					others = append(others, conn)
+					return false, nil
+				}
+				db.Exec(t, `select pg_terminate_backend(active_pid) from pg_replication_slots where active`)
+				select {
+				case text := <-heard:
+					return strings.Contains(text, "max_wal_senders"), nil
+				default:
+					return false, nil
+				}
+			})
+			for _, conn := range others {
+				_ = conn.Close(context.Background())
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.NewServer(t)
+			db := server.Database(t, migrations.Outbox)
+			if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+				t.Fatal(err)
+			}
+			heard := make(chan string, 1000)
+			to := &memory{}
+			r := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease, c.Logger = lease, slog.New(interruptions{heard: heard}) }))
+			running(t, r)
+			streaming(t, db)
+			fill(t, db, 50, 5)
+			drained(t, db)
+			before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
+			trouble(t, server, db, heard)
+			db.Pool.Reset()
+			fill(t, db, 50, 5)
+			drained(t, db)
+			if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != relay.Lanes {
+				t.Errorf("%d lanes come from the WAL", n)
+			}
+			for _, e := range to.events() {
+				if e.Position.Epoch != before {
+					t.Fatalf("an event was published in the numbering %s, the one before was %s", e.Position.Epoch, before)
+				}
+			}
+		})
+	}
+}
