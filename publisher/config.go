@@ -38,6 +38,10 @@ type Config struct {
 	// topics' max.message.bytes (Kafka's default is 1,048,588): a batch that is too large is split, which costs a request.
 	// Default 1,000,000.
 	BatchBytes int
+	// RequestBytes is the largest request that the brokers take (their socket.request.max.bytes). A larger one would only end the
+	// connection, for ever: an event that needs one is refused here as too large. Default 104,857,600, as Kafka's; at least 2 MiB
+	// and BatchBytes.
+	RequestBytes int
 	// UnknownTopicGrace is how long a topic that the broker does not know counts as "being created" and the verdict as
 	// unknown, before it is a refusal. Default 10 s; negative: none.
 	UnknownTopicGrace time.Duration
@@ -100,6 +104,11 @@ func (cfg Config) withDefaults() (Config, error) {
 		cfg.BatchBytes = 1_000_000
 	} else if cfg.BatchBytes < 1024 || cfg.BatchBytes > 64<<20 {
 		errs = append(errs, fmt.Errorf("set BatchBytes between 1024 and %d (or 0 for 1000000), not %d", 64<<20, cfg.BatchBytes))
+	}
+	if cfg.RequestBytes == 0 {
+		cfg.RequestBytes = 100 << 20
+	} else if least := max(2<<20, cfg.BatchBytes); cfg.RequestBytes < least {
+		errs = append(errs, fmt.Errorf("set RequestBytes to at least %d (or 0 for %d), not %d", least, 100<<20, cfg.RequestBytes))
 	}
 	if cfg.UnknownTopicGrace == 0 {
 		cfg.UnknownTopicGrace = 10 * time.Second

@@ -81,7 +81,10 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 		if err := b.seal(time.Now()); err != nil {
 			return outcome{acked, n, err, maybe}
 		}
-		first, lost, err := k.produce(ctx, r, g.to, b)
+		first, lost, err := -1, false, k.fits(b)
+		if err == nil {
+			first, lost, err = k.produce(ctx, r, g.to, b)
+		}
 		maybe = maybe || lost
 		if err == nil {
 			acked, most = acked+n, len(g.order)
@@ -108,6 +111,17 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 		}
 	}
 	return outcome{acked: acked}
+}
+
+// requestRest is more than a request has beside a batch: its header, and the topic's name.
+const requestRest = 4 << 10
+
+// fits refuses a batch that no broker reads: it would end the connection instead of answering.
+func (k *Kafka) fits(b *batch) error {
+	if n := len(b.frame) + requestRest; n > k.cfg.RequestBytes {
+		return fmt.Errorf("publisher: a request of %d bytes, and the brokers take %d: %w", n, k.cfg.RequestBytes, kafka.MessageSizeTooLarge)
+	}
+	return nil
 }
 
 // produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records that

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -412,6 +413,32 @@ func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
 	})
 }
 
+// TestWhatNoBrokerReadsIsRefused: Kafka answers a request that is larger than it takes by closing the connection.
+func TestWhatNoBrokerReadsIsRefused(t *testing.T) {
+	t.Parallel()
+	sent := 0
+	f := &fake{partitions: 1, err: io.EOF}
+	f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+		sent++
+		if r.records.Reader.(*bytes.Reader).Len() > 2<<20 {
+			return nil
+		}
+		return &produce.ResponsePartition{}
+	}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, RequestBytes: 2 << 20, Compression: CompressionNone})
+	huge := some("t", "k", "v")
+	huge.Payload = make([]byte, 2<<20)
+	verdicts := k.Publish(t.Context(), []event.Event{some("t", "k", "v"), huge, some("t", "k", "v")})
+	var r *Rejection
+	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Scope() != ScopeRecord || r.RefusalCode() != "MESSAGE_TOO_LARGE" || r.MaybeWritten() ||
+		!errors.Is(verdicts[2], ErrNotSent) || isRejection(verdicts[2]) {
+		t.Errorf("verdicts %v", verdicts)
+	}
+	if sent != 1 {
+		t.Errorf("%d requests, want one with what goes before", sent)
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]struct {
@@ -423,6 +450,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"set Compression":     {[]string{"a:1"}, Config{Compression: "brotli"}},
 		"set Timeout":         {[]string{"a:1"}, Config{Timeout: time.Millisecond}},
 		"set BatchBytes":      {[]string{"a:1"}, Config{BatchBytes: -1}},
+		"set RequestBytes":    {[]string{"a:1"}, Config{BatchBytes: 4 << 20, RequestBytes: 3 << 20}},
 		"set RecheckEvery":    {[]string{"a:1"}, Config{RecheckEvery: -1}},
 		"either Transport":    {[]string{"a:1"}, Config{Transport: &fake{}, ClientID: "x"}},
 	} {

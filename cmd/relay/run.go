@@ -42,6 +42,7 @@ type runCommand struct {
 	Compression    string        `default:"snappy" enum:"none,gzip,snappy,lz4,zstd" help:"none, gzip, snappy, lz4 or zstd."`
 	PublishTimeout time.Duration `default:"10s" help:"How long one request to Kafka may take, at least 100ms. Then it is sent again."`
 	BatchBytes     int           `default:"1000000" help:"Most bytes of a request, before compression. Keep it under the topics' max.message.bytes."`
+	RequestBytes   int           `default:"104857600" help:"Largest request that the brokers take (socket.request.max.bytes). An event that needs a larger one is refused, and parked."`
 
 	RestoreCheck bool          `default:"true" negatable:"" help:"Look at the start whether Kafka holds more than this database has published, as after a restore, and refuse to publish then."`
 	StalledAfter time.Duration `default:"60s" help:"How long events may wait unmoved before /healthz/moving answers 503."`
@@ -154,7 +155,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 		return nil, service.Usage("--schema: %w", err)
 	}
 	s.kafka, err = publisher.NewKafka(conn.Brokers(), publisher.Config{
-		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
+		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes, RequestBytes: c.RequestBytes,
 		Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log, Observer: s.metrics.Publisher(),
 	})
 	if err != nil {
@@ -183,7 +184,7 @@ func (c *runCommand) nothingIsZero() error {
 	for flag, zero := range map[string]bool{
 		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0, "claim-bytes": c.ClaimBytes == 0,
 		"hold-after": c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,
-		"batch-bytes": c.BatchBytes == 0, "stalled-after": c.StalledAfter <= 0, "memory-limit": c.MemoryLimit == 0,
+		"batch-bytes": c.BatchBytes == 0, "request-bytes": c.RequestBytes == 0, "stalled-after": c.StalledAfter <= 0, "memory-limit": c.MemoryLimit == 0,
 	} {
 		if zero {
 			return service.Usage("--%s: want a value above zero, or leave it out for its default", flag)
