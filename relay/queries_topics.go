@@ -42,6 +42,26 @@ returning old.partitions`
 	sqlAcceptCluster = `-- relay: accept cluster
 update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster, '')`
 
+	sqlHeldEvents = `-- relay: held events
+select h.message_id, h.tenant, h.topic, h.key, h.type, h.partition, h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)),
+	coalesce(octet_length(h.payload), -1), h.created_at, h.held_at
+from {schema}outbox_held h where h.topic = $1 order by h.partition, h.lane, h.seq limit $2`
+
+	sqlLockHeld = `-- relay: lock held
+select lane from {schema}outbox_lane where lane in (
+	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)) order by lane for update`
+
+	// An event in the journal may be on its way at this moment.
+	sqlDiscardHeld = `-- relay: discard held
+with chosen as (
+	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2) and h.lane = any ($3)
+	order by h.partition, h.lane, h.seq limit $4
+), gone as (
+	delete from {schema}outbox_held h using chosen where h.lane = chosen.lane and h.id = chosen.id
+	returning h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)) as maybe
+)
+select count(*), count(*) filter (where maybe) from gone`
+
 	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones past
 	// them: held for the topic as a whole they go first, in the order of their numbers.
 	sqlRegroup = `-- relay: regroup
@@ -50,10 +70,13 @@ update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 
 
 // topicQueries are the statements on topics with their schema.
 type topicQueries struct {
-	list, pause, resume, uncertain, accept, acceptCluster, regroup string
+	list, pause, resume, uncertain, accept, acceptCluster, regroup, held, lockHeld, discardHeld string
 }
 
 func newTopicQueries(prefix string) topicQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return topicQueries{list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), acceptCluster: q(sqlAcceptCluster), regroup: q(sqlRegroup)}
+	return topicQueries{
+		list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), acceptCluster: q(sqlAcceptCluster), regroup: q(sqlRegroup),
+		held: q(sqlHeldEvents), lockHeld: q(sqlLockHeld), discardHeld: q(sqlDiscardHeld),
+	}
 }

@@ -18,6 +18,8 @@ type topicsCommand struct {
 	Accept        topicsAcceptCommand  `cmd:"" help:"Accept that a topic has another partition count."`
 	AcceptCluster topicsClusterCommand `cmd:"" help:"Accept that the topics are in another Kafka cluster."`
 	Pause         topicsPauseCommand   `cmd:"" help:"Set a topic's events aside instead of publishing them."`
+	Held          topicsHeldCommand    `cmd:"" help:"List events that are held, in the order in which they will go."`
+	Discard       topicsDiscardCommand `cmd:"" help:"Delete held events for good."`
 	Resume        topicsResumeCommand  `cmd:"" help:"Publish what was set aside, and go on."`
 }
 
@@ -144,5 +146,65 @@ func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
 			fmt.Fprintf(p.stdout, "Topic %s goes on.\n", c.Topic)
 		}
 		return err
+	})
+}
+
+type topicsHeldCommand struct {
+	looking
+	Topic string `shown:"(required)" help:"Which topic."`
+	Limit int    `default:"100" help:"Most that are listed."`
+}
+
+func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
+	if c.Topic == "" || c.Limit <= 0 {
+		return service.Usage("--topic is missing, or --limit is no number above zero")
+	}
+	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		list, err := o.HeldEvents(ctx, c.Topic, c.Limit)
+		if err != nil {
+			return err
+		}
+		const head = "PARTITION\tMESSAGE ID\tTENANT\tKEY\tTYPE\tBYTES\tHELD\tMAY BE IN KAFKA"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.HeldEvent) {
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Partition, e.MessageID, shown(e.Tenant), shown(e.Key), e.Type, e.Bytes,
+				age(time.Since(e.HeldAt), true), yesNo(e.MaybePublished))
+		})
+	})
+}
+
+type topicsDiscardCommand struct {
+	changing
+	Topic     string `shown:"(required)" help:"Which topic."`
+	MessageID string `name:"message-id" help:"Only the event with this id (ce_id)."`
+	All       bool   `help:"All that is held for the topic."`
+}
+
+// Help is the longer text of --help.
+func (*topicsDiscardCommand) Help() string {
+	return `Held events go out by themselves once their partition or topic takes them. Discard what never can: the topic is gone for good, or
+one event (--message-id) keeps a partition from going on. What is held behind it goes on without it.`
+}
+
+func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
+	id, err := messageID(c.MessageID)
+	switch {
+	case err != nil:
+		return err
+	case c.Topic == "", c.All == (c.MessageID != ""):
+		return service.Usage("name what is meant: --topic, and --message-id or --all")
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+		var all relay.Discarded
+		for {
+			some, err := o.DiscardHeld(ctx, c.Topic, id, c.Reason)
+			if err != nil && (all.Events == 0 || !errors.Is(err, relay.ErrNotHeld)) {
+				return err
+			}
+			all.Events, all.MayAppear = all.Events+some.Events, all.MayAppear+some.MayAppear
+			if some.Events < relay.DiscardHeldMost {
+				break
+			}
+		}
+		return c.say(p)(map[string]any{"events": all.Events, "may_appear": all.MayAppear}, "%d events are given up for good.%s", all.Events, mayAppear(all))
 	})
 }

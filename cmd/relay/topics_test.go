@@ -11,11 +11,20 @@ func TestTopicsCommands(t *testing.T) {
 	db := outboxDB(t)
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema, "USER": "kim"}
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 6)`)
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+		select 1, g, 'payments', 0, g, g = 1, ('00000000-0000-7000-8000-00000000000' || g)::uuid, '', '', 'k', 'T', '', now() from generate_series(1, 3) g`)
 	for _, c := range []struct {
 		args []string
 		code int
 		want string // in stdout and stderr
 	}{
+		{[]string{"topics", "held"}, codeUsage, "--topic"},
+		{[]string{"topics", "held", "--topic=payments"}, codeOK, "00000000-0000-7000-8000-000000000001"},
+		{[]string{"topics", "discard", "--topic=payments", "--reason=gone"}, codeUsage, "--all"},
+		{[]string{"topics", "discard", "--topic=payments", "--all"}, codeUsage, "--reason"},
+		{[]string{"topics", "discard", "--topic=payments", "--message-id=00000000-0000-7000-8000-000000000001", "--reason=gone"}, codeOK, "each may still appear once"},
+		{[]string{"topics", "discard", "--topic=payments", "--all", "--reason=gone"}, codeOK, "2 events are given up"},
+		{[]string{"topics", "discard", "--topic=payments", "--all", "--reason=gone"}, codeFailed, "not held"},
 		{[]string{"topics", "pause", "--reason=r"}, codeUsage, "--topic"},
 		{[]string{"topics", "pause", "--topic=payments"}, codeUsage, "--reason"},
 		{[]string{"topics", "pause", "--topic=payments", "--reason=the ledger is away"}, codeOK, "is paused"},

@@ -1,0 +1,76 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// HeldEvent is an event that waits for its partition, or for its topic as a whole.
+type HeldEvent struct {
+	MessageID uuid.UUID `json:"message_id"`
+	Tenant    string    `json:"tenant"`
+	Topic     string    `json:"topic"`
+	Key       string    `json:"key"`
+	Type      string    `json:"type"`
+	Partition int32     `json:"partition"` // -1: the topic as a whole
+	// MaybePublished: an attempt may have reached the broker, or is under way.
+	MaybePublished bool      `json:"maybe_published"`
+	Bytes          int       `json:"bytes"` // of the payload; -1: a tombstone
+	CreatedAt      time.Time `json:"created_at"`
+	HeldAt         time.Time `json:"held_at"`
+}
+
+// ErrNotHeld: what an Operator was asked to discard is not held (any more).
+var ErrNotHeld = errors.New("not held: it was published or discarded meanwhile, or never was; list what is held")
+
+// DiscardHeldMost bounds what one DiscardHeld deletes: the relays wait for it with the lanes.
+const DiscardHeldMost = 10_000
+
+// HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most limit.
+func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
+	rows, err := o.db.Query(ctx, o.topics.held, topic, limit)
+	var list []HeldEvent
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e HeldEvent, err error) {
+			err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes, &e.CreatedAt, &e.HeldAt)
+			return e, err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("relay: listing held events: %w", err)
+	}
+	return list, nil
+}
+
+// DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them, at most
+// DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with ErrNotHeld.
+func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d Discarded, err error) {
+	var only *uuid.UUID
+	if messageID != uuid.Nil {
+		only = &messageID
+	}
+	err = o.act(ctx, "discard held", reason, func(tx pgx.Tx) (audited, error) {
+		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+			return audited{}, err
+		}
+		rows, err := tx.Query(ctx, o.topics.lockHeld, topic, only)
+		if err != nil {
+			return audited{}, err
+		}
+		lanes, err := pgx.CollectRows(rows, pgx.RowTo[int16])
+		if err != nil {
+			return audited{}, fmt.Errorf("locking the lanes: %w", err)
+		}
+		err = tx.QueryRow(ctx, o.topics.discardHeld, topic, only, lanes, DiscardHeldMost).Scan(&d.Events, &d.MayAppear)
+		if err == nil && d.Events == 0 {
+			err = fmt.Errorf("topic %s: %w", topic, ErrNotHeld)
+		}
+		return audited{messageID: only, topic: topic, detail: map[string]any{"events": d.Events, "may_appear": d.MayAppear}}, err
+	})
+	return d, err
+}
