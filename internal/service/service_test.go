@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,9 +50,14 @@ func TestSignals(t *testing.T) {
 	again := make(chan os.Signal, 1)
 	ctx, stop := service.Signals(t.Context(), func(s os.Signal) { again <- s })
 	defer stop()
+	seen := make(chan os.Signal, 2)
+	signal.Notify(seen, syscall.SIGTERM)
+	defer signal.Stop(seen)
 	raise(t, syscall.SIGTERM)
 	<-ctx.Done()
+	<-seen
 	raise(t, syscall.SIGTERM) // of a supervisor that sends it to the group, too: the drain goes on
+	<-seen                    // else the system would deliver the lower number first
 	raise(t, os.Interrupt)
 	if s := <-again; s != os.Interrupt {
 		t.Errorf("the second signal is %v", s)
