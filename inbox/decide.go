@@ -29,6 +29,7 @@ const (
 	fatal                     // the consumer is registered otherwise: only another start helps
 	rejected                  // the database rejects a statement of the inbox: a person must look
 	conflict                  // lost against another transaction
+	contended                 // the same, in the effect or at COMMIT
 	away                      // the database
 	lost                      // the session ended while the effect had it: the database's doing, or the effect's
 	commitUnknown             // it may have happened
@@ -223,7 +224,7 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	case pgerr.CommitUnknown(err):
 		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
 	case pgerr.Retry(err):
-		return &failure{kind: conflict, err: err}
+		return &failure{kind: contended, err: err}
 	case pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	}

@@ -142,7 +142,7 @@ func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failu
 	case aborted && pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	case aborted && pgerr.Retry(err):
-		return &failure{kind: conflict, err: err}
+		return &failure{kind: contended, err: err}
 	}
 	return &failure{kind: failed, index: index, err: err}
 }

@@ -52,6 +52,7 @@ func (h *handler) Handle(ctx context.Context, events []event.Event) ([]Outcome, 
 	}
 	for b.pos < len(events) {
 		if err := b.step(ctx); err != nil {
+			b.leave(ctx)
 			return b.out, err
 		}
 	}
@@ -109,6 +110,9 @@ func (b *batch) step(ctx context.Context) error {
 		f = b.in.park(ctx, &b.events[b.pos], b.doom, b.runs, b.guard, b.passing(), out)
 	default:
 		counted := b.reach(b.guard.unfinished(), b.offset)
+		if width := b.guard.width(); width > 0 {
+			b.limit = min(b.limit, b.pos+width)
+		}
 		out = make([]Outcome, b.limit-b.pos)
 		f = b.attempt(ctx, counted, out)
 	}
@@ -117,6 +121,11 @@ func (b *batch) step(ctx context.Context) error {
 		return nil
 	}
 	f.index += b.pos // meaningless for -1 and for kinds without an index, which do not look at it
+	return b.after(ctx, f)
+}
+
+// after decides what comes after a transaction that was not committed, or not known to be.
+func (b *batch) after(ctx context.Context, f *failure) error {
 	switch f.kind {
 	case canceled:
 		return ctx.Err()
@@ -142,6 +151,11 @@ func (b *batch) step(ctx context.Context) error {
 	case lost:
 		if b.losses++; b.losses > 1 && b.in.answers(ctx, f) {
 			return b.failed(ctx, f)
+		}
+	case contended:
+		// Who holds fewer rows of others meets fewer of them. Once is chance.
+		if b.retries > 0 {
+			b.guard.narrow(b.limit - b.pos)
 		}
 	case failed:
 		return b.failed(ctx, f)
@@ -209,6 +223,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 	}
 	copy(b.out[b.pos:], out)
 	b.guard.decided(out, b.offset(b.pos))
+	b.guard.widen(len(b.events))
 	b.retries, b.losses, b.database = 0, 0, nil
 	b.walk.done(len(b.events))
 	if do := b.in.cfg.Observer.Handled; do != nil {
@@ -358,11 +373,23 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
 	}
 	wait := b.database.NextBackOff()
-	if f.kind == conflict && b.retries%10 == 0 {
+	if (f.kind == conflict || f.kind == contended) && b.retries%10 == 0 {
 		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
 	}
 	b.retried(reason, b.retries, wait, f.err)
 	return sleep(ctx, wait)
+}
+
+// leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was about.
+func (b *batch) leave(ctx context.Context) {
+	if !b.written {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
+	defer cancel()
+	end := b.offset(len(b.events)-1) + 1
+	// Where it cannot be told, the next owner counts, which costs time and nothing else.
+	_, _ = b.in.db.Exec(ctx, b.in.sql.closeRange, b.in.consumer, b.name.topic, b.name.id, b.offset(0), end)
 }
 
 // rejected says that the partition waits for a person, and notes it when that takes longer than a moment.

@@ -38,6 +38,10 @@ type guard struct {
 	home   string    // the database that it began with; empty: not known yet
 	noted  bool      // it is noted as halted while it waits for a person to repair the database
 	marks  *marks    // how far its numbers are decided; nil: not known. A watermark's, and never changed
+
+	most    int // events of one transaction, as conflicts allow; 0: any number
+	calm    int // transactions without a conflict since
+	patient int // so many of them, and the next ones are twice as large
 }
 
 func (g *guard) getMarks() *marks {
@@ -50,6 +54,35 @@ func (g *guard) setMarks(m *marks) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.marks = m
+}
+
+// width is how many events a transaction may have; 0: any number.
+func (g *guard) width() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.most
+}
+
+// narrow halves the transactions to come, after one of so many events has lost. A conflict may cost a deadlock_timeout, so that
+// to try again whether larger ones get through must be rare where they do not.
+func (g *guard) narrow(events int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calm = 0; events > 1 {
+		g.most, g.patient = events/2, min(max(16, 2*g.patient), 1<<14)
+	}
+}
+
+// widen takes note of a transaction that has not lost, of a call with so many events.
+func (g *guard) widen(events int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calm++; g.most == 0 || g.calm < g.patient {
+		return
+	}
+	if g.most, g.calm = g.most*2, 0; g.most >= events {
+		g.most, g.patient = 0, 0
+	}
 }
 
 // setNoted notes whether the partition is noted as halted, and returns what it was.

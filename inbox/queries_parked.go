@@ -76,6 +76,12 @@ where $6::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_w
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset, to_offset = excluded.to_offset,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()`
 
+// A live process leaves its range. Not that of a successor that counts in it already, or has a range of its own.
+const sqlCloseRange = `-- inbox: close the range
+update {schema}inbox_progress set to_offset = from_offset, updated_at = clock_timestamp()
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer and attempts = 0
+	and from_offset >= $4::bigint and to_offset = $5::bigint`
+
 // In the deciding transaction. A zombie that is behind moves nothing back.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',

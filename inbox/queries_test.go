@@ -22,7 +22,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"auditRecords": sqlAuditRecords, "audit": sqlAudit, "auditLog": sqlAuditLog, "resume": sqlResume, "attentive": sqlAttentive,
 		"lockConsumer": sqlLockConsumer, "retire": sqlRetire, "skipTo": sqlSkipTo, "consumerList": sqlConsumerList, "progressList": sqlProgressList,
 		"open": sqlOpen, "openIDs": sqlOpenIDs, "marks": sqlMarks, "mark": sqlMark, "park": sqlPark, "quarantine": sqlQuarantine,
-		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "pass": sqlPass, "account": sqlAccount,
+		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "closeRange": sqlCloseRange, "pass": sqlPass, "account": sqlAccount,
 		"count": sqlCount, "uncount": sqlUncount, "halted": sqlHalted, "resumed": sqlResumed, "releasing": sqlReleasing,
 		"lockMark": sqlLockMark, "lockAlone": sqlLockAlone, "head": sqlHead, "countRelease": sqlCountRelease,
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
