@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -17,14 +18,24 @@ type Gate struct{ room *semaphore.Weighted }
 func NewGate() *Gate { return &Gate{room: semaphore.NewWeighted(gateRoom)} }
 
 // enter waits until the run may begin: beside others, or alone. It is first come, first served, so that a stream of batches
-// cannot keep a counted run waiting.
+// cannot keep a counted run waiting. Nor does one that waits for a run which takes long keep the others waiting for it: it
+// steps back now and then, for four times as long as it waited, and then waits for longer.
 func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) {
-	n := int64(1)
-	if alone {
-		n = gateRoom
+	if !alone {
+		if err := g.room.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		return func() { g.room.Release(1) }, nil
 	}
-	if err := g.room.Acquire(ctx, n); err != nil {
-		return nil, err
+	for patience := 250 * time.Millisecond; ; patience = min(2*patience, time.Minute) {
+		waiting, cancel := context.WithTimeout(ctx, patience)
+		err := g.room.Acquire(waiting, gateRoom)
+		cancel()
+		if err == nil {
+			return func() { g.room.Release(gateRoom) }, nil
+		}
+		if err := sleep(ctx, 4*patience); err != nil {
+			return nil, err
+		}
 	}
-	return func() { g.room.Release(n) }, nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_6_AnotherMemberCounted: a member looks for released events and waits for the lock, and meanwhile another one has
-// counted the event, which it runs by now. The first does not count it too: with many members such counts would make a killer
+// TestP9_6_AnotherMemberCounted: a member looks for released events and waits for the lock, behind who puts an event
+// into the list, and meanwhile another one has counted the event, which it runs by now. The first does not count it too: with many members such counts would make a killer
 // of an event that never killed anything.
 func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"select from inbox_parked_key for update", "update inbox_parked set release_attempts = 1"} {
+	for _, sql := range []string{"select from inbox_parked_key for share", "update inbox_parked set release_attempts = 1"} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

@@ -124,6 +124,13 @@ union all
 		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
 	where k.consumer_name = $1::text and k.state = 'releasing' order by k.since limit $2::integer)`
 
+// Who puts an event behind a mark holds it as well, FOR SHARE: that is waited for.
+const sqlFreeMark = `-- inbox: look whether a mark is free
+select from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for key share skip locked`
+
+const sqlFreeAlone = `-- inbox: look whether an event alone is free
+select from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint and key_hash is null for key share skip locked`
+
 const sqlLockMark = `-- inbox: lock a mark
 select state from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for update`
 

@@ -24,7 +24,7 @@ func TestQueriesPrepare(t *testing.T) {
 		"open": sqlOpen, "openIDs": sqlOpenIDs, "marks": sqlMarks, "mark": sqlMark, "park": sqlPark, "quarantine": sqlQuarantine,
 		"forgetDay": sqlForgetDay, "forgetAny": sqlForgetAny, "progress": sqlProgress, "range": sqlRange, "closeRange": sqlCloseRange, "pass": sqlPass, "account": sqlAccount,
 		"count": sqlCount, "uncount": sqlUncount, "halted": sqlHalted, "resumed": sqlResumed, "releasing": sqlReleasing,
-		"lockMark": sqlLockMark, "lockAlone": sqlLockAlone, "head": sqlHead, "countRelease": sqlCountRelease,
+		"freeMark": sqlFreeMark, "freeAlone": sqlFreeAlone, "lockMark": sqlLockMark, "lockAlone": sqlLockAlone, "head": sqlHead, "countRelease": sqlCountRelease,
 		"uncountRelease": sqlUncountRelease, "leave": sqlLeave, "unmark": sqlUnmark, "parkAgain": sqlParkAgain,
 		"failedAgain": sqlFailedAgain, "bound": sqlBound, "unhalt": sqlUnhalt,
 		"consumers": sqlConsumers, "cleanAny": sqlCleanAny, "lockClean": sqlLockClean,

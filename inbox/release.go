@@ -41,12 +41,12 @@ func (r *released) mine(head *record) bool {
 
 // releaseTexts are the statements of a release, with their schema.
 type releaseTexts struct {
-	lockMark, lockAlone, head, count, uncount, leave, unmark, parkAgain, failedAgain string
+	freeMark, freeAlone, lockMark, lockAlone, head, count, uncount, leave, unmark, parkAgain, failedAgain string
 }
 
 func newReleaseTexts(prefix string) (t releaseTexts) {
 	for to, sql := range map[*string]string{
-		&t.lockMark: sqlLockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
+		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sqlLockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
 		&t.leave: sqlLeave, &t.unmark: sqlUnmark, &t.parkAgain: sqlParkAgain, &t.failedAgain: sqlFailedAgain,
 	} {
 		*to = pgschema.Expand(sql, prefix)
@@ -95,12 +95,18 @@ func (in *Inbox) release(ctx context.Context) error {
 // everything as it was, still to be released.
 func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err error) {
 	in := h.Inbox
+	if free, err := in.isFree(ctx, &r); err != nil || !free {
+		return false, err
+	}
 	// Counted, and so alone: a released event may kill the process as well.
 	leave, err := in.gate.enter(ctx, true)
 	if err != nil {
 		return false, err
 	}
 	defer leave()
+	if free, err := in.isFree(ctx, &r); err != nil || !free {
+		return false, err // somebody was quicker, and the others need not wait for that
+	}
 	head, f := in.countRelease(ctx, r, h.stands)
 	if f != nil {
 		if head != nil && f.maybe() {
@@ -143,6 +149,19 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	h.waiting.forget(&r)
 	h.tellReleased(e, outcome, nil)
 	return r.hash != nil, nil
+}
+
+// isFree: no other process runs what was released, nor does an operator change it. Whoever waits for that waits outside of the gate.
+func (in *Inbox) isFree(ctx context.Context, r *released) (free bool, err error) {
+	sql, key := in.releaseSQL.freeAlone, any(r.id)
+	if r.hash != nil {
+		sql, key = in.releaseSQL.freeMark, r.hash
+	}
+	tag, err := in.db.Exec(ctx, sql, in.consumer, key)
+	if err != nil {
+		return false, in.classify(ctx, fmt.Errorf("inbox: looking whether a release is free: %w", err)).err
+	}
+	return tag.RowsAffected() > 0, nil
 }
 
 // releaseTurn is what follows the run of a released event.

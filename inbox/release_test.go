@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
@@ -360,3 +361,68 @@ func TestP9_6_ReleaseRetryable(t *testing.T) {
 		})
 	}
 }
+
+// TestP9_6_AReleaseElsewhereKeepsNobodyWaiting: the process that looks for releases finds one that another process runs. It does not
+// wait for that behind its gate, where its own partitions would wait too.
+func TestP9_6_AReleaseElsewhereKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	w, events := newWorld(t), keyed("a")
+	var mended atomic.Bool
+	inside, leave := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	first := w.inbox(quick(inbox.Config{}))
+	handle(t, first.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		if !mended.Load() {
+			return inbox.Terminal("x", errBad)
+		}
+		once.Do(func() { close(inside) })
+		<-leave
+		return write(ctx, tx, e)
+	}), events)
+	mended.Store(true)
+	w.releaseKey("a", 1)
+	runs(t, first)
+	t.Cleanup(sync.OnceFunc(func() { close(leave) }))
+	<-inside
+	cfg, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := make(chan struct{}, 10000)
+	cfg.ConnConfig.Tracer = statements(func(sql string) {
+		if strings.HasPrefix(sql, "-- inbox: releasing") {
+			looks <- struct{}{}
+		}
+	})
+	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	second := newInbox(t, db, "ledger", small(quick(inbox.Config{LockTimeout: -1})))
+	h, others := second.Each(write), some(30)
+	runs(t, second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for i := range others {
+		others[i].Position.Partition = 8
+		select {
+		case <-looks:
+		case <-ctx.Done():
+			t.Fatal("it does not look any more: it waits for the release of another process")
+		}
+		if _, err := h.Handle(ctx, others[i:i+1]); err != nil {
+			t.Fatal("a partition waits for the release of another process:", err)
+		}
+	}
+}
+
+// statements is told of each statement that a connection sends.
+type statements func(sql string)
+
+func (s statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	s(data.SQL)
+	return ctx
+}
+
+func (statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -1,0 +1,79 @@
+package inbox
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestP9_5_AHangingRunKeepsNobodyWaiting: a run that must be alone waits for one that hangs, and no other run waits for either.
+func TestP9_5_AHangingRunKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate()
+		leave, err := g.enter(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		alone := make(chan struct{})
+		go func() {
+			defer close(alone)
+			leave, err := g.enter(t.Context(), true)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			leave()
+		}()
+		synctest.Wait() // it waits
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			leave, err := g.enter(ctx, false)
+			cancel()
+			if err != nil {
+				t.Error("a run beside others waits for one that hangs:", err)
+				break
+			}
+			select {
+			case <-alone:
+				t.Error("two runs, and one of them alone")
+			case <-time.After(10 * time.Second):
+			}
+			leave()
+		}
+		leave()
+		<-alone
+	})
+}
+
+// TestP9_5_AStreamOfRunsLetsACountedOneThrough: each of them takes longer than the counted one waits at first.
+func TestP9_5_AStreamOfRunsLetsACountedOneThrough(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate()
+		ctx, stop := context.WithCancel(t.Context())
+		for i := range 8 {
+			go func() {
+				for {
+					leave, err := g.enter(ctx, false)
+					if err != nil {
+						return
+					}
+					_ = sleep(ctx, 5*time.Second+time.Duration(i)*time.Second/3)
+					leave()
+				}
+			}()
+		}
+		synctest.Wait()
+		within, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		leave, err := g.enter(within, true)
+		if err != nil {
+			t.Error("it never ran:", err)
+		} else {
+			leave()
+		}
+		stop()
+	})
+}
