@@ -145,7 +145,7 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		t.Parallel()
 		env := settings(outboxDB(t), kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", "scram-sha-512",
 			"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
-		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers answer") {
+		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers of cluster ") {
 			t.Error(text)
 		}
 		code, text, stderr := command(t, env.with("RELAY_KAFKA_PASSWORD", canary), "doctor")
