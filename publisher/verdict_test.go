@@ -166,14 +166,17 @@ func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 // refused event nor what stood behind it in that request is certain not to be in the log.
 func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
 	t.Parallel()
-	for name, lost := range map[string]bool{"lost": true, "no leader": false} {
+	for name, lost := range map[string]bool{"lost": true, "no leader": false, "disk": true} {
 		requests := 0
 		f := &fake{partitions: 1, err: protocol.ErrNoLeader}
-		if lost {
+		if name == "lost" {
 			f.err = io.EOF
 		}
 		f.produce = func(_ context.Context, r request) *produce.ResponsePartition {
-			if requests++; requests == 1 {
+			switch requests++; {
+			case requests == 1 && name == "disk": // it failed while it wrote
+				return code(kafka.KafkaStorageError)
+			case requests == 1:
 				return nil
 			}
 			if slices.Contains(r.values(), "bad") {

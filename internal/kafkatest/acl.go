@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -36,10 +37,29 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 			t.Fatalf("kafkatest: deny %s: %v", topic, err)
 		}
 	}
+	await(t, ctx, client, topic)
 	var once sync.Once
 	allow = func() { once.Do(func() { dropACLs(t, brokers, topic) }) }
 	t.Cleanup(allow)
 	return allow
+}
+
+// await waits until the broker goes by the denial: an ACL is accepted before it is in force.
+func await(t testing.TB, ctx context.Context, client *kgo.Client, topic string) {
+	t.Helper()
+	ask := kmsg.NewPtrMetadataRequest()
+	ask.IncludeTopicAuthorizedOperations = true
+	ask.Topics = []kmsg.MetadataRequestTopic{{Topic: &topic}}
+	const write = 1 << kmsg.ACLOperationWrite
+	for {
+		res, err := ask.RequestWith(ctx, client)
+		if err != nil {
+			t.Fatalf("kafkatest: what is allowed on %s: %v", topic, err)
+		}
+		if len(res.Topics) == 1 && res.Topics[0].ErrorCode == 0 && res.Topics[0].AuthorizedOperations&write == 0 {
+			return
+		}
+	}
 }
 
 func dropACLs(t testing.TB, brokers []string, topic string) {

@@ -1,0 +1,198 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// pinned is a topic whose pin answers as a test wants, and waits for gate when there is one.
+type pinned struct {
+	*fake
+	k *Kafka
+
+	mu   sync.Mutex
+	err  error
+	gate chan struct{}
+	sent []int // partitions
+}
+
+func newPinned(t *testing.T, partitions int) *pinned {
+	p := &pinned{fake: &fake{partitions: partitions}}
+	p.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.sent = append(p.sent, r.partition)
+		return &produce.ResponsePartition{}
+	}
+	p.k = newKafka(t, []string{"nowhere:1"}, Config{Transport: p.fake, Pin: func(_ context.Context, _, _ string, partitions int) (int, error) {
+		p.mu.Lock()
+		gate, err := p.gate, p.err
+		p.mu.Unlock()
+		if gate != nil {
+			<-gate
+		}
+		return partitions, err
+	}})
+	return p
+}
+
+func (p *pinned) set(err error, gate chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err, p.gate = err, gate
+}
+
+func (p *pinned) grow(partitions int) {
+	p.fake.mu.Lock()
+	defer p.fake.mu.Unlock()
+	p.partitions = partitions
+}
+
+// grown publishes twice at a time while the pin answers for a topic that has grown, and wants both sent by the new count.
+func (p *pinned) grown(t *testing.T, e event.Event, count int) {
+	t.Helper()
+	gate, verdicts, before := make(chan struct{}), make(chan error, 2), len(p.sent)
+	p.set(nil, gate)
+	for range 2 {
+		go func() { verdicts <- p.k.Publish(t.Context(), []event.Event{e})[0] }()
+		synctest.Wait()
+	}
+	close(gate)
+	for range 2 {
+		if err := <-verdicts; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, partition := range p.sent[before:] {
+		if partition != choose(&e, count) {
+			t.Errorf("sent to partition %d of %d, want %d: by the old count", partition, count, choose(&e, count))
+		}
+	}
+}
+
+// TestP4_AMovedCountIsNotUsedMeanwhile: metadata has told of another count, and the pin was not answered. Who comes while another
+// asks again waits too.
+func TestP4_AMovedCountIsNotUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, e := newPinned(t, 2), some("t", "k", "v")
+		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
+		p.grow(97)
+		<-time.After(31 * time.Second)
+		p.set(errors.New("database away"), nil)
+		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRejection(err) {
+			t.Fatalf("verdict %v, want an unknown outcome", err)
+		}
+		p.grown(t, e, 97)
+	})
+}
+
+// TestP4_AnUnansweredPinMakesNoCountNew: what was asked a moment ago in vain is as old as the last answer.
+func TestP4_AnUnansweredPinMakesNoCountNew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, e := newPinned(t, 2), some("t", "k", "v")
+		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
+		<-time.After(31 * time.Second)
+		p.set(errors.New("database away"), nil)
+		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
+		p.grow(97)
+		<-time.After(30 * time.Second)
+		p.grown(t, e, 97)
+	})
+}
+
+// TestAGrownTopicKeepsItsPartitionsApart: a request to a partition is in flight while the topic's new count is accepted.
+func TestAGrownTopicKeepsItsPartitionsApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, e := newPinned(t, 1), some("t", "k", "v")
+		for choose(&e, 2) != 0 {
+			e.Key += "k"
+		}
+		answer, inFlight, most := make(chan struct{}), 0, 0
+		p.produce = func(context.Context, request) *produce.ResponsePartition {
+			p.mu.Lock()
+			inFlight++
+			most = max(most, inFlight)
+			p.mu.Unlock()
+			<-answer
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			inFlight--
+			return &produce.ResponsePartition{}
+		}
+		var calls sync.WaitGroup
+		calls.Go(func() { p.k.Publish(t.Context(), []event.Event{e}) })
+		synctest.Wait()
+		p.grow(2)
+		p.k.topic("t").doubt()
+		calls.Go(func() { p.k.Publish(t.Context(), []event.Event{e}) })
+		synctest.Wait()
+		if most != 1 || len(p.k.topic("t").snapshot()) != 2 {
+			t.Errorf("%d requests to one partition at a time, of %d partitions", most, len(p.k.topic("t").snapshot()))
+		}
+		close(answer)
+		calls.Wait()
+	})
+}
+
+// TestARaisedLimitIsUsed: batches were split for a topic's limit. It is asked for anew with the topic.
+func TestARaisedLimitIsUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, requests, most := newPinned(t, 1), 0, 2
+		p.produce = func(_ context.Context, r request) *produce.ResponsePartition {
+			requests++
+			if len(r.values()) > most {
+				return code(kafka.MessageSizeTooLarge)
+			}
+			return &produce.ResponsePartition{}
+		}
+		batch := make([]event.Event, 8)
+		for i := range batch {
+			batch[i] = some("t", "k", "v")
+		}
+		allAcked(t, p.k.Publish(t.Context(), batch))
+		most = len(batch)
+		<-time.After(31 * time.Second)
+		requests = 0
+		allAcked(t, p.k.Publish(t.Context(), batch))
+		if requests != 1 {
+			t.Errorf("%d requests after the limit was raised, want one", requests)
+		}
+	})
+}
+
+// TestAnotherAbsenceHasItsOwnGrace: a topic was missing, was there, and is missing again much later.
+func TestAnotherAbsenceHasItsOwnGrace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, e := newPinned(t, 1), some("t", "k", "v")
+		missing := func(is kafka.Error) {
+			p.fake.mu.Lock()
+			defer p.fake.mu.Unlock()
+			p.meta = is
+		}
+		missing(kafka.UnknownTopicOrPartition)
+		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; err == nil || isRejection(err) {
+			t.Fatalf("verdict %v, want an unknown outcome", err)
+		}
+		missing(0)
+		allAcked(t, p.k.Publish(t.Context(), []event.Event{e}))
+		<-time.After(31 * time.Second)
+		missing(kafka.UnknownTopicOrPartition)
+		if err := p.k.Publish(t.Context(), []event.Event{e})[0]; isRejection(err) {
+			t.Errorf("refused at once: %v", err)
+		}
+	})
+}
