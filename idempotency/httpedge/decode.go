@@ -16,11 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// Decode reads a request's body, of at most so many bytes, as one JSON value into the struct that to points to, strictly: each
-// member once and spelled as the struct's tag spells it, none that the struct does not have, nothing behind the value, and text
-// that is Unicode. Two readers cannot understand such a body in two ways: encoding/json by itself takes the last of two equal
-// names, any case of a name, and every broken text for U+FFFD. The error is a *Problem, 400 or 413, which quotes no value.
-// A negative most reads any body.
+// Decode reads a request's body, of at most so many bytes (negative: any), as one JSON value into what to points to, strictly:
+// each member once and spelled as the struct's tag spells it, none that the struct does not have, nothing behind the value,
+// and text that is Unicode. Two readers cannot understand such a body in two ways. encoding/json by itself takes the last
+// of two equal names, any case of a name, and U+FFFD for any broken text. The error is a *Problem, 400 or 413, and quotes no
+// value.
 func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
 	body, err := readBody(w, r, most)
 	if err != nil {
@@ -153,7 +153,8 @@ var unmarshalers = []reflect.Type{reflect.TypeFor[json.Unmarshaler](), reflect.T
 // plain is what a pointer points to, nil for a type that reads itself.
 func plain(t reflect.Type) reflect.Type {
 	for t != nil {
-		if slices.ContainsFunc(unmarshalers, func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }) {
+		reads := func(u reflect.Type) bool { return t.Implements(u) || reflect.PointerTo(t).Implements(u) }
+		if slices.ContainsFunc(unmarshalers, reads) {
 			return nil
 		}
 		if t.Kind() != reflect.Pointer {

@@ -17,7 +17,7 @@ type transfer struct {
 	Parts  []part    `json:"parts"`
 	At     time.Time `json:"at"`
 	Labels map[string]string
-	hidden int
+	Hidden int `json:"-"`
 }
 
 type part struct {
@@ -40,7 +40,7 @@ func TestDecode(t *testing.T) {
 		`{"amount":1,"amount":2}`:           `"amount" is there twice`,
 		`{"amount":1,"Amount":2}`:           `"Amount" is`,
 		`{"Amount":2}`:                      `"Amount" is no member here: want amount, note, parts, at, Labels`,
-		`{"hidden":2}`:                      `no member here`,
+		`{"Hidden":2}`:                      `no member here`,
 		`{"parts":[{"id":"a"},{"ID":"a"}]}`: `"ID" is no member here: want id`,
 		`{"Labels":{"a":"x","A":"secret"}}`: `"A" is there twice`,
 		`{"amount":1.0}`:                    `amount: want an integer`,
