@@ -602,3 +602,22 @@ func TestTypesAndJSON(t *testing.T) {
 	h = w.halting(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }
+
+// TestP9_3_EndedDuringTheEffect: whoever called Handle has given it up when the effect returns. Its partition may be another's
+// by now, so that nothing is committed for it.
+func TestP9_3_EndedDuringTheEffect(t *testing.T) {
+	t.Parallel()
+	w, events := newWorld(t), some(3)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, err := w.inbox(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		defer cancel()
+		return writeAll(ctx, tx, events)
+	}).Handle(ctx, events)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("outcomes %v, error %v", out, err)
+	}
+	if n := len(w.effects()); n != 0 {
+		t.Errorf("%d effects were committed for a call that had ended", n)
+	}
+}

@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/effectonce/effectonce/inbox"
@@ -107,4 +108,29 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 		}
 	}
 	same(t, "effects", w.effects(), ids(events))
+}
+
+// TestP9_3_AnotherDatabaseDecidesNothing: a standby has taken over, and the name leads to it. What it does not have of the old
+// primary may be behind the group's offset, so that no transaction of a partition that began with that one is committed in it.
+func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
+	t.Parallel()
+	server := pgtest.NewServer(t)
+	w := &world{server.Database(t, "inbox"), t}
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	proxy := pgtest.NewProxy(t, w.URL)
+	h, events := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{})).Each(write), some(10)
+	assigned(h)
+	same(t, "on the primary", handle(t, h, events[:5]), repeat(inbox.Applied, 5)) // later batches write no range
+	standby := server.Standby(t, "")
+	standby.Promote(t)
+	promoted := w.At(t, standby)
+	proxy.To(t, promoted.URL)
+	proxy.CutAll()
+	out, err := h.Handle(t.Context(), events[5:])
+	if _, ok := errors.AsType[*inbox.MovedError](err); !ok {
+		t.Errorf("outcomes %v, error %v, want a MovedError", out, err)
+	}
+	if n := pgtest.One[int](t, promoted, "select count(*) from effect"); n > 5 {
+		t.Errorf("%d effects were committed in the other database", n-5)
+	}
 }
