@@ -9,7 +9,9 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/migrations"
@@ -104,4 +106,33 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 		}
 		return migrations.Check(ctx, pool, options)
 	})
+}
+
+// sayKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice before there
+// are events.
+func sayKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
+	client, closeIdle := conn.Client(tailTime)
+	defer closeIdle()
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
+	for said := false; ; said = true {
+		_, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && said:
+			log.Info("kafka answers")
+			return
+		case err == nil:
+			return
+		case !said:
+			log.Error("kafka does not answer as it should; events wait until it does: look at --kafka-brokers and its login", "err", err)
+		}
+		timer := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
 }

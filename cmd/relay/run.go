@@ -107,6 +107,7 @@ func (c *runCommand) run(ctx context.Context, p *program) error {
 		}
 	}
 	others.Go(func() { _ = s.metrics.Run(beside, s.relay) })
+	others.Go(func() { sayKafka(ctx, p.log, s.conn) })
 	p.log.Info("running", "version", version())
 	if err := s.relay.Run(ctx); err != nil {
 		if errors.Is(err, relay.ErrNotDrained) {

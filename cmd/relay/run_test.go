@@ -267,3 +267,14 @@ func TestPortTaken(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// TestAKafkaThatIsAwayIsToldAtTheStart: there are no events yet that would show it.
+func TestAKafkaThatIsAwayIsToldAtTheStart(t *testing.T) {
+	t.Parallel()
+	r := inProcess(t, settings(outboxDB(t), "127.0.0.1:1"))
+	pgtest.Await(t, "what the relay says", func() (bool, error) { return strings.Contains(r.output(), "kafka does not answer"), nil })
+	r.signal()
+	if code := r.end(); code != codeOK || strings.Count(r.output(), "kafka does not answer") != 1 {
+		t.Errorf("exit code %d: %s", code, r.output())
+	}
+}
