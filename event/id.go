@@ -33,7 +33,8 @@ func IntentID(namespace uuid.UUID, version int, intent string) uuid.UUID {
 // emits the same id. Names tell apart the events of one cause ("receipt", "ledger-1").
 //
 // The id has the layout of a UUIDv7 with the time of the cause's id, or of its Time when the id is not a v7, and a hash of
-// (cause id, name) for its random bits, so that it keeps its place in an inbox's day partitions.
+// (cause id, name) for its random bits, so that it keeps its place in an inbox's day partitions. Of a cause
+// that is older than a consumer's window, as a late release is, it is quarantined there: use [IntentID] where causes wait for so long.
 func Derive(cause Event, name string, next Event) Event {
 	h := sha256.New()
 	h.Write(cause.ID[:])

@@ -30,6 +30,7 @@ type keeper struct {
 	prefix      string
 	window      dayNumber // of this process's consumer; 0: none
 	ahead       int
+	believe     bool // an operator says that the clock is right
 	lockTimeout string
 	log         *slog.Logger
 }
@@ -46,6 +47,7 @@ type days struct {
 	attached, pending, detached []string
 	released                    []dayNumber // of ids that an operator released
 	owner                       bool        // this role may what the tables' owner may
+	until                       dayNumber   // the last day until which the clock is believed; -1: any
 }
 
 type querier interface {
@@ -54,7 +56,7 @@ type querier interface {
 
 func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 	var d days
-	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released, &d.owner)
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until)
 	if err != nil {
 		return days{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
@@ -63,9 +65,15 @@ func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 
 // missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew. The
 // consumer's row may hold another window than this process while a change of it is rolled out: the longer one counts.
-func (k *keeper) missing(d days) (list []dayNumber) {
+func (k *keeper) missing(d days) (list []dayNumber) { return k.missingOf(d, true) }
+
+// jumped: the clock has passed the last day that was made by more than the next one.
+func (d *days) jumped() bool { return d.until >= 0 && d.today > d.until+1 }
+
+// missingOf leaves out, unless all are meant, the days over which the clock has jumped: nobody knows whether there were any.
+func (k *keeper) missingOf(d days, all bool) (list []dayNumber) {
 	for n := max(d.today-max(d.longest, k.window), d.dropped); n <= d.today+dayNumber(k.ahead); n++ {
-		if !slices.Contains(d.attached, dayPrefix+dayName(n)) {
+		if !slices.Contains(d.attached, dayPrefix+dayName(n)) && (all || !d.jumped() || n <= d.until || n >= d.today) {
 			list = append(list, n)
 		}
 	}
@@ -78,16 +86,17 @@ func (k *keeper) missing(d days) (list []dayNumber) {
 	return list
 }
 
-// makeDays makes what is missing. Several processes may do so at once.
-func (k *keeper) makeDays(ctx context.Context) (made []string, err error) {
+// makeDays makes what is missing. all: also the days over which the clock has jumped. Several processes may do so at once.
+func (k *keeper) makeDays(ctx context.Context, all bool) (made []string, err error) {
 	d, err := k.read(ctx, k.db)
 	if err != nil {
 		return nil, err
 	}
-	if missing := k.missing(d); len(missing) > 0 {
-		if made, err = k.makeMissing(ctx, k.missing); pgerr.Is(err, pgerr.InsufficientPrivilege) {
+	list := func(d days) []dayNumber { return k.missingOf(d, all) }
+	if missing := list(d); len(missing) > 0 || k.believe {
+		if made, err = k.makeMissing(ctx, list); pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them from cron: %w", len(missing), err)
-			if missing[0] > d.today {
+			if len(missing) > 0 && missing[0] > d.today {
 				// Somebody else makes them and is late; nothing waits for them yet.
 				k.log.Warn("inbox: days ahead are missing", "first", dayName(missing[0]), "error", err)
 				return nil, nil
@@ -135,6 +144,11 @@ func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (
 		}
 		made = append(made, dayName(n))
 	}
+	if !d.jumped() || k.believe {
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlBelieve, k.prefix), d.today+dayNumber(k.ahead)); err != nil {
+			return nil, fmt.Errorf("inbox: believing the clock: %w", err)
+		}
+	}
 	if err := failpoint.After(failpoint.InboxDaysMade, tx.Commit(ctx)); err != nil {
 		return nil, fmt.Errorf("inbox: making days: %w", err)
 	}
@@ -149,6 +163,14 @@ func (k *keeper) raise(ctx context.Context) error {
 	err := pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.prefix), k.lockTimeout); err != nil {
 			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
+		}
+		d, err := k.read(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if d.jumped() {
+			return fmt.Errorf("inbox: it is %s by the database's clock, and days were made until %s: the clock has jumped, or nobody has made days for long; "+
+				"nothing is dropped; if the clock is right, run `relay inbox maintain --believe-clock`", dayName(d.today), dayName(d.until))
 		}
 		if _, err := tx.Exec(ctx, pgschema.Expand(seedRaise(sqlRaise), k.prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)

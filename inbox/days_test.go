@@ -168,7 +168,7 @@ func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {
 	h, old := in.Each(write), of(idAt(w.noon(-6)))
 	handle(t, h, some(1)) // its state is cached
 	w.shrink(4)
-	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}); err != nil {
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.Handle(t.Context(), append(some(1), old...))
@@ -357,7 +357,7 @@ func TestMaintenanceTogether(t *testing.T) {
 	for range 4 {
 		keepers.Go(func() {
 			pgtest.Await(t, "a complete pass", func() (bool, error) {
-				_, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1})
+				_, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false)
 				return err == nil, nil
 			})
 		})
@@ -384,7 +384,7 @@ func TestP9_7_CleanAny(t *testing.T) {
 	}
 	clean := func(want int64) {
 		t.Helper()
-		info, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1})
+		info, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, false)
 		if err != nil || info.Cleaned != want {
 			t.Fatalf("cleaned %d, want %d (%v)", info.Cleaned, want, err)
 		}
@@ -479,5 +479,56 @@ func TestNotMigrated(t *testing.T) {
 	_, err := newInbox(t, db.Pool, "ledger", inbox.Config{}).Each(write).Handle(t.Context(), some(1))
 	if err == nil || !strings.Contains(err.Error(), "relay migrate") {
 		t.Error(err)
+	}
+}
+
+// TestP9_7_AClockThatJumps: what the database's clock says is not believed beyond the last day that was made: nothing is dropped, nothing
+// is too old by it, and new ids are applied. An operator says that it is right.
+func TestP9_7_AClockThatJumps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.long()
+	h, e := in.Each(write), append(of(idAt(w.noon(-9))), of(idAt(w.noon(-1)))...)
+	handle(t, h, e)
+	if err := in.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The days end eight days ago: as if the clock had jumped, with the window that was.
+	w.Exec(t, "update inbox_days set believed_until = current_date - 8")
+	w.shrink(4)
+	before := w.partitions()
+	if err := in.Maintain(t.Context()); err == nil || !strings.Contains(err.Error(), "--believe-clock") {
+		t.Errorf("Maintain: %v", err)
+	}
+	same(t, "days", w.partitions(), before)
+	if d := pgtest.One[int](t, w.DB, "select count(*) from inbox_days where dropped_before > current_date - 10"); d != 0 {
+		t.Error("dropped_before was raised by a clock that has jumped")
+	}
+	short := newInbox(t, w.Pool, "ledger", inbox.Config{Window: 4 * oneDay, AllowShortWindow: true, DaysAhead: 1, OnFailure: inbox.Halt}).Each(write)
+	same(t, "known", handle(t, short, e), repeat(inbox.Duplicate, 2))
+	same(t, "new", handle(t, short, append(of(idAt(w.noon(-9))), some(1)...)), repeat(inbox.Applied, 2))
+	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(w.partitions()); got != 6 {
+		t.Errorf("the clock is right, and there are %d days, want 6: %v", got, w.partitions())
+	}
+}
+
+// TestP9_7_DaysOfAJump: the days over which a clock has jumped are made when an id needs one.
+func TestP9_7_DaysOfAJump(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.Exec(t, "update inbox_days set believed_until = current_date - 5")
+	in := w.long()
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w.exists(w.table(-4)) || !w.exists(w.table(-5)) || !w.exists(w.table(0)) {
+		t.Errorf("days %v", w.partitions())
+	}
+	same(t, "an id of such a day", handle(t, in.Each(write), of(idAt(w.noon(-4)))), repeat(inbox.Applied, 1))
+	if !w.exists(w.table(-4)) {
+		t.Errorf("days %v", w.partitions())
 	}
 }

@@ -147,7 +147,7 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 			return err
 		}
 		if in.cfg.Dedup == ByID {
-			if _, err := in.keeper.makeDays(ctx); err != nil {
+			if _, err := in.keeper.makeDays(ctx, false); err != nil {
 				return err
 			}
 		}

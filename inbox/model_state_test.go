@@ -102,7 +102,7 @@ const (
 type mFaults struct{ rebalances, kills, lost, lostCounts, outages, releases, discards, restores uint8 }
 
 // The clock of the model: days and windows that put the ages where they belong.
-var mClock = state{today: 20000, dropped: 19980, floor: 19900}
+var mClock = state{today: 20000, dropped: 19980, floor: 19900, until: -1}
 
 const (
 	mWindow = dayNumber(14)

@@ -34,7 +34,7 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if !pgerr.Is(err, pgerr.CheckViolation) || !errors.Is(err, errInsert) {
 		return outcome, err
 	}
-	err = in.exclusive(ctx, func() error { _, err := in.keeper.makeDays(ctx); return err })
+	err = in.exclusive(ctx, func() error { _, err := in.keeper.makeDays(ctx, true); return err })
 	if err != nil {
 		return Undecided, err
 	}

@@ -21,6 +21,7 @@ select set_config('idle_in_transaction_session_timeout', case when $4::text <> '
 	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	d.dropped_before - date '1970-01-01',
+	coalesce(d.believed_until - date '1970-01-01', -1),
 	coalesce(c.floor - date '1970-01-01', -1),
 	coalesce(c.dedup, ''),
 	coalesce(c.ids_until > clock_timestamp(), false)
@@ -80,7 +81,8 @@ select p.relnamespace::regnamespace::text || '.',
 		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1),
 	array(select distinct (('x' || left(replace(r.message_id::text, '-', ''), 12))::bit(48)::bigint / 86400000)::integer
 		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1 limit 100),
-	pg_has_role(p.relowner, 'usage')
+	pg_has_role(p.relowner, 'usage'),
+	coalesce(d.believed_until - date '1970-01-01', -1)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
 // Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number is
@@ -95,6 +97,10 @@ select {schema}inbox_make_day($1::text::date)`
 
 const sqlDropDayFor = `-- inbox: have a day dropped
 select {schema}inbox_drop_day($1::text::date)`
+
+const sqlBelieve = `-- inbox: believe the clock
+update {schema}inbox_days set believed_until = greatest(believed_until, date '1970-01-01' + $1::integer)
+where believed_until is null or believed_until < date '1970-01-01' + $1::integer`
 
 // dropped_before only rises, and by the longest window of all consumers: a day is shared.
 const sqlRaise = `-- inbox: raise the mark

@@ -15,7 +15,7 @@ func TestQueriesPrepare(t *testing.T) {
 	queries := map[string]string{
 		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
 		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "dropDayFor": sqlDropDayFor,
-		"raise": sqlRaise, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
+		"raise": sqlRaise, "believe": sqlBelieve, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
 		"parked": sqlParked, "blockedKeys": sqlBlockedKeys, "lockListed": sqlLockListed, "releaseKey": sqlReleaseKey,
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,
 		"edit": sqlEdit, "discardDay": sqlDiscardDay, "discardAny": sqlDiscardAny, "leaveAll": sqlLeaveAll,
@@ -94,9 +94,12 @@ func TestP9_1_Place(t *testing.T) {
 		"the floor itself":                 {95, 95, 95, inDay},
 		"the day before it, in the window": {94, 0, 95, inAny},
 	} {
-		s := state{today: 100, dropped: c.dropped, floor: c.floor}
+		s := state{today: 100, dropped: c.dropped, floor: c.floor, until: -1}
 		if got := s.place(at(c.day), 14, 7); got != c.want {
 			t.Errorf("%s: place %d, want %d", name, got, c.want)
+		}
+		if s.until = 90; c.want == tooOld && c.day >= max(c.dropped, c.floor) && s.place(at(c.day), 14, 7) != inDay {
+			t.Errorf("%s: too old by a clock that is not believed beyond day 90", name)
 		}
 		if got := s.place(uuid.New(), 14, 7); got != inAny {
 			t.Errorf("%s: a foreign id goes to %d", name, got)

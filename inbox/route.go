@@ -21,6 +21,7 @@ type dayNumber = int32
 type state struct {
 	today   dayNumber // by the database's clock
 	dropped dayNumber // days before it may be gone
+	until   dayNumber // the last day until which the clock is believed; -1: any
 	floor   dayNumber // day of the consumer's first start; -1: not registered
 	dedup   Dedup     // the strategy that the consumer is registered with
 	ids     bool      // it was moved from ids, and its repeats may still be known by them
@@ -30,7 +31,7 @@ type state struct {
 func stateOf(row pgx.Row) (*state, error) {
 	var s state
 	var set, dedup string // settings, which nobody reads
-	if err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.today, &s.dropped, &s.floor, &dedup, &s.ids); err != nil {
+	if err := row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.today, &s.dropped, &s.until, &s.floor, &dedup, &s.ids); err != nil {
 		return nil, err
 	}
 	s.dedup = dedupNamed(dedup)
@@ -61,12 +62,16 @@ func (p place) undecidable() bool { return p >= tooOld }
 // never changes its table while its row counts.
 func (s state) place(id uuid.UUID, windowDays dayNumber, ahead int) place {
 	d, ok := idDay(id)
+	aged := s.today // what ages ids: a clock that has jumped does not
+	if s.until >= 0 {
+		aged = min(aged, s.until)
+	}
 	switch {
 	case !ok:
 		return inAny
 	case d < s.floor && s.dropped <= s.floor:
 		return inAny // history from before the first start
-	case d < s.floor, d < s.dropped, d < s.today-windowDays:
+	case d < s.floor, d < s.dropped, d < aged-windowDays:
 		return tooOld
 	case d > s.today+dayNumber(ahead):
 		return tooFuture

@@ -109,8 +109,9 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 }
 
 // MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner of
-// the tables, or with the maintainer's role. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
-func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedInfo, error) {
+// the tables, or with the maintainer's role. believe says that the database's clock is right although it has passed the last day
+// that was made: see `relay inbox maintain --believe-clock`. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
+func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool) (MaintainedInfo, error) {
 	if db == nil {
 		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")
 	}
@@ -119,7 +120,9 @@ func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedI
 		return MaintainedInfo{}, err
 	}
 	s.MaintenanceDB, s.windowDays = db, 0
-	info, err := newKeeper(s, s.Logger).pass(ctx)
+	k := newKeeper(s, s.Logger)
+	k.believe = believe
+	info, err := k.pass(ctx)
 	info.Err = err
 	return info, err
 }
@@ -127,7 +130,7 @@ func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config) (MaintainedI
 // pass makes, drops and cleans; one that fails does not keep the others from their work.
 func (k *keeper) pass(ctx context.Context) (info MaintainedInfo, err error) {
 	var made, dropped, cleaned error
-	info.Made, made = k.makeDays(ctx)
+	info.Made, made = k.makeDays(ctx, k.believe)
 	info.Dropped, dropped = k.dropDays(ctx)
 	info.Cleaned, cleaned = k.clean(ctx)
 	return info, errors.Join(made, dropped, cleaned)

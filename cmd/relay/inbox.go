@@ -12,8 +12,9 @@ import (
 
 type maintainCommand struct {
 	database
-	DaysAhead int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
-	Timeout   time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
+	DaysAhead    int           `default:"7" help:"How many days of partitions are made ahead of time, 1 to 60. More than the workers' own setting does no harm."`
+	BelieveClock bool          `help:"The database's clock is right although it has passed the last day that was made: days are dropped by it again."`
+	Timeout      time.Duration `default:"30m" help:"How long the pass may take; what it leaves undone the next one does."`
 }
 
 // Help is the longer text of --help.
@@ -28,7 +29,7 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
 	}
 	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log})
+		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log}, c.BelieveClock)
 		if err != nil {
 			return inboxError(err)
 		}

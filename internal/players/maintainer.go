@@ -19,7 +19,7 @@ func maintain(ctx context.Context, p *player) error {
 	defer owner.Close()
 	for pause(ctx, time.Second) {
 		p.pass(ctx, "inbox", func(ctx context.Context) error {
-			info, err := inbox.MaintainAll(ctx, p.db, inbox.Config{Logger: p.log})
+			info, err := inbox.MaintainAll(ctx, p.db, inbox.Config{Logger: p.log}, false)
 			for _, day := range info.Dropped {
 				p.note(history.Entry{Kind: history.KindNote, Verb: history.VerbDropped, Detail: day})
 			}

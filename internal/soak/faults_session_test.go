@@ -285,7 +285,7 @@ func retention(s *scene, f fault) (func() error, error) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				one, done := context.WithTimeout(ctx, sqlLimit)
-				_, _ = inbox.MaintainAll(one, s.admin, inbox.Config{Logger: slog.New(slog.DiscardHandler)})
+				_, _ = inbox.MaintainAll(one, s.admin, inbox.Config{Logger: slog.New(slog.DiscardHandler)}, false)
 				_, _ = relay.MaintainArchive(one, s.admin, "", 2)
 				done()
 			}
