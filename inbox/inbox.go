@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
@@ -129,6 +131,16 @@ func (in *Inbox) releaser(topic string) *handler {
 		return in.handlers.all[0]
 	}
 	return in.handlers.byTopic[topic]
+}
+
+// releasable are the topics that releaser has a handler for; nil: all.
+func (in *Inbox) releasable() []string {
+	in.handlers.Lock()
+	defer in.handlers.Unlock()
+	if len(in.handlers.all) == 1 {
+		return nil
+	}
+	return append([]string{}, slices.Collect(maps.Keys(in.handlers.byTopic))...)
 }
 
 // Prepare registers the consumer and makes the days that are missing, where it goes by ids. The first call fixes the consumer's

@@ -114,15 +114,17 @@ const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
 // Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event that
-// is next: a higher count, under the lock, is another process's run.
+// is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left out: the oldest
+// of a worker that is down would fill the list.
 const sqlReleasing = `-- inbox: releasing
 (select id, null::bytea, topic, id, release_attempts from {schema}inbox_parked
-	where consumer_name = $1::text and state = 'releasing' order by id limit $2::integer)
+	where consumer_name = $1::text and state = 'releasing' and ($3::text[] is null or topic = any($3::text[]))
+	order by id limit $2::integer)
 union all
 (select 0, k.key_hash, k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0)
 	from {schema}inbox_parked_key k left join lateral (select p.id, p.release_attempts from {schema}inbox_parked p
 		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
-	where k.consumer_name = $1::text and k.state = 'releasing' order by k.since limit $2::integer)`
+	where k.consumer_name = $1::text and k.state = 'releasing' and ($3::text[] is null or k.topic = any($3::text[])) order by k.since limit $2::integer)`
 
 // Who puts an event behind a mark holds it as well, FOR SHARE: that is waited for.
 const sqlFreeMark = `-- inbox: look whether a mark is free

@@ -59,7 +59,7 @@ func (in *Inbox) release(ctx context.Context) error {
 	if err := in.Prepare(ctx); err != nil {
 		return err
 	}
-	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch)
+	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch, in.releasable())
 	if err != nil {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
 	}

@@ -426,3 +426,17 @@ func (s statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 }
 
 func (statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestP9_6_ReleasesOfAnotherWorker: what a worker that is down has the effects of does not keep this one from its own.
+func TestP9_6_ReleasesOfAnotherWorker(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.inbox(quick(inbox.Config{}))
+	here := in.Each(write)
+	in.Each(write) // of a topic that nobody reads: with two handlers, the topic says whose an event is
+	handle(t, here, some(1))
+	w.Exec(t, `insert into inbox_parked (consumer_name, message_id, kind, state, topic, record_partition, record_offset, record_millis, record_headers)
+		select 'ledger', gen_random_uuid(), 'failed', 'releasing', case when n > 100 then 'payments' else 'refunds' end, 0, n, 0, '[]' from generate_series(1, 101) n`)
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, `select not exists (select from inbox_parked where topic = 'payments' and state = 'releasing')`)
+}
