@@ -72,6 +72,14 @@ func (k *Kafka) Close() error {
 	return nil
 }
 
+// Reach asks a broker for the versions of its API: nil says that one answers.
+func (k *Kafka) Reach(ctx context.Context) error {
+	if _, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{}); err != nil {
+		return fmt.Errorf("publisher: no broker answers: %w", err)
+	}
+	return nil
+}
+
 // Publish sends events and returns a verdict for each, in their order; see the package's text for what verdicts mean.
 // Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later of
 // that partition is sent by this call, and other partitions go on. Small batches for partitions of one broker share a request.

@@ -29,7 +29,7 @@ type wire struct {
 
 	mu        sync.Mutex
 	topics    map[string]bool
-	current   kafka.RoundTripper // nil until the first topic
+	current   kafka.RoundTripper // nil until the first request
 	refreshed time.Time
 }
 
@@ -84,6 +84,9 @@ func (w *wire) close() {
 // RoundTrip implements kafka.RoundTripper.
 func (w *wire) RoundTrip(ctx context.Context, addr net.Addr, req kafka.Request) (kafka.Response, error) {
 	w.mu.Lock()
+	if w.current == nil {
+		w.current = w.make([]string{})
+	}
 	current := w.current
 	w.mu.Unlock()
 	res, err := current.RoundTrip(ctx, addr, req)

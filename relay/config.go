@@ -94,8 +94,8 @@ type Observer struct {
 	Settled func(n int, took time.Duration)
 	// PublishFailed: an attempt left n events without an ack. They will be sent again.
 	PublishFailed func(n int, err error)
-	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane. lost is true when another took it, or when it is
-	// not known whose it is.
+	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true when another took it,
+	// when it is not known whose it is, and when the relay takes it back at once under a higher fence.
 	LaneTaken func(lane int16, fence int64)
 	LaneLeft  func(lane int16, lost bool)
 	// Closed and Reopened: a partition, or with -1 a topic as a whole, is held from now on, and no longer.

@@ -20,10 +20,10 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	before := time.Now() // the local deadline counts from before the database's clock was asked
 	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
 	owned := make(map[int16]int64, Lanes)
-	var members []uuid.UUID
+	var members members
 	var epoch string
 	var same bool
-	lease := interval(r.cfg.Lease)
+	lease, well := interval(r.cfg.Lease), r.well(ctx)
 	failpoint.Hit(failpoint.RelayBeat)
 	if len(doubted) > 0 {
 		failpoint.Hit(failpoint.RelayFenceRaise)
@@ -32,11 +32,12 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		b.Queue(r.q.present, r.owner)
 		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
-		b.Queue(r.q.join, r.owner, r.cfg.Name, lease)
+		b.Queue(r.q.join, r.owner, r.cfg.Name, lease, well)
 		b.Queue(r.q.prune, lease)
 		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
-			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}}, func() error { members = append(members, id); return nil })
+			var counts bool
+			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}, &counts}, func() error { members.add(id, counts); return nil })
 			return err
 		})
 	}))
@@ -58,9 +59,13 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 }
 
 // balance brings the number of lanes to the relay's share.
-func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, owned map[int16]int64, before time.Time) error {
-	share := r.share(fairShare(members, r.owner))
-	r.members.Store(int64(len(members)))
+func (r *Relay) balance(ctx context.Context, s *session, members members, owned map[int16]int64, before time.Time) error {
+	share := r.share(fairShare(members.ids, r.owner))
+	r.members.Store(members.counted)
+	patience := time.Duration(0)
+	if members.counted > 0 && int(members.counted) < len(members.ids) { // not this one: what others leave free for so long is anybody's
+		patience = r.cfg.Lease / 3
+	}
 	switch want := share - len(owned); {
 	case want < 0:
 		r.lanes.leave(-want)
@@ -70,12 +75,16 @@ func (r *Relay) balance(ctx context.Context, s *session, members []uuid.UUID, ow
 			break
 		}
 		failpoint.Hit(failpoint.RelayTakeOver)
+		var taken takenOver
 		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want, interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
 			r.beatFailed(err)
 			return err
+		}
+		if len(taken.lanes) > 0 {
+			r.log.Warn("lanes of relays whose lease ran out are taken over", "count", len(taken.lanes), "lanes", taken.lanes, "from", taken.from)
 		}
 		r.adopt(owned, before)
 	}
@@ -111,9 +120,8 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 		return err
 	}
 	r.lanes.drop(lanes)
-	for _, lane := range gone {
-		r.left(lane, false)
-	}
+	r.left(gone, false)
+	r.left(slices.DeleteFunc(lanes, func(lane int16) bool { return slices.Contains(gone, lane) }), true)
 	return nil
 }
 
@@ -126,10 +134,11 @@ func (r *Relay) beatFailed(err error) {
 
 func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
 	taken, lost := r.lanes.sync(owned, before.Add(r.cfg.Lease))
-	for _, lane := range lost {
-		if _, back := owned[lane]; !back {
-			r.left(lane, true)
-		}
+	r.left(lost, true)
+	lost = slices.DeleteFunc(lost, func(lane int16) bool { _, back := owned[lane]; return back })
+	if len(lost) > 0 {
+		slices.Sort(lost)
+		r.log.Warn("lanes were lost: their lease ran out, or their fence was raised", "count", len(lost), "lanes", lost)
 	}
 	for _, lane := range taken {
 		if r.cfg.Observer.LaneTaken != nil {
@@ -141,13 +150,61 @@ func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
 	}
 }
 
-func (r *Relay) left(lane int16, lost bool) {
-	if r.cfg.Observer.LaneLeft != nil {
-		r.cfg.Observer.LaneLeft(lane, lost)
+func (r *Relay) left(lanes []int16, lost bool) {
+	for _, lane := range lanes {
+		if r.cfg.Observer.LaneLeft != nil {
+			r.cfg.Observer.LaneLeft(lane, lost)
+		}
 	}
-	if lost {
-		r.log.Warn("a lane was lost: its lease ran out, or its fence was raised", "lane", lane)
+}
+
+// well reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends there; another
+// one asks, but not at its start, when nobody counts it yet.
+func (r *Relay) well(ctx context.Context) bool {
+	var err error
+	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.list(func(*laneState) bool { return true })) == 0 {
+		asking, cancel := context.WithTimeout(ctx, r.cfg.Lease/3)
+		err = to.Reach(asking)
+		cancel()
 	}
+	r.kafka.report("keeper", err, time.Now())
+	return !r.kafka.isAway()
+}
+
+// members are the relays for whom the lanes are: those that count, and this one.
+type members struct {
+	ids     []uuid.UUID
+	counted int64
+}
+
+func (m *members) add(id uuid.UUID, counts bool) {
+	m.ids = append(m.ids, id)
+	if counts {
+		m.counted++
+	}
+}
+
+// takenOver are lanes that were taken from relays, and whose they were.
+type takenOver struct {
+	lanes []int16
+	from  []string
+}
+
+func (t *takenOver) read(rows pgx.Rows, into map[int16]int64) error {
+	var lane int16
+	var fence int64
+	var whose string
+	_, err := pgx.ForEachRow(rows, []any{&lane, &fence, &whose}, func() error {
+		into[lane] = fence
+		if whose != "" {
+			t.lanes = append(t.lanes, lane)
+			if !slices.Contains(t.from, whose) {
+				t.from = append(t.from, whose)
+			}
+		}
+		return nil
+	})
+	return err
 }
 
 // fairShare is how many lanes one of several relays should own: equal, and the first by id one more while it does not
@@ -234,11 +291,13 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayResign)
-	for _, lane := range r.lanes.list(func(l *laneState) bool { return l.doubt }) {
-		r.lanes.drop([]int16{lane}) // not ours to give: the lease runs out
-	}
+	defer func() { // what is in doubt is not ours to give: its lease runs out
+		rest := r.lanes.list(func(*laneState) bool { return true })
+		r.lanes.drop(rest)
+		r.left(rest, true)
+	}()
 	r.lanes.leave(-1)
-	if lanes := r.lanes.list(func(l *laneState) bool { return !l.busy }); len(lanes) > 0 {
+	if lanes := r.lanes.list(func(l *laneState) bool { return !l.busy && !l.doubt }); len(lanes) > 0 {
 		err := r.give(ctx, s, lanes)
 		if err != nil {
 			// Nothing went over this connection since the last heartbeat: the server may have been restarted meanwhile.

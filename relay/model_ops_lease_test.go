@@ -41,7 +41,7 @@ func opJoin(m *modelRun, a []any) ([][]any, error) {
 func opMembers(m *modelRun, a []any) (rows [][]any, _ error) {
 	for owner, state := range m.s.db.members {
 		if state == memberAlive || (state != noMember && owner == int(ownerNumber(a[1]))) {
-			rows = append(rows, []any{ownerID(uint8(owner))})
+			rows = append(rows, []any{ownerID(uint8(owner)), true})
 		}
 	}
 	return rows, nil
@@ -57,11 +57,15 @@ func opTakeOver(m *modelRun, a []any) (rows [][]any, _ error) {
 		if l.owner != 0 && (!l.expired || l.owner == owner && m.s.db.members[owner] != noMember || m.s.db.members[l.owner] == memberAlive) {
 			continue
 		}
+		whose := ""
+		if l.owner != 0 {
+			whose = ownerID(l.owner).String()
+		}
 		l.owner, l.expired = owner, false
 		if !m.world.rules.sameFence {
 			l.fence++
 		}
-		rows = append(rows, []any{int16(lane), int64(l.fence)})
+		rows = append(rows, []any{int16(lane), int64(l.fence), whose})
 	}
 	return rows, nil
 }

@@ -74,11 +74,11 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 	case "renew":
 		return []any{ownerID(owner), lease, lanes[:rnd.IntN(len(lanes)+1)]}
 	case "join":
-		return []any{ownerID(owner), "n", lease}
+		return []any{ownerID(owner), "n", lease, rnd.IntN(2) == 0}
 	case "members":
 		return []any{lease, ownerID(owner)}
 	case "take over":
-		return []any{ownerID(owner), lease, 1 + rnd.IntN(2)}
+		return []any{ownerID(owner), lease, 1 + rnd.IntN(2), "0 seconds"}
 	case "release":
 		return []any{ownerID(owner), lanes}
 	case "probe":

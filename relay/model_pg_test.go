@@ -314,7 +314,7 @@ func (c *modelCompare) load(m *modelRun) {
 	}
 	for owner, state := range db.members {
 		if state != noMember {
-			b.Queue("insert into relay_member (owner, seen, lease_until) values ($1, clock_timestamp() - $2 * interval '2 hours', clock_timestamp() + case when $2 = 1 then -1 else 1 end * interval '30 minutes')",
+			b.Queue("insert into relay_member (owner, joined, seen, lease_until) values ($1, '-infinity', clock_timestamp() - $2 * interval '2 hours', clock_timestamp() + case when $2 = 1 then -1 else 1 end * interval '30 minutes')",
 				ownerID(uint8(owner)), int(state)-memberAlive)
 		}
 	}

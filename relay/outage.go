@@ -58,6 +58,12 @@ func (o *outage) report(part string, err error, heard time.Time) {
 	}
 }
 
+func (o *outage) isAway() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.away
+}
+
 func (o *outage) tell(err error) {
 	if o.notify != nil {
 		o.notify(o.what, err)

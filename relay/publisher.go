@@ -36,6 +36,13 @@ type Router interface {
 	Route(ctx context.Context, topic string) (partition func(e *event.Event) int32, err error)
 }
 
+// Reacher is a [Publisher] that can tell whether it reaches what it publishes to. A relay without lanes asks at each heartbeat: while
+// it gets an error it takes no lanes from other relays, nor free ones that they may take.
+type Reacher interface {
+	// Reach returns nil when something answers. It ends when ctx does.
+	Reach(ctx context.Context) error
+}
+
 // The scopes of a refusal.
 const (
 	scopeRecord = "record"

@@ -175,21 +175,30 @@ select array(select f.lane from (
 			select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor order by e.id limit 1) one)),
 	exists (select from {schema}outbox_lane l where l.owner is null or (l.lease_until <= clock_timestamp()
 		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp()))),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $2::interval),
+	(select count(*) from {schema}relay_member
+		where seen > clock_timestamp() - $2::interval and seen <= clock_timestamp() and seen >= joined + $2::interval / 3),
 	array(select r.lane from unnest($5::smallint[]) r (lane)
 		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
 			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
+	// A relay that does not reach what it publishes to ($4 is false) joins anew each time.
 	sqlJoin = `-- relay: join
 insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval)
-on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until`
+on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until,
+	joined = case when $4 then relay_member.joined else clock_timestamp() end`
 
+	// What was seen later than now was seen by a clock that has gone back since.
 	sqlPrune = `-- relay: prune
 delete from {schema}relay_member where owner in (
-	select owner from {schema}relay_member where seen < clock_timestamp() - 10 * $1::interval for update skip locked)`
+	select owner from {schema}relay_member
+	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval for update skip locked)`
 
+	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that asks. One
+	// that crashes whenever it has started must not take lanes from the others each time.
 	sqlMembers = `-- relay: members
-select owner from {schema}relay_member where seen > clock_timestamp() - $1::interval or owner = $2 order by owner`
+with member as (select owner, seen, seen >= joined + $1::interval / 3 as counts from {schema}relay_member)
+select owner, counts from member
+where owner = $2 or (counts and seen > clock_timestamp() - $1::interval and seen <= clock_timestamp()) order by owner`
 
 	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to take
 	// its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements stays true.
@@ -216,26 +225,28 @@ with own as materialized (
 )
 select lane, fence from own where not again union all select lane, fence from raised`
 
-	// Free lanes: of nobody, or of a relay whose lease has run out or that has left. The lease in the lane itself is that of
-	// its taking, until the first heartbeat.
+	// Free lanes: of nobody, or of a relay whose lease has run out or that has left, for so long ($4) already. The lease in the lane
+	// itself is that of its taking, until the first heartbeat.
 	sqlTakeOver = `-- relay: take over
 with dead as materialized (
-	select m.owner from {schema}relay_member m
-	where m.owner <> $1 and (m.lease_until <= clock_timestamp() or m.lease_until > clock_timestamp() + $2::interval)
+	select m.owner, m.name from {schema}relay_member m
+	where m.owner <> $1 and (m.lease_until <= clock_timestamp() - $4::interval or m.lease_until > clock_timestamp() + $2::interval)
 	order by m.owner for update skip locked
 ), free as (
-	select l.lane from {schema}outbox_lane l
-	where l.owner is null or ((l.lease_until <= clock_timestamp() or l.lease_until > clock_timestamp() + $2::interval)
-		and (l.owner in (select dead.owner from dead) or not exists (select from {schema}relay_member m where m.owner = l.owner)))
-	order by l.lane limit $3 for update skip locked
+	select l.lane, coalesce((select nullif(dead.name, '') from dead where dead.owner = l.owner), l.owner::text, '') as whose
+	from {schema}outbox_lane l
+	where (l.lease_until <= clock_timestamp() - $4::interval or l.lease_until > clock_timestamp() + $2::interval)
+		and (l.owner is null or l.owner in (select dead.owner from dead) or not exists (select from {schema}relay_member m where m.owner = l.owner))
+	order by l.lane limit $3 for update of l skip locked
 )
 update {schema}outbox_lane l set owner = $1, fence = l.fence + 1, lease_until = clock_timestamp() + $2::interval
 from free where free.lane = l.lane
-returning l.lane, l.fence`
+returning l.lane, l.fence, free.whose`
 
+	// A free lane's lease ends when it was given back.
 	sqlRelease = `-- relay: release
 with own as (select lane from {schema}outbox_lane where owner = $1 and lane = any ($2::smallint[]) order by lane for update)
-update {schema}outbox_lane l set owner = null, lease_until = '-infinity' from own where own.lane = l.lane
+update {schema}outbox_lane l set owner = null, lease_until = clock_timestamp() from own where own.lane = l.lane
 returning l.lane`
 
 	sqlLeave = `-- relay: leave

@@ -31,7 +31,7 @@ where e.lane <> (hashtextextended(e.hashed collate "C", 0) & 31)`
 	sqlLeases = `-- relay: leases
 select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null and l.lease_until <= clock_timestamp()
 		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute'),
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute' and seen <= clock_timestamp()),
 	count(*) filter (where exists (select from {schema}outbox_event e where e.lane = l.lane)),
 	coalesce((select extract(epoch from max(clock_timestamp() - o.created_at)) from {schema}outbox_lane w
 		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id limit 1) o), 0)::float8

@@ -19,7 +19,7 @@ select (select count(*) from (
 	array(select coalesce((select extract(epoch from clock_timestamp() - e.created_at)
 		from {schema}outbox_event e where e.lane = l.lane and e.id > l.floor order by e.id limit 1), 0)::float8 from lanes l order by l.lane),
 	(select count(*) from lanes where owned),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $5::interval)`
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $5::interval and seen <= clock_timestamp())`
 
 	sqlSampleHeld = `-- relay: sample held
 select count(*), count(distinct (h.topic, h.partition)) filter (where p.topic is null),
