@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -81,7 +82,8 @@ type claiming struct {
 	lists     laneSet
 	draining  laneSet
 	open      laneSet // lanes that may have an open entry
-	beside    laneSet // lanes that may have marks or held events
+	beside    laneSet // lanes that may have marks
+	holding   laneSet // lanes of which it is not known for what they hold events
 }
 
 // laneSet are parameters of a statement.
@@ -213,8 +215,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.reserve.add(l)
 		}
 		k.all.add(l)
-		known := !g.fresh && !g.parked && len(g.groups) == 0
-		if !known {
+		if g.fresh || g.parked || len(g.groups) > 0 {
 			k.beside.add(l)
 		}
 		if g.fresh {
@@ -236,7 +237,11 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		default:
 			k.marked.add(l)
 		}
-		l.groups = nil // as this claim will find them
+		// While no group answers, only this relay's settles change them.
+		if g.fresh || l.work == drain {
+			k.holding.add(l)
+			l.groups = nil // as this claim will find them
+		}
 		l.parked, l.releasing = false, false
 	}
 	k.window()
@@ -249,8 +254,8 @@ func (k *claiming) workFor(l *laneClaim) work {
 		return takeNew
 	}
 	var works []work
-	groups := k.r.answering(l.groups)
-	if len(groups) > 0 {
+	answer := k.r.answering(l.groups)
+	if len(answer) > 0 {
 		works = append(works, drain)
 	}
 	if l.releasing {
@@ -259,9 +264,8 @@ func (k *claiming) workFor(l *laneClaim) work {
 	works = append(works, takeNew)
 	w := works[l.turn%len(works)]
 	if w == drain {
-		n := min(len(groups), drainGroups, k.perLane)
-		for i := range n { // others come first each time: what the bytes leave over is not always the same
-			g := groups[(l.turn+i)%len(groups)]
+		n := min(len(answer), drainGroups, k.perLane)
+		for _, g := range answer[:n] { // in no order: what the bytes leave over is not always the same
 			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
 			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.partition), append(k.drains.most, int32(k.perLane/n))
 		}
@@ -270,22 +274,23 @@ func (k *claiming) workFor(l *laneClaim) work {
 }
 
 // answering are the groups of a lane that can go now. What a topic holds as a whole waits for what its partitions hold.
-func (r *Relay) answering(groups []place) []place {
-	if len(groups) == 0 {
+func (r *Relay) answering(all groups) (out []place) {
+	if len(all) == 0 {
 		return nil
 	}
 	closed := r.health.snapshot()
-	var out []place
-	parts := map[string]bool{}
-	for _, g := range groups {
-		if g.partition != wholeTopic && !closed[g] && !closed[place{g.topic, wholeTopic}] {
-			out = append(out, g)
-			parts[g.topic] = true
+	for topic, partitions := range all {
+		if closed[place{topic, wholeTopic}] {
+			continue
 		}
-	}
-	for _, g := range groups {
-		if g.partition == wholeTopic && !closed[g] && !parts[g.topic] {
-			out = append(out, g)
+		before := len(out)
+		for _, p := range partitions {
+			if at := (place{topic, p}); p != wholeTopic && !closed[at] {
+				out = append(out, at)
+			}
+		}
+		if whole := (place{topic, wholeTopic}); len(out) == before && all.has(whole) {
+			out = append(out, whole)
 		}
 	}
 	return out
@@ -312,6 +317,8 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	}
 	if s := &k.beside; len(s.lanes) > 0 {
 		b.Queue(q.look, s.lanes, s.fences, me).Query(k.readMarks)
+	}
+	if s := &k.holding; len(s.lanes) > 0 {
 		b.Queue(q.lookHeld, s.lanes, s.fences, me).Query(k.readGroups)
 	}
 	if s := &k.open; len(s.lanes) > 0 {
@@ -378,18 +385,41 @@ func (k *claiming) readGroups(rows pgx.Rows) error {
 	var lane int16
 	var at place
 	_, err := pgx.ForEachRow(rows, []any{&lane, &at.topic, &at.partition}, func() error {
-		k.at[lane].groups = append(k.at[lane].groups, at)
+		l := k.at[lane]
+		if l.groups == nil {
+			l.groups = groups{}
+		}
+		l.groups[at.topic] = append(l.groups[at.topic], at.partition)
 		return nil
 	})
 	return err
 }
 
+// groups are the places that a lane holds events for, by topic. There may be thousands: a relay may lose its rights on all
+// topics at once. Once it is a lane's, it is not changed but replaced.
+type groups map[string][]int32
+
+func (g groups) has(at place) bool { return slices.Contains(g[at.topic], at.partition) }
+
+// with returns the groups and some more.
+func (g groups) with(more []place) groups {
+	if len(more) == 0 {
+		return g
+	}
+	out := make(groups, len(g)+len(more))
+	maps.Copy(out, g)
+	for _, at := range more {
+		out[at.topic] = append(slices.Clip(out[at.topic]), at.partition)
+	}
+	return out
+}
+
 // holds reports whether the lane holds events for a place.
-func (l *laneClaim) holds(at place) bool { return slices.Contains(l.groups, at) }
+func (l *laneClaim) holds(at place) bool { return l.groups.has(at) }
 
 // holdsPartOf reports whether the lane holds events for some partition of a topic.
 func (l *laneClaim) holdsPartOf(topic string) bool {
-	return slices.ContainsFunc(l.groups, func(g place) bool { return g.topic == topic && g.partition != wholeTopic })
+	return slices.ContainsFunc(l.groups[topic], func(p int32) bool { return p != wholeTopic })
 }
 
 // raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were

@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"context"
+	"maps"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -89,11 +90,13 @@ func (d *delivery) place(ctx context.Context, e *event.Event) place {
 // sortOut holds, before anything is sent, what cannot go now: for a closed place, or behind what is held already.
 func (d *delivery) sortOut(ctx context.Context) {
 	closed := d.r.health.snapshot()
-	for _, topic := range d.c.paused { // somebody who read earlier may have spoken later
-		if closed == nil {
+	if len(d.c.paused) > 0 { // somebody who read earlier may have spoken later
+		if closed = maps.Clone(closed); closed == nil {
 			closed = map[place]bool{}
 		}
-		closed[place{topic, wholeTopic}] = true
+		for _, topic := range d.c.paused {
+			closed[place{topic, wholeTopic}] = true
+		}
 	}
 	lanes := make(map[int16]*laneClaim, len(d.c.lanes))
 	some := len(closed) > 0

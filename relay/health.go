@@ -32,6 +32,7 @@ type health struct {
 	failing map[place]time.Time // since when
 	closed  map[place]*closure
 	paused  map[string]bool // topics, by an operator
+	seen    map[place]bool  // what snapshot returns; nil: it is to be made
 }
 
 // closure is a closed place, and when it is tried next.
@@ -108,6 +109,7 @@ func (h *health) shut(p place) bool {
 	c := &closure{since: time.Now(), pause: newBackOff()}
 	c.next = c.since.Add(c.pause.NextBackOff())
 	h.closed[p] = c
+	h.seen = nil
 	h.settle()
 	close(h.closing)
 	h.closing = make(chan struct{})
@@ -134,17 +136,21 @@ func (h *health) open(p place) (time.Duration, bool) {
 		return 0, false
 	}
 	delete(h.closed, p)
+	h.seen = nil
 	h.settle()
 	return time.Since(c.since), true
 }
 
-// snapshot returns the closed places as of now: one pass over a claim must see one state.
+// snapshot returns the closed places as of now: one pass over a claim must see one state. It is not to be changed.
 func (h *health) snapshot() map[place]bool {
 	if !h.trouble.Load() && !h.pausing.Load() {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.seen != nil {
+		return h.seen
+	}
 	out := make(map[place]bool, len(h.closed)+len(h.paused))
 	for p := range h.closed {
 		out[p] = true
@@ -152,8 +158,12 @@ func (h *health) snapshot() map[place]bool {
 	for topic := range h.paused {
 		out[place{topic, wholeTopic}] = true
 	}
+	h.seen = out
 	return out
 }
+
+// mostTries is how many closed places are tried together: of each, an event is in memory.
+const mostTries = 64
 
 // due returns the closed places to try now, each with its next try set, and when to look again.
 func (h *health) due(now time.Time) (places []place, next time.Time) {
@@ -163,7 +173,7 @@ func (h *health) due(now time.Time) (places []place, next time.Time) {
 		if h.paused[p.topic] {
 			continue // not even for a try
 		}
-		if !now.Before(c.next) {
+		if !now.Before(c.next) && len(places) < mostTries {
 			c.next = now.Add(c.pause.NextBackOff())
 			places = append(places, p)
 		}

@@ -37,14 +37,14 @@ type laneState struct {
 
 	// What the lane may have beside its events. Only this relay adds to it, so it is never less than there is; the claim
 	// that finds less says so.
-	parked    bool    // events, or marks of keys
-	releasing bool    // some of what is parked is to be released
-	groups    []place // where it holds events for
-	turn      int     // of the works that its claims do
-	strikes   int     // how often its claims did not fit into their time, less how often they did easily
-	picked    int     // of laneTable.picks, as of when a pump last took it
-	bulk      bool    // had more events than a claim takes, and none of them large
-	pace      pace    // of its last claim
+	parked    bool   // events, or marks of keys
+	releasing bool   // some of what is parked is to be released
+	groups    groups // where it holds events for
+	turn      int    // of the works that its claims do
+	strikes   int    // how often its claims did not fit into their time, less how often they did easily
+	picked    int    // of laneTable.picks, as of when a pump last took it
+	bulk      bool   // had more events than a claim takes, and none of them large
+	pace      pace   // of its last claim
 }
 
 // grant is a lane as a pump took it from the table.
@@ -63,7 +63,7 @@ type grant struct {
 	due       bool
 	parked    bool
 	releasing bool
-	groups    []place
+	groups    groups
 	turn      int
 	strikes   int
 	bulk      bool
@@ -345,7 +345,7 @@ func (t *laneTable) awakenHolding(topic string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
-		if slices.ContainsFunc(l.groups, func(g place) bool { return g.topic == topic }) {
+		if len(l.groups[topic]) > 0 {
 			l.ready = true
 		}
 	}
@@ -359,8 +359,7 @@ func (t *laneTable) holding(places []place) (found map[place]grant, without []pl
 	found = make(map[place]grant, len(places))
 	for _, at := range places {
 		for lane, l := range t.owned {
-			older := func(g place) bool { return g.topic == at.topic && g.partition != wholeTopic }
-			if l.doubt || !slices.Contains(l.groups, at) || (at.partition == wholeTopic && slices.ContainsFunc(l.groups, older)) {
+			if l.doubt || !l.groups.has(at) || (at.partition == wholeTopic && len(l.groups[at.topic]) > 1) {
 				continue
 			}
 			found[at] = grant{lane: lane, fence: l.fence}
@@ -378,7 +377,7 @@ func (t *laneTable) holdsAny(at place) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
-		if slices.Contains(l.groups, at) {
+		if l.groups.has(at) {
 			return true
 		}
 	}

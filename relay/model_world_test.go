@@ -309,7 +309,7 @@ func (m *modelRun) load(i int) *Relay {
 		to := &laneState{
 			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), settled: int64(l.settled),
 			read: 1, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
-			parked: l.parked, releasing: l.releasing, groups: placesOf(l.groups), turn: int(l.turn),
+			parked: l.parked, releasing: l.releasing, groups: groups{}.with(placesOf(l.groups)), turn: int(l.turn),
 		}
 		if l.stale {
 			to.read = 0
@@ -337,9 +337,7 @@ func (m *modelRun) store(i int, r *Relay) {
 			stale: l.read != r.lanes.reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
 		}
-		for _, at := range l.groups {
-			o.groups |= placeBit(at)
-		}
+		o.groups |= bitsOf(l.groups)
 		to.lanes[lane] = o
 	}
 	to.epoch = numberOfEpoch(r.lanes.epoch)
@@ -368,7 +366,7 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
 		if !f.has {
 			continue
 		}
-		l := laneClaim{grant: grant{lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: placesOf(f.groups)}}
+		l := laneClaim{grant: grant{lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: groups{}.with(placesOf(f.groups))}}
 		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
 			l.reads--
@@ -403,9 +401,7 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 		t := &to.lanes[l.lane]
 		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.reads != r.lanes.reads, uint8(l.fence)
 		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
-		for _, at := range l.groups {
-			t.groups |= placeBit(at)
-		}
+		t.groups |= bitsOf(l.groups)
 	}
 	r.lanes.falls, m.reads = 0, r.lanes.reads // the claim knows of those before it
 	for k := range c.events {
@@ -446,3 +442,12 @@ var _ interface {
 } = (*modelConn)(nil)
 
 var _ pgx.Rows = (*modelRows)(nil)
+
+func bitsOf(g groups) (bits uint8) {
+	for topic, partitions := range g {
+		for _, p := range partitions {
+			bits |= placeBit(place{topic, p})
+		}
+	}
+	return bits
+}

@@ -40,7 +40,7 @@ func (h *health) pause(topics []string) (paused, resumed []string) {
 			paused = append(paused, topic)
 		}
 	}
-	h.paused = now
+	h.paused, h.seen = now, nil
 	h.pausing.Store(len(now) > 0)
 	if len(resumed) > 0 {
 		select {

@@ -121,7 +121,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 			r.lanes.passed(&l)
 			r.giveBack([]grant{l.grant}, func(s *laneState) {
 				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
-				s.groups = append(slices.Clone(s.groups), set.added[l.lane]...)
+				s.groups = s.groups.with(set.added[l.lane])
 				if s.strikes > 0 && took < r.cfg.Lease/8 { // four times as much would fit
 					s.strikes--
 				}

@@ -1,0 +1,130 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// topics refuses topics, until it is told not to, and keeps how much it was given at once.
+type topics struct {
+	refused func(topic string) bool
+	most    int
+	n       int
+}
+
+func (p *topics) Publish(_ context.Context, events []event.Event) []error {
+	verdicts := make([]error, len(events))
+	p.most = max(p.most, len(events))
+	for i := range events {
+		if p.refused(events[i].Topic) {
+			verdicts[i] = topicRefused{}
+		} else {
+			p.n++
+		}
+	}
+	return verdicts
+}
+
+type topicRefused struct{}
+
+func (topicRefused) Error() string  { return "not authorised" }
+func (topicRefused) Rejected() bool { return true }
+func (topicRefused) Scope() string  { return scopeTopic }
+
+// drivenTopics drives a relay beside n topics, of each of which lane 0 holds two events of 64 KiB.
+func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
+	t.Helper()
+	db := pgtest.New(t, migrations.Outbox)
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
+		select 0, nextval('outbox_event_id_seq'), 't' || g, -1, 2 * g + e, false, gen_random_uuid(), '', '', 'k', 'T', '', convert_to(repeat('x', 65536), 'UTF8'), now()
+		from generate_series(1, $1) g, generate_series(0, 1) e`, n)
+	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
+	r, err := New(db.Pool, to, Config{Lease: time.Hour, ClaimBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Drive(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d, db
+}
+
+// TestP4RefusedTopicsCostTheOthersNothing: once it is known what the lanes hold, claims beside it do not look it up.
+func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
+	t.Parallel()
+	const many = 200
+	to := &topics{refused: func(topic string) bool { return topic != "payments" }}
+	d, db := drivenTopics(t, many, to)
+	step := func() {
+		t.Helper()
+		db.Exec(t, `insert into outbox_event (topic, key, type) select 'payments', 'k' || g, 'T' from generate_series(1, 100) g`)
+		if _, err := d.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2000 {
+		if step(); len(d.r.health.snapshot()) == many {
+			break
+		}
+	}
+	if n := len(d.r.health.snapshot()); n != many {
+		t.Fatalf("%d topics are closed, want %d", n, many)
+	}
+	grants := d.r.lanes.pick(0, 1, time.Now())
+	k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
+	k.queue(b, "")
+	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.q.lookHeld }) {
+		t.Errorf("a claim beside %d refused topics looks up all that is held", many)
+	}
+	d.r.giveBack(grants, func(l *laneState) { l.ready = true })
+	if n := len(d.r.lanes.owned[0].groups); n != many {
+		t.Errorf("the lane is known to hold %d topics, want %d", n, many)
+	}
+	if places, _ := d.r.health.due(time.Now().Add(time.Hour)); len(places) > 64 {
+		t.Errorf("%d topics are tried at once, each with an event in memory", len(places))
+	}
+	to.refused = func(string) bool { return false }
+	for i := range many {
+		d.r.reopen(place{fmt.Sprint("t", i+1), wholeTopic})
+	}
+	for range 2000 {
+		if step(); pgtest.One[bool](t, db, `select not exists (select from outbox_held)`) {
+			return
+		}
+	}
+	t.Error("what was held is not published")
+}
+
+// TestP4TopicsThatComeBackAreOneClaim: all groups of a lane share a claim's bytes.
+func TestP4TopicsThatComeBackAreOneClaim(t *testing.T) {
+	t.Parallel()
+	const many = 100
+	to := &topics{refused: func(string) bool { return false }}
+	d, _ := drivenTopics(t, many, to)
+	for range 2 * many * 3 {
+		if _, err := d.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if to.n == 2*many {
+			break
+		}
+	}
+	if to.n != 2*many {
+		t.Errorf("%d of %d events were published", to.n, 2*many)
+	}
+	if to.most<<16 > 1<<20 {
+		t.Errorf("a claim of 1 MiB had %d events of 64 KiB", to.most)
+	}
+}
