@@ -25,8 +25,10 @@ const (
 	// archiveBatch bounds a statement that cleans the default partition.
 	archiveBatch = 10_000
 
-	archiveEvery  = time.Hour
-	archivePasses = 10 // of clean, for each pass of maintenance
+	// archiveScan is how long a change may hold a table's lock: to attach a day, Postgres reads the whole default partition.
+	archiveScan = "2s"
+
+	archiveEvery = time.Hour
 )
 
 // Archived is what one pass over the archive did.
@@ -35,13 +37,13 @@ type Archived struct {
 	Dropped []string `json:"dropped"` // days
 	Cleaned int64    `json:"cleaned"` // rows of the default partition that were too old
 	// Left are days that could not be made or dropped now: a lock was not free, or the default partition has rows of them
-	// already. Nothing is lost by it; the next pass tries again.
+	// already, or too many to be read in 2 s. Nothing is lost by it; the next pass tries again.
 	Left []string `json:"left"`
 }
 
 // MaintainArchive makes the coming days of the archive and drops those that are older than keepDays (at least 1), in UTC. It
 // must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive maintain`.
-// It waits for no lock longer than 200 ms, for settles would wait behind it. Several may run at once: one of them works.
+// It waits for no lock longer than 200 ms and holds none longer than 2 s, for settles would wait behind it. Several may run at once: one of them works.
 func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
@@ -103,7 +105,7 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		}
 		done.note(dropped, &done.Dropped, name)
 	}
-	for range archivePasses {
+	for {
 		tag, err := a.db.Exec(ctx, a.q.clean, archiveStart(first), archiveBatch)
 		if err != nil {
 			return done, fmt.Errorf("cleaning the default partition: %w", err)
@@ -131,7 +133,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
 	mine := false
 	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, a.q.lock, archivePatience).Scan(nil, &mine); err != nil || !mine {
+		if err := tx.QueryRow(ctx, a.q.lock, archivePatience, archiveScan).Scan(nil, nil, &mine); err != nil || !mine {
 			return err
 		}
 		for _, sql := range statements {
@@ -143,6 +145,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 	})
 	switch pgerr.Code(err) {
 	case pgerr.LockNotAvailable, // a lock was not free in time
+		pgerr.QueryCanceled,  // the default partition has too many rows to be read under it
 		pgerr.CheckViolation, // the default partition has rows of this day
 		pgerr.DuplicateTable: // somebody else has made it meanwhile
 		return false, nil

@@ -19,7 +19,7 @@ type Fenced struct {
 	LastID    int64 `json:"last_id"`
 	KnownID   int64 `json:"known_id"`
 	Forwarded bool  `json:"forwarded"`
-	// Waiting is how many events the outbox has, Claimed how many of them were between claim and settle. All of them will be
+	// Waiting is how many events the outbox had before, Claimed how many of them were between claim and settle. All of them will be
 	// published; after a restore, many of them for the second time, under the same ids.
 	Waiting int64 `json:"waiting"`
 	Claimed int64 `json:"claimed"`
@@ -41,8 +41,12 @@ const fencePatience = "5s"
 // It fails when a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or when
 // the role may not set it: then nothing has changed.
 func (o *Operator) Fence(ctx context.Context, reason string) (f Fenced, err error) {
+	var waiting, claimed int64 // before any lock: to count a hundred million rows takes minutes
+	if err := o.db.QueryRow(ctx, o.fence.waiting).Scan(&waiting, &claimed); err != nil {
+		return f, fmt.Errorf("relay: fence: counting what waits: %w", err)
+	}
 	err = o.act(ctx, "fence", reason, func(tx pgx.Tx) (audited, error) {
-		f = Fenced{}
+		f = Fenced{Waiting: waiting, Claimed: claimed}
 		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
 			return audited{}, err
 		}
@@ -50,9 +54,6 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f Fenced, err erro
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
 		if err := o.forward(ctx, tx, &f); err != nil {
-			return audited{}, err
-		}
-		if err := tx.QueryRow(ctx, o.fence.waiting).Scan(&f.Waiting, &f.Claimed); err != nil {
 			return audited{}, err
 		}
 		if _, err := tx.Exec(ctx, o.fence.fence); err != nil {

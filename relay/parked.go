@@ -88,6 +88,9 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 	if f.Limit <= 0 {
 		f.Limit = defaultList
 	}
+	if f.ID != 0 {
+		f.After = max(f.After, f.ID-1) // where the index begins to be read
+	}
 	var messageID *uuid.UUID
 	if f.MessageID != uuid.Nil {
 		messageID = &f.MessageID

@@ -11,9 +11,9 @@ select p.relnamespace::regnamespace::text || '.', floor(extract(epoch from clock
 		where i.inhparent = p.oid and c.relname ~ '^outbox_archive_[0-9]{8}$' order by 1)
 from pg_class p where p.oid = '{schema}outbox_archive'::regclass`
 
-	// Settles wait behind whoever waits for a table's lock, hence the short time-out. Only one maintains at a time.
+	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at a time.
 	sqlArchiveLock = `-- relay: archive lock
-select set_config('lock_timeout', $1, true), pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
+select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true), pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
 
 	sqlMakeArchiveDay = `-- relay: make archive day
 create table {schema}outbox_archive_{day} (like {schema}outbox_archive including defaults including storage)`

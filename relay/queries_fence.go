@@ -15,8 +15,10 @@ select lane from {schema}outbox_lane order by lane for update`
 select greatest(
 	coalesce((select max(h.id) from {schema}outbox_lane l
 		cross join lateral (select e.id from {schema}outbox_event e where e.lane = l.lane order by e.id desc limit 1) h), 0),
-	coalesce((select max(id) from {schema}outbox_held), 0),
-	coalesce((select max(id) from {schema}outbox_parked), 0),
+	coalesce((select max(h.id) from {schema}outbox_lane l
+		cross join lateral (select e.id from {schema}outbox_held e where e.lane = l.lane order by e.id desc limit 1) h), 0),
+	coalesce((select max(h.id) from {schema}outbox_lane l
+		cross join lateral (select e.id from {schema}outbox_parked e where e.lane = l.lane order by e.id desc limit 1) h), 0),
 	coalesce((select max(i) from {schema}outbox_claim c cross join lateral unnest(c.ids) i), 0))`
 
 	sqlLastID = `-- relay: last id

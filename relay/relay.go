@@ -63,7 +63,7 @@ type Relay struct {
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
 // It fails when the configuration cannot work.
 //
-// Of db it uses the configuration, for Pumps+2 connections of its own, and the pool itself for Status.
+// Of db it uses the configuration, for Pumps+2 connections of its own, one more once a topic or partition was held, and the pool itself for Status.
 func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if db == nil || to == nil {
 		return nil, errors.New("relay: New needs a pool and a publisher")

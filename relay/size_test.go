@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -254,4 +255,33 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 			t.Errorf("a try sent %q past what is parked", got)
 		}
 	})
+}
+
+// TestParkedEventsAreFoundByID: what an operator does with one event, with its lane locked, reads little however many are parked.
+func TestParkedEventsAreFoundByID(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t))
+	f.db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+		select g & 31, g, true, false, 1, gen_random_uuid(), '', '', 'payments', '', 'T', '', now() from generate_series(1, 20000) g`)
+	f.db.Exec(t, `analyze outbox_parked`)
+	lock := f.pages("lockParked", 19_999)
+	if lock > 50 {
+		t.Errorf("to lock the lane of one of 20,000 parked events reads %d pages", lock)
+	}
+	if e, err := operator(t, f.db).ParkedEvent(t.Context(), 19_999); e.ID != 19_999 || err != nil {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestArchiveIsCleanedWhole, however much there is, and beside a publication of all tables.
+func TestArchiveIsCleanedWhole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	db.Exec(t, `create publication everything for all tables`)
+	db.Exec(t, `insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
+		select now() - interval '40 days', 'e', 0, g, g, gen_random_uuid(), '', '', 'p', 'k', 'T', '', now() from generate_series(1, 110000) g`)
+	done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30)
+	if err != nil || done.Cleaned != 110_000 {
+		t.Errorf("%d of 110000 old rows are gone: %v", done.Cleaned, err)
+	}
 }
