@@ -76,8 +76,14 @@ func TerminalCode(err error) (string, bool) {
 
 // Types runs the effect of an event's type. The entry "*" is for types that are not in the map; func(...) error { return
 // inbox.Skip } there ignores them. Without it an unknown type is [Terminal] with [CodeUnknownType]: the event is neither
-// lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not copied.
+// lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not copied. A nil
+// effect in it panics.
 func Types(m map[string]Effect) Effect {
+	for name, do := range m {
+		if do == nil {
+			panic(fmt.Sprintf("inbox: Types: the effect of %q is nil", name))
+		}
+	}
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		do := m[e.Type]
 		if do == nil {
@@ -91,8 +97,12 @@ func Types(m map[string]Effect) Effect {
 }
 
 // JSON parses the payload into a T for do. A payload that is not the JSON of a T is [Terminal] with [CodeMalformed]; the
-// error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first.
+// error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first. A nil do
+// panics.
 func JSON[T any](do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
+	if do == nil {
+		panic("inbox: JSON: the effect is nil")
+	}
 	return func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 		v, err := event.DecodeJSON[T](e)
 		if err != nil {

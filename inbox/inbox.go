@@ -98,12 +98,23 @@ func (in *Inbox) Consumer() string { return in.consumer }
 // Dedup is how it tells a repeat from a new event.
 func (in *Inbox) Dedup() Dedup { return in.cfg.Dedup }
 
-// Each returns a handler that runs do for one event after the other, in batches of one transaction.
-func (in *Inbox) Each(do Effect) Handler { return in.handler(eachRunner(in.traced(do, true))) }
+// Each returns a handler that runs do for one event after the other, in batches of one transaction. A nil do
+// panics.
+func (in *Inbox) Each(do Effect) Handler {
+	if do == nil {
+		panic("inbox: Each: the effect is nil")
+	}
+	return in.handler(eachRunner(in.traced(do, true)))
+}
 
 // Batch returns a handler that runs do once for all new events of a batch. It is the faster way: one statement for
-// hundreds of events.
-func (in *Inbox) Batch(do BatchEffect) Handler { return in.handler(batchRunner(in.tracedBatch(do))) }
+// hundreds of events. A nil do panics.
+func (in *Inbox) Batch(do BatchEffect) Handler {
+	if do == nil {
+		panic("inbox: Batch: the effect is nil")
+	}
+	return in.handler(batchRunner(in.tracedBatch(do)))
+}
 
 func (in *Inbox) handler(run runner) *handler {
 	h := &handler{Inbox: in, run: run}
