@@ -23,3 +23,19 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 		t.Errorf("lanes %v are read in bulk, want 1 and 3", got)
 	}
 }
+
+// TestP3_2_AClaimFitsIntoItsBlock: a lane whose block has fewer numbers left than a claim may need begins the next one.
+func TestP3_2_AClaimFitsIntoItsBlock(t *testing.T) {
+	t.Parallel()
+	cfg, err := Config{ClaimEvents: 60}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{cfg: cfg, lanes: newLaneTable()}
+	k := r.claiming(&session{}, []grant{
+		{lane: 1, fence: 1, next: 1, end: 20}, {lane: 2, fence: 1, next: 2, end: 20}, {lane: 3, fence: 1, next: 21, end: 20},
+	})
+	if got := k.reserve.lanes; len(got) != 2 || got[0] != 2 || got[1] != 3 {
+		t.Errorf("lanes %v begin another block for 20 numbers, want 2 and 3", got)
+	}
+}
