@@ -5,8 +5,8 @@
 //
 //  1. Append in the transaction that makes the change, never after it and never in another one.
 //  2. Lock before appending: take the lock of the aggregate's row (an UPDATE of it, SELECT ... FOR UPDATE) or [LockKeys],
-//     and append while holding it. Events of a key are published in the order in which they were appended under that lock;
-//     without one, two transactions may append in one order and commit the other way round.
+//     and append while holding it, in a READ COMMITTED transaction. Events of a key are published in the order in which they
+//     were appended under that lock; without one, two transactions may append in one order and commit the other way round.
 //  3. Give events that must keep an order the same Key, and let it be the aggregate's identity. Without a Key there is no order.
 //  4. Leave ID empty when the transaction is retried as a whole: the attempt before rolled back and took its event along. When
 //     the same intent may be appended by two transactions, use event.IntentID; in a consumer's handler, event.Derive.

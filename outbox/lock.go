@@ -19,6 +19,9 @@ import (
 // 64-bit hash), which costs a wait and nothing else. Each key takes a place in the server's lock table
 // (max_locks_per_transaction), so lock hundreds, not hundreds of thousands.
 //
+// It refuses a REPEATABLE READ transaction: its snapshot is older than the locks, so whoever had them before has decided on what
+// it does not see. In SERIALIZABLE Postgres itself refuses such a decision when the other is SERIALIZABLE too.
+//
 // An error that is not about a key comes from the database, and tx must be rolled back. From plain SQL, lock one key by
 // select pg_advisory_xact_lock(hashtextextended('acc-1' collate "C", 0)), several in the order of these hashes.
 func LockKeys(ctx context.Context, tx pgx.Tx, keys ...string) error {
@@ -56,7 +59,13 @@ func lockKeys(keys []string, exec func(query, arg string) error) error {
 	if arg == "{}" {
 		return nil
 	}
-	if err := exec(queryLockKeys, arg); err != nil {
+	err := exec(queryLockKeys, arg)
+	var state interface{ SQLState() string }
+	switch {
+	case errors.As(err, &state) && state.SQLState() == "22012": // division_by_zero
+		return fmt.Errorf("outbox: lock keys: the transaction is REPEATABLE READ and goes on seeing what there was before it had the locks: "+
+			"begin it with READ COMMITTED: %w", err)
+	case err != nil:
 		return fmt.Errorf("outbox: lock %d keys: %w", len(keys), err)
 	}
 	return nil

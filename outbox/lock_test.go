@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"database/sql"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -46,6 +47,36 @@ func TestLockKeysMakesTheSecondWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLockKeysNeedsAFreshSnapshot: in REPEATABLE READ what is read under the lock is what stood before it.
+func TestLockKeysNeedsAFreshSnapshot(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t)
+	conn, sqlDB := db.Connect(t), openSQL(t, "postgres", db.URL)
+	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: false} {
+		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = outbox.LockKeys(t.Context(), tx, "acc-1")
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "begin it with READ COMMITTED") {
+			t.Errorf("%s: %v", level, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := sqlDB.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := outbox.LockKeysSQL(t.Context(), tx, "acc-1"); err == nil || !strings.Contains(err.Error(), "begin it with READ COMMITTED") {
+		t.Errorf("database/sql: %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 }
