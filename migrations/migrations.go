@@ -29,7 +29,14 @@ const (
 const Table = "effectonce_migration"
 
 // DefaultLockTimeout is how long a migration waits for a table lock when Options says nothing.
-const DefaultLockTimeout = 5 * time.Second
+const DefaultLockTimeout = 500 * time.Millisecond
+
+// A migration that did not get a lock in time is tried again so often, after a pause of so many times what it waited: what has
+// queued up behind it goes on meanwhile.
+const (
+	lockTries = 24
+	lockPause = 4
+)
 
 // Options choose what is migrated and where. The zero value means every set, in the schema that the
 // connection's search_path names first.
@@ -41,9 +48,10 @@ type Options struct {
 	Sets []Set
 	// Logger is told what was applied. Nil: nothing is logged.
 	Logger *slog.Logger
-	// LockTimeout bounds how long one statement waits for a table lock. Default 5 s; negative: no
-	// bound. Too long, and writers queue up behind the waiting statement; too short, and a busy table
-	// never lets it through.
+	// LockTimeout bounds how long one statement waits for a table lock: for so long writers queue up
+	// behind it. A migration that got none in time changes nothing and is tried again, with pauses of
+	// four times LockTimeout, 24 times in all: a minute by default. Default 500 ms; negative: no bound,
+	// and no second try.
 	LockTimeout time.Duration
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -66,17 +67,38 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 	if err != nil {
 		return fmt.Errorf("migrations: set %s: %w", set, err)
 	}
-	results, err := provider.Up(ctx)
-	for _, r := range results {
-		p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration", r.Duration)
-	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55P03" {
-		return fmt.Errorf("migrations: set %s: a table stayed locked for %v; this migration changed nothing: "+
-			"run it again when no long transaction is open, or raise LockTimeout: %w", set, p.lockTimeout, err)
+	for try := 1; ; try++ {
+		var results []*goose.MigrationResult
+		results, err = provider.Up(ctx)
+		for _, r := range results {
+			p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration", r.Duration)
+		}
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != "55P03" {
+			break
+		}
+		if try == lockTries {
+			return fmt.Errorf("migrations: set %s: a table stayed locked for %v, %d times in a row; this migration changed nothing: "+
+				"run it again when no long transaction is open, or raise LockTimeout: %w", set, p.lockTimeout, try, err)
+		}
+		p.log.InfoContext(ctx, "migrations: a table is locked; trying again", "set", string(set), "after", lockPause*p.lockTimeout)
+		if err := sleep(ctx, lockPause*p.lockTimeout); err != nil {
+			return fmt.Errorf("migrations: set %s: waiting for a table's lock: %w", set, err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("migrations: set %s: %w", set, err)
 	}
 	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
 }

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -151,13 +152,73 @@ func TestLockTimeout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err = migrations.UpFrom(ctx, two(), config(t, db.URL), migrations.Options{LockTimeout: time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "stayed locked for 1ms") {
+	if err == nil || !strings.Contains(err.Error(), "stayed locked for 1ms, 24 times") {
 		t.Errorf("got %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	upFrom(t, two(), db.URL, migrations.Options{LockTimeout: -1})
+}
+
+// TestLockIsTriedAgain: who waits behind a migration goes on between two tries of it.
+func TestLockIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	upFrom(t, one(), db.URL, migrations.Options{})
+	tx, err := db.Connect(t).Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "select from a_one")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(logged, 100)
+	up := make(chan error, 1)
+	go func() {
+		up <- migrations.UpFrom(t.Context(), two(), config(t, db.URL), migrations.Options{
+			LockTimeout: 100 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(said, nil)),
+		})
+	}()
+	for waits := true; waits; {
+		select {
+		case line := <-said:
+			waits = !strings.Contains(line, "trying again")
+		case err := <-up:
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-up; err != nil {
+		t.Error(err)
+	}
+}
+
+// logged is a log.
+type logged chan string
+
+// Write implements io.Writer.
+func (l logged) Write(p []byte) (int, error) { l <- string(p); return len(p), nil }
+
+// TestQueuesKeepTheirEnd: to cut the empty end off a table, vacuum locks everybody out of it.
+func TestQueuesKeepTheirEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	up(t, db.URL, migrations.Options{})
+	if cut := lines(t, db, `select c.relname::text from pg_class c
+		where c.relnamespace = to_regnamespace($1) and 'autovacuum_vacuum_scale_factor=0' = any (c.reloptions)
+			and not ('vacuum_truncate=off' = any (c.reloptions) and (c.reltoastrelid = 0 or exists (
+				select from pg_class b where b.oid = c.reltoastrelid and 'vacuum_truncate=off' = any (b.reloptions))))`, db.Schema); len(cut) > 0 {
+		t.Errorf("vacuum cuts %q", cut)
+	}
+	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k', 'T' from generate_series(1, 1000)`)
+	db.Exec(t, `delete from outbox_event`)
+	db.Exec(t, `vacuum outbox_event`)
+	if n := pgtest.One[int64](t, db, `select pg_relation_size('outbox_event')`); n == 0 {
+		t.Error("vacuum cuts outbox_event")
+	}
 }
 
 func TestCancelled(t *testing.T) {

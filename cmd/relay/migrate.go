@@ -18,7 +18,7 @@ type migrateCommand struct {
 	Check        bool          `help:"Change nothing; exit with 4 when something is to be done."`
 	Roles        bool          `help:"With --print: print the SQL of roles of least privilege instead, for producers, relays, workers and maintenance."`
 	RolePrefix   string        `default:"effectonce" help:"What their names begin with, as in effectonce_relay."`
-	LockTimeout  time.Duration `default:"5s" help:"How long a statement waits for a table's lock. Negative: for ever."`
+	LockTimeout  time.Duration `default:"500ms" help:"How long a statement waits for a table's lock, and writers behind it; it is tried again for 120 times that. Negative: for ever."`
 	Timeout      time.Duration `default:"5m" help:"How long all of it may take, waiting for another migration included."`
 }
 

@@ -16,7 +16,8 @@ create table inbox_watermark (
 	moved_at      timestamptz not null default clock_timestamp(),
 	primary key (consumer_name, topic, partition, outbox_id, incarnation, version),
 	constraint inbox_watermark_lanes check (cardinality(lanes) = cardinality(seqs))
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+	vacuum_truncate = off, toast.vacuum_truncate = off);
 
 -- Incarnations that an operator accepted for a consumer that goes by numbers: with each, numbers begin again.
 create table inbox_numbering (

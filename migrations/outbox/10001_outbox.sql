@@ -35,7 +35,9 @@ create table outbox_event (
 	-- Rows live for milliseconds. Vacuum by count, not by a share of a table that is empty most of the time.
 	autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
 	autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
-	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000
+	autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 1000000,
+	-- A queue's end is empty after every backlog. To give it back vacuum would lock producers out, and fill it again a moment later.
+	vacuum_truncate = off, toast.vacuum_truncate = off
 );
 
 -- Who may send a lane. Locked by every claim and settle; written only at take-over and reservation of numbers, so that it
@@ -57,7 +59,8 @@ create table outbox_claim (
 	seqs      bigint[] not null,
 	primary key (lane, first_seq),
 	check (cardinality(ids) = cardinality(seqs) and cardinality(ids) > 0)
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+	vacuum_truncate = off, toast.vacuum_truncate = off);
 -- A claim's arrays live for milliseconds: to compress them took a third of the claim.
 alter table outbox_claim alter column ids set storage external, alter column seqs set storage external;
 

@@ -27,7 +27,8 @@ create table outbox_held (
 	-- A key of 8 KiB does not fit into an index. Topics have no slash, so the text before the hash is unambiguous.
 	key_hash     bytea generated always as (sha256(replace(topic || '/' || octet_length(tenant)::text || '/' || tenant || key, '\', '\\')::bytea)) stored not null,
 	primary key (lane, id)
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+	vacuum_truncate = off, toast.vacuum_truncate = off);
 -- Not by lane first: a planner that takes the table for empty would use it to find an id, and read the whole lane for each.
 create index outbox_held_drain on outbox_held (topic, partition, lane, seq);
 create index outbox_held_key on outbox_held (key_hash) where key <> '';

@@ -30,4 +30,5 @@ create table outbox_scheduled (
 	constraint outbox_scheduled_headers check (headers is null or (jsonb_typeof(headers) = 'object'
 		and not headers @? 'strict $.* ? (@.type() != "string")'
 		and not headers @? 'strict $.keyvalue() ? (@.key starts with "ce_" || @.key == "content-type")'))
-) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0);
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
+	vacuum_truncate = off, toast.vacuum_truncate = off);
