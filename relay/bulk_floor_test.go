@@ -1,6 +1,9 @@
 package relay
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // TestP3BulkNeedsAFloor: while the floors have fallen and are not found again, lanes that have much are claimed the ordinary way.
 func TestP3BulkNeedsAFloor(t *testing.T) {
@@ -12,9 +15,9 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 	r := &Relay{cfg: cfg, lanes: newLaneTable()}
 	much := pace{last: 1000, size: 600, gap: 2}
 	k := r.claiming(&session{}, []grant{
-		{lane: 1, fence: 1, next: 1, end: blockSize, bulk: true, pace: much},
-		{lane: 2, fence: 1, next: 1, end: blockSize, bulk: true, pace: much, falls: 1},
-		{lane: 3, fence: 1, next: 1, end: blockSize, bulk: true, pace: much, falls: 1, floor: 900},
+		{lane: 1, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much},
+		{lane: 2, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much, falls: 1},
+		{lane: 3, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much, falls: 1, reach: 900},
 	})
 	if got := k.plain.lanes; len(got) != 1 || got[0] != 2 {
 		t.Errorf("lanes %v are claimed the ordinary way, want 2", got)

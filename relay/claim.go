@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -31,7 +32,7 @@ type laneClaim struct {
 	large      bool  // has a large event, or one that it left
 	much       bool  // the next claim is to read in bulk
 	seen       pace  // of its events
-	floorAfter int64 // the lane's floor once this is settled: up to it nothing is left then; 0: not known
+	floorAfter int64 // the lane's floor once this is settled, with the exceptions of now: up to it nothing is left then; 0: not known
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -92,12 +93,13 @@ type laneSet struct {
 	fences []int64
 	nexts  []int64
 	floors []int64
+	tops   []int64
 	fresh  []bool
 }
 
 func (s *laneSet) add(l *laneClaim) {
 	s.lanes, s.fences = append(s.lanes, l.lane), append(s.fences, l.fence)
-	s.nexts, s.floors, s.fresh = append(s.nexts, l.next), append(s.floors, l.floor), append(s.fresh, l.fresh)
+	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.next), append(s.floors, l.reach), append(s.tops, l.top), append(s.fresh, l.fresh)
 }
 
 // drains are the groups of held events to take, as parameters.
@@ -133,7 +135,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		err = k.send(ctx, s, commit, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
-		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlAsKnown: over another connection, every lane reads its journal
+		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlAsKnown: every lane reads its journal
+			r.lanes.distrust()
 			epoch, err := r.raiseIncarnation(ctx, s)
 			if err != nil {
 				return nil, nil, false, err
@@ -160,7 +163,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			continue
 		}
 		much := l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
-		l.full = much || l.bulk || l.fresh || l.work != takeNew
+		l.full = much || l.bulk || l.fresh || l.work != takeNew || l.count > 0 && l.top < math.MaxInt64
 		l.much = (much || l.bulk && l.count >= k.perLane/8) && l.work == takeNew && l.count >= r.bulkFrom && !l.large
 		kept = append(kept, l)
 	}
@@ -228,12 +231,12 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 			k.draining.add(l)
 		case l.work == takeList:
 			k.lists.add(l)
-		case !g.fresh && !g.parked && g.bulk && (g.floor > 0 || g.falls == 0):
+		case !g.fresh && !g.parked && g.bulk && (g.reach > 0 || g.falls == 0) && g.top == math.MaxInt64:
 			k.many = append(k.many, l)
-			l.floorAfter = l.decided
+			l.floorAfter = l.reached
 		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
-			l.floorAfter = l.decided
+			l.floorAfter = l.reached
 		default:
 			k.marked.add(l)
 		}
@@ -333,11 +336,11 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	}
 	k.r.queueDue(b, k.grants, k.perLane, k.bytes, k.moved)
 	if s := &k.marked; len(s.lanes) > 0 {
-		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh).
+		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh, s.tops).
 			Query(k.read((*rowReader).readMarked))
 	}
 	if s := &k.plain; len(s.lanes) > 0 {
-		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids).
+		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.tops).
 			Query(k.read((*rowReader).readNew))
 	}
 	if s := &k.bulk; len(s.lanes) > 0 {

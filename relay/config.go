@@ -46,8 +46,8 @@ type Config struct {
 	// events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from removing what was
 	// published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks read more dead rows. Negative: no floors.
 	FloorEvery time.Duration
-	// RescanEvery is how often a look below the floors checks that nothing is there. It reads every dead row, so a lane that has a
-	// backlog is looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL has
+	// RescanEvery is the pause between looks below the floors, which check that nothing is there. They read every dead row, in slices and
+	// with a tenth of the time at most, so one may last for minutes. A lane that has a backlog is looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL has
 	// passed. Default 1 min; negative: never.
 	RescanEvery time.Duration
 	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look at

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,6 +91,12 @@ func (d *Driver) Kicked() bool {
 // Lift makes one step toward higher floors.
 func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe, &d.floor) }
 
+// InSlices makes claims go only so far above floors that are on their way, which rise by slices of so many ids.
+func (d *Driver) InSlices(far, slice int64) {
+	d.r.lanes.far, d.floor.slice = far, slice
+	d.r.lanes.expect()
+}
+
 // Look is one probe. It returns the lanes that it found something in.
 func (d *Driver) Look(ctx context.Context) ([]int16, error) {
 	ready := func(l *laneState) bool { return l.ready }
@@ -103,7 +110,7 @@ func (d *Driver) Look(ctx context.Context) ([]int16, error) {
 
 // Floors are the lanes' floors, and the numbering that they are in.
 func (d *Driver) Floors() (lanes []int16, floors []int64, ids string) {
-	return d.r.lanes.listFloors(func(*laneState) bool { return true })
+	return d.r.lanes.listReach(func(*laneState) bool { return true })
 }
 
 // Fences are the lanes' fences, in the order of lanes.
@@ -124,7 +131,24 @@ func (d *Driver) PID() uint32 { return d.s.conn.(*pgx.Conn).PgConn().PID() }
 func (d *Driver) Relay() *Relay { return d.r }
 
 // Rescan is one look below the floors.
-func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe) }
+func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &floorFinder{}) }
+
+// Renamed gives those who are waited for other names than they have now, as a crash of the server does with prepared transactions. It
+// returns how many they are.
+func (d *Driver) Renamed() int {
+	n := len(d.floor.waitsFor)
+	d.floor.waitsFor = holders{}
+	for i := range n {
+		d.floor.waitsFor[fmt.Sprintf("before the crash %d", i)] = holder{}
+	}
+	return n
+}
+
+// RescanSlice is a part of one.
+func (d *Driver) RescanSlice(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &d.floor) }
+
+// Behind is how many lanes have floors that are on their way.
+func (d *Driver) Behind() int { return len(d.r.lanes.list(d.r.lanes.behind)) }
 
 // Reconnect replaces the connection that claims go over, as if another statement had found the old one dead.
 func (d *Driver) Reconnect(ctx context.Context) error {

@@ -59,7 +59,7 @@ func Expanded(t testing.TB, query string) string {
 
 // LowestFloor is the lowest of the floors of a relay's lanes.
 func LowestFloor(r *Relay) int64 {
-	_, floors, _ := r.lanes.listFloors(func(*laneState) bool { return true })
+	_, floors, _ := r.lanes.listReach(func(*laneState) bool { return true })
 	if len(floors) == 0 {
 		return 0
 	}
@@ -68,6 +68,9 @@ func LowestFloor(r *Relay) int64 {
 
 // SetBulkFrom lets lanes that had so many events be read in bulk.
 func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
+
+// SetExceptFrom lets transactions that stay open be excepted once so many ids were drawn beyond the floors.
+func SetExceptFrom(r *Relay, ids int64) { r.exceptFrom = ids }
 
 // BulkLanes is how many lanes the next claim reads in bulk.
 func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool { return l.bulk })) }

@@ -1,10 +1,14 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,29 +33,91 @@ import (
 // Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
 // they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else notices
 // that the server has changed.
+//
+// Nobody waits for a producer that keeps its transaction open: it is excepted, and floors rise beyond its ids for as long as its
+// rows cannot be seen. Each statement compares that with its own snapshot, and finds nothing when it shows them. Floors fall then
+// to where they stood without the exception.
+//
+// What is dead between a floor and the end of what is decided is passed in slices of ids, on a session that nothing else waits
+// for. Claims and looks do not go far above a floor that is on its way.
 type floorFinder struct {
 	looked   time.Time // when the last step was made
 	steps    int       // made since the numbering was met
-	scanned  time.Time // when the last look below the floors was made
 	ids      string    // the numbering of ids; "": none that allows a floor
-	decided  int64     // every id up to this one is decided
+	reached  int64     // every id up to this one is decided, or was drawn by one of except
+	except   []string  // open transactions that are not waited for, by their ids
 	hi       int64     // the one that is waited for; 0: none
-	waitsFor map[string]bool
+	since    time.Time // when it was read
+	waitsFor holders
+	slice    int64 // how many ids a look reads
+
+	scanned time.Time // when the last look below the floors ended
+	below   int64     // up to where the one under way has come
+	rest    time.Time // when its next slice is due
 }
 
-// firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
-const firstSteps = 3
+const (
+	// firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
+	firstSteps = 3
+	// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided, and while
+	// transactions are excepted.
+	passingShare = 8
+	// patience is for how many pauses a transaction is waited for before it is excepted, one while there are no floors at all, and
+	// exceptFrom how many ids must have been drawn beyond the floors: less costs less than floors that fall.
+	patience   = 4
+	exceptFrom = 1 << 15
+	// farIDs is how far claims and looks go above a floor that is on its way.
+	farIDs = 1 << 18
+	// A slice of ids is halved when it takes longer than a sliceTime, and doubled when it takes much less.
+	sliceTime             = 200 * time.Millisecond
+	firstSlice, lastSlice = 1 << 16, 1 << 20
+	// belowShare is how much of the time is spent below the floors at most: one part of so many.
+	belowShare = 10
+)
 
-// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided.
-const passingShare = 8
+// holders are transactions that hold a lock on the table which an insert needs, by their names.
+type holders map[string]holder
 
-// lift makes one step toward higher floors when it is time. It belongs to the prober, whose session it uses.
+// holder is one of them. The name of a prepared transaction may change; the id of any, when it has one, stays.
+type holder struct {
+	prepared bool
+	xid      string
+}
+
+// lifts finds floors until ctx ends.
+func (r *Relay) lifts(ctx context.Context) {
+	s := r.session("lifter")
+	defer s.close()
+	pause, f := newBackOff(), floorFinder{}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		wait, before := r.cfg.ProbeAwake, f.looked
+		err := r.lift(ctx, s, &f)
+		if f.looked != before {
+			r.postgres.report(s.name, err, s.heard)
+		}
+		if err != nil {
+			wait = pause.NextBackOff()
+		} else {
+			pause.Reset()
+		}
+		timer.Reset(wait)
+	}
+}
+
+// lift makes one step toward higher floors when it is time.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 	every := r.cfg.FloorEvery
-	if r.lanes.passing() {
+	if r.lanes.passing() || len(f.except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every {
+	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && !r.lanes.anyBehind() {
 		return nil
 	}
 	f.looked = time.Now()
@@ -62,25 +128,26 @@ func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 	if err := r.decide(ctx, s, f); err != nil || f.ids == "" {
 		return err
 	}
-	if lanes, floors, _ := r.lanes.listFloors(func(l *laneState) bool { return l.floor < f.decided }); len(lanes) > 0 {
-		if err := r.raiseFloors(ctx, s, f, lanes, floors); err != nil {
-			return err
-		}
+	if err := r.raiseFloors(ctx, s, f); err != nil {
+		return err
 	}
-	if r.cfg.RescanEvery < 0 || time.Since(f.scanned) < r.cfg.RescanEvery {
+	if r.cfg.RescanEvery < 0 || time.Since(f.scanned) < r.cfg.RescanEvery || f.looked.Before(f.rest) {
 		return nil
 	}
-	f.scanned = time.Now()
-	return r.rescan(ctx, s)
+	return r.rescan(ctx, s, f)
 }
 
 // decide is steps 1 to 3, one of them at a time.
 func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
-	var now map[string]bool // holders; true: prepared
+	var now holders
+	ended := map[string]bool{} // true: it may have committed
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+		if len(f.except) > 0 {
+			b.Queue(r.q.ended, xidList(f.except)).Query(func(rows pgx.Rows) error { return readEnded(rows, ended) })
+		}
 		if f.hi > 0 {
 			b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 		}
@@ -88,29 +155,36 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	switch {
 	case err != nil:
 		return err
-	case ids != f.ids || ids != r.lanes.numbering() || highest < f.decided || highest < f.hi:
+	case ids != f.ids || ids != r.lanes.numbering() || highest < f.reached || highest < f.hi:
 		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next step
 		// begins again.
-		f.ids, f.decided, f.hi, f.steps = ids, 0, 0, 1
+		f.ids, f.reached, f.hi, f.except, f.steps = ids, 0, 0, nil, 1
 		r.lanes.resetFloors(ids)
 		return nil
-	case ids == "" || (f.hi == 0 && highest == f.decided):
+	}
+	if len(ended) > 0 {
+		f.except = slices.DeleteFunc(f.except, func(xid string) bool { _, ok := ended[xid]; return ok })
+		r.lanes.unexcept(f.ids, f.except, slices.Contains(slices.Collect(maps.Values(ended)), true))
+	}
+	switch {
+	case ids == "":
+		r.lanes.unlimited()
+		return nil
+	case f.hi == 0 && highest == f.reached:
 		return nil
 	case f.hi == 0:
 		return r.begin(ctx, s, f)
 	}
-	for name, prepared := range now {
-		if prepared {
-			f.waitsFor[name] = true // perhaps one that we wait for, under its new name
+	for name, h := range now {
+		if h.prepared && !slices.Contains(f.except, h.xid) {
+			f.waitsFor[name] = h // perhaps one that we wait for, under its new name
 		}
 	}
-	for name := range f.waitsFor {
-		if _, still := now[name]; still {
-			return nil
-		}
+	maps.DeleteFunc(f.waitsFor, func(name string, _ holder) bool { _, still := now[name]; return !still })
+	if len(f.waitsFor) > 0 && !r.exceptThem(f, now, highest) {
+		return nil
 	}
-	f.decided, f.hi = f.hi, 0
-	r.lanes.decide(f.ids, f.decided)
+	r.reach(f, f.hi)
 	return nil
 }
 
@@ -128,37 +202,82 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	if err != nil || !written || ids != f.ids {
 		return err
 	}
-	var now map[string]bool
+	var now holders
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 	}))
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(now) == 0:
-		f.decided = highest
-		r.lanes.decide(f.ids, f.decided)
-	default:
-		f.hi, f.waitsFor = highest, now
+	}
+	maps.DeleteFunc(now, func(_ string, h holder) bool { return slices.Contains(f.except, h.xid) })
+	if len(now) == 0 {
+		r.reach(f, highest)
+	} else {
+		f.hi, f.waitsFor, f.since = highest, now, time.Now()
 	}
 	return nil
 }
 
-func readHolders(rows pgx.Rows) (map[string]bool, error) {
-	holders := map[string]bool{}
-	var name string
-	var prepared bool
-	_, err := pgx.ForEachRow(rows, []any{&name, &prepared}, func() error { holders[name] = prepared; return nil })
-	return holders, err
+// reach ends step 3.
+func (r *Relay) reach(f *floorFinder, highest int64) {
+	f.reached, f.hi, f.waitsFor = highest, 0, nil
+	r.lanes.decide(f.ids, f.reached, f.except)
 }
 
-// raiseFloors is step 4.
-func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lanes []int16, floors []int64) error {
+// exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One without an
+// id cannot be excepted: no snapshot tells whether its rows can be seen.
+func (r *Relay) exceptThem(f *floorFinder, now holders, highest int64) bool {
+	little, wait := highest-f.reached < r.exceptFrom, r.cfg.FloorEvery
+	if f.reached > 0 {
+		wait *= patience
+	}
+	if !little && time.Since(f.since) < wait {
+		return false
+	}
+	var xids []string
+	for name := range f.waitsFor {
+		xids = append(xids, now[name].xid)
+	}
+	if little || slices.Contains(xids, "") {
+		r.lanes.unlimited() // nobody knows for how long
+		return false
+	}
+	f.except = append(slices.Clone(f.except), xids...)
+	slices.Sort(f.except)
+	return true
+}
+
+// xidList is a parameter.
+func xidList(xids []string) string { return "{" + strings.Join(xids, ",") + "}" }
+
+func readEnded(rows pgx.Rows, into map[string]bool) error {
+	var xid string
+	var may bool
+	_, err := pgx.ForEachRow(rows, []any{&xid, &may}, func() error { into[xid] = may; return nil })
+	return err
+}
+
+func readHolders(rows pgx.Rows) (holders, error) {
+	all := holders{}
+	var name string
+	var h holder
+	_, err := pgx.ForEachRow(rows, []any{&name, &h.prepared, &h.xid}, func() error { all[name] = h; return nil })
+	return all, err
+}
+
+// raiseFloors is step 4, one slice of it.
+func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) error {
+	f.slice = cmp.Or(f.slice, firstSlice)
+	lanes, floors, tops := r.lanes.slice(f.reached, f.slice)
+	if len(lanes) == 0 {
+		return nil
+	}
 	falls, smallest := r.lanes.fallen(), make(map[int16]int64, len(lanes))
 	var ids string
 	var highest int64
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.smallest, lanes, floors, f.decided).Query(func(rows pgx.Rows) error {
+	since := time.Now()
+	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
+		b.Queue(r.q.smallest, lanes, floors, tops).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var id int64
 			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { smallest[lane] = id; return nil })
@@ -166,48 +285,74 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder, lan
 		})
 		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
+	f.measure(since, err)
 	if err != nil {
 		return err
 	}
-	if ids != f.ids || highest < f.decided {
+	if ids != f.ids || highest < f.reached {
 		return nil // the next step sees it too, and begins again
 	}
-	r.lanes.raiseFloors(f.ids, falls, func(lane int16) (int64, bool) {
-		id, ok := smallest[lane]
-		if id == 0 {
-			return f.decided, ok
+	raised := map[int16]int64{}
+	for i, lane := range lanes {
+		switch id, ok := smallest[lane]; {
+		case ok && id == 0:
+			raised[lane] = tops[i]
+		case ok:
+			raised[lane] = id - 1
 		}
-		return min(f.decided, id-1), ok
-	})
+	}
+	if r.lanes.raiseFloors(f.ids, falls, raised, smallest) {
+		r.kickPumps()
+	}
 	failpoint.Hit(failpoint.RelayFloor)
 	return nil
 }
 
+// measure fits the next slice to what this one took.
+func (f *floorFinder) measure(since time.Time, err error) {
+	switch took := time.Since(since); {
+	case err != nil:
+		f.slice = max(min(f.slice/2, firstSlice), 1)
+	case took > sliceTime:
+		f.slice = max(f.slice/2, 1)
+	case took < sliceTime/4 && f.slice < lastSlice, took < sliceTime/64 && f.slice < math.MaxInt64/4: // nothing is there
+		f.slice *= 2
+	}
+}
+
 // rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a settle
 // back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where
-// nothing can be. What is there all the same is published, for the lane begins at zero again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
-func (r *Relay) rescan(ctx context.Context, s *session) error {
-	if err := s.open(ctx); err != nil { // a new connection puts the floors at zero: they must not be read before that
+// nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero again, and is a bug: in
+// the rules, or of somebody who writes ids of his own or has turned the sequence back.
+func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
+	if err := s.open(ctx); err != nil { // a new connection may put the floors at zero: they must not be read before that
 		return err
 	}
 	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just deleted.
-	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > 0 && !l.bulk })
+	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > f.below && !l.bulk })
 	idle := r.lanes.list((*laneState).quiet)
+	f.slice = cmp.Or(f.slice, firstSlice)
+	from, to := f.below, f.below+f.slice
+	if len(lanes) == 0 {
+		f.below, f.scanned = 0, time.Now()
+	}
 	if len(lanes)+len(idle) == 0 {
 		return nil
 	}
 	var open, found []int16
 	var now string
 	var highest int64
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	since := time.Now()
+	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.unsettled, slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { open = append(open, lane) })
 		})
-		b.Queue(r.q.below, lanes, floors).Query(func(rows pgx.Rows) error {
+		b.Queue(r.q.below, lanes, floors, from, to).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { found = append(found, lane) })
 		})
 		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))
+	f.measure(since, err)
 	if now != ids { // behind a pooler it is another server: the next step sees it too
 		found = nil
 	}
@@ -216,11 +361,23 @@ func (r *Relay) rescan(ctx context.Context, s *session) error {
 		r.lanes.reread(again)
 		r.kickPumps()
 	}
+	if err == nil && len(lanes) > 0 {
+		f.below, f.rest = to, time.Now().Add((belowShare-1)*time.Since(since))
+		if to >= slices.Max(floors) {
+			f.below, f.rest, f.scanned = 0, time.Time{}, time.Now()
+		}
+	}
 	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by itself.
 	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
 	if err != nil || len(found) == 0 {
 		return err
 	}
+	r.belowFloor(found)
+	return nil
+}
+
+// belowFloor has rows published that stand where none can be.
+func (r *Relay) belowFloor(found []int16) {
 	r.lanes.dropFloors(found)
 	r.lanes.awaken(found)
 	r.kickPumps()
@@ -231,7 +388,6 @@ func (r *Relay) rescan(ctx context.Context, s *session) error {
 			r.cfg.Observer.BelowFloor(lane)
 		}
 	}
-	return nil
 }
 
 // errOtherSequence: floors would follow a sequence that says nothing of the table's ids.
@@ -257,24 +413,101 @@ func (t *laneTable) numbering() string {
 	return t.ids
 }
 
+// expect makes claims and looks wait for floors: somebody finds them.
+func (t *laneTable) expect() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expected, t.limit = true, math.MaxInt64
+}
+
+// unlimited: until more is decided, no floor rises beyond what is decided. Nobody waits for that.
+func (t *laneTable) unlimited() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = t.reached
+}
+
 // resetFloors puts every floor at zero; those found later belong to the numbering of ids.
 func (t *laneTable) resetFloors(ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.falls++
-	t.ids, t.decided = ids, 0
+	t.ids, t.decided, t.reached, t.except, t.limit = ids, 0, 0, nil, 0
+	if t.expected {
+		t.limit = math.MaxInt64 // it is not known yet how far they rise
+	}
 	for _, l := range t.owned {
-		l.floor = 0
+		l.floor, l.reach = 0, 0
 	}
 }
 
-// decide notes up to which id everything is decided.
-func (t *laneTable) decide(ids string, highest int64) {
+// decide notes up to which id everything is decided, or was drawn by transactions that are excepted.
+func (t *laneTable) decide(ids string, highest int64, except []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ids == ids {
+	if t.ids != ids {
+		return
+	}
+	t.reached, t.except, t.limit = highest, except, highest
+	if len(except) == 0 {
 		t.decided = highest
 	}
+}
+
+// unexcept notes that excepted transactions have ended. When one may have committed, its rows may be anywhere below what lanes
+// have reached.
+func (t *laneTable) unexcept(ids string, left []string, committed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids != ids {
+		return
+	}
+	t.except = left
+	if len(left) == 0 {
+		t.decided = t.reached
+	}
+	if committed {
+		t.falls++
+	}
+	for _, l := range t.owned {
+		switch {
+		case committed:
+			l.reach = l.floor
+		case len(left) == 0:
+			l.floor = l.reach
+		}
+	}
+}
+
+// known is the numbering with the excepted transactions, as statements take it.
+func (t *laneTable) known() string {
+	if len(t.except) == 0 {
+		return t.ids
+	}
+	return t.ids + " " + xidList(t.except)
+}
+
+// behind: what is dead above the lane's floor is still to be passed.
+func (t *laneTable) behind(l *laneState) bool { return l.reach+t.far <= t.limit }
+
+// anyBehind reports whether that is so of some lane.
+func (t *laneTable) anyBehind() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if t.behind(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// top is up to which id a claim of the lane reads.
+func (t *laneTable) top(l *laneState) int64 {
+	if t.behind(l) {
+		return l.reach + t.far
+	}
+	return math.MaxInt64
 }
 
 // passing reports whether lanes that have much to send are past what is decided: their floors do not follow them.
@@ -282,7 +515,7 @@ func (t *laneTable) passing() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
-		if l.bulk && l.pace.last > t.decided {
+		if l.bulk && l.pace.last > t.reached {
 			return true
 		}
 	}
@@ -293,22 +526,41 @@ func (t *laneTable) passing() bool {
 func (t *laneTable) passed(l *laneClaim) {
 	t.update(l.lane, l.fence, func(s *laneState) {
 		if t.falls == l.falls {
-			s.floor = max(s.floor, l.floorAfter)
+			s.floor = max(s.floor, min(l.floorAfter, l.decided))
+			s.reach = max(s.reach, l.floorAfter)
 		}
 	})
 }
 
-// listFloors returns the lanes for which want is true, their floors, and the numbering that these are in.
+// listFloors returns the lanes for which want is true, their floors without exceptions, and the numbering that these are in.
 func (t *laneTable) listFloors(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
+	return t.listBy(want, func(l *laneState) int64 { return l.floor }, func() string { return t.ids })
+}
+
+// listReach is listFloors with exceptions, which are in ids.
+func (t *laneTable) listReach(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
+	return t.listBy(want, func(l *laneState) int64 { return l.reach }, t.known)
+}
+
+func (t *laneTable) listBy(want func(*laneState) bool, floor func(*laneState) int64, text func() string) (lanes []int16, floors []int64, ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lanes, floors = []int16{}, []int64{} // not nil: a nil slice would reach Postgres as null
 	for lane, l := range t.owned {
 		if want(l) {
-			lanes, floors = append(lanes, lane), append(floors, l.floor)
+			lanes, floors = append(lanes, lane), append(floors, floor(l))
 		}
 	}
-	return lanes, floors, t.ids
+	return lanes, floors, text()
+}
+
+// slice lists the lanes that are below what is reached, where they are, and up to where they are looked at next.
+func (t *laneTable) slice(reached, ids int64) (lanes []int16, floors, tops []int64) {
+	lanes, floors, _ = t.listReach(func(l *laneState) bool { return l.reach < reached })
+	for _, floor := range floors {
+		tops = append(tops, min(floor+ids, reached))
+	}
+	return lanes, floors, tops
 }
 
 // fallen is how often floors fell.
@@ -318,18 +570,29 @@ func (t *laneTable) fallen() int {
 	return t.falls
 }
 
-// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane leaves it as it is.
-func (t *laneTable) raiseFloors(ids string, falls int, to func(lane int16) (floor int64, ok bool)) {
+// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane leaves it as
+// it is. Nobody else looks at lanes that are behind: they are ready when something was found there. It reports whether one is.
+func (t *laneTable) raiseFloors(ids string, falls int, to, found map[int16]int64) (ready bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ids != ids || t.falls != falls {
-		return
+		return false
 	}
 	for lane, l := range t.owned {
-		if floor, ok := to(lane); ok {
-			l.floor = max(l.floor, floor)
+		floor, ok := to[lane]
+		if !ok {
+			continue
+		}
+		was := t.behind(l)
+		l.reach = max(l.reach, floor)
+		if len(t.except) == 0 {
+			l.floor = l.reach
+		}
+		if was && found[lane] > 0 {
+			l.ready, ready = true, true
 		}
 	}
+	return ready
 }
 
 func (t *laneTable) dropFloors(lanes []int16) {
@@ -338,7 +601,7 @@ func (t *laneTable) dropFloors(lanes []int16) {
 	t.falls++
 	for _, lane := range lanes {
 		if l := t.owned[lane]; l != nil {
-			l.floor = 0
+			l.floor, l.reach = 0, 0
 		}
 	}
 }

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,7 +111,7 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
 	look := func(floors []int64) int { return f.pages("probe", lanes, "3 s", floors, ids, []int16{}) }
 	claim := func(floors []int64) int {
-		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids)
+		return f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, floors, ids, tops(lanes))
 	}
 	bulk := func(floors []int64) int {
 		return f.pages("read", lanes, f.Fences(lanes), owner, zero, int64(1)<<40, floors, ids, 2000, 100_000)
@@ -156,7 +157,7 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 			nexts[i] = from
 		}
 		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, int64(1)<<40, floors, ids, 2000, 100_000)
-		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids))
+		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids, tops(lanes)))
 	}
 	settled := make([]int64, len(lanes))
 	for i := range settled {
@@ -170,6 +171,14 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 		t.Errorf("a claim reads %d pages from its next number on, and %d of the whole journal", flat, full)
 	}
 	f.exec(pin, "commit")
+}
+
+// tops are no bounds.
+func tops(lanes []int16) (ids []int64) {
+	for range lanes {
+		ids = append(ids, math.MaxInt64)
+	}
+	return ids
 }
 
 // pages counts the buffers that a statement touches.
@@ -261,6 +270,25 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 			t.Errorf("%d events published, want 11", n)
 		}
 	})
+	t.Run("a prepared transaction, whose name a crash has changed", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		slow := f.begin(f.db, insertOne, "prepare transaction '"+f.db.Schema+"'")
+		t.Cleanup(func() { _, _ = slow.Exec(context.Background(), "rollback prepared '"+f.db.Schema+"'") })
+		f.must(f.Lift(t.Context()))
+		f.must(f.Lift(t.Context()))
+		if n := f.Renamed(); n != 1 {
+			t.Fatalf("%d transactions are waited for", n)
+		}
+		f.rise()
+		f.at(0, "the transaction that drew id 1 is still prepared")
+		f.exec(slow, "commit prepared '"+f.db.Schema+"'")
+		f.rise()
+		f.drain()
+		if n := f.to.count(); n != 1 {
+			t.Errorf("%d events published, want 1", n)
+		}
+	})
 	t.Run("a subtransaction", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
@@ -288,6 +316,24 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 		f.drain()
 		f.rise()
 		f.at(10, "nobody who could have drawn an id is open")
+	})
+	t.Run("not whoever vacuums, analyses or indexes", func(t *testing.T) {
+		t.Parallel()
+		f := driven(t, outboxDB(t))
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.begin(f.db, "lock table outbox_event in share update exclusive mode")
+		f.rise()
+		f.at(10, "who holds this lock has drawn no id")
+	})
+	t.Run("whatever else it holds", func(t *testing.T) {
+		t.Parallel()
+		for _, mode := range []string{"share update exclusive", "share row exclusive", "exclusive"} {
+			f := driven(t, outboxDB(t))
+			f.begin(f.db, "lock table outbox_event in "+mode+" mode", insertOne)
+			f.rise()
+			f.at(0, "the transaction that drew id 1 is open, and has a stronger lock")
+		}
 	})
 	t.Run("and for a durable commit", func(t *testing.T) {
 		t.Parallel()

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type laneState struct {
 	// back (PROTOCOL P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
+	reach     int64 // the same but for excepted transactions
 	settled   int64 // first number of the entry that was settled last; 0: none under this fence
 
 	source  laneSource
@@ -54,9 +56,12 @@ type grant struct {
 	next, end int64
 	epoch     string // of laneTable
 	floor     int64
+	reach     int64
+	top       int64 // up to which id the claim reads
 	settled   int64
-	ids       string // the numbering that floor is in
+	ids       string // the numbering that floor is in, and the excepted transactions
 	decided   int64  // every id up to it was decided before the claim
+	reached   int64  // the same but for them
 	falls     int    // of laneTable.falls
 	fresh     bool
 	reads     int // of laneTable.reads
@@ -79,12 +84,18 @@ type laneTable struct {
 	epoch string     // the incarnation of the numbering that claims expect, as it was met last
 	reads int        // how often the journal had to be read again, for every lane
 	ids   string     // the numbering of event ids that the floors are in; "": there are none
-	// decided: every id up to it is decided, in that numbering. See floorFinder.
-	decided int64
-	falls   int // how often floors were put back to zero
+	// decided: every id up to it is decided, in that numbering; reached: but for the transactions of except. See floorFinder.
+	decided, reached int64
+	except           []string
+	expected         bool  // somebody finds floors
+	limit            int64 // floors rise up to it, if nothing stands below; 0: nobody knows how far
+	far              int64
+	falls            int // how often floors fell
 }
 
-func newLaneTable() *laneTable { return &laneTable{owned: make(map[int16]*laneState, Lanes)} }
+func newLaneTable() *laneTable {
+	return &laneTable{owned: make(map[int16]*laneState, Lanes), far: farIDs}
+}
 
 // sync takes over what the database says the relay owns, until deadline. A lane with another fence than remembered is
 // begun anew.
@@ -149,7 +160,7 @@ func (t *laneTable) reread(lanes []int16) {
 	t.falls++
 	for _, lane := range lanes {
 		if l := t.owned[lane]; l != nil {
-			l.read, l.floor, l.ready = -1, 0, true
+			l.read, l.floor, l.reach, l.ready = -1, 0, 0, true
 		}
 	}
 }
@@ -180,7 +191,8 @@ func (t *laneTable) pickFor(pump, n int, now time.Time, apart bool, may func(l *
 		l.busy, l.woken, l.picked = true, false, t.picks
 		l.turn++
 		out = append(out, grant{
-			lane: lane, fence: l.fence, next: l.next, end: l.end, epoch: t.epoch, floor: l.floor, settled: l.settled, ids: t.ids, decided: t.decided, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
+			lane: lane, fence: l.fence, next: l.next, end: l.end, epoch: t.epoch, floor: l.floor, reach: l.reach, top: t.top(l), settled: l.settled,
+			ids: t.known(), decided: t.decided, reached: t.reached, falls: t.falls, fresh: l.fresh || l.read != t.reads, reads: t.reads, due: l.due,
 			parked: l.parked, releasing: l.releasing, groups: l.groups, turn: l.turn, strikes: l.strikes, bulk: l.bulk, pace: l.pace,
 		})
 	}
@@ -221,10 +233,10 @@ func (t *laneTable) renew(grants []grant) {
 		g := &grants[i]
 		g.epoch = t.epoch
 		if l := t.owned[g.lane]; l == nil || l.fence != g.fence {
-			g.fresh, g.floor, g.decided = true, 0, 0
+			g.fresh, g.floor, g.reach, g.top, g.decided, g.reached = true, 0, 0, math.MaxInt64, 0, 0
 		} else {
-			g.fresh, g.floor, g.ids, g.reads = l.fresh || l.read != t.reads, l.floor, t.ids, t.reads
-			g.decided, g.falls = t.decided, t.falls
+			g.fresh, g.floor, g.reach, g.top, g.ids, g.reads = l.fresh || l.read != t.reads, l.floor, l.reach, t.top(l), t.known(), t.reads
+			g.decided, g.reached, g.falls = t.decided, t.reached, t.falls
 			if l.read != t.reads {
 				g.next, g.end = 0, 0
 			}

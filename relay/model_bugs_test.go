@@ -50,6 +50,7 @@ func modelBugs() []modelBug {
 			keys: "AA", floors: true, rescans: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1},
 		}, "below the floor"},
 		{"P6.holders", modelRules{noHolders: true}, modelWorld{keys: "AB", floors: true}, explore.Stuck},
+		{"P6.except", modelRules{exceptSeen: true}, modelWorld{keys: "ABA", floors: true, excepts: true}, "order:"},
 		{"P6.decided-late", modelRules{lateDecided: true}, modelWorld{keys: "AB", floors: true}, explore.Stuck},
 	}
 }

@@ -93,7 +93,16 @@ func opHighest(m *modelRun, _ []any) ([][]any, error) {
 func opHolders(m *modelRun, _ []any) (rows [][]any, _ error) {
 	for ev := range uint8(len(m.world.keys)) {
 		if m.s.tx[ev] == txOpen && !m.world.rules.noHolders {
-			rows = append(rows, []any{string('0' + rune(ev)), false})
+			rows = append(rows, []any{string('0' + rune(ev)), false, string('0' + rune(ev))})
+		}
+	}
+	return rows, nil
+}
+
+func opEnded(m *modelRun, a []any) (rows [][]any, _ error) {
+	for _, ev := range eventsIn(a[0].(string)) {
+		if m.s.tx[ev] != txOpen {
+			rows = append(rows, []any{string('0' + rune(ev)), m.s.tx[ev] == txDone})
 		}
 	}
 	return rows, nil
@@ -103,7 +112,7 @@ func opSmallest(m *modelRun, a []any) (rows [][]any, _ error) {
 	for i, lane := range a[0].([]int16) {
 		id := int64(0)
 		for _, ev := range m.rows(lane, inEvent, false) {
-			if at := int64(m.s.db.rows[ev].id); at > a[1].([]int64)[i] && at <= a[2].(int64) && id == 0 {
+			if at := int64(m.s.db.rows[ev].id); at > a[1].([]int64)[i] && at <= a[2].([]int64)[i] && id == 0 {
 				id = at
 			}
 		}
@@ -123,7 +132,11 @@ func opUnsettled(m *modelRun, a []any) (rows [][]any, _ error) {
 
 func opBelow(m *modelRun, a []any) (rows [][]any, _ error) {
 	for i, lane := range a[0].([]int16) {
-		if evs := m.rows(lane, inEvent, false); len(evs) > 0 && int64(m.s.db.rows[evs[0]].id) <= a[1].([]int64)[i] {
+		below := func(ev uint8) bool {
+			id := int64(m.s.db.rows[ev].id)
+			return id > a[2].(int64) && id <= min(a[1].([]int64)[i], a[3].(int64))
+		}
+		if slices.ContainsFunc(m.rows(lane, inEvent, false), below) {
 			rows = append(rows, []any{lane})
 		}
 	}

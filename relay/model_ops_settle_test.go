@@ -2,7 +2,10 @@
 
 package relay
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 func opSettle(m *modelRun, a []any) (rows [][]any, _ error) {
 	for _, i := range m.own(a) {
@@ -138,7 +141,7 @@ func opUntry(m *modelRun, a []any) ([][]any, error) {
 func opProbe(m *modelRun, a []any) ([][]any, error) {
 	ready, releasing := []int16{}, []int16{}
 	for i, lane := range a[0].([]int16) {
-		if len(m.above(lane, a[2].([]int64)[i], a[3].(string))) > 0 {
+		if len(m.above(lane, a[2].([]int64)[i], math.MaxInt64, a[3].(string))) > 0 {
 			ready = append(ready, lane)
 		}
 	}

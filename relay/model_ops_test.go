@@ -4,6 +4,7 @@ package relay
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +24,7 @@ func init() { //nolint:gochecknoinits // the operations call each other through 
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
 		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers, "take over": opTakeOver,
 		"release": opRelease, "leave": opLeave, "probe": opProbe,
-		"highest": opHighest, "holders": opHolders, "smallest": opSmallest, "unsettled": opUnsettled, "below": opBelow,
+		"highest": opHighest, "holders": opHolders, "ended": opEnded, "smallest": opSmallest, "unsettled": opUnsettled, "below": opBelow,
 		"rejoin": opRejoin, "release key": opReleaseKey, "release event": opReleaseEvent, "discard event": opDiscardEvent, "unmark empty": opUnmarkEmpty,
 		"pause": opPause, "resume": opResume, "fence": opFence, "new incarnation": opNewIncarnation,
 	}
@@ -343,8 +344,15 @@ func (m *modelRun) next(lane int16, next, block int64) int64 {
 	return next
 }
 
-// above is what take reads: the next rows of a lane above its floor.
-func (m *modelRun) above(lane int16, floor int64, ids string) (evs []uint8) {
+// above is what take reads: the next rows of a lane above its floor, up to an id. There are none when an excepted transaction can
+// be seen.
+func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8) {
+	ids, except, _ := strings.Cut(ids, " ")
+	for _, ev := range eventsIn(except) {
+		if m.s.tx[ev] != txOpen && !m.world.rules.exceptSeen {
+			return nil
+		}
+	}
 	if ids != numbering(m.s.server) || floor > int64(m.s.db.last) {
 		floor = 0
 	}
@@ -355,7 +363,17 @@ func (m *modelRun) above(lane int16, floor int64, ids string) (evs []uint8) {
 	if m.world.rules.cursor {
 		floor = int64(m.s.cursor[lane])
 	}
-	return slices.DeleteFunc(evs, func(ev uint8) bool { return int64(m.s.db.rows[ev].id) <= floor })
+	return slices.DeleteFunc(evs, func(ev uint8) bool { return int64(m.s.db.rows[ev].id) <= floor || int64(m.s.db.rows[ev].id) > top })
+}
+
+// eventsIn are the events whose transactions a list of ids names.
+func eventsIn(xids string) (evs []uint8) {
+	for _, c := range []byte(xids) {
+		if c >= '0' && c <= '9' {
+			evs = append(evs, c-'0')
+		}
+	}
+	return evs
 }
 
 func (m *modelRun) allByID(lane int16) (evs []uint8) {
@@ -381,10 +399,11 @@ func (m *modelRun) take(a []any, marked bool) (rows [][]any, err error) {
 		if marked && a[10].([]bool)[i] {
 			from = 0
 		}
+		tops := a[len(a)-1].([]int64)
 		if m.blocked(lane, from) {
 			continue
 		}
-		evs := m.above(lane, floors[i], ids)
+		evs := m.above(lane, floors[i], tops[i], ids)
 		evs = evs[:min(len(evs), limit)]
 		e := modelEntry{first: int32(m.next(lane, nexts[i], block))}
 		for _, ev := range evs {

@@ -2,16 +2,19 @@
 
 package relay
 
+import "math"
+
 // args makes random parameters of a statement. They are what the relay gives it, and some that are beside the point.
 func (c *modelCompare) args(name string, m *modelRun) []any {
 	rnd := c.rnd
 	lanes, fences, owner := c.ownership(m)
 	own := []any{lanes, fences, ownerID(owner)}
 	firsts, nexts, floors, fresh := make([]int64, len(lanes)), make([]int64, len(lanes)), make([]int64, len(lanes)), make([]bool, len(lanes))
+	tops := make([]int64, len(lanes))
 	for i, lane := range lanes {
 		firsts[i] = int64(m.s.db.lanes[lane].journal[rnd.IntN(modelEntries)].first)
 		nexts[i] = []int64{0, 5, 100}[rnd.IntN(3)]
-		floors[i] = int64(rnd.IntN(12))
+		floors[i], tops[i] = int64(rnd.IntN(12)), []int64{int64(rnd.IntN(12)), math.MaxInt64}[rnd.IntN(2)]
 		fresh[i] = rnd.IntN(2) == 0
 	}
 	ids := []string{numbering(1), "", "another"}[rnd.IntN(3)]
@@ -36,9 +39,9 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 		if name == "list" { // it reads no more keys than that, the oldest first: all of them, here
 			return append(own, nexts, limit+2, bytes, eventOverhead, int64(blockSize))
 		}
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids)
+		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, tops)
 	case "take marked":
-		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh)
+		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh, tops)
 	case "drain":
 		return append(own, c.groups(lanes)...)
 	case "try":
@@ -86,9 +89,13 @@ func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []
 	case "due", "unsettled":
 		return []any{lanes}
 	case "smallest":
-		return []any{lanes, floors, int64(rnd.IntN(12))}
+		tops := make([]int64, len(lanes))
+		for i := range tops {
+			tops[i] = int64(rnd.IntN(12))
+		}
+		return []any{lanes, floors, tops}
 	case "below":
-		return []any{lanes, floors}
+		return []any{lanes, floors, int64(rnd.IntN(6)), int64(rnd.IntN(12))}
 	case "release key":
 		return []any{"", k.topic, k.key}
 	case "rejoin":

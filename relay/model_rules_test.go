@@ -32,5 +32,6 @@ type modelRules struct {
 	lazyFloor           bool // P6: the highest id is read by a commit that does not wait for the disk
 	noHolders           bool // P6: the highest id is taken for decided at once
 	lateDecided         bool // P6: a floor follows a claim up to what is decided when it is settled, and not when it read
+	exceptSeen          bool // P6: a claim does not ask whether it sees a transaction that its floor leaves out
 	cursor              bool // P2: rows are found by a cursor over ids
 }

@@ -99,7 +99,7 @@ type modelOwned struct {
 	has                                                   bool
 	fence                                                 uint8
 	next, end, settled                                    int32
-	floor                                                 uint8
+	floor, reach                                          uint8
 	stale, fresh, due, ready, woken, busy, doubt, leaving bool
 	parked, releasing                                     bool
 	groups                                                uint8 // places, as bits
@@ -122,7 +122,7 @@ type modelClaim struct {
 	forbidden uint8 // topics that were paused before it began
 	lanes     [modelLanes]struct {
 		has, full, behind, stale bool
-		fence, floorAfter        uint8
+		fence, floorAfter, sure  uint8
 		work                     uint8
 		first                    int32
 		groups                   uint8
@@ -137,21 +137,23 @@ const (
 	keeperSession
 	proberSession
 	reviverSession
+	lifterSession
 )
 
 // modelRelay is the memory of one relay.
 type modelRelay struct {
-	owner  uint8 // 0: it is down
-	cut    uint8 // sessions whose connection is lost, and which do not know yet
-	lanes  [modelLanes]modelOwned
-	ids    uint8 // the numbering that the floors are in; 0: none
-	epoch  uint8 // 1 + the incarnation; 0: none
-	known  uint8 // up to which id everything is decided, as the pumps know
-	closed uint8 // places
-	paused uint8 // topics
-	claim  modelClaim
-	floor  struct {
-		ids, decided, hi, waits uint8 // waits: events whose transactions are waited for
+	owner                  uint8 // 0: it is down
+	cut                    uint8 // sessions whose connection is lost, and which do not know yet
+	lanes                  [modelLanes]modelOwned
+	ids                    uint8 // the numbering that the floors are in; 0: none
+	epoch                  uint8 // 1 + the incarnation; 0: none
+	known                  uint8 // up to which id everything is decided, as the pumps know; reached: but for the transactions of except
+	reached, except, limit uint8
+	closed                 uint8 // places
+	paused                 uint8 // topics
+	claim                  modelClaim
+	floor                  struct {
+		ids, reached, hi, waits, except uint8 // waits: events whose transactions are waited for
 	}
 }
 

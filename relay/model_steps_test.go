@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,6 +105,9 @@ func (x *modelSteps) producers() {
 			x.try(false, saying("the producer of e%d begins, and draws its id", ev), func(m *modelRun) { m.draw(ev) })
 		case txOpen:
 			x.try(false, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
+			if x.w.excepts {
+				x.try(true, saying("the producer of e%d rolls back", ev), func(m *modelRun) { m.s.tx[ev], m.s.drawn[ev] = txLost, 0 })
+			}
 		}
 		if row := &x.s.db.rows[ev]; row.place == inScheduled && !row.due {
 			x.try(false, saying("the time of e%d comes", ev), func(m *modelRun) { m.s.db.rows[ev].due = true })
@@ -450,7 +455,7 @@ func (m *modelRun) settle(i int, result published) {
 		}
 		if m.world.rules.lateDecided {
 			for k := range c.lanes {
-				c.lanes[k].floorAfter = min(c.lanes[k].floorAfter, r.lanes.decided)
+				c.lanes[k].floorAfter, c.lanes[k].decided = min(c.lanes[k].floorAfter, r.lanes.reached), r.lanes.decided
 			}
 		}
 		_ = r.finish(ctx, s, c, result)
@@ -604,37 +609,66 @@ func (x *modelSteps) revives(i int) {
 
 // lifts are the steps of the floor.
 func (x *modelSteps) lifts(i int) {
-	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) {
-		m.with(i, proberSession, func(r *Relay, s *session) {
-			from := &m.s.relays[i].floor
-			f := &floorFinder{
-				ids: numbering(from.ids), decided: int64(from.decided), hi: int64(from.hi), waitsFor: map[string]bool{}, scanned: modelLater,
-			}
-			for ev := range uint8(modelEvents) {
-				if from.waits>>ev&1 == 1 {
-					f.waitsFor[string('0'+rune(ev))] = false
-				}
-			}
-			if err := s.open(context.Background()); err != nil {
-				return
-			}
-			_ = r.lift(context.Background(), s, f)
-			from.ids, from.decided, from.hi, from.waits = numberOf(f.ids), uint8(f.decided), uint8(f.hi), 0
-			if f.hi == 0 {
-				f.waitsFor = nil
-			}
-			for name := range f.waitsFor {
-				from.waits |= 1 << (name[0] - '0')
-			}
-		})
-	})
+	x.try(false, saying("R%d: a step toward a higher floor", i), func(m *modelRun) { m.lift(i) })
+	if x.w.inside {
+		x.liftsWithSomebodyBetween(i)
+	}
 	if x.w.rescans {
 		x.try(false, saying("R%d: looks below its floors", i), func(m *modelRun) {
-			m.with(i, proberSession, func(r *Relay, s *session) {
+			m.with(i, lifterSession, func(r *Relay, s *session) {
 				r.cfg.Observer.BelowFloor = func(int16) { m.fail("an event stood below the floor") }
-				_ = r.rescan(context.Background(), s)
+				_ = r.rescan(context.Background(), s, &floorFinder{})
 			})
 		})
+	}
+}
+
+// lift is one step of the floor.
+func (m *modelRun) lift(i int) {
+	m.with(i, lifterSession, func(r *Relay, s *session) {
+		from := &m.s.relays[i].floor
+		f := &floorFinder{
+			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: holders{}, except: xidsOf(from.except),
+			slice: m.world.far, scanned: modelLater,
+		}
+		for _, xid := range xidsOf(from.waits) {
+			f.waitsFor[xid] = holder{xid: xid}
+		}
+		if err := s.open(context.Background()); err != nil {
+			return
+		}
+		_ = r.lift(context.Background(), s, f)
+		from.ids, from.reached, from.hi, from.except = numberOf(f.ids), uint8(f.reached), uint8(f.hi), xidBits(f.except)
+		from.waits = 0
+		if f.hi > 0 {
+			from.waits = xidBits(slices.Collect(maps.Keys(f.waitsFor)))
+		}
+	})
+}
+
+// liftsWithSomebodyBetween lets producers come between two statements of a step of the floor.
+func (x *modelSteps) liftsWithSomebodyBetween(i int) {
+	for at := range 12 {
+		for ev := range uint8(len(x.w.keys)) {
+			do := func(*modelRun) {}
+			switch cause, caused := x.w.cause(ev); {
+			case x.s.tx[ev] == txNone && (!caused || x.s.tx[cause] == txDone):
+				do = func(m *modelRun) { m.draw(ev) }
+			case x.s.tx[ev] == txOpen:
+				do = func(m *modelRun) { m.commitTx(ev) }
+			default:
+				continue
+			}
+			x.try(false, saying("R%d: a step toward a higher floor, and the producer of e%d before statement %d", i, ev, at), func(m *modelRun) {
+				statements := 0
+				m.between = func(int) {
+					if statements++; statements == at+1 {
+						do(m)
+					}
+				}
+				m.lift(i)
+			})
+		}
 	}
 }
 
@@ -771,6 +805,9 @@ func (m *modelRun) crash(promoted bool) {
 	for i := range m.s.relays {
 		if m.s.relays[i].owner != 0 {
 			m.s.relays[i].cut = 1<<pumpSession | 1<<keeperSession | 1<<proberSession | 1<<reviverSession
+			if m.world.floors {
+				m.s.relays[i].cut |= 1 << lifterSession
+			}
 		}
 	}
 }

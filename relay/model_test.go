@@ -59,6 +59,12 @@ func modelWorlds() []*modelWorld {
 		{name: "scheduled, late transaction", keys: "AA", scheduled: "y", budget: modelBudget{ghost: 1}},
 		{name: "floors", keys: "AB", floors: true, rescans: true, budget: modelBudget{crash: 1}},
 		{name: "floors, crash", keys: "AA", preload: 1, floors: true, rescans: true, async: true, budget: modelBudget{dbCrash: 1}},
+		{name: "floors, somebody between", keys: "AB", inside: true, floors: true, rescans: true},
+		{name: "floors, in slices", keys: "AAB", preload: 2, floors: true, rescans: true, far: 1, budget: modelBudget{crash: 1}},
+		{name: "floors, a transaction stays open", keys: "ABA", floors: true, rescans: true, excepts: true},
+		{name: "floors, a transaction stays open, in slices", keys: "AB", floors: true, rescans: true, excepts: true, far: 1},
+		{name: "floors, a transaction stays open, hidden crash", keys: "AB", floors: true, rescans: true, excepts: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1}},
+		{name: "floors, refused statements", keys: "A", floors: true, rescans: true, async: true, budget: modelBudget{fail: 1, dbCrash: 1}},
 		{name: "floors, hidden crash", keys: "AA", floors: true, rescans: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1}},
 		// Servers that crash, and standbys.
 		{name: "database crash", keys: "AA", async: true, budget: modelBudget{dbCrash: 2}},

@@ -3,8 +3,10 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,10 +29,12 @@ type modelWorld struct {
 	preload   int  // so many events are committed before the first step
 	async     bool // producers do not wait for the disk
 	floors    bool
-	inside    bool // producers, and who pauses, come between the statements of a claim
-	hidden    bool // connections survive a crash: a pooler hides it
-	lagging   bool // a standby gets what is committed later, and commits do not wait for it
-	standby   bool // what survives is what the standby has: commits that waited for it
+	excepts   bool  // transactions that stay open are excepted
+	far       int64 // how far claims go above a floor that is on its way; 0: farther than ids
+	inside    bool  // producers, and who pauses, come between the statements of a claim
+	hidden    bool  // connections survive a crash: a pooler hides it
+	lagging   bool  // a standby gets what is committed later, and commits do not wait for it
+	standby   bool  // what survives is what the standby has: commits that waited for it
 	rescans   bool
 	// lateSettles: of a relay's transactions, only its settle may come late.
 	lateSettles bool
@@ -156,6 +160,22 @@ func numbering(server uint8) string {
 	return string([]byte{'n', '0' + server})
 }
 
+func xidsOf(evs uint8) (xids []string) {
+	for ev := range uint8(modelEvents) {
+		if evs>>ev&1 == 1 {
+			xids = append(xids, string('0'+rune(ev)))
+		}
+	}
+	return xids
+}
+
+func xidBits(xids []string) (evs uint8) {
+	for _, xid := range xids {
+		evs |= 1 << (xid[0] - '0')
+	}
+	return evs
+}
+
 func numberOf(ids string) (server uint8) {
 	if ids == "" {
 		return 0
@@ -262,7 +282,7 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 
 // session is one of a relay's connections.
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
-	s := &session{name: "model", timeout: time.Hour, opened: true, reopened: func() { r.lanes.distrust() }}
+	s := &session{name: "model", timeout: time.Hour, opened: true, lost: true, reopened: func() { r.lanes.distrust() }}
 	s.connect = func(context.Context) (connection, error) { return &modelConn{m}, nil }
 	if m.s.relays[i].cut>>kind&1 == 0 {
 		s.conn = &modelConn{m}
@@ -276,7 +296,7 @@ func (m *modelRun) with(i int, kind uint8, do func(r *Relay, s *session)) {
 	s := m.session(r, i, kind)
 	do(r, s)
 	m.s.relays[i].cut &^= 1 << kind
-	if s.conn == nil {
+	if s.conn == nil && s.lost {
 		m.s.relays[i].cut |= 1 << kind
 	}
 	m.store(i, r)
@@ -298,8 +318,18 @@ func (m *modelRun) load(i int) *Relay {
 	r := &Relay{
 		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes:  &laneTable{owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids), decided: int64(from.known)},
-		health: newHealth(-1),
+		lanes: &laneTable{
+			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids),
+			decided: int64(from.known), reached: int64(from.reached), except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit),
+			far: cmp.Or(w.far, farIDs),
+		},
+		health: newHealth(-1), exceptFrom: exceptFrom,
+	}
+	if w.excepts {
+		r.exceptFrom = 0
+	}
+	if from.limit == math.MaxUint8 {
+		r.lanes.limit = math.MaxInt64
 	}
 	for lane := range from.lanes {
 		l := &from.lanes[lane]
@@ -307,7 +337,7 @@ func (m *modelRun) load(i int) *Relay {
 			continue
 		}
 		to := &laneState{
-			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), settled: int64(l.settled),
+			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), reach: int64(l.reach), settled: int64(l.settled),
 			read: 1, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, groups: groups{}.with(placesOf(l.groups)), turn: int(l.turn),
 		}
@@ -333,7 +363,7 @@ func (m *modelRun) store(i int, r *Relay) {
 			continue
 		}
 		o := modelOwned{
-			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled), floor: uint8(l.floor),
+			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled), floor: uint8(l.floor), reach: uint8(l.reach),
 			stale: l.read != r.lanes.reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
 		}
@@ -342,10 +372,14 @@ func (m *modelRun) store(i int, r *Relay) {
 	}
 	to.epoch = numberOfEpoch(r.lanes.epoch)
 	to.ids, to.known, to.closed, to.paused = numberOf(r.lanes.ids), uint8(r.lanes.decided), 0, 0
+	to.reached, to.except, to.limit = uint8(r.lanes.reached), xidBits(r.lanes.except), 0
+	if w := m.world; w.far > 0 {
+		to.limit = uint8(min(r.lanes.limit, math.MaxUint8))
+	}
 	for lane := range to.claim.lanes {
 		l := &to.claim.lanes[lane]
 		if r.lanes.falls > 0 {
-			l.floorAfter = 0
+			l.floorAfter, l.sure = 0, 0
 		}
 		l.stale = l.stale || l.has && r.lanes.reads != m.reads
 	}
@@ -366,7 +400,9 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
 		if !f.has {
 			continue
 		}
-		l := laneClaim{grant: grant{lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: groups{}.with(placesOf(f.groups))}}
+		l := laneClaim{grant: grant{
+			lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: groups{}.with(placesOf(f.groups)), decided: int64(f.sure),
+		}}
 		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
 			l.reads--
@@ -402,6 +438,7 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.reads != r.lanes.reads, uint8(l.fence)
 		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
 		t.groups |= bitsOf(l.groups)
+		t.sure = min(t.floorAfter, uint8(l.decided))
 	}
 	r.lanes.falls, m.reads = 0, r.lanes.reads // the claim knows of those before it
 	for k := range c.events {

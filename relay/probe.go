@@ -14,7 +14,6 @@ func (r *Relay) probe(ctx context.Context) {
 	s := r.session("prober")
 	defer s.close()
 	pause, active, looked := newBackOff(), time.Now(), time.Time{}
-	var floor floorFinder
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -24,10 +23,6 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-r.woken:
 			r.lanes.wake()
 		case <-timer.C:
-		}
-		before := floor.looked
-		if err := r.lift(ctx, s, &floor); floor.looked != before {
-			r.postgres.report(s.name+", floors", err, s.heard)
 		}
 		ask, floors, ids := r.quiet()
 		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
@@ -57,10 +52,11 @@ func (r *Relay) probe(ctx context.Context) {
 	}
 }
 
-// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors.
+// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors. Those that
+// are behind are looked at in slices: see raiseFloors.
 func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
-	return r.lanes.listFloors(func(l *laneState) bool {
-		return l.quiet()
+	return r.lanes.listReach(func(l *laneState) bool {
+		return l.quiet() && !r.lanes.behind(l)
 	})
 }
 

@@ -86,9 +86,11 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 		})
 	}
 	if seeded.On(seeded.RelayCursor) {
+		raised := map[int16]int64{}
 		for i := range c.items {
-			r.lanes.raiseFloors(r.lanes.numbering(), r.lanes.fallen(), func(lane int16) (int64, bool) { return c.items[i].id, lane == c.events[i].Position.Lane })
+			raised[c.events[i].Position.Lane] = c.items[i].id
 		}
+		r.lanes.raiseFloors(r.lanes.numbering(), r.lanes.fallen(), raised, nil)
 	}
 	if behind > 0 && r.cfg.Observer.Behind != nil {
 		r.cfg.Observer.Behind(behind)

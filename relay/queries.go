@@ -96,7 +96,8 @@ order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
 	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that they
-	// are sent as. Floors count only in the numbering of ids that they are in (PROTOCOL P6). Numbers continue the relay's
+	// are sent as. Floors count only in the numbering of ids that they are in (PROTOCOL P6), and while the transactions named
+	// behind it cannot be seen; otherwise nothing is found. Numbers continue the relay's
 	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
 	// itself, which saves a second window function.
 	//
@@ -104,13 +105,15 @@ order by c.lane, u.seq`
 	// on, where the index ends: settled entries that a snapshot keeps from vacuum would be visited one by one.
 	sqlTake = `-- relay: take
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
+		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
+	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $10::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
-		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[]) f (lane, fence, next, floor)
+		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor, f.top
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::bigint[]) f (lane, fence, next, floor, top)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
@@ -125,7 +128,7 @@ with ids as materialized (
 				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
 				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
 			from {schema}outbox_event e
-			where e.lane = m.lane and e.id > m.floor
+			where e.lane = m.lane and e.id > m.floor and e.id <= m.top
 			order by e.id
 			limit $5
 		) s
@@ -164,12 +167,14 @@ select lane from own`
 	// table is empty.
 	sqlProbe = `-- relay: probe
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
+		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
+	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $4::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 )
 select array(select f.lane from (
-		select u.lane, case when u.floor <= (select last_value from ids) then u.floor else 0 end as floor
+		select u.lane, case when u.floor <= (select last_value from ids) then greatest(u.floor, (select blind from ids)) else 0 end as floor
 		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
 		where exists (select from (
 			select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor order by e.id limit 1) one)),
@@ -284,7 +289,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, highest, otherSequence, holders, smallest, below,
+	pin, statusLanes, statusTopics, highest, otherSequence, ended, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
@@ -305,7 +310,7 @@ func newQueries(schema string) (*queries, error) {
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
-		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
+		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), ended: q(sqlEnded), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
 		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
 		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),

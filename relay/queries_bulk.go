@@ -12,11 +12,13 @@ select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan
 	// rows as the limit are too many: others may be missing before them.
 	sqlRead = `-- relay: read
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
+		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
+	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $7::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($7::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
-	select l.lane, case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
+	select l.lane, case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::bigint[]) f (lane, fence, next, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (

@@ -17,25 +17,37 @@ select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_cu
 select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
 from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
 
-	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id. A transaction changes
-	// its name here when it is prepared, so prepared ones are told apart.
+	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id, under this name whatever
+	// else its transaction holds. Stronger ones alone, as VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY hold for long, draw none.
+	// A prepared transaction has another name here after a restart, and on some servers once it is prepared: they are told apart. Its id is the lowest that it has:
+	// subtransactions come later. The epoch that pg_locks leaves out is that of the id closest to the next one.
 	sqlHolders = `-- relay: holders
-select distinct l.virtualtransaction, l.pid is null
-from pg_locks l
-where l.locktype = 'relation' and l.granted and l.relation = '{schema}outbox_event'::regclass
-	and l.database = (select d.oid from pg_database d where d.datname = current_database())
-	and l.mode not in ('AccessShareLock', 'RowShareLock')`
+with held as materialized (
+	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid from pg_locks l where l.granted
+)
+select distinct h.name, h.pid is null, coalesce((
+	select min(s.next + ((x.transactionid::text::bigint - s.next + 2147483648) & 4294967295) - 2147483648)::text
+	from held x, (select pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next) s
+	where x.locktype = 'transactionid' and x.mode = 'ExclusiveLock' and x.name = h.name), '')
+from held h
+where h.locktype = 'relation' and h.mode = 'RowExclusiveLock' and h.relation = '{schema}outbox_event'::regclass
+	and h.database = (select d.oid from pg_database d where d.datname = current_database())`
 
-	// The smallest id of each lane that is still there, from its floor to the highest that is decided; 0: none.
+	// Which of the transactions have ended, and whether they may have committed.
+	sqlEnded = `-- relay: ended
+select x.xid::text, pg_xact_status(x.xid) is distinct from 'aborted'
+from unnest($1::text::xid8[]) x (xid) where pg_visible_in_snapshot(x.xid, pg_current_snapshot())`
+
+	// The smallest id of each lane that is still there, from its floor up to an id; 0: none.
 	sqlSmallest = `-- relay: smallest
 select f.lane, coalesce((select e.id from {schema}outbox_event e
-	where e.lane = f.lane and e.id > f.floor and e.id <= $3 order by e.id limit 1), 0)
-from unnest($1::smallint[], $2::bigint[]) f (lane, floor)`
+	where e.lane = f.lane and e.id > f.floor and e.id <= f.top order by e.id limit 1), 0)
+from unnest($1::smallint[], $2::bigint[], $3::bigint[]) f (lane, floor, top)`
 
 	sqlUnsettled = `-- relay: unsettled
 select distinct lane from {schema}outbox_claim where lane = any ($1::smallint[])`
 
 	sqlBelow = `-- relay: below
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
-where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id <= f.floor)`
+where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > $3 and e.id <= least(f.floor, $4))`
 )

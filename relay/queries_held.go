@@ -30,13 +30,15 @@ join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner 
 	// (PROTOCOL P4).
 	sqlTakeMarked = `-- relay: take marked
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
+		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
+	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $10::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
-		case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[]) f (lane, fence, next, floor, fresh)
+		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor, f.top
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[], $12::bigint[]) f (lane, fence, next, floor, fresh, top)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= case when f.fresh then 0 else f.next end
@@ -53,7 +55,7 @@ with ids as materialized (
 				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
 				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
 			from {schema}outbox_event e
-			where e.lane = m.lane and e.id > m.floor
+			where e.lane = m.lane and e.id > m.floor and e.id <= m.top
 			order by e.id
 			limit $5
 		) s

@@ -5,11 +5,13 @@ package relay
 const (
 	sqlSampleEvents = `-- relay: sample events
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
+		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
+	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $4::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), lanes as materialized (
-	select l.lane, coalesce(f.floor, 0) as floor, l.owner is not null and (l.lease_until > clock_timestamp()
+	select l.lane, coalesce(greatest(f.floor, (select blind from ids)), 0) as floor, l.owner is not null and (l.lease_until > clock_timestamp()
 			or exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())) as owned
 	from {schema}outbox_lane l
 	left join unnest($2::smallint[], $3::bigint[]) f (lane, floor) on f.lane = l.lane and f.floor <= (select last_value from ids)

@@ -55,15 +55,16 @@ type Relay struct {
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
-	bulkFrom int   // see bulk.go
-	numbers  int32 // how many events of a transaction get a number: walMost, which tests lower
-	span     int64 // for how many bytes of WAL the numbers of a base last: walSpan, which tests lower
+	bulkFrom   int   // see bulk.go
+	exceptFrom int64 // see floor.go; tests lower it
+	numbers    int32 // how many events of a transaction get a number: walMost, which tests lower
+	span       int64 // for how many bytes of WAL the numbers of a base last: walSpan, which tests lower
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
 // It fails when the configuration cannot work.
 //
-// Of db it uses the configuration, for Pumps+2 connections of its own, one more once a topic or partition was held, and the pool itself for Status.
+// Of db it uses the configuration, for Pumps+3 connections of its own, one more once a topic or partition was held, and the pool itself for Status.
 func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if db == nil || to == nil {
 		return nil, errors.New("relay: New needs a pool and a publisher")
@@ -81,7 +82,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, numbers: walMost, span: walSpan,
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: walMost, span: walSpan,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))
@@ -99,6 +100,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer r.running.Store(false)
 	r.lanes.begin = unassigned
+	if r.cfg.FloorEvery > 0 {
+		r.lanes.expect()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	work, abandon := context.WithCancel(context.WithoutCancel(ctx))
@@ -114,6 +118,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		pumps.Go(func() { r.follow(ctx, work) })
 	}
 	others.Go(func() { r.probe(ctx) })
+	if r.cfg.FloorEvery > 0 {
+		others.Go(func() { r.lifts(ctx) })
+	}
 	others.Go(func() { r.revive(ctx, work) })
 	if r.cfg.ArchiveDays > 0 {
 		others.Go(func() { r.keepArchive(ctx) })

@@ -53,7 +53,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	var s Sample
 	ids, lanes, floors := "", []int16{}, []int64{}
 	if table := r.table.Load(); table != nil {
-		lanes, floors, ids = table.listFloors(func(*laneState) bool { return true })
+		lanes, floors, ids = table.listReach(func(*laneState) bool { return true })
 	}
 	var ages []float64
 	var held, parked, late, paused float64

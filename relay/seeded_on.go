@@ -11,7 +11,7 @@ func seed(q *queries, expand func(sql string) string) {
 	whole := []*string{&q.settle, &q.settleArchived, &q.settlePlaced}
 	for _, sql := range takes {
 		// What the relay remembers of a lane is believed, whatever the sequence says.
-		seeded.Replace(seeded.RelayCursor, sql, "case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor", "f.floor")
+		seeded.Replace(seeded.RelayCursor, sql, "case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor", "f.floor")
 		// The relay numbers in the order of what it takes for ids.
 		seeded.Replace(seeded.RelayTransactionOrder, sql, "order by e.id", "order by e.xmin::text::bigint, e.id",
 			"select e.lane, e.id,", "select e.lane, e.xmin::text::bigint as xid, e.id,", "\nselect lane, id,", "\nselect lane, xid * 1000000000 + id,")
@@ -21,7 +21,7 @@ func seed(q *queries, expand func(sql string) string) {
 	}
 	seeded.Replace(seeded.RelayClaimInOneStatement, &q.read, "one)\n)\nselect e.lane, e.id, e.ctid, v.large", "one) for update of l\n)\nselect e.lane, e.id, e.ctid, v.large")
 	seeded.Replace(seeded.RelayClaimInOneStatement, &q.lock, "for update of l", "")
-	seeded.Replace(seeded.RelayCursor, &q.read, "case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor", "f.floor")
+	seeded.Replace(seeded.RelayCursor, &q.read, "case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor", "f.floor")
 	for _, sql := range whole {
 		seeded.Replace(seeded.RelaySettleWithoutFence, sql, "l.fence = f.fence and l.owner = $3", "$3::uuid is not null")
 		seeded.Replace(seeded.RelaySettleClearsJournal, sql, "c.lane = f.lane and c.first_seq = f.first_seq limit 1", "c.lane = f.lane")

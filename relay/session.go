@@ -29,8 +29,10 @@ type session struct {
 	connect func(ctx context.Context) (connection, error) // nil: dial
 	opened  bool                                          // a connection was, once
 	heard   time.Time                                     // when the server last answered, or an attempt to connect to it failed
-	// reopened is called when a lost connection was replaced, perhaps by one to another server.
+	// reopened is called when a lost connection was replaced, perhaps by one to another server. One that was closed here, because a
+	// statement was refused or took too long, was not lost.
 	reopened func()
+	lost     bool
 	warned   bool
 	room     room // the last claim's slices, for the next one
 	spare    room
@@ -58,10 +60,10 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.opened && s.reopened != nil {
+	if s.opened && s.reopened != nil && s.lost {
 		s.reopened()
 	}
-	s.conn, s.opened = conn, true
+	s.conn, s.opened, s.lost = conn, true, true
 	return nil
 }
 
@@ -127,11 +129,18 @@ func (s *session) pipeline(ctx context.Context, b *pgx.Batch) error {
 		err = errBarrier
 	}
 	if err != nil {
+		s.lost = !closedHere(err)
 		s.close()
 		return err
 	}
 	s.heard = time.Now()
 	return nil
+}
+
+// closedHere: it was the statement that failed, or our own patience that ended, and not the connection.
+func closedHere(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR" || errors.Is(err, context.DeadlineExceeded)
 }
 
 // What a commit waits for, as values of synchronous_commit.

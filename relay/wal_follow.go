@@ -28,7 +28,7 @@ type follower struct {
 
 	mine    [Lanes]streamedLane
 	skipped map[uint32]bool // transactions of which events were left to the pumps, and which some snapshot may not show yet
-	guard   map[string]bool // who may have committed before the stream began, and be in no snapshot yet; true: prepared
+	guard   holders         // who may have committed before the stream began, and be in no snapshot yet
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -268,7 +269,8 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 		return 0, nil
 	}
 	clear(h.fences)
-	h.ids, h.floors = grants[0].ids, map[int16]int64{}
+	h.ids, _, _ = strings.Cut(grants[0].ids, " ") // without exceptions, as the floors
+	h.floors = map[int16]int64{}
 	for _, g := range grants {
 		h.fences[g.lane], h.floors[g.lane] = g.fence, g.floor
 	}
@@ -286,7 +288,7 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 // decided reports whether a snapshot that is taken from now on shows all that it must.
 func (f *follower) decided(work context.Context) (bool, error) {
 	var text string
-	var now map[string]bool
+	var now holders
 	err := f.s.send(work, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
 			b.Queue(f.r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
@@ -310,10 +312,10 @@ func (f *follower) decided(work context.Context) (bool, error) {
 }
 
 // narrow takes out of a guard who has ended. One that is prepared now may be one of them, under its new name.
-func narrow(guard, now map[string]bool) {
-	for name, prepared := range now {
-		if prepared && len(guard) > 0 {
-			guard[name] = true
+func narrow(guard, now holders) {
+	for name, h := range now {
+		if h.prepared && len(guard) > 0 {
+			guard[name] = h
 		}
 	}
 	for name := range guard {

@@ -24,17 +24,17 @@ func TestWALOwes(t *testing.T) {
 // TestWALGuardFollowsPrepare: a transaction that is prepared goes on under another name, and is waited for under that.
 func TestWALGuardFollowsPrepare(t *testing.T) {
 	t.Parallel()
-	guard := map[string]bool{"a": false, "b": false}
-	narrow(guard, map[string]bool{"a": false, "prepared b": true, "c": false})
-	if want := map[string]bool{"a": false, "prepared b": true}; !maps.Equal(guard, want) {
+	guard := holders{"a": {}, "b": {}}
+	narrow(guard, holders{"a": {}, "prepared b": {prepared: true}, "c": {}})
+	if want := (holders{"a": {}, "prepared b": {prepared: true}}); !maps.Equal(guard, want) {
 		t.Errorf("while a is open and b is prepared, %v are waited for, want %v", guard, want)
 	}
-	narrow(guard, map[string]bool{"prepared b": true, "prepared d": true})
-	narrow(guard, map[string]bool{"c": false})
+	narrow(guard, holders{"prepared b": {prepared: true}, "prepared d": {prepared: true}})
+	narrow(guard, holders{"c": {}})
 	if len(guard) > 0 {
 		t.Errorf("when all have ended, %v are waited for", guard)
 	}
-	narrow(guard, map[string]bool{"prepared e": true})
+	narrow(guard, holders{"prepared e": {prepared: true}})
 	if len(guard) > 0 {
 		t.Errorf("with nobody to wait for, %v are waited for", guard)
 	}

@@ -1,0 +1,203 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// excepting is driven, with floors that leave out whoever keeps a transaction open.
+func excepting(t *testing.T) *floors {
+	t.Helper()
+	f := driven(t, outboxDB(t))
+	relay.SetExceptFrom(f.Relay(), 0)
+	return f
+}
+
+// TestP6FloorPassesAnOpenTransaction: a producer has appended and keeps its transaction open. Floors do not wait for it, and hide
+// nothing of it when it commits.
+func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
+	t.Parallel()
+	const second = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '1')`
+	t.Run("looks stay flat", func(t *testing.T) {
+		t.Parallel()
+		f := excepting(t)
+		f.begin(f.db, insertOne)
+		fill(t, f.db, 20_000, 200)
+		f.drain()
+		f.rise()
+		f.at(20_001, "the transaction is excepted")
+		lanes, found, ids := f.Floors()
+		zero, owner := make([]int64, len(lanes)), pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+		if n := f.pages("probe", lanes, "3 s", found, ids, []int16{}); n > 100 {
+			t.Errorf("a look reads %d pages", n)
+		}
+		if n := f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, found, ids, tops(lanes)); n > 1000 {
+			t.Errorf("a claim reads %d pages", n)
+		}
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.rise()
+		f.at(20_011, "and floors go on")
+		if n := f.to.count(); n != 20_010 {
+			t.Errorf("%d events published", n)
+		}
+	})
+	t.Run("it commits, and an event that it caused comes right behind", func(t *testing.T) {
+		t.Parallel()
+		f := excepting(t)
+		slow := f.begin(f.db, insertOne)
+		fill(t, f.db, 100, 10)
+		f.drain()
+		f.rise()
+		f.at(101, "the transaction is excepted")
+		f.exec(slow, "commit")
+		f.db.Exec(t, second)
+		f.step() // before the floors have fallen
+		if n := f.to.count(); n != 100 {
+			t.Errorf("%d events published: floors that do not hold were used", n)
+		}
+		f.must(f.Lift(t.Context()))
+		if n := relay.LowestFloor(f.Relay()); n != 0 {
+			t.Errorf("the lowest floor is %d: what the transaction wrote stands below it", n)
+		}
+		f.drain()
+		var payloads string
+		for _, e := range f.to.events() {
+			if e.Key == "slow" {
+				payloads += string(e.Payload)
+			}
+		}
+		if payloads != "01" {
+			t.Errorf("the key's events are published as %q", payloads)
+		}
+		f.rise()
+		f.at(102, "nobody is open")
+	})
+	t.Run("it rolls back", func(t *testing.T) {
+		t.Parallel()
+		f := excepting(t)
+		slow := f.begin(f.db, insertOne)
+		fill(t, f.db, 100, 10)
+		f.drain()
+		f.rise()
+		f.exec(slow, "rollback")
+		f.must(f.Lift(t.Context()))
+		f.at(101, "its rows never were")
+		f.rise()
+		fill(t, f.db, 10, 10)
+		f.drain()
+		if n := f.to.count(); n != 110 {
+			t.Errorf("%d events published, want 110", n)
+		}
+	})
+	t.Run("it is prepared, and commits then", func(t *testing.T) {
+		t.Parallel()
+		f := excepting(t)
+		slow := f.begin(f.db, "savepoint s", insertOne, "release savepoint s", "savepoint s")
+		fill(t, f.db, 100, 10)
+		f.drain()
+		f.rise()
+		f.at(101, "the transaction is excepted")
+		f.exec(slow, "prepare transaction '"+f.db.Schema+"'")
+		t.Cleanup(func() { _, _ = slow.Exec(context.Background(), "rollback prepared '"+f.db.Schema+"'") })
+		fill(t, f.db, 100, 10)
+		f.drain()
+		f.rise()
+		f.at(201, "it still is, under another name")
+		f.exec(slow, "commit prepared '"+f.db.Schema+"'")
+		f.must(f.Lift(t.Context()))
+		f.drain()
+		if n := f.to.count(); n != 201 {
+			t.Errorf("%d events published, want 201", n)
+		}
+	})
+	t.Run("one that has no id yet is waited for", func(t *testing.T) {
+		t.Parallel()
+		f := excepting(t)
+		slow := f.begin(f.db, `insert into outbox_event (topic, key, type) select 't', 'k', 'T' where false`)
+		fill(t, f.db, 100, 10)
+		f.drain()
+		f.rise()
+		f.at(0, "no snapshot tells whether its rows can be seen")
+		f.exec(slow, "commit")
+		f.rise()
+		f.at(100, "it has ended")
+	})
+}
+
+// TestP6FloorsRiseInSlices: a relay starts above many dead rows. Nothing reads them all at once: what stands behind them is found
+// when the floors have come there, and what they have passed stays passed when a slice takes too long.
+func TestP6FloorsRiseInSlices(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	before := driven(t, db)
+	pin := before.begin(db, `set transaction isolation level repeatable read`, `select count(*) from outbox_lane`)
+	fill(t, db, 2000, 200)
+	before.drain()
+	before.Close()
+
+	f := driven(t, db, func(c *relay.Config) { c.Lease = 3 * time.Second })
+	f.InSlices(100, 50)
+	f.db.Exec(t, insertOne)
+	f.step()
+	if n := f.to.count(); n != 0 {
+		t.Fatalf("%d events published: the claim read beyond its bound", n)
+	}
+	for _, height := range []int64{0, 50} {
+		f.must(f.Lift(t.Context()))
+		f.at(height, "a slice has 50 ids")
+	}
+	if f.Behind() == 0 {
+		t.Error("no lane is behind")
+	}
+	// A slice meets a lock, and its statement ends by the time-out.
+	lock := f.begin(db, `lock table outbox_event in access exclusive mode`)
+	var refused *pgconn.PgError
+	if err := f.Lift(t.Context()); !errors.As(err, &refused) || refused.Code != "55P03" {
+		t.Fatalf("the slice meets the lock: %v", err)
+	}
+	f.exec(lock, "rollback")
+	f.must(f.Lift(t.Context()))
+	if n := relay.LowestFloor(f.Relay()); n <= 50 {
+		t.Errorf("the lowest floor is %d: floors fall with a statement that takes too long", n)
+	}
+	for f.Behind() > 0 {
+		f.must(f.Lift(t.Context()))
+	}
+	f.must(f.Beat(t.Context()))
+	f.drain()
+	if n := f.to.count(); n != 1 {
+		t.Errorf("%d events published, want 1", n)
+	}
+	f.exec(pin, "commit")
+}
+
+// TestP6RescanComesInSlices: what lies below the floors is not read at once either.
+func TestP6RescanComesInSlices(t *testing.T) {
+	t.Parallel()
+	var found []int16
+	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Observer.BelowFloor = func(lane int16) { found = append(found, lane) } })
+	fill(t, f.db, 1000, 10)
+	f.drain()
+	f.rise()
+	f.at(1000, "everything is published")
+	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (900, 'payments', 'k1', 'T', '10')`)
+	f.InSlices(1<<40, 1)
+	slices := 0
+	for len(found) == 0 {
+		if slices++; slices > 1000 {
+			t.Fatal("not found")
+		}
+		f.must(f.RescanSlice(t.Context()))
+	}
+	if slices < 3 {
+		t.Errorf("found by slice %d, of 1, 2, 4... ids", slices)
+	}
+}
