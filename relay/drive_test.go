@@ -93,7 +93,7 @@ func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe,
 
 // InSlices makes claims go only so far above floors that are on their way, which rise by slices of so many ids.
 func (d *Driver) InSlices(far, slice int64) {
-	d.r.lanes.far, d.floor.slice = far, slice
+	d.r.lanes.far, d.floor.slice, d.floor.deep = far, sliced(slice), sliced(slice)
 	d.r.lanes.expect()
 }
 
@@ -166,3 +166,12 @@ func Unpause(r *Relay) { r.pauses(nil) }
 func (d *Driver) Try(ctx context.Context, topic string) error {
 	return d.r.tryClosed(ctx, d.probe, []place{{topic, wholeTopic}})
 }
+
+// Reach looks for floors as if everything up to an id were decided.
+func (d *Driver) Reach(ctx context.Context, highest int64) error {
+	d.r.reach(&d.floor, highest)
+	return d.r.raiseFloors(ctx, d.probe, &d.floor)
+}
+
+// Slice is how many ids the next look for floors reads.
+func (d *Driver) Slice() int64 { return int64(d.floor.slice) }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
 // A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
@@ -49,10 +50,11 @@ type floorFinder struct {
 	hi       int64     // the one that is waited for; 0: none
 	since    time.Time // when it was read
 	waitsFor holders
-	slice    int64 // how many ids a look reads
+	slice    sliced
 
 	scanned time.Time // when the last look below the floors ended
 	below   int64     // up to where the one under way has come
+	deep    sliced    // of it
 	rest    time.Time // when its next slice is due
 }
 
@@ -268,7 +270,7 @@ func readHolders(rows pgx.Rows) (holders, error) {
 // raiseFloors is step 4, one slice of it.
 func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) error {
 	f.slice = cmp.Or(f.slice, firstSlice)
-	lanes, floors, tops := r.lanes.slice(f.reached, f.slice)
+	lanes, floors, tops := r.lanes.slice(f.reached, int64(f.slice))
 	if len(lanes) == 0 {
 		return nil
 	}
@@ -285,8 +287,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 		})
 		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
-	f.measure(since, err)
-	if err != nil {
+	if again, err := f.slice.fit(since, err, len(tops) > 0 && slices.Min(tops) < f.reached); err != nil || again {
 		return err
 	}
 	if ids != f.ids || highest < f.reached {
@@ -308,16 +309,22 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	return nil
 }
 
-// measure fits the next slice to what this one took.
-func (f *floorFinder) measure(since time.Time, err error) {
+// sliced is how many ids a look reads at a time.
+type sliced int64
+
+// fit fits the next slice to what this one took, when it was a whole one. A slice that took too long is no failure.
+func (n *sliced) fit(since time.Time, err error, whole bool) (again bool, _ error) {
+	was := *n
 	switch took := time.Since(since); {
-	case err != nil:
-		f.slice = max(min(f.slice/2, firstSlice), 1)
-	case took > sliceTime:
-		f.slice = max(f.slice/2, 1)
-	case took < sliceTime/4 && f.slice < lastSlice, took < sliceTime/64 && f.slice < math.MaxInt64/4: // nothing is there
-		f.slice *= 2
+	case err != nil, took > sliceTime:
+		*n = max(min(was/2, firstSlice), 1)
+	case whole && (took < sliceTime/4 && was < lastSlice || took < sliceTime/64 && was < math.MaxInt64/4): // nothing is there
+		*n *= 2
 	}
+	if was > 1 && pgerr.Is(err, pgerr.QueryCanceled) {
+		return true, nil
+	}
+	return false, err
 }
 
 // rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a settle
@@ -331,8 +338,8 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just deleted.
 	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > f.below && !l.bulk })
 	idle := r.lanes.list((*laneState).quiet)
-	f.slice = cmp.Or(f.slice, firstSlice)
-	from, to := f.below, f.below+f.slice
+	f.deep = cmp.Or(f.deep, firstSlice)
+	from, to := f.below, f.below+int64(f.deep)
 	if len(lanes) == 0 {
 		f.below, f.scanned = 0, time.Now()
 	}
@@ -352,16 +359,18 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 		})
 		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))
-	f.measure(since, err)
+	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {
+		return err
+	}
 	if now != ids { // behind a pooler it is another server: the next step sees it too
 		found = nil
 	}
 	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
-	if err == nil && len(again) > 0 {
+	if len(again) > 0 {
 		r.lanes.reread(again)
 		r.kickPumps()
 	}
-	if err == nil && len(lanes) > 0 {
+	if len(lanes) > 0 {
 		f.below, f.rest = to, time.Now().Add((belowShare-1)*time.Since(since))
 		if to >= slices.Max(floors) {
 			f.below, f.rest, f.scanned = 0, time.Time{}, time.Now()
@@ -369,10 +378,9 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	}
 	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by itself.
 	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
-	if err != nil || len(found) == 0 {
-		return err
+	if len(found) > 0 {
+		r.belowFloor(found)
 	}
-	r.belowFloor(found)
 	return nil
 }
 

@@ -179,6 +179,30 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
+// TestP6SlicesGrowOnlyWhenTheyAreWhole: while floors follow new ids at once, that says nothing of how long a slice takes. One that
+// takes too long is tried again as a smaller one, and is no outage.
+func TestP6SlicesGrowOnlyWhenTheyAreWhole(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Lease = 3 * time.Second })
+	for range 10 {
+		fill(t, f.db, 10, 10)
+		f.drain()
+		f.must(f.Beat(t.Context()))
+		f.rise()
+	}
+	if f.at(100, "everything is published"); f.Slice() > 1<<16 {
+		t.Errorf("the next slice has %d ids", f.Slice())
+	}
+	was := f.Slice()
+	f.db.Exec(t, insertOne)
+	f.db.Exec(t, `alter table outbox_event rename to outbox_event_rows`)
+	f.db.Exec(t, `create view outbox_event as select e.* from outbox_event_rows e, pg_sleep(10)`)
+	f.must(f.Reach(t.Context(), 1000))
+	if f.Slice() >= was {
+		t.Errorf("a slice of %d ids took too long, and the next has %d", was, f.Slice())
+	}
+}
+
 // TestP6RescanComesInSlices: what lies below the floors is not read at once either.
 func TestP6RescanComesInSlices(t *testing.T) {
 	t.Parallel()

@@ -629,7 +629,7 @@ func (m *modelRun) lift(i int) {
 		from := &m.s.relays[i].floor
 		f := &floorFinder{
 			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: holders{}, except: xidsOf(from.except),
-			slice: m.world.far, scanned: modelLater,
+			slice: sliced(m.world.far), scanned: modelLater,
 		}
 		for _, xid := range xidsOf(from.waits) {
 			f.waitsFor[xid] = holder{xid: xid}
