@@ -130,6 +130,7 @@ func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
+	db.Exec(t, age) // it counts, and is to have its half
 	if err := first.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,10 @@ func seed(q *queries, expand func(sql string) string) {
 		seeded.Replace(seeded.RelayTransactionOrder, sql, "order by e.id", "order by e.xmin::text::bigint, e.id",
 			"select e.lane, e.id,", "select e.lane, e.xmin::text::bigint as xid, e.id,", "\nselect lane, id,", "\nselect lane, xid * 1000000000 + id,")
 	}
-	for _, sql := range append(takes, &q.list) {
+	for _, sql := range takes {
 		seeded.Replace(seeded.RelayClaimInOneStatement, sql, "one)\n), picked", "one) for update of l\n), picked")
 	}
+	seeded.Replace(seeded.RelayClaimInOneStatement, &q.list, "one)\n), keys", "one) for update of l\n), keys")
 	seeded.Replace(seeded.RelayClaimInOneStatement, &q.read, "one)\n)\nselect e.lane, e.id, e.ctid, v.large", "one) for update of l\n)\nselect e.lane, e.id, e.ctid, v.large")
 	seeded.Replace(seeded.RelayClaimInOneStatement, &q.lock, "for update of l", "")
 	seeded.Replace(seeded.RelayCursor, &q.read, "case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor", "f.floor")
@@ -30,7 +31,7 @@ func seed(q *queries, expand func(sql string) string) {
 		seeded.Replace(seeded.RelaySettleWithoutFence, sql, "l.fence = f.fence and l.owner = $3", "$3::uuid is not null")
 	}
 	seeded.Replace(seeded.RelaySettleClearsJournal, &q.settleEntries, "and c.first_seq = f.first_seq", "")
-	seeded.Replace(seeded.RelayFloorTrustsSequence, &q.holders, "and l.granted", "and false")
+	seeded.Replace(seeded.RelayFloorTrustsSequence, &q.holders, "where h.locktype", "where false and h.locktype")
 	seeded.Replace(seeded.RelayJournalNumberedAnew, &q.open, "order by c.lane, u.seq", "limit 0")
 	seeded.Replace(seeded.RelayJournalNumberedAnew, &q.takeMarked, "c.first_seq >= case when f.fresh then 0 else f.next end", "c.first_seq < 0",
 		"), entry as (", expand("), old as (\n\tdelete from {schema}outbox_claim c using mine m where c.lane = m.lane\n), entry as ("))

@@ -40,7 +40,7 @@ func catchers() []catcher {
 		{seeded.RelayParkWithoutMark, "relay", "TestP4ParksTheKey", "first occurs where 5 was due", ""},
 		{seeded.RelayReleaseIntoOutbox, "relay", "TestP4ReleaseIsNotOvertaken", "1 first occurs where 0 was due", ""},
 		{seeded.RelayUnknownCommitKnown, "relay", "TestP3_7_AnUnknownCommitRaisesTheFence", "under the fence of a COMMIT whose outcome is unknown", ""},
-		{seeded.RelayHostClock, "relay", "TestP5Lease/nobody_takes_the_lanes_of_a_live_relay", "another relay took 16 lanes", ""},
+		{seeded.RelayHostClock, "relay", "TestP5Lease/nobody_takes_the_lanes_of_a_live_relay", "another relay took 32 lanes", ""},
 		{seeded.RelayReleasedWhileBusy, "relay", "TestP5_ALaneStaysWhileItIsPublished", "lanes that are being published from were given away", ""},
 		{seeded.RelayNewerPastHeld, "relay", "TestP4HeldSurvivesATakeOver", "first occurs where", ""},
 		{seeded.RelayTakeOverWithoutFence, "relay", "TestP5Lease/a_take-over_raises_the_fence", "each of them must rise by one", ""},
