@@ -99,12 +99,13 @@ func (r *Relay) lifts(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		wait, before := r.cfg.ProbeAwake, f.looked
+		wait, before := min(r.cfg.ProbeAwake, r.cfg.FloorEvery/passingShare), f.looked
 		err := r.lift(ctx, s, &f)
 		if f.looked != before {
 			r.postgres.report(s.name, err, s.heard)
 		}
 		if err != nil {
+			r.lanes.unlimited() // nobody else looks at lanes that are behind
 			wait = pause.NextBackOff()
 		} else {
 			pause.Reset()

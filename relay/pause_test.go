@@ -1,6 +1,8 @@
 package relay_test
 
 import (
+	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -87,7 +89,8 @@ func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 	f.rise()
 	lanes, floors, ids := f.Floors()
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
-	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20, floors, ids, make([]bool, len(lanes)))
+	tops := slices.Repeat([]int64{math.MaxInt64}, len(lanes))
+	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20, floors, ids, make([]bool, len(lanes)), tops)
 	groups := f.pages("lookHeld", lanes, f.Fences(lanes), owner)
 	look := f.pages("probe", lanes, "3 s", floors, ids, lanes)
 	if claim > 500 || groups > 500 || look > 200 || f.to.count() > 0 {
