@@ -89,7 +89,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		return false, err
 	}
 	if soon {
-		r.dueNext = now.Add(dueShare * time.Since(now))
+		r.dueNext = now.Add(duePause(time.Since(now), r.cfg.Lease))
 	}
 	r.pauses(paused)
 	if len(releasing) > 0 {

@@ -14,6 +14,10 @@ import (
 // the rows that were moved while an old transaction is open are read again by each look, and must not slow down the others.
 const dueShare = 20
 
+// duePause is the pause after a look that took so long. A process or a server that stood still is no old transaction: what is due waits
+// for a lease at most.
+func duePause(took, lease time.Duration) time.Duration { return min(dueShare*took, lease) }
+
 // ScheduledStatus is what is to be published later, as part of a Status.
 type ScheduledStatus struct {
 	Events  int64      `json:"events"`  // all that is set aside
