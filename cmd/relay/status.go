@@ -146,7 +146,12 @@ func slotState(s *relay.WALStatus) string {
 }
 
 func safe(s *relay.WALStatus) string {
-	if s.SafeBytes == nil {
+	switch {
+	case !s.Exists:
+		return "-"
+	case s.State == "lost": // Postgres tells no size then
+		return "none"
+	case s.SafeBytes == nil:
 		return "no limit"
 	}
 	return size(*s.SafeBytes)
