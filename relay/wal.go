@@ -207,7 +207,7 @@ func (r *Relay) explained(err error) error {
 		return &unusableError{"the role may not replicate: `alter role ... replication`, and a line for the database in pg_hba.conf (" + err.Error() + ")"}
 	case "53400":
 		return &unusableError{"the server has no room for another slot: raise max_replication_slots (" + err.Error() + ")"}
-	case "53300": // another connection may end soon
+	case pgerr.TooManyConnections: // another connection may end soon
 		return fmt.Errorf("the server has no room for another connection: raise max_wal_senders or max_connections: %w", err)
 	case "55006":
 		return errStandby

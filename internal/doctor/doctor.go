@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -76,8 +77,7 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	var f findings
 	server, err := readServer(ctx, s.DB)
 	if err != nil {
-		f.add(Fail, "postgres", "does not answer as it should: "+err.Error(), "Nothing works without it.",
-			"Look at --database-url, and whether Postgres runs.")
+		f.unanswered(err)
 		return f.list
 	}
 	f.server(server)
@@ -92,11 +92,26 @@ func Examine(ctx context.Context, s Subject) []Finding {
 	return f.list
 }
 
+func (f *findings) unanswered(err error) {
+	next := "Look at --database-url, and whether Postgres runs."
+	if pgerr.Is(err, pgerr.TooManyConnections) {
+		next = "Postgres answers, and has no connection left for this role or database. As a superuser: " +
+			"select usename, application_name, count(*) from pg_stat_activity group by 1, 2 order by 3 desc; " +
+			"then smaller pools, a pooler, or a higher max_connections or connection limit."
+	}
+	f.add(Fail, "postgres", "does not answer as it should: "+err.Error(), "Nothing works without it.", next)
+}
+
 // tables looks at outbox and inbox, whichever are here and the role's business, and at their topics.
 func (f *findings) tables(ctx context.Context, s Subject) {
 	var pinned relay.Diagnosis
 	var window time.Duration
-	outbox, inboxed := f.schema(ctx, s, migrations.Outbox), f.schema(ctx, s, migrations.Inbox)
+	outboxHere, outbox := f.schema(ctx, s, migrations.Outbox)
+	inboxHere, inboxed := f.schema(ctx, s, migrations.Inbox)
+	if keysHere, _ := f.schema(ctx, s, migrations.Idempotency); !outboxHere && !inboxHere && !keysHere {
+		f.add(Fail, "schema", "no tables of effectonce here", "No relay and no worker can work on this database.",
+			"Are --database-url and --schema right? If they are: relay migrate")
+	}
 	foreign := 0
 	if outbox {
 		d, err := relay.Diagnose(ctx, s.DB, s.Schema)
@@ -136,13 +151,13 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	f.kafka(ctx, s, pinned, window)
 }
 
-// schema tells whether the tables of a set are there to be looked at.
-func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) bool {
+// schema tells whether the tables of a set are there, as far as is known, and whether they can be looked at.
+func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (here, usable bool) {
 	check := "schema " + string(set)
 	list, err := migrations.Applied(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}})
 	if err != nil {
 		f.failed(check, err)
-		return false
+		return true, false
 	}
 	applied := 0
 	for _, m := range list {
@@ -152,14 +167,14 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) bo
 	}
 	if applied == 0 {
 		f.ok(check, "no tables of it here: not looked at (relay migrate makes them; is --schema right?)")
-		return false
+		return false, false
 	}
 	if err := migrations.Check(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}}); err != nil {
 		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "relay migrate, or a newer binary")
-		return false
+		return true, false
 	}
 	f.ok(check, "%d migrations, as this binary wants them", applied)
-	return true
+	return true, true
 }
 
 // Failed tells whether any finding is a failure.

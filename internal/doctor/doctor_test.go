@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,11 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
@@ -161,6 +166,69 @@ func TestSessions(t *testing.T) {
 		t.Errorf("oldest snapshot: %s %s", severity, text) // whose it is depends on what else runs
 	}
 	expect(t, list, "schema outbox", OK, "no tables of it here")
+	expect(t, list, "schema", Fail, "no tables of effectonce here")
+}
+
+// TestHiddenSessions: a role that cannot see what other sessions do does not call them well.
+func TestHiddenSessions(t *testing.T) {
+	t.Parallel()
+	db := pgtest.NewDatabase(t, migrations.Outbox)
+	other := db.Connect(t)
+	if _, err := other.Exec(t.Context(), `begin`); err != nil {
+		t.Fatal(err)
+	}
+	cfg := db.Pool.Config()
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `set role pg_read_all_data`) // which sees no statistics of others
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	list := Examine(t.Context(), Subject{DB: pool, Schema: db.Schema})
+	expect(t, list, "idle in transaction", Warn, "are hidden from this role")
+	expect(t, Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}), "idle in transaction", OK, "none")
+}
+
+// TestNextSteps: what is to be run is named whole, and does not harm.
+func TestNextSteps(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		look    func(*findings)
+		want    string
+		without string
+	}{
+		"a relay's slot": {
+			func(f *findings) { f.slotList([]slot{{"effectonce_1", "shop", false, 0, true, "reserved"}}) },
+			"relay wal drop", "pg_drop_replication_slot",
+		},
+		"another's slot": {
+			func(f *findings) { f.slotList([]slot{{"debezium", "shop", false, 0, true, "reserved"}}) },
+			"pg_drop_replication_slot('debezium')", "relay wal drop",
+		},
+		"no connection left": {
+			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) },
+			"max_connections", "--database-url",
+		},
+		"no topic": {
+			func(f *findings) {
+				f.topic(topic{Name: "t", Partitions: -1, Brokers: 5, Err: kafka.UnknownTopicOrPartition}, 4, 0)
+			}, "--topic t --partitions 4 --replication-factor 3", "...",
+		},
+		"no topic, one broker": {
+			func(f *findings) {
+				f.topic(topic{Name: "t", Partitions: -1, Brokers: 1, Err: kafka.UnknownTopicOrPartition}, 0, 0)
+			}, "--partitions ... --replication-factor 1", "--partitions 1 ",
+		},
+	} {
+		var f findings
+		c.look(&f)
+		if next := f.list[0].Next; !strings.Contains(next, c.want) || strings.Contains(next, c.without) {
+			t.Errorf("%s: %s, want %q in it and not %q", name, next, c.want, c.without)
+		}
+	}
 }
 
 // TestNoServer: an outage is a finding, not a crash.
@@ -258,15 +326,19 @@ func TestJudgements(t *testing.T) {
 		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
 		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
 		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
-		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
-		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
-		"good topic":           {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
-		"no inbox here":        {topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK, "retention for ever"},
-		"min.insync 1":         {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn, "min.insync.replicas is 1"},
-		"min.insync all":       {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "3" }, 0), "topic t", Warn, "3 of 3 replicas"},
-		"unclean":              {topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0), "topic t", Warn, "unclean"},
-		"leaderless":           {topicOf(func(t *topic) { t.Leaderless = 1 }, 0), "topic t", Fail, "1 of 3 partitions have no leader"},
-		"long retention":       {topicOf(func(*topic) {}, 3*24*time.Hour), "topic t", Warn, "retention is 7 days"},
+		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
+		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
+		"no relay for long":    {func(f *findings) { f.leases(relay.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second}) }, "leases", Fail, "the oldest waits 2m17s"},
+		"no connection left": {
+			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail, "53300",
+		},
+		"good topic":     {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
+		"no inbox here":  {topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK, "retention for ever"},
+		"min.insync 1":   {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn, "min.insync.replicas is 1"},
+		"min.insync all": {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "3" }, 0), "topic t", Warn, "3 of 3 replicas"},
+		"unclean":        {topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0), "topic t", Warn, "unclean"},
+		"leaderless":     {topicOf(func(t *topic) { t.Leaderless = []int{2, 0} }, 0), "topic t", Fail, "2 of 3 partitions have no leader: 0 2\n"},
+		"long retention": {topicOf(func(*topic) {}, 3*24*time.Hour), "topic t", Warn, "retention is 7 days"},
 	} {
 		var f findings
 		c.look(&f)

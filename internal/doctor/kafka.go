@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -19,7 +20,8 @@ import (
 type topic struct {
 	Name                    string
 	Partitions, Replication int
-	Leaderless              int
+	Brokers                 int   // of the cluster
+	Leaderless              []int // partitions without a leader
 	Settings                map[string]string
 	Empty                   bool  // nothing was ever written to it
 	Err                     error // of the settings: the rest is known
@@ -71,7 +73,7 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 	}
 	for i := range meta.Topics {
 		t := &meta.Topics[i]
-		one := topic{Name: t.Name, Partitions: len(t.Partitions), Replication: -1}
+		one := topic{Name: t.Name, Partitions: len(t.Partitions), Replication: -1, Brokers: len(meta.Brokers)}
 		if t.Error != nil {
 			one.Partitions, one.Err = -1, t.Error
 			list = append(list, one)
@@ -82,11 +84,11 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 				one.Replication = len(p.Replicas)
 			}
 			if p.Error != nil || p.Leader.ID < 0 || p.Leader.Host == "" {
-				one.Leaderless++
+				one.Leaderless = append(one.Leaderless, p.ID)
 			}
 		}
 		one.Settings, one.Err = readSettings(ctx, client, t.Name)
-		if one.Leaderless == 0 {
+		if len(one.Leaderless) == 0 {
 			written, err := kafkaconn.Written(ctx, client, t.Name, one.Partitions)
 			one.Empty = err == nil && !written
 		}
@@ -120,7 +122,8 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	before := len(f.list)
 	switch {
 	case t.Partitions < 0 && errors.Is(t.Err, kafka.UnknownTopicOrPartition):
-		f.add(Fail, check, "does not exist", "Its events are held until it does. It is not made by itself.", fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %d", t.Name, max(pinned, 1)))
+		f.add(Fail, check, "does not exist", "Its events are held until it does. It is not made by itself.",
+			fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %s --replication-factor %d", t.Name, count(pinned), min(max(t.Brokers, 1), 3)))
 		return
 	case t.Partitions < 0:
 		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.", "Look at the ACLs of --kafka-username: DESCRIBE and WRITE.")
@@ -134,8 +137,10 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it", "It was deleted and made again: what was published before is gone with it, and consumers' "+
 			"offsets are of the old one. Or nothing could be written yet.", "If it was made again: relay replay publishes again what outbox_archive still has.")
 	}
-	if t.Leaderless > 0 {
-		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader", t.Leaderless, t.Partitions), "Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
+	if len(t.Leaderless) > 0 {
+		slices.Sort(t.Leaderless)
+		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader: %s", len(t.Leaderless), t.Partitions, strings.Trim(fmt.Sprint(t.Leaderless), "[]")),
+			"Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
 	}
 	if t.Err != nil {
 		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not looked at.", "Allow DESCRIBE_CONFIGS on the topic to --kafka-username.")
@@ -146,6 +151,14 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	if len(f.list) == before {
 		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s", t.Partitions, t.Replication, t.Settings["min.insync.replicas"], retention(t))
 	}
+}
+
+// count is a pinned partition count; a topic that was never published to may have any.
+func count(pinned int) string {
+	if pinned == 0 {
+		return "..."
+	}
+	return strconv.Itoa(pinned)
 }
 
 func (f *findings) replication(check string, t topic) {

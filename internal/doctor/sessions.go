@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,13 +52,19 @@ func (f *findings) snapshot(ctx context.Context, db *pgxpool.Pool, long time.Dur
 }
 
 func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duration) error {
-	var count, pid int64
+	var count, pid, hidden int64
 	var seconds float64
 	var app string
-	if err := db.QueryRow(ctx, queryIdle, long.Seconds()).Scan(&count, &pid, &seconds, &app); err != nil {
+	if err := db.QueryRow(ctx, queryIdle, long.Seconds()).Scan(&count, &pid, &seconds, &app, &hidden); err != nil {
 		return err
 	}
-	if count == 0 {
+	switch {
+	case count == 0 && hidden > 0:
+		f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions of other roles in this database are hidden from this role", hidden),
+			"A forgotten transaction among them would not be found: its events are not published before it commits, and its locks hold others up.",
+			"grant pg_read_all_stats to this role, or run relay doctor once as one that has it")
+		return nil
+	case count == 0:
 		f.ok("idle in transaction", "none for longer than %v", long)
 		return nil
 	}
@@ -93,6 +100,7 @@ func (f *findings) prepared(ctx context.Context, db *pgxpool.Pool, long time.Dur
 // slot is a row of pg_replication_slots.
 type slot struct {
 	Name         string
+	Database     string // empty: a physical slot
 	Active       bool
 	Transactions int64  // age of the snapshots that it keeps
 	Keeps        bool   // it keeps WAL
@@ -117,6 +125,9 @@ func (f *findings) slotList(list []slot) {
 	bad := 0
 	for _, s := range list {
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
+		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's: its outbox knows of it
+			next = "relay run --source=wal for database " + s.Database + "; or relay wal drop there, when no relay is to read the WAL any more"
+		}
 		switch {
 		case !s.Active && (s.Transactions > 0 || s.Keeps):
 			bad++

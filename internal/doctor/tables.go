@@ -75,6 +75,8 @@ func (f *findings) lanes(d relay.Diagnosis) {
 func (f *findings) leases(d relay.Diagnosis) {
 	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members, d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
 	switch {
+	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
+		f.add(Fail, "leases", found, "Events wait and no relay runs.", "relay run")
 	case d.Members == 0 && d.WaitingLanes > 0:
 		f.add(Warn, "leases", found, "Events wait and no relay runs.", "relay run")
 	case d.WaitingLanes > 0 && d.Oldest > waitsLong:
