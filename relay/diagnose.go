@@ -31,13 +31,13 @@ type Diagnosis struct {
 	WaitingLanes            int64         // lanes that have events
 	Oldest                  time.Duration // age of the oldest event; 0 when there is none
 
-	Held, Parked, ParkedKeys int64
+	Parked, ParkedKeys int64
 	// Undue counts scheduled events that are due for more than a minute and were not moved.
 	Undue int64
-	// Paused are the topics that an operator has paused, as "payments (anna: broken consumer)".
-	Paused []string
-	// Topics are the pinned partition counts, Cluster is the id of the Kafka cluster that they are in; "" when none is pinned.
-	Topics  map[string]int
+	// Topics are those that the outbox has published to, has paused, or holds events of. Waiting are those of the first hundred
+	// events of each lane. Cluster is the id of the Kafka cluster that the topics are in; "" when none is pinned.
+	Topics  []Topic
+	Waiting []string
 	Cluster string
 	Vacuum  VacuumDiagnosis
 }
@@ -160,8 +160,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	var oldest float64
 	x.row(ctx, sqlLeases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = seconds(oldest)
-	x.row(ctx, sqlAside, nil, []any{&d.Held, &d.Parked, &d.ParkedKeys, &d.Undue})
-	d.Paused = x.texts(ctx, sqlPauses)
+	x.row(ctx, sqlAside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
 	x.row(ctx, sqlVacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
 	if ago != nil {
@@ -169,25 +168,9 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 		d.Vacuum.Ago = &since
 	}
 	x.row(ctx, sqlCluster, nil, []any{&d.Cluster})
-	d.Topics = x.topics(ctx)
+	d.Waiting = x.texts(ctx, sqlWaitingTopics)
+	if x.err == nil {
+		d.Topics, x.err = readTopics(ctx, x.db, pgschema.Expand(sqlListTopics, x.prefix))
+	}
 	return d, x.err
-}
-
-func (x *examiner) topics(ctx context.Context) map[string]int {
-	if x.err != nil {
-		return nil
-	}
-	rows, err := x.db.Query(ctx, pgschema.Expand(sqlTopics, x.prefix))
-	if err != nil {
-		x.err = err
-		return nil
-	}
-	pinned := map[string]int{}
-	var topic string
-	var partitions int
-	_, x.err = pgx.ForEachRow(rows, []any{&topic, &partitions}, func() error {
-		pinned[topic] = partitions
-		return nil
-	})
-	return pinned
 }

@@ -9,7 +9,7 @@ import (
 // DoctorQueries are prepared by a test against the migrated schema.
 var DoctorQueries = map[string]string{
 	"missingRights": sqlMissingRights, "sequence": sqlSequence, "otherSequence": sqlOtherSequence, "hashVectors": sqlHashVectors, "misplaced": sqlMisplaced,
-	"leases": sqlLeases, "aside": sqlAside, "topics": sqlTopics, "paused": sqlPauses, "vacuum": sqlVacuum,
+	"leases": sqlLeases, "aside": sqlAside, "waitingTopics": sqlWaitingTopics, "topics": sqlListTopics, "vacuum": sqlVacuum,
 }
 
 // DiagnoseWith is Diagnose with other test vectors, as a server has that hashes otherwise.

@@ -289,7 +289,7 @@ from {schema}outbox_event e group by e.topic order by e.topic`
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
-	pin, statusLanes, statusTopics, highest, otherSequence, ended, holders, smallest, below,
+	pin, topics, statusLanes, statusTopics, highest, otherSequence, ended, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
 	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
@@ -306,7 +306,7 @@ func newQueries(schema string) (*queries, error) {
 		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
-		statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
+		topics: q(sqlListTopics), statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),

@@ -38,14 +38,12 @@ select count(*) filter (where l.owner is null), count(*) filter (where l.owner i
 from {schema}outbox_lane l`
 
 	sqlAside = `-- relay: aside
-select (select count(*) from {schema}outbox_held), (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
+select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
 	(select count(*) from {schema}outbox_scheduled where due < clock_timestamp() - interval '1 minute')`
 
-	sqlPauses = `-- relay: pauses
-select topic || ' (' || paused_by || ': ' || reason || ')' from {schema}outbox_paused_topic order by topic`
-
-	sqlTopics = `-- relay: topics
-select topic, partitions from {schema}outbox_topic order by topic`
+	sqlWaitingTopics = `-- relay: waiting topics
+select distinct e.topic from {schema}outbox_lane l cross join lateral (
+	select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e order by 1`
 
 	sqlCluster = `-- relay: cluster
 select coalesce(kafka_cluster, '') from {schema}outbox_meta`

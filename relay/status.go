@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,8 @@ type Status struct {
 	Oldest  time.Duration `json:"oldest"`  // age of the oldest, in nanoseconds in JSON; 0 when there is none
 	Lanes   []LaneStatus  `json:"lanes"`
 	Topics  []TopicStatus `json:"topics"`
+	// Aside are the topics that are paused or have held events. Those are in no backlog.
+	Aside []Topic `json:"aside"`
 	// Scheduled is what is set aside for later; it is in no other figure.
 	Scheduled ScheduledStatus `json:"scheduled"`
 	// WAL is nil when no relay has read the WAL for this outbox.
@@ -77,6 +80,10 @@ func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, erro
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
+	if st.Aside, err = readTopics(ctx, db, q.topics); err != nil {
+		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
+	}
+	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
 	if st.Scheduled, err = readScheduled(ctx, db, q); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Topic is what an outbox knows of a topic.
@@ -30,18 +31,22 @@ var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it:
 
 // Topics lists the topics that the outbox has published to, has paused, or holds events of.
 func (o *Operator) Topics(ctx context.Context) ([]Topic, error) {
-	rows, err := o.db.Query(ctx, o.topics.list)
-	var list []Topic
+	list, err := readTopics(ctx, o.db, o.topics.list)
+	if err != nil {
+		return nil, fmt.Errorf("relay: listing the topics: %w", err)
+	}
+	return list, nil
+}
+
+func readTopics(ctx context.Context, db *pgxpool.Pool, sql string) (list []Topic, err error) {
+	rows, err := db.Query(ctx, sql)
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Topic, err error) {
 			err = row.Scan(&t.Topic, &t.Partitions, &t.PinnedAt, &t.PausedAt, &t.PausedBy, &t.Reason, &t.Held)
 			return t, err
 		})
 	}
-	if err != nil {
-		return nil, fmt.Errorf("relay: listing the topics: %w", err)
-	}
-	return list, nil
+	return list, err
 }
 
 // PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on. What

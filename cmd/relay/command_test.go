@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -60,11 +61,17 @@ func TestStatus(t *testing.T) {
 func TestStatusOfWhatIsAside(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
-	if err := writeStatus(&text, relay.Status{Lanes: []relay.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}}}); err != nil {
+	paused := time.Now().Add(-time.Hour)
+	if err := writeStatus(&text, relay.Status{
+		Lanes: []relay.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}},
+		Aside: []relay.Topic{{Topic: "orders", Held: 41}, {Topic: "payments", Held: 10, PausedAt: &paused, PausedBy: "anna", Reason: "broken"}},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := regexp.MustCompile(`(?m)^HELD +PARKED\n51 +2$`); !want.MatchString(text.String()) {
-		t.Errorf("no line like %s in\n%s", want, text.String())
+	for _, want := range []string{`(?m)^HELD +PARKED\n51 +2$`, `(?m)^orders +41 +- +- +-$`, `(?m)^payments +10 +1h0m0s +anna +broken$`} {
+		if !regexp.MustCompile(want).MatchString(text.String()) {
+			t.Errorf("no line like %s in\n%s", want, text.String())
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 type doctorCommand struct {
 	database
 	kafkaconn.Config
-	Topics          []string      `help:"Topics to look at beside those that the outbox has published to, with commas between."`
+	Topics          []string      `help:"Topics to look at beside those that the outbox has published to or has events for, with commas between."`
 	LongTransaction time.Duration `default:"5m" help:"From when on an open transaction is worth a warning."`
 	JSON            bool          `name:"json" help:"Print JSON instead of text."`
 	Timeout         time.Duration `default:"1m" help:"How long it may take."`

@@ -87,6 +87,16 @@ func writeStatus(w io.Writer, st relay.Status) error {
 	if held+parked > 0 { // they are no backlog, and are not published
 		fmt.Fprintf(table, "\nHELD\tPARKED\n%d\t%d\n", held, parked)
 	}
+	if len(st.Aside) > 0 {
+		fmt.Fprintln(table, "\nSET ASIDE\tHELD\tPAUSED\tBY\tREASON")
+		for _, t := range st.Aside {
+			paused := "-"
+			if t.PausedAt != nil {
+				paused = age(time.Since(*t.PausedAt), true)
+			}
+			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", t.Topic, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
+		}
+	}
 	if s := st.Scheduled; s.Next != nil {
 		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
 	}

@@ -45,7 +45,7 @@ type Subject struct {
 	Schema string
 	// Kafka is asked about topics. Nil: it is not looked at.
 	Kafka *kafkaconn.Conn
-	// Topics are looked at beside those that the outbox has published to.
+	// Topics are looked at beside those that the outbox has published to, or has events for.
 	Topics []string
 	// LongTransaction is from when on an open transaction is worth a warning. Default 5 minutes.
 	LongTransaction time.Duration

@@ -97,7 +97,7 @@ func TestProvoked(t *testing.T) {
 		"overdue": {[]string{`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`}, "leases", Warn, "1 overdue"},
 		"parked":  {[]string{`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k', 'too large', 'X')`}, "parked", Warn, "of 1 keys"},
 		"held": {[]string{`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
-			values (1, 1, 't', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "1 events"},
+			values (1, 1, 'refused', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "refused: 1 events"},
 		"scheduled":         {[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`}, "scheduled", Warn, "1 events"},
 		"paused":            {[]string{`insert into outbox_paused_topic (topic, paused_by, reason) values ('t', 'anna', 'why')`}, "paused", Warn, "t (anna: why)"},
 		"no vacuum":         {[]string{`alter table outbox_event set (autovacuum_enabled = false)`}, "vacuum", Fail, "autovacuum is off"},
@@ -231,6 +231,19 @@ func TestNextSteps(t *testing.T) {
 	}
 }
 
+// TestPausedIsNotHeld: what a person has paused does not go on by itself.
+func TestPausedIsNotHeld(t *testing.T) {
+	t.Parallel()
+	var f findings
+	at := time.Now()
+	f.held([]relay.Topic{{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"}, {Topic: "u", Partitions: 3}})
+	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
+	expect(t, f.list, "held", OK, "none")
+	if next := f.list[0].Next; !strings.Contains(next, "relay topics resume --topic t ") {
+		t.Error(next)
+	}
+}
+
 // TestNoServer: an outage is a finding, not a crash.
 func TestNoServer(t *testing.T) {
 	t.Parallel()
@@ -255,6 +268,9 @@ func TestKafka(t *testing.T) {
 	grown := kafkatest.Topic(t, 4, map[string]string{"retention.ms": "-1", "cleanup.policy": "compact"})
 	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
 	remade := kafkatest.Topic(t, 3)
+	db.Exec(t, `insert into outbox_event (topic, type) values ('waiting-for', 'T')`)
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+		values (1, 1, 'held-for', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	kafkatest.Produce(t, fits, kafkatest.Record{Key: []byte("k"), Value: []byte("v")})
 	for topic, partitions := range map[string]int{grown: 3, fits: 3, remade: 3, "no-such-topic": 5} {
 		db.Exec(t, `insert into outbox_topic (topic, partitions) values ($1, $2)`, topic, partitions)
@@ -277,6 +293,8 @@ func TestKafka(t *testing.T) {
 	expect(t, list, "topic "+remade, Fail, "nothing was ever written to it")
 	expect(t, list, "topic "+fits, Warn, "one replica") // the tests' broker is alone
 	expect(t, list, "topic no-such-topic", Fail, "does not exist")
+	expect(t, list, "topic waiting-for", Fail, "does not exist")
+	expect(t, list, "topic held-for", Fail, "does not exist")
 	if _, text := worst(list, "topic "+fits); strings.Contains(text, "retention") || strings.Contains(text, "pinned") {
 		t.Errorf("%s: %s", fits, text)
 	}

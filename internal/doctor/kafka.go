@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +26,8 @@ type topic struct {
 	Err                     error // of the settings: the rest is known
 }
 
-// kafka looks at topics: the pinned ones, and those named.
-func (f *findings) kafka(ctx context.Context, s Subject, pinned relay.Diagnosis, window time.Duration) {
+// kafka looks at topics: those that the outbox knows or has events for, and those named.
+func (f *findings) kafka(ctx context.Context, s Subject, outbox relay.Diagnosis, window time.Duration) {
 	if s.Kafka == nil {
 		f.ok("kafka", "not looked at: give --kafka-brokers")
 		return
@@ -36,7 +35,10 @@ func (f *findings) kafka(ctx context.Context, s Subject, pinned relay.Diagnosis,
 	if warning := s.Kafka.Warning(); warning != "" {
 		f.add(Warn, "kafka login", warning, "Whoever listens has the password.", "--kafka-tls, or --kafka-sasl scram-sha-512")
 	}
-	names := slices.Concat(slices.Collect(maps.Keys(pinned.Topics)), s.Topics)
+	names, counts := slices.Concat(s.Topics, outbox.Waiting), map[string]int{}
+	for _, t := range outbox.Topics {
+		names, counts[t.Topic] = append(names, t.Topic), t.Partitions
+	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	client, closeIdle := s.Kafka.Client(10 * time.Second)
@@ -47,9 +49,9 @@ func (f *findings) kafka(ctx context.Context, s Subject, pinned relay.Diagnosis,
 			"Look at --kafka-brokers, the TLS and SASL settings, and whether the brokers run.")
 		return
 	}
-	f.cluster(meta, pinned.Cluster)
+	f.cluster(meta, outbox.Cluster)
 	for _, t := range topics {
-		f.topic(t, pinned.Topics[t.Name], window)
+		f.topic(t, counts[t.Name], window)
 	}
 }
 

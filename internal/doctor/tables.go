@@ -97,22 +97,36 @@ func (f *findings) aside(d relay.Diagnosis) {
 	} else {
 		f.ok("parked", "none")
 	}
-	if d.Held > 0 {
-		f.add(Warn, "held", fmt.Sprintf("%d events", d.Held), "Their partition or topic does not take them now. They go out by themselves, in order, once it does.",
-			"relay lanes says which; look at that topic's brokers and ACLs.")
-	} else {
-		f.ok("held", "none")
-	}
-	if len(d.Paused) > 0 {
-		f.add(Warn, "paused", strings.Join(d.Paused, ", "), "Somebody has paused these topics: their events are set aside, in order, until they are resumed.",
-			"relay topics list; relay topics resume")
-	} else {
-		f.ok("paused", "no topic")
-	}
+	f.held(d.Topics)
 	if d.Undue > 0 {
 		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue), "The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
 	} else {
 		f.ok("scheduled", "none is overdue")
+	}
+}
+
+// held tells a pause, which a person ends, from what ends by itself.
+func (f *findings) held(topics []relay.Topic) {
+	held, paused := "", ""
+	for _, t := range topics {
+		switch {
+		case t.PausedAt != nil:
+			if paused == "" {
+				paused = t.Topic
+			}
+			f.add(Warn, "paused", fmt.Sprintf("%s (%s: %s), %d events", t.Topic, t.PausedBy, t.Reason, t.Held),
+				"Its events are set aside, in order, until somebody resumes it.", "relay topics resume --topic "+t.Topic+` --reason "..."`)
+		case t.Held > 0:
+			held = t.Topic
+			f.add(Warn, "held", fmt.Sprintf("%s: %d events", t.Topic, t.Held), "The topic, or a partition of it, does not take them now. They go out by themselves, in order, once it does.",
+				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs; relay topics held --topic "+t.Topic)
+		}
+	}
+	if held == "" {
+		f.ok("held", "none")
+	}
+	if paused == "" {
+		f.ok("paused", "no topic")
 	}
 }
 
