@@ -3,7 +3,8 @@ package relay
 // The statements that set the WAL source up. Those with {publication} are DDL, which takes no parameters.
 const (
 	sqlPublication = `-- relay: publication
-select n.name, exists (select from pg_publication p where p.pubname = n.name)
+select n.name, exists (select from pg_publication p where p.pubname = n.name),
+	exists (select from pg_publication p where p.pubname = n.name and pg_has_role(p.pubowner, 'usage'))
 from (select 'effectonce_' || replace(m.outbox_id::text, '-', '') as name from {schema}outbox_meta m) n`
 
 	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know when

@@ -17,6 +17,9 @@ import (
 // ErrSlotInUse: a relay reads the replication slot.
 var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its source")
 
+// ErrPublicationLeft: the slot is dropped, and the publication, which keeps no WAL, is another role's.
+var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of the tables may drop it: run this again as that one")
+
 // SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of their
 // replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the slot.
 // An empty schema is the connection's search_path.
@@ -26,8 +29,8 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 		return "", fmt.Errorf("relay: %w", err)
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var exists bool
-		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+		var exists, owned bool
+		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
 		statements := []string{q.publish}
@@ -52,7 +55,9 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 
 // DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody reads
 // keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended without doing
-// that, a new numbering begins. It fails with [ErrSlotInUse] while a relay reads the slot.
+// that, a new numbering begins. It needs the relays' role with REPLICATION, and only the owner of the tables may drop the
+// publication: for others it fails with [ErrPublicationLeft] when all the rest is done. It fails with [ErrSlotInUse] while a relay
+// reads the slot.
 func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	q, err := newWALSetup(schema)
 	if err != nil {
@@ -61,9 +66,10 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 	if err := q.unread(ctx, db); err != nil {
 		return "", fmt.Errorf("relay: dropping the replication slot: %w", err)
 	}
+	var exists, owned bool
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var exists, left, active bool
-		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+		var left, active bool
+		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
@@ -86,11 +92,14 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 				return err
 			}
 		}
-		if exists {
+		if owned {
 			_, err = tx.Exec(ctx, named(q.unpublish, name))
 		}
 		return err
 	})
+	if err == nil && exists && !owned {
+		err = ErrPublicationLeft
+	}
 	if err != nil {
 		return "", fmt.Errorf("relay: dropping the replication slot: %w", err)
 	}
@@ -102,8 +111,8 @@ func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
 	const patience = 2 * time.Second
 	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; pauseFor(ctx, patience/40) {
 		var name string
-		var exists, left, active bool
-		if err := db.QueryRow(ctx, q.publication).Scan(&name, &exists); err != nil {
+		var exists, owned, left, active bool
+		if err := db.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
 		if err := db.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil || !active {

@@ -67,7 +67,18 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	stop()
-	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.URL}, "wal", "drop"); code != codeOK {
+	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("relay"))}, "wal", "drop")
+	if code == codeOK || !strings.Contains(stderr, "the replication slot is dropped; the publication is left") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if n := pgtest.One[int](t, h.DB, `select count(*) from pg_replication_slots where database = current_database()`); n != 0 {
+		t.Errorf("%d slots are left", n)
+	}
+	h.removed(t, "owner")
+	h.Exec(t, "create role "+h.user("owner")+" login")
+	h.Exec(t, "do $$ begin execute format('alter publication %I owner to "+h.user("owner")+"', (select pubname from pg_publication)); end $$")
+	h.Exec(t, "grant "+h.prefix+"_relay to "+h.user("owner"))
+	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("owner"))}, "wal", "drop"); code != codeOK {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

@@ -40,7 +40,8 @@ type walDropCommand struct {
 // Help is the longer text of --help.
 func (*walDropCommand) Help() string {
 	return `Run it when every relay runs with --source=table again: a replication slot that nobody reads makes Postgres keep all WAL from
-then on. It refuses while a relay reads the slot.`
+then on. It refuses while a relay reads the slot. Run it as the relays' user, which has REPLICATION, and then as the owner of the
+tables, for the publication; a user that is both needs to run it once.`
 }
 
 func (c *walDropCommand) run(ctx context.Context, p *program) error {
