@@ -35,7 +35,7 @@ type ConsumerDiagnosis struct {
 	Parked      int64         // events that failed, and those behind them
 	Quarantined int64
 	ParkedKeys  int64
-	Halted      []string // partitions that wait for a person, as "topic/3: code"
+	Partitions  []PartitionState
 }
 
 // rights are what a worker needs that leaves maintenance to others.
@@ -91,11 +91,20 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 		var days int
 		var seen float64
 		var dedup string
-		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Halted)
+		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys)
 		c.Dedup = dedupNamed(dedup)
 		c.Window, c.Seen = time.Duration(days)*day, time.Duration(seen*float64(time.Second))
 		return c, err
 	})
+	if err == nil {
+		err = eachProgress(ctx, db, pgschema.Expand(sqlProgressList, prefix), "", func(consumer string, p PartitionState) {
+			for i := range d.Consumers {
+				if d.Consumers[i].Consumer == consumer {
+					d.Consumers[i].Partitions = append(d.Consumers[i].Partitions, p)
+				}
+			}
+		})
+	}
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}

@@ -45,7 +45,7 @@ func TestDiagnose(t *testing.T) {
 	d = diagnose()
 	c := d.Consumers[0]
 	if d.DaysAhead != 1 || !slices.Equal(d.Missing, []string{dayName(dayNumber(today - 3))}) || c.Parked != 1 || c.Quarantined != 1 ||
-		!slices.Equal(c.Halted, []string{"payments/3: bound"}) {
+		len(c.Partitions) != 1 || c.Partitions[0].Code != "bound" || c.Partitions[0].HaltedAt == nil {
 		t.Errorf("with gaps: %+v", d)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -228,6 +229,8 @@ type PartitionState struct {
 	HaltedAt *time.Time `json:"halted_at"`
 	Code     string     `json:"code"`
 	Reason   string     `json:"reason"`
+	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end rests.
+	Unmoved time.Duration `json:"unmoved"`
 }
 
 // Consumers lists the consumers of the schema, or the operator's own, by name.
@@ -242,9 +245,6 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 			return c, err
 		})
 	}
-	if err == nil {
-		rows, err = o.db.Query(ctx, o.sql(sqlProgressList), o.consumer)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
 	}
@@ -252,16 +252,30 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	for i := range list {
 		at[list[i].Consumer] = &list[i]
 	}
-	var name string
-	var p PartitionState
-	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason}, func() error {
-		if c := at[name]; c != nil {
+	err = eachProgress(ctx, o.db, o.sql(sqlProgressList), o.consumer, func(consumer string, p PartitionState) {
+		if c := at[consumer]; c != nil {
 			c.Partitions = append(c.Partitions, p)
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("inbox: listing the progress: %w", err)
 	}
 	return list, nil
+}
+
+// eachProgress reads the partitions of a consumer, or of all.
+func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, each func(consumer string, p PartitionState)) error {
+	rows, err := db.Query(ctx, sql, consumer)
+	if err != nil {
+		return err
+	}
+	var name string
+	var p PartitionState
+	var unmoved float64
+	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &unmoved}, func() error {
+		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
+		each(name, p)
+		return nil
+	})
+	return err
 }

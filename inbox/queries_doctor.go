@@ -9,7 +9,5 @@ const sqlDiagnose = `-- inbox: diagnose
 select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind = 'quarantined'),
-	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name),
-	array(select g.topic || '/' || g.partition || ': ' || g.halted_code from {schema}inbox_progress g
-		where g.consumer_name = c.consumer_name and g.halted_at is not null order by g.topic, g.partition)
+	(select count(*) from {schema}inbox_parked_key k where k.consumer_name = c.consumer_name)
 from {schema}inbox_consumer c where c.retired_at is null order by c.consumer_name`

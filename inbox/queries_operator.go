@@ -127,5 +127,6 @@ select consumer_name, floor::timestamptz at time zone 'utc', window_days, starte
 from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const sqlProgressList = `-- inbox: list the progress
-select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason
+select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
+	extract(epoch from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`

@@ -31,7 +31,7 @@ var errUnwell = errors.New("something fails, see above")
 // Help is the longer text of --help.
 func (*doctorCommand) Help() string {
 	return `It changes nothing. Connect as the user that it is about: its grants are examined. Without --kafka-brokers Kafka is not looked
-at. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).`
+at, nor how far the consumers are behind it. What it finds is ok, warn (works, look at it) or fail (breaks a promise, or does not work).`
 }
 
 func (c *doctorCommand) run(ctx context.Context, p *program) error {

@@ -135,6 +135,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 			foreign += 2
 		default:
 			f.inbox(d)
+			f.progress(ctx, s.Kafka, d.Consumers)
 			window = shortest(d)
 		}
 	}

@@ -301,6 +301,34 @@ func TestKafka(t *testing.T) {
 	expect(t, examine("127.0.0.1:1"), "kafka", Fail, "does not answer")
 }
 
+// TestProgress: a consumer that decides nothing while records wait is no healthy one, whatever it is parked or halted.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db := pgtest.New(t, migrations.Inbox)
+	topic := kafkatest.Topic(t, 4)
+	old, young := time.Now().Add(-5*time.Minute), time.Now()
+	for i, at := range []time.Time{old, old, young, old} {
+		record := kafkatest.Record{Partition: int32(i), Value: []byte("v"), Time: at}
+		kafkatest.Produce(t, topic, record, record)
+	}
+	conn, err := kafkaconn.Config{Brokers: kafkatest.Brokers(t)}.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14), ('slow', now(), 14), ('well', now(), 14)`)
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at, halted_at) values
+		('stuck', $1, 0, 1, 2, 3, now() - interval '137 s', null),
+		('slow', $1, 1, 0, 2, 0, now(), null),
+		('well', $1, 0, 2, 2, 0, now() - interval '1 hour', null),
+		('well', $1, 2, 0, 2, 0, now() - interval '1 hour', null),
+		('well', $1, 3, 0, 2, 0, now() - interval '1 hour', now())`, topic)
+	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, Kafka: conn})
+	expect(t, list, "progress stuck", Fail, topic+"/0 (at 1 of 2 for 2m17s, counted runs: 3)")
+	expect(t, list, "progress slow", Warn, "2 records older than a minute")
+	expect(t, list, "progress well", OK, "no record older than a minute")
+}
+
 // TestJudgements are those that no test can provoke here.
 func TestJudgements(t *testing.T) {
 	t.Parallel()

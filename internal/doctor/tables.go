@@ -178,8 +178,14 @@ func (f *findings) inbox(d inbox.Diagnosis) {
 
 func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
-	if len(c.Halted) > 0 {
-		f.add(Fail, check, "halted: "+strings.Join(c.Halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
+	var halted []string
+	for _, p := range c.Partitions {
+		if p.HaltedAt != nil {
+			halted = append(halted, fmt.Sprintf("%s/%d: %s", p.Topic, p.Partition, p.Code))
+		}
+	}
+	if len(halted) > 0 {
+		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
 			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+" --topic ... --partition ... --reason \"...\"")
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {

@@ -95,8 +95,8 @@ func convert(r *kgo.Record) Record {
 	return out
 }
 
-// Produce writes records to their partitions of a topic of the shared broker and waits for the acknowledgement; Offset and
-// Time are ignored. For tests that play a foreign producer.
+// Produce writes records to their partitions of a topic of the shared broker and waits for the acknowledgement; Offset
+// is ignored, and a zero Time is now. For tests that play a foreign producer.
 func Produce(t testing.TB, topic string, records ...Record) {
 	t.Helper()
 	client := newClient(t, Brokers(t), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())
@@ -105,7 +105,7 @@ func Produce(t testing.TB, topic string, records ...Record) {
 	defer cancel()
 	out := make([]*kgo.Record, len(records))
 	for i, r := range records {
-		out[i] = &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value}
+		out[i] = &kgo.Record{Topic: topic, Partition: r.Partition, Key: r.Key, Value: r.Value, Timestamp: r.Time}
 		for _, h := range r.Headers {
 			out[i].Headers = append(out[i].Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}
