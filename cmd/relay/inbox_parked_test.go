@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -175,7 +176,7 @@ func TestInboxResume(t *testing.T) {
 	f.handle(t, "k", "a")
 	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason)
 		values ('ledger', 'payments', 3, 7, 9, 10, now(), 'killed', 'again and again')`)
-	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +9 +10 +\S+ +killed +again and again$`).MatchString(text) {
+	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) {
 		t.Error(text)
 	}
 	var list []inbox.ConsumerState
@@ -185,5 +186,28 @@ func TestInboxResume(t *testing.T) {
 	f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", "3", "--reason", "more memory")
 	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress where halted_at is not null or partition = 3 and attempts > 0`); n != 0 {
 		t.Error("it is still halted")
+	}
+}
+
+// TestConsumersShowTheirLag: where a consumer stands, and where its log ends.
+func TestConsumersShowTheirLag(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, migrations.Inbox)
+	topic := kafkatest.Topic(t, 1)
+	record := kafkatest.Record{Value: []byte("v")}
+	kafkatest.Produce(t, topic, record, record, record)
+	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
+	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at)
+		values ('ledger', $1, 0, 1, 3, 2, now() - interval '1 hour')`, topic)
+	for brokers, want := range map[string]string{"": `/0 +1 +- +- +1h0m\ds +2 +- `, kafkatest.Brokers(t)[0]: `/0 +1 +3 +2 +1h0m\ds +2 +- `} {
+		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", brokers), "inbox", "consumers")
+		if code != codeOK || !regexp.MustCompile(topic+want).MatchString(text) {
+			t.Errorf("exit code %d: no %s in\n%s%s", code, want, text, stderr)
+		}
+	}
+	code, text, _ := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers", "--json")
+	var list []consumerEnds
+	if err := json.Unmarshal([]byte(text), &list); err != nil || code != codeOK || len(list) != 1 || *list[0].Partitions[0].End != 3 || list[0].Partitions[0].From != 1 {
+		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}
 }

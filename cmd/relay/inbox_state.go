@@ -5,19 +5,44 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/doctor"
+	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
 type inboxConsumersCommand struct {
 	lookingInbox
+	kafkaconn.Config
+}
+
+// consumerEnds is a consumer with the ends of its logs.
+type consumerEnds struct {
+	inbox.ConsumerState
+	Partitions []partitionEnd `json:"partitions"`
+}
+
+type partitionEnd struct {
+	inbox.PartitionState
+	End *int64 `json:"end"` // nil: Kafka was not asked
+}
+
+// lag are the records that the database does not call decided.
+func (p partitionEnd) lag() (end, lag string) {
+	if p.End == nil {
+		return "-", "-"
+	}
+	return strconv.FormatInt(*p.End, 10), strconv.FormatInt(max(*p.End-p.From, 0), 10)
 }
 
 // Help is the longer text of --help.
 func (*inboxConsumersCommand) Help() string {
-	return `Offsets are those that the inbox writes down: at an assignment, at a halt, and every ten seconds. The group's own are in Kafka.`
+	return `DATABASE is the first offset that the database does not call decided: it is written at an assignment, at a halt, when a partition is
+idle, and every ten seconds; UNMOVED is for how long it stands there. With --kafka-brokers END and LAG are the log's. TRIES are the
+counted runs of the event that it stands at. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
@@ -26,8 +51,12 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPARTITION\tFROM\tTO\tATTEMPTS\tHALTED\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, s inbox.ConsumerState) {
+		shown, err := c.ends(ctx, list)
+		if err != nil {
+			return err
+		}
+		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
 				dedup += " and id"
@@ -38,17 +67,48 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			}
 			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
 			if len(s.Partitions) == 0 {
-				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\n", begin)
+				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\n", begin)
 			}
 			for _, t := range s.Partitions {
 				halted := "-"
 				if t.HaltedAt != nil {
 					halted = age(time.Since(*t.HaltedAt), true)
 				}
-				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%d\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, t.To, t.Attempts, halted, cmp.Or(t.Code, "-"), reasonOf(t.Reason))
+				end, lag := t.lag()
+				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, end, lag, age(t.Unmoved, true),
+					t.Attempts, halted, cmp.Or(t.Code, "-"), reasonOf(t.Reason))
 			}
 		})
 	})
+}
+
+// ends asks Kafka, when its brokers are known.
+func (c *inboxConsumersCommand) ends(ctx context.Context, list []inbox.ConsumerState) ([]consumerEnds, error) {
+	var conn *kafkaconn.Conn
+	if len(c.Brokers) > 0 {
+		var err error
+		if conn, err = c.Config.New(); err != nil {
+			return nil, &service.UsageError{Err: err}
+		}
+	}
+	all := make([]consumerEnds, len(list))
+	for i, s := range list {
+		all[i] = consumerEnds{ConsumerState: s, Partitions: make([]partitionEnd, len(s.Partitions))}
+		for j, p := range s.Partitions {
+			all[i].Partitions[j].PartitionState = p
+		}
+		if conn == nil {
+			continue
+		}
+		ends, err := doctor.Ends(ctx, conn, s.Partitions)
+		if err != nil {
+			return nil, fmt.Errorf("the ends of the logs of consumer %s (without --kafka-brokers they are left out): %w", s.Consumer, err)
+		}
+		for j := range ends {
+			all[i].Partitions[j].End = &ends[j]
+		}
+	}
+	return all, nil
 }
 
 type inboxResumeCommand struct {

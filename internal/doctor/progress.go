@@ -86,6 +86,25 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []inbox.Parti
 	return behind, stuck, nil
 }
 
+// Ends are the ends of the logs of partitions, in their order.
+func Ends(ctx context.Context, conn *kafkaconn.Conn, partitions []inbox.PartitionState) ([]int64, error) {
+	client, closeIdle := conn.Client(10 * time.Second)
+	defer closeIdle()
+	topics := map[string][]kafka.OffsetRequest{}
+	for _, p := range partitions {
+		topics[p.Topic] = append(topics[p.Topic], kafka.LastOffsetOf(int(p.Partition)))
+	}
+	at, err := offsets(ctx, client, topics)
+	if err != nil {
+		return nil, err
+	}
+	ends := make([]int64, len(partitions))
+	for i, p := range partitions {
+		ends[i] = at[place{p.Topic, int(p.Partition)}]
+	}
+	return ends, nil
+}
+
 type place struct {
 	topic     string
 	partition int
