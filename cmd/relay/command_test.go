@@ -75,6 +75,31 @@ func TestStatusOfWhatIsAside(t *testing.T) {
 	}
 }
 
+// TestStatusOfConsumers: whose inbox is beside the outbox is shown, and an outbox alone is no error.
+func TestStatusOfConsumers(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	if code, text, stderr := command(t, settings(db), "status"); code != codeOK || strings.Contains(text, "CONSUMER") {
+		t.Errorf("without an inbox: exit code %d: %s%s", code, text, stderr)
+	}
+	both := pgtest.New(t, migrations.Outbox, migrations.Inbox)
+	both.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
+	both.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at, halted_at) values
+		('ledger', 't', 0, 1, 1, now() - interval '1 hour', null), ('ledger', 't', 1, 1, 1, now() - interval '2 hours', now())`)
+	code, text, stderr := command(t, settings(both), "status")
+	if code != codeOK || !regexp.MustCompile(`(?m)^ledger +2 +1 +0 +0 +1h0m\ds$`).MatchString(text) {
+		t.Errorf("exit code %d: %s%s", code, text, stderr)
+	}
+	code, text, _ = command(t, settings(both), "status", "--json")
+	var st struct {
+		Lanes     []relay.LaneStatus
+		Consumers []consumerLine
+	}
+	if err := json.Unmarshal([]byte(text), &st); err != nil || code != codeOK || len(st.Lanes) != 32 || len(st.Consumers) != 1 || st.Consumers[0].Halted != 1 {
+		t.Errorf("exit code %d, %v: %s", code, err, text)
+	}
+}
+
 // TestSafe: a slot that was lost to a limit had one.
 func TestSafe(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -26,10 +28,57 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return writeJSON(p.stdout, st)
+	consumers, err := c.consumers(ctx, c.Timeout)
+	if err != nil {
+		return err
 	}
-	return writeStatus(p.stdout, st)
+	if c.JSON {
+		return writeJSON(p.stdout, struct {
+			relay.Status
+			Consumers []consumerLine `json:"consumers"`
+		}{st, orEmpty(consumers)})
+	}
+	if err := writeStatus(p.stdout, st); err != nil || len(consumers) == 0 {
+		return err
+	}
+	const head = "\nCONSUMER\tPARTITIONS\tHALTED\tPARKED\tQUARANTINED\tUNMOVED"
+	return writeList(p.stdout, false, consumers, head, func(table io.Writer, l consumerLine) {
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", l.Consumer, l.Partitions, l.Halted, l.Parked, l.Quarantined, age(l.Unmoved, l.Partitions > 0))
+	})
+}
+
+// consumerLine is a consumer whose inbox is beside the outbox.
+type consumerLine struct {
+	Consumer    string        `json:"consumer"`
+	Partitions  int           `json:"partitions"` // that it has decided something in
+	Halted      int           `json:"halted"`
+	Parked      int64         `json:"parked"`
+	Quarantined int64         `json:"quarantined"`
+	Unmoved     time.Duration `json:"unmoved"` // since it decided something in any of them
+}
+
+// consumers are none where this role may not look at an inbox, or none is here.
+func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
+	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		found, err := inbox.Diagnose(ctx, pool, d.Schema)
+		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
+			return nil
+		}
+		for _, c := range found.Consumers {
+			l := consumerLine{Consumer: c.Consumer, Partitions: len(c.Partitions), Parked: c.Parked, Quarantined: c.Quarantined}
+			for i, p := range c.Partitions {
+				if p.HaltedAt != nil {
+					l.Halted++
+				}
+				if i == 0 || p.Unmoved < l.Unmoved {
+					l.Unmoved = p.Unmoved
+				}
+			}
+			list = append(list, l)
+		}
+		return err
+	})
+	return list, inboxError(err)
 }
 
 // status reads the state of the outbox.
