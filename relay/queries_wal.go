@@ -193,7 +193,7 @@ select pg_logical_emit_message(true, 'effectonce', '')`
 	sqlStatusWAL = `-- relay: status wal
 select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
 	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
-	s.safe_wal_size, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
+	case when s.wal_status = 'lost' then 0 else s.safe_wal_size end, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
 left join pg_replication_slots s on s.slot_name = w.slot
 left join {schema}relay_member b on b.owner = w.owner

@@ -365,6 +365,9 @@ func TestWAL5TheSlotIsLost(t *testing.T) {
 		db.Exec(t, `checkpoint`)
 		return pgtest.One[bool](t, db, `select wal_status = 'lost' from pg_replication_slots where slot_name = $1`, slot), nil
 	})
+	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st.SafeBytes == nil || *st.SafeBytes != 0 {
+		t.Errorf("a lost slot is told to have no limit: %+v, %v", st, err)
+	}
 	go func() {
 		for range to.entered { //nolint:revive // whatever comes
 		}

@@ -24,7 +24,7 @@ type WALStatus struct {
 	LagTime   time.Duration `json:"lag_time"`
 	HeldBytes int64         `json:"held_bytes"`
 	// State is Postgres' wal_status: reserved, extended, unreserved (the slot is about to be lost) or lost. SafeBytes is its
-	// safe_wal_size: how much may be written before the slot may be lost; nil: no limit is set.
+	// safe_wal_size: how much may be written before the slot may be lost, 0 when it is; nil: no limit is set.
 	State     string `json:"state"`
 	SafeBytes *int64 `json:"safe_bytes"`
 }

@@ -208,8 +208,6 @@ func safe(s *relay.WALStatus) string {
 	switch {
 	case !s.Exists:
 		return "-"
-	case s.State == "lost": // Postgres tells no size then
-		return "none"
 	case s.SafeBytes == nil:
 		return "no limit"
 	}
