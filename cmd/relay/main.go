@@ -1,5 +1,5 @@
 // Command relay publishes an outbox in Postgres to Kafka, and looks after its tables. `relay --help` is the manual;
-// docs/operations.md has the rest.
+// docs/operations has the rest.
 package main
 
 import (
