@@ -71,6 +71,16 @@ func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err e
 // Woken is what the prober does before it looks, when Wake was called.
 func (d *Driver) Woken() { d.r.lanes.wake() }
 
+// Told reports whether the prober was told to look at once, and takes that.
+func (d *Driver) Told() bool {
+	select {
+	case <-d.r.woken:
+		return true
+	default:
+		return false
+	}
+}
+
 // Expire puts the local deadline of every lane into the past, as a heartbeat that is late does.
 func (d *Driver) Expire() {
 	for _, l := range d.r.lanes.owned {

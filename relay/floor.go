@@ -56,6 +56,8 @@ type floorFinder struct {
 	below   int64     // up to where the one under way has come
 	deep    sliced    // of it
 	rest    time.Time // when its next slice is due
+
+	behind int // how many lanes were behind after the last step
 }
 
 const (
@@ -105,7 +107,6 @@ func (r *Relay) lifts(ctx context.Context) {
 			r.postgres.report(s.name, err, s.heard)
 		}
 		if err != nil {
-			r.lanes.unlimited() // nobody else looks at lanes that are behind
 			wait = pause.NextBackOff()
 		} else {
 			pause.Reset()
@@ -114,13 +115,26 @@ func (r *Relay) lifts(ctx context.Context) {
 	}
 }
 
-// lift makes one step toward higher floors when it is time.
+// lift makes one step toward higher floors when it is time. Nobody else looks at lanes that are behind, and the prober may have
+// been told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
+	before := max(f.behind, r.lanes.countBehind())
+	err := r.liftStep(ctx, s, f)
+	if err != nil {
+		r.lanes.unlimited()
+	}
+	if f.behind = r.lanes.countBehind(); f.behind < before {
+		r.Wake()
+	}
+	return err
+}
+
+func (r *Relay) liftStep(ctx context.Context, s *session, f *floorFinder) error {
 	every := r.cfg.FloorEvery
 	if r.lanes.passing() || len(f.except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && !r.lanes.anyBehind() {
+	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && r.lanes.countBehind() == 0 {
 		return nil
 	}
 	f.looked = time.Now()
@@ -174,6 +188,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 		r.lanes.unlimited()
 		return nil
 	case f.hi == 0 && highest == f.reached:
+		r.lanes.unlimited() // no id was drawn yet, or none since
 		return nil
 	case f.hi == 0:
 		return r.begin(ctx, s, f)
@@ -499,16 +514,16 @@ func (t *laneTable) known() string {
 // behind: what is dead above the lane's floor is still to be passed.
 func (t *laneTable) behind(l *laneState) bool { return l.reach+t.far <= t.limit }
 
-// anyBehind reports whether that is so of some lane.
-func (t *laneTable) anyBehind() bool {
+// countBehind is of how many lanes that is so.
+func (t *laneTable) countBehind() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
 		if t.behind(l) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // top is up to which id a claim of the lane reads.

@@ -41,6 +41,33 @@ func TestP7WakeDuringAClaim(t *testing.T) {
 	}
 }
 
+// TestP7WakeBeforeFloors: a wake that comes before the relay knows how far its floors rise is not left to the next probe.
+func TestP7WakeBeforeFloors(t *testing.T) {
+	t.Parallel()
+	db := outboxDB(t)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, &memory{}, config()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	d.InSlices(1<<18, 1<<16)
+	fill(t, db, 10, 10)
+	if found, err := d.Look(t.Context()); err != nil || len(found) > 0 || d.Told() {
+		t.Fatalf("a look before there are floors finds %v: %v", found, err)
+	}
+	for range 3 {
+		if err := d.Lift(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !d.Told() {
+		t.Error("nobody looks again")
+	}
+	if found, err := d.Look(t.Context()); err != nil || len(found) == 0 {
+		t.Errorf("a look finds %v: %v", found, err)
+	}
+}
+
 // TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is taken up by the next heartbeat, though
 // nobody else took it meanwhile.
 func TestP5DeadlinePassed(t *testing.T) {
