@@ -13,7 +13,6 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // Bits of a batch's attributes, and the length of its head.
@@ -113,9 +112,7 @@ func (t *transactions) skip(h *batchHeader) bool {
 	}
 	t.pending = rest
 	if h.attributes&attrControl != 0 {
-		if !seeded.On(seeded.ConsumerSkipsAborted) {
-			delete(t.open, h.producer)
-		}
+		delete(t.open, h.producer)
 		return false
 	}
 	return h.attributes&attrTransactional != 0 && t.open[h.producer]

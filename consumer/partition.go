@@ -15,7 +15,6 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one handles.
@@ -87,9 +86,6 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
 		return chunk{}, true
-	}
-	if seeded.On(seeded.ConsumerOffsetFirst) {
-		p.decided(batch.next)
 	}
 	began := time.Now()
 	failpoint.Hit(failpoint.ConsumerHandle)

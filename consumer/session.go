@@ -11,7 +11,6 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by itself, after
@@ -127,10 +126,6 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 	commit := func(next map[string]map[int]int64) error { return g.commit(context.WithoutCancel(ctx), next) }
 	g.commits = &committer{send: commit, every: c.cfg.CommitEvery, observer: &c.cfg.Observer, fenced: g.over}
 	defer c.outage.forget(commitPart)
-	if seeded.On(seeded.ConsumerUnfencedCommit) && c.gen != nil {
-		g.commits.dirty = c.gen.commits.dirty
-		_ = g.commits.flush()
-	}
 	g.assign()
 	kg.Start(s.watch)
 	kg.Start(g.heartbeat)
@@ -146,9 +141,7 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 		}
 	})
 	<-finished
-	if !seeded.On(seeded.ConsumerUnfencedCommit) {
-		c.setGeneration(nil)
-	}
+	c.setGeneration(nil)
 	return ctx.Err() != nil
 }
 

@@ -54,8 +54,5 @@ func All() []Info {
 		{InboxAcrossNumberings, "numbers are compared across incarnations: a restored outbox counts from lower ones, and what is new is dropped"},
 		{InboxLostMarkIgnored, "a transaction goes on though another has moved its mark: both apply the same events"},
 		{InboxMaybeApplied, "an event that may have been published under another number is applied without a question, perhaps again"},
-		{ConsumerOffsetFirst, "the offset is committed before the effects: what a crash interrupts is never delivered again"},
-		{ConsumerUnfencedCommit, "offsets are committed whatever generation they are of: a stale member moves the group's offset back"},
-		{ConsumerSkipsAborted, "once a producer has aborted, what it commits afterwards is skipped, too: events are lost"},
 	}
 }

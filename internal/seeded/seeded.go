@@ -71,10 +71,3 @@ const (
 	InboxLostMarkIgnored  Bug = "inbox-lost-mark-ignored"
 	InboxMaybeApplied     Bug = "inbox-maybe-published-applied"
 )
-
-// Bugs of the consumer and of what stands around it.
-const (
-	ConsumerOffsetFirst    Bug = "consumer-offset-before-the-transaction"
-	ConsumerUnfencedCommit Bug = "consumer-commit-of-a-stale-generation"
-	ConsumerSkipsAborted   Bug = "consumer-skips-behind-an-abort"
-)

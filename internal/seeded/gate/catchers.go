@@ -68,9 +68,6 @@ func catchers() []catcher {
 		{seeded.InboxAcrossNumberings, "inbox", "TestP9_8_NewNumberingHalts", "want a HaltError", ""},
 		{seeded.InboxLostMarkIgnored, "inbox", "TestP9_8_TwinsAtTheSameTime/behind_a_row", "got applied, want duplicate", ""},
 		{seeded.InboxMaybeApplied, "inbox", "TestP9_8_MaybePublishedIsParked", "got applied, want parked", ""},
-		{seeded.ConsumerOffsetFirst, "consumer", "TestP9_2_TheOffsetComesLast", "before the handler has decided anything", ""},
-		{seeded.ConsumerUnfencedCommit, "consumer", "TestStaleMemberCannotMoveTheOffset", "the stale member moved the offset", ""},
-		{seeded.ConsumerSkipsAborted, "consumer", "TestDecodeTransactions", `"bc", next 8`, ""},
 	}
 }
 
