@@ -13,9 +13,9 @@ import (
 
 // fetch reads the partition into p.chunks until ctx ends (nil) or it can never go on (the reason).
 func (p *partition) fetch(ctx context.Context) error {
-	offset, ok := p.resolve(ctx)
-	if !ok {
-		return nil
+	offset, err := p.resolve(ctx)
+	if err != nil || ctx.Err() != nil {
+		return err
 	}
 	dec := newDecoder(p.Topic, p.ID, p.c.cfg.IDHeader, p.c.cfg.MaxBatchBytes)
 	wait := newBackOff()
@@ -98,32 +98,39 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 }
 
 // resolve finds where to begin, and commits the place when the group had none: a restart must not choose again. A group may have
-// none any more, because Kafka forgets the offsets of a group that was away for long: then StartLatest would skip what the handler's
-// database has never seen, and that tells where it is. StartEarliest skips nothing.
-func (p *partition) resolve(ctx context.Context) (int64, bool) {
+// none any more, because Kafka forgets the offsets of a group that was away for long, and those of a topic that is deleted: then
+// StartLatest would skip what the handler's database has never seen, and that tells where it is. When ctx has ended, nothing is found.
+func (p *partition) resolve(ctx context.Context) (int64, error) {
 	if p.start >= 0 {
-		at, ok := p.behind(ctx, p.start)
+		at := p.compare(ctx, p.start)
 		p.setPosition(at)
-		return at, ok
+		return at, nil
 	}
 	first, end, ok := p.bounds(ctx)
 	if !ok {
-		return 0, false
+		return 0, nil
+	}
+	next, known, ok := p.account(ctx)
+	if !ok {
+		return 0, nil
 	}
 	at := first
-	if p.c.cfg.Start == StartLatest {
-		next, known, ok := p.account(ctx)
-		if !ok {
-			return 0, false
+	switch {
+	case known && next > end:
+		if err := p.replaced(next, first, end, p.c.cfg.Lost == LostHalt); err != nil {
+			return 0, err
 		}
-		if at = end; known {
-			at = next // if the log does not have it, that is said
-			p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at the end of the log",
-				"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
-		}
+	case p.c.cfg.Start == StartLatest && known:
+		at = next // if the log does not have it, that is said
+		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at the end of the log",
+			"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
+	case p.c.cfg.Start == StartLatest:
+		at = end
+	case known:
+		p.repeats(at, next)
 	}
 	p.decided(at)
-	return at, true
+	return at, nil
 }
 
 // lost deals with an offset that Kafka does not have (any more): it says what is gone, and where to go on.
@@ -132,19 +139,15 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	if !ok || (first <= offset && offset <= end) {
 		return offset, nil // ctx ended, or the leader has changed its mind
 	}
-	gone := LostRange{Partition: p.Partition, From: offset, To: first}
-	why := "retention removed records that were never read"
+	halts := p.c.cfg.Lost == LostHalt
+	var err error
 	if offset > end {
-		// Nothing is known to be gone, but the log is another one: it was made again, or an unclean election cut it off.
-		gone.To, why = offset, "the log ends before the group's offset: the topic was made again or was cut off"
+		err = p.replaced(offset, first, end, halts)
+	} else {
+		err = p.gone(LostRange{Partition: p.Partition, From: offset, To: first}, "retention removed records that were never read", first, end, halts)
 	}
-	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to", gone.To,
-		"log_begins", first, "log_ends", end, "halts", p.c.cfg.Lost == LostHalt)
-	if p.c.cfg.Observer.Lost != nil {
-		p.c.cfg.Observer.Lost(gone)
-	}
-	if p.c.cfg.Lost == LostHalt {
-		return 0, fmt.Errorf("%s: the log has offsets %d to %d; set the group's offset to go on", why, first, end)
+	if err != nil {
+		return 0, err
 	}
 	// Nothing is in flight: what was fetched before has been handed over, and decided will be called after it in order.
 	select {
@@ -152,6 +155,25 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	case <-ctx.Done():
 	}
 	return first, nil
+}
+
+// replaced says that the log ends before what the group has committed, or before what the handler's database has decided. Nothing
+// is known to be gone, but the log is another one: what the old one had beyond cannot be read any more.
+func (p *partition) replaced(known, first, end int64, halts bool) error {
+	return p.gone(LostRange{Partition: p.Partition, From: known, To: known},
+		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read of the old log is gone", first, end, halts)
+}
+
+func (p *partition) gone(gone LostRange, why string, first, end int64, halts bool) error {
+	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to", gone.To,
+		"log_begins", first, "log_ends", end, "halts", halts)
+	if p.c.cfg.Observer.Lost != nil {
+		p.c.cfg.Observer.Lost(gone)
+	}
+	if halts {
+		return fmt.Errorf("%s: the log has offsets %d to %d; set the group's offset to go on", why, first, end)
+	}
+	return nil
 }
 
 // bounds asks for the first offset and the end of the log until it is told; false: ctx ended.

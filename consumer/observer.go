@@ -24,7 +24,11 @@ type Observer struct {
 	// Forgotten is called when events were applied that the group had committed already: the handler's database was restored
 	// from a backup, or somebody moved the group's offset forward.
 	Forgotten func(Forgotten)
-	// Lost is called when records are gone that were never read.
+	// Repeated is called after a Handle of events that the handler's database had decided already when the partition was
+	// assigned, for the group was behind it: how many were dropped as duplicates, and how many were applied, because
+	// their ids are not there.
+	Repeated func(p Partition, dropped, applied int)
+	// Lost is called when records are gone that were never read, and when the log is another one than it was.
 	Lost func(LostRange)
 	// Outage is called when Kafka cannot be used (up false, with the first error) and when it can be used again.
 	Outage func(up bool, err error)
@@ -57,7 +61,9 @@ type Forgotten struct {
 	Applied  int // events of it that were not there
 }
 
-// LostRange is a range of offsets that Kafka removed before it was read. To is exclusive.
+// LostRange is a range of offsets that Kafka removed before it was read. To is exclusive. An empty one says that the log
+// ends before From, up to where it was decided: the topic was made again or was cut off, and nobody can tell how much of
+// it was never read.
 type LostRange struct {
 	Partition
 	From, To int64

@@ -34,6 +34,9 @@ type partition struct {
 
 	// again is what the group has committed and this generation reads again, because the handler's database is behind.
 	again Forgotten
+	// known is up to where the handler's database had decided everything when the group was behind that; 0: it was not.
+	known      int64
+	saidAbsent bool // that an event below known was applied
 
 	mu     sync.Mutex
 	next   int64 // the first offset that is not decided; -1: not known yet
@@ -93,6 +96,7 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	failpoint.Hit(failpoint.ConsumerHandled)
 	n := decidedHead(outcomes, len(batch.events))
 	p.remembered(batch.events, outcomes[:n])
+	p.repeated(batch.events, outcomes[:n])
 	if p.c.cfg.Observer.Handled != nil {
 		p.c.cfg.Observer.Handled(p.Partition, len(batch.events), outcomes[:n], time.Since(began))
 	}

@@ -273,6 +273,13 @@ func TestWorkerFigures(t *testing.T) {
 	if got := figure(t, registry, "effectonce_consumer_lost_records_total", ""); got != 4 {
 		t.Errorf("%v records lost, want 4", got)
 	}
+	m.Consumer().Lost(consumer.LostRange{From: 5, To: 5}) // the log is another one
+	m.Consumer().Repeated(consumer.Partition{}, 7, 2)
+	for name, want := range map[string]float64{"replaced_logs": 1, "lost_records": 4, "repeated_events": 7, "reapplied_events": 2} {
+		if got := figure(t, registry, "effectonce_consumer_"+name+"_total", ""); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
 	m.Consumer().Forgotten(consumer.Forgotten{From: 5, To: 9, Applied: 3})
 	if got := figure(t, registry, "effectonce_consumer_forgotten_events_total", ""); got != 3 {
 		t.Errorf("%v events forgotten, want 3", got)

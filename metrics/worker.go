@@ -29,9 +29,9 @@ type inboxFigures struct {
 }
 
 type consumerFigures struct {
-	generations, outages, lost, forgotten, resumed prometheus.Counter
-	handle                                         prometheus.Histogram
-	from                                           *status
+	generations, outages, lost, replaced, forgotten, repeated, reapplied, resumed prometheus.Counter
+	handle                                                                        prometheus.Histogram
+	from                                                                          *status
 }
 
 // NewWorker registers the figures of a worker; consumerName is the inbox's, and the label "consumer" of each figure. It
@@ -80,6 +80,9 @@ func (f *consumerFigures) register(s *set) {
 	f.generations = s.counter("generations_total", "Times that the group assigned partitions to this process.")
 	f.outages = s.counter("outages_total", "Outages of Kafka that began.")
 	f.lost = s.counter("lost_records_total", "Records that Kafka removed before they were read.")
+	f.replaced = s.counter("replaced_logs_total", "Times that the log of a partition ended before what was decided of it: the topic was made again or cut off.")
+	f.repeated = s.counter("repeated_events_total", "Events dropped below the offset that the database had decided already: the group was behind it.")
+	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database had decided already: their ids were not there.")
 	f.forgotten = s.counter("forgotten_events_total", "Events that were applied although the group had committed them: the database was restored.")
 	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that went on.")
 	f.handle = s.histogram("handle_seconds", "Time of the handler for one batch, retries and waits included.")
@@ -124,7 +127,16 @@ func (m *Worker) Consumer() consumer.Observer {
 		},
 		Resumed:   func(consumer.Partition) { f.resumed.Inc() },
 		Forgotten: func(g consumer.Forgotten) { f.forgotten.Add(float64(g.Applied)) },
-		Lost:      func(l consumer.LostRange) { f.lost.Add(float64(l.To - l.From)) },
+		Repeated: func(_ consumer.Partition, dropped, applied int) {
+			f.repeated.Add(float64(dropped))
+			f.reapplied.Add(float64(applied))
+		},
+		Lost: func(l consumer.LostRange) {
+			if l.From == l.To {
+				f.replaced.Inc()
+			}
+			f.lost.Add(float64(l.To - l.From))
+		},
 		Outage: func(up bool, _ error) {
 			if !up {
 				f.outages.Inc()
