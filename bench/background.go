@@ -166,7 +166,7 @@ func (w *watched) observer() relay.Observer {
 			defer w.mu.Unlock()
 			w.lanes[lane] = laneTurn{Taken: time.Now()}
 		},
-		Settled: func(n int, _ time.Duration) {
+		Settled: func(n, _ int, _ time.Duration) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.settled, w.last = w.settled+n, time.Now()

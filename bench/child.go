@@ -181,7 +181,7 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 			defer mu.Unlock()
 			a.Publish += took.Seconds()
 		},
-		Settled: func(n int, took time.Duration) {
+		Settled: func(n, _ int, took time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()
 			a.Settle += took.Seconds()

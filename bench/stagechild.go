@@ -249,7 +249,7 @@ func (s *stages) relay(ctx context.Context) error {
 	r, err := relay.New(s.pool, &timedPublisher{kafka, s}, relay.Config{Schema: "public", Pumps: s.Pumps, ClaimEvents: s.ClaimEvents, Logger: quiet(), Observer: relay.Observer{
 		Claimed:   func(_, _ int, took time.Duration) { s.claims.add(took) },
 		Published: func(_, _ int, took time.Duration) { s.publishes.add(took) },
-		Settled:   func(n int, took time.Duration) { s.settled.Add(int64(n)); s.settles.add(took) },
+		Settled:   func(n, _ int, took time.Duration) { s.settled.Add(int64(n)); s.settles.add(took) },
 	}})
 	if err != nil {
 		return err

@@ -137,8 +137,9 @@ func (m *Relay) Observer() relay.Observer {
 			c.attempts.Add(float64(attempts))
 			c.publishTime.Observe(took.Seconds())
 		},
-		Settled: func(n int, took time.Duration) {
+		Settled: func(n, discarded int, took time.Duration) {
 			c.settled.Add(float64(n))
+			c.discarded.Add(float64(discarded))
 			c.settleTime.Observe(took.Seconds())
 		},
 		PublishFailed: func(n int, _ error) {

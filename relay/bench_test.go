@@ -24,7 +24,7 @@ func BenchmarkDrain(b *testing.B) {
 	const events = 100_000
 	db := pgtest.NewDatabase(b, migrations.Outbox)
 	settled := make(chan int, 1000)
-	cfg := relay.Config{Logger: quiet(), Observer: relay.Observer{Settled: func(n int, _ time.Duration) { settled <- n }}}
+	cfg := relay.Config{Logger: quiet(), Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }}}
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
@@ -84,7 +84,7 @@ func BenchmarkDeadPartition(b *testing.B) {
 			moved := make(chan int, 10_000)
 			count := func(n int) { moved <- n }
 			cfg := relay.Config{Logger: quiet(), HoldAfter: time.Millisecond, Observer: relay.Observer{
-				Settled: func(n int, _ time.Duration) { count(n) }, Held: func(_ string, _ int32, n int) { count(n) },
+				Settled: func(n, _ int, _ time.Duration) { count(n) }, Held: func(_ string, _ int32, n int) { count(n) },
 			}}
 			r, err := relay.New(db.Pool, to, cfg)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -264,7 +265,9 @@ func TestP3BulkMoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log strings.Builder
+			gone := 0
 			f, r := bulky(t, pgtest.NewDatabase(t, migrations.Outbox), func(c *relay.Config) {
+				c.Observer.Settled = func(_, discarded int, _ time.Duration) { gone += discarded }
 				c.Logger, c.ClaimEvents = slog.New(slog.NewTextHandler(&log, nil)), 50*relay.Lanes
 			})
 			fill(t, f.db, 20_000, 200)
@@ -285,6 +288,9 @@ func TestP3BulkMoved(t *testing.T) {
 			drained(t, f.db)
 			if n := strings.Count(log.String(), "settled by their ids instead"); n != 1 {
 				t.Errorf("%d settles went by ids instead, want 1: %s", n, log.String())
+			}
+			if deleted := map[string]int{"deleted": 1, "replaced": 1}[name]; gone != deleted {
+				t.Errorf("%d were gone at a settle, want %d", gone, deleted)
 			}
 		})
 	}

@@ -90,8 +90,8 @@ type Observer struct {
 	Published func(n, attempts int, took time.Duration)
 	// Due: n scheduled events have come due and stand in the outbox now.
 	Due func(n int)
-	// Settled: n published events are deleted from the outbox.
-	Settled func(n int, took time.Duration)
+	// Settled: n published events are deleted from the outbox; somebody else had deleted discarded of them.
+	Settled func(n, discarded int, took time.Duration)
 	// PublishFailed: an attempt left n events without an ack. They will be sent again.
 	PublishFailed func(n int, err error)
 	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true when another took it,

@@ -8,6 +8,7 @@ import (
 )
 
 func opSettle(m *modelRun, a []any) (rows [][]any, _ error) {
+	var found int64
 	for _, i := range m.own(a) {
 		lane, first := a[0].([]int16)[i], a[3].([]int64)[i]
 		e := m.entry(lane, first)
@@ -17,10 +18,14 @@ func opSettle(m *modelRun, a []any) (rows [][]any, _ error) {
 		for k := range e.n {
 			if _, row := m.find(lane, int64(e.ids[k])); row != nil && row.place == inEvent {
 				*row = modelRow{}
+				found++
 			}
 		}
 		m.remove(lane, first)
-		rows = append(rows, []any{lane})
+		rows = append(rows, []any{lane, nil})
+	}
+	for _, row := range rows {
+		row[1] = found
 	}
 	return rows, nil
 }

@@ -141,7 +141,8 @@ with ids as materialized (
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
-	// Deletes exactly its own entries and their rows; where an entry is gone, nothing.
+	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. Each lane comes with how many rows
+	// were there, of all lanes.
 	//
 	// Why so roundabout: a vacuum that can remove nothing, because of somebody's snapshot, tells the planner that the table
 	// is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of the index,
@@ -160,8 +161,9 @@ with own as materialized (
 	delete from {schema}outbox_event e where e.ctid = any (array(
 		select r.ctid from own cross join lateral unnest(own.ids) u (id) cross join lateral (
 			select e.ctid from {schema}outbox_event e where e.lane = own.lane and e.id = u.id limit 1) r))
+	returning true
 )
-select lane from own`
+select lane, (select count(*) from gone) from own`
 
 	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that the
 	// table is empty.

@@ -51,7 +51,7 @@ with own as materialized (
 	select $5, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
 	from gone order by lane, seq
 )
-select lane from own`
+select lane, (select count(*) from gone) from own`
 
 	// As settle acked, into the archive.
 	sqlSettleAckedArchived = `-- relay: settle acked archived

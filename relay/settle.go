@@ -30,6 +30,7 @@ type settling struct {
 	count  outcome
 	added  map[int16][]place // groups that lanes have after it
 	parks  map[int16]bool    // lanes that have something parked after it
+	acks   map[int16]int     // how many events of a lane of plain are acked
 
 	acked struct {
 		lanes     []int16
@@ -77,13 +78,14 @@ func concat(a, b *laneKeys) laneKeys {
 // outcome counts events by what a settle did with them.
 type outcome struct {
 	acked, drained, released int // published: in all, of those from held, and from the lists of parked keys
+	gone                     int // acked, and somebody had deleted them from the outbox
 	parked                   int
 	held                     map[place]int // newly held
 }
 
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
-	set := &settling{epoch: c.epoch, added: map[int16][]place{}, parks: map[int16]bool{}, count: outcome{held: map[place]int{}}}
+	set := &settling{epoch: c.epoch, added: map[int16][]place{}, parks: map[int16]bool{}, acks: map[int16]int{}, count: outcome{held: map[place]int{}}}
 	for i := range c.lanes {
 		l := c.lanes[i]
 		switch {
@@ -167,7 +169,11 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	}
 	noteOvertaken(c, moves)
 	for i := range set.lanes {
-		switch l := &set.lanes[i]; {
+		l := &set.lanes[i]
+		if !moves[l.lane] {
+			set.acks[l.lane] = l.count
+		}
+		switch {
 		case mixed[l.lane]:
 			set.mixed.add(l)
 		case byPlace && l.bulk && !moves[l.lane]:
@@ -228,6 +234,8 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		if named {
 			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
 			set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
+		} else {
+			set.acks[l.lane]++
 		}
 		set.count.acked++
 		switch it.from {
@@ -291,6 +299,16 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	read := func(rows pgx.Rows) error {
 		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
 	}
+	deleted := func(rows pgx.Rows) error {
+		var lane int16
+		var found, acked int
+		_, err := pgx.ForEachRow(rows, []any{&lane, &found}, func() error {
+			settled[lane], acked = true, acked+set.acks[lane]
+			return nil
+		})
+		set.count.gone = max(0, acked-found)
+		return failpoint.After(failpoint.RelaySettleMoved, err)
+	}
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
 	all, none := concat(&set.placed, &rest), laneKeys{}
 	if err := set.sending(); err != nil {
@@ -312,7 +330,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		}
 		// What is left of an entry in the outbox now is acked.
 		if k := &set.plain; len(k.lanes) > 0 {
-			r.queueSettled(b, set, k).Query(read)
+			r.queueSettled(b, set, k).Query(deleted)
 		}
 		if k := &set.placed; len(k.lanes) > 0 {
 			b.Queue(r.q.settlePlaced, k.lanes, k.fences, r.owner, k.firsts, rowPlaces(set.rows), rowIDs(set.rows)).Query(read)
@@ -358,7 +376,10 @@ func (set *settling) sent() {
 func (r *Relay) tell(set *settling, took time.Duration) {
 	o, n := &r.cfg.Observer, &set.count
 	if n.acked > 0 && o.Settled != nil {
-		o.Settled(n.acked, took)
+		o.Settled(n.acked, n.gone, took)
+	}
+	if n.gone > 0 {
+		r.log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there", "events", n.gone)
 	}
 	if n.drained > 0 && o.Drained != nil {
 		o.Drained(n.drained)

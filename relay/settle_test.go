@@ -26,11 +26,11 @@ func (s *slow) Publish(ctx context.Context, events []event.Event) []error {
 }
 
 // publishing is a driven relay with the first events of 20 keys on their way to a broker that will answer by verdict.
-func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer) (d *relay.Driver, answered func() error) {
+func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer, change ...func(*relay.Config)) (d *relay.Driver, answered func() error) {
 	t.Helper()
 	b := &slow{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
 	b.set(verdict)
-	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(quick, func(c *relay.Config) { c.Lease = time.Hour })))
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(append(change, quick, func(c *relay.Config) { c.Lease = time.Hour })...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +149,33 @@ func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
 			}
 			numbered(t, to.events())
 			inOrder(t, to.events(), 320)
+		})
+	}
+}
+
+// TestP3_5_WhatIsGoneIsCounted: somebody deletes events from the outbox while the relay publishes them.
+func TestP3_5_WhatIsGoneIsCounted(t *testing.T) {
+	t.Parallel()
+	acked := func(*event.Event, int32) answer { return answer{} }
+	for name, c := range map[string]struct {
+		verdict func(*event.Event, int32) answer
+		days    int
+	}{"deleted": {acked, 0}, "archived": {acked, 1}, "beside one that is refused": {refusing("1"), 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := outboxDB(t)
+			var settled, gone int
+			_, answered := publishing(t, db, c.verdict, func(cfg *relay.Config) {
+				cfg.ArchiveDays = c.days
+				cfg.Observer.Settled = func(n, discarded int, _ time.Duration) { settled, gone = settled+n, gone+discarded }
+			})
+			db.Exec(t, `delete from outbox_event where key in ('k4', 'k5', 'k6') and payload = '0'`)
+			if err := answered(); err != nil {
+				t.Fatal(err)
+			}
+			if settled == 0 || gone != 3 {
+				t.Errorf("%d of %d settled events were gone, want 3", gone, settled)
+			}
 		})
 	}
 }

@@ -24,7 +24,7 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 		b.Fatal(err)
 	}
 	settled = make(chan int, 10_000)
-	cfg := relay.Config{Source: source, Logger: quiet(), Observer: relay.Observer{Settled: func(n int, _ time.Duration) { settled <- n }}}
+	cfg := relay.Config{Source: source, Logger: quiet(), Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }}}
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -204,7 +204,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	if all > 0 {
 		d.r.moved.Store(time.Now().UnixNano())
 		if d.r.cfg.Observer.Settled != nil {
-			d.r.cfg.Observer.Settled(all, time.Since(since))
+			d.r.cfg.Observer.Settled(all, 0, time.Since(since))
 		}
 	}
 	return nil

@@ -86,7 +86,7 @@ func Relay(w *history.Writer) relay.Observer {
 		Claimed: func(n, discarded int, _ time.Duration) {
 			write(history.Entry{Kind: history.KindClaimed, Count: n + discarded})
 		},
-		Settled: func(n int, _ time.Duration) { write(history.Entry{Kind: history.KindSettled, Count: n}) },
+		Settled: func(n, _ int, _ time.Duration) { write(history.Entry{Kind: history.KindSettled, Count: n}) },
 		Held: func(topic string, partition int32, n int) {
 			write(history.Entry{Kind: history.KindHeld, Topic: topic, Partition: partition, Count: n})
 		},
