@@ -415,13 +415,6 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, grant := range []string{
-		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, inbox_message_any",
-		"select, insert, update on inbox_consumer, inbox_progress", "select, insert, update, delete on inbox_parked_key, inbox_parked",
-		"select on inbox_days",
-	} {
-		w.Exec(t, "grant "+grant+" to "+role)
-	}
 	u, err := url.Parse(w.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -432,6 +425,22 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(app.Close)
+	for _, grant := range []string{"", "usage on schema " + w.Schema} {
+		if grant != "" {
+			w.Exec(t, "grant "+grant+" to "+role)
+		}
+		err := newInbox(t, app, "ledger", small(inbox.Config{Schema: w.Schema})).Prepare(t.Context())
+		if err == nil || strings.Count(err.Error(), "relay migrate --roles --print") != 1 {
+			t.Errorf("with grant %q: %v", grant, err)
+		}
+	}
+	for _, grant := range []string{
+		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, inbox_message_any",
+		"select, insert, update on inbox_consumer, inbox_progress", "select, insert, update, delete on inbox_parked_key, inbox_parked",
+		"select on inbox_days",
+	} {
+		w.Exec(t, "grant "+grant+" to "+role)
+	}
 	alone := newInbox(t, app, "ledger", small(inbox.Config{}))
 	for what, err := range map[string]error{
 		"Prepare": alone.Prepare(t.Context()), "Maintain": alone.Maintain(t.Context()),

@@ -476,5 +476,23 @@ func (in *Inbox) classify(ctx context.Context, err error) *failure {
 	case pgerr.Away(err):
 		return &failure{kind: away, err: err}
 	}
-	return &failure{kind: rejected, err: err}
+	return &failure{kind: rejected, err: granting(err)}
+}
+
+// grantError is an error of the inbox's own statements for which a grant is missing.
+type grantError struct{ error }
+
+// Error says where the grants are.
+func (e *grantError) Error() string {
+	return e.error.Error() + " (`relay migrate --roles --print` has the grants that each role needs)"
+}
+
+// Unwrap returns what Postgres said.
+func (e *grantError) Unwrap() error { return e.error }
+
+func granting(err error) error {
+	if _, said := errors.AsType[*grantError](err); said || !pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		return err
+	}
+	return &grantError{err}
 }

@@ -196,7 +196,7 @@ func (in *Inbox) register(ctx context.Context) error {
 		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at Config.Schema: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err)
+		return granting(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))
 	}
 	return in.registeredAs(dedupNamed(dedup))
 }
