@@ -53,7 +53,7 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	h, end := process(ctx, t, db, build, c)
 	prepare(ctx, t, h)
 	c.armed.Store(true)
-	r.Crashed, _ = deliver(life, h, read)
+	r.Crashed, _ = deliver(life, t, h, read)
 	end()
 	if !c.dead.Load() && count(r.Crashed, inbox.Applied) > 0 {
 		t.Fatal("outboxtest: Redeliver: the handler committed elsewhere: build must make it on the pool that it is given")
@@ -66,7 +66,7 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 		var h inbox.Handler
 		h, ends[n] = process(ctx, t, db, build, nil)
 		prepare(ctx, t, h)
-		both.Go(func() { r.Concurrent[n], errs[n] = deliver(ctx, h, read) })
+		both.Go(func() { r.Concurrent[n], errs[n] = deliver(ctx, t, h, read) })
 	}
 	both.Wait()
 	ends[0]()
@@ -76,12 +76,12 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	defer end()
 	prepare(ctx, t, h)
 	var err error
-	if r.Batched, err = deliver(ctx, h, read); err != nil {
+	if r.Batched, err = deliver(ctx, t, h, read); err != nil {
 		errs[1] = firstError(errs[1], fmt.Errorf("the batch that came again: %w", err))
 	}
 	r.Single = make([]inbox.Outcome, len(read))
 	for i := range read {
-		out, err := deliver(ctx, h, read[i:i+1])
+		out, err := deliver(ctx, t, h, read[i:i+1])
 		r.Single[i] = out[0]
 		errs[1] = firstError(errs[1], err)
 	}
