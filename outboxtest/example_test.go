@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,8 +37,8 @@ func pay(ctx context.Context, tx pgx.Tx, p payment) error {
 	return outbox.Append(ctx, tx, e)
 }
 
-func ledger(db *pgxpool.Pool) (inbox.Handler, error) {
-	in, err := inbox.New(db, "ledger", inbox.Config{})
+func newLedger(db *pgxpool.Pool, cfg inbox.Config) (inbox.Handler, error) {
+	in, err := inbox.New(db, "ledger", cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +46,12 @@ func ledger(db *pgxpool.Pool) (inbox.Handler, error) {
 		_, err := tx.Exec(ctx, "insert into ledger_entry (payment_id, amount) values ($1, $2)", p.ID, p.Amount)
 		return err
 	})), nil
+}
+
+// ledger makes the ledger of a test: an effect that fails is not tried again, and t has the reason.
+func ledger(t *testing.T) func(*pgxpool.Pool) (inbox.Handler, error) {
+	cfg := inbox.Config{MaxAttempts: 1, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	return func(db *pgxpool.Pool) (inbox.Handler, error) { return newLedger(db, cfg) }
 }
 
 // TestExamples runs what the examples show.
@@ -80,7 +87,7 @@ func testLedger(t *testing.T, db *pgxpool.Pool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := outboxtest.Redeliver(t.Context(), t, db, ledger, e)
+	r, err := outboxtest.Redeliver(t.Context(), t, db, ledger(t), e)
 	if err != nil || r.Count(0, inbox.Applied) != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -112,7 +119,7 @@ func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	if err := <-running; err != nil {
 		t.Error(err)
 	}
-	h, err := ledger(db)
+	h, err := ledger(t)(db)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +155,7 @@ func ExampleRedeliver() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := outboxtest.Redeliver(t.Context(), t, db, ledger, e)
+		r, err := outboxtest.Redeliver(t.Context(), t, db, ledger(t), e)
 		if err != nil || r.Count(0, inbox.Applied) != 1 {
 			t.Errorf("%+v, %v", r, err)
 		}
