@@ -40,13 +40,13 @@ interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it 
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
 	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/foreign
 
-guarantees: ## every test, and what came of them into the table of rules in docs/guarantees.md
+guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
 	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/proof >> "$$results" || true; \
 	$(STACK) bash -euc 'cd internal/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
-	go run ./internal/guarantees docs/guarantees.md < "$$results"
+	go run ./internal/guarantees docs/rules.md < "$$results"
 
 lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \

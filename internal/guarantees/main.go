@@ -1,7 +1,7 @@
 // Command guarantees fills in what the tests said of each rule: it reads the output of `go test -json` and writes the last
-// column of the table of rules in docs/guarantees.md, so that nobody writes a result by hand.
+// column of the table of rules in docs/rules.md, so that nobody writes a result by hand.
 //
-//	go test -json ./... | go run ./internal/guarantees docs/guarantees.md
+//	go test -json ./... | go run ./internal/guarantees docs/rules.md
 package main
 
 import (
@@ -12,6 +12,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/effectonce/effectonce/internal/guarantees/rules"
 )
 
 func main() {
@@ -69,53 +71,28 @@ func shortName(pkg string) string {
 	return strings.TrimPrefix(pkg, module)
 }
 
-// row is a line of the table: a rule, what it says, the tests that show it, and what came of them.
-type row struct{ Rule, Says, Shown, Result string }
-
-// parseRow reads a line of the page; ok is false for what is no row of the table of rules.
-func parseRow(line string) (r row, ok bool) {
-	cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
-	if len(cells) != 4 || !strings.HasPrefix(line, "| P") && !strings.HasPrefix(line, "| I") {
-		return row{}, false
-	}
-	for i := range cells {
-		cells[i] = strings.TrimSpace(cells[i])
-	}
-	return row{cells[0], cells[1], cells[2], cells[3]}, true
-}
-
-// tests are the tests that a row names, each between backticks.
-func (r row) tests() (names []string) {
-	for i, part := range strings.Split(r.Shown, "`") {
-		if i%2 == 1 {
-			names = append(names, part)
-		}
-	}
-	return names
-}
-
 // fill writes the result of each row and returns the page, how many rules passed, and which did not.
 func fill(page string, results map[string]string) (text string, passed int, failed []string) {
 	lines := strings.Split(page, "\n")
 	for i, line := range lines {
-		r, ok := parseRow(line)
+		r, ok := rules.Parse(line)
 		if !ok {
 			continue
 		}
-		r.Result = r.judge(results)
+		r.Result = judge(r, results)
 		if strings.HasPrefix(r.Result, "passed") {
 			passed++
 		} else {
 			failed = append(failed, r.Rule+" ("+r.Result+")")
 		}
-		lines[i] = fmt.Sprintf("| %s | %s | %s | %s |", r.Rule, r.Says, r.Shown, r.Result)
+		lines[i] = r.String()
 	}
 	return strings.Join(lines, "\n"), passed, failed
 }
 
 // judge says what came of a row's tests. A test that was skipped or did not run shows nothing.
-func (r row) judge(results map[string]string) string {
-	tests := r.tests()
+func judge(r rules.Row, results map[string]string) string {
+	tests := r.Tests()
 	if len(tests) == 0 {
 		return "no test"
 	}
