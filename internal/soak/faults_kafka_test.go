@@ -33,7 +33,7 @@ func kafkaKinds() []kind {
 			return s.shuffleLeaders(f)
 		}},
 		{name: "partitions-added", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: one(topicGrowing), begin: grow},
-		{name: "topic-recreated", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: one(topicDoomed), begin: recreate},
+		{name: "topic-recreated", track: track, demands: true, shortest: 3 * time.Second, longest: 9 * time.Second, targets: one(topicDoomed), begin: recreate},
 		{name: "write-denied", track: track, alone: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
 			return []string{topicMain, topicSecond, topicLimited}
 		}, begin: func(s *scene, f fault) (func() error, error) {
@@ -197,8 +197,9 @@ func (x *scene) accept(partitions int) error {
 	}
 }
 
-// recreate deletes a topic and makes it again. What it held is gone, which is nobody's fault but the fault's.
-func recreate(s *scene, _ fault) (func() error, error) {
+// recreate deletes a topic and makes it again. What it held is gone, which is nobody's fault but the fault's. The other topics
+// have the same relays and the same consumer, and must go on.
+func recreate(s *scene, f fault) (func() error, error) {
 	err := s.ask(func(ctx context.Context, c *kgo.Client) error {
 		req, name := kmsg.NewPtrDeleteTopicsRequest(), topicDoomed
 		req.TopicNames, req.TimeoutMillis = []string{name}, 20_000
@@ -214,7 +215,14 @@ func recreate(s *scene, _ fault) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.makeDoomed, nil
+	since := s.mark()
+	return func() error {
+		if _, err := s.lag(topicDoomed); errors.Is(err, kerr.UnknownTopicOrPartition) {
+			s.took(f.kind)
+			s.goesOn(f, since)
+		}
+		return s.makeDoomed()
+	}, nil
 }
 
 func (x *scene) makeDoomed() error {

@@ -56,7 +56,7 @@ func (x *scene) audit() (end func()) {
 func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed, Lives: x.cast.lives,
-		Unwell: slices.Concat(unwell, m.stuck), Crashes: x.cast.crashes, Kills: x.cast.kills(),
+		Took: x.seen.took, WentOn: x.seen.went, Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.cast.crashes, Kills: x.cast.kills(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
 	defer cancel()
@@ -111,9 +111,13 @@ func (x *scene) leaks(into *history.Verdict) {
 func told(r Report) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\nfault\tmade\n")
+	fmt.Fprintf(w, "\nfault\tmade\ttook effect\tthe others went on\n")
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
-		fmt.Fprintf(w, "%s\t%d\n", kind, r.Faults[kind])
+		fmt.Fprintf(w, "%s\t%d", kind, r.Faults[kind])
+		if demanding()[kind] {
+			fmt.Fprintf(w, "\t%d\t%d", r.Took[kind], r.WentOn[kind])
+		}
+		fmt.Fprintln(w)
 	}
 	for _, at := range slices.Sorted(maps.Keys(r.Kills)) {
 		fmt.Fprintf(w, "killed at %s\t%d\n", at, r.Kills[at])

@@ -64,11 +64,12 @@ type scene struct {
 	t        *testing.T
 	held     holder
 	grown    int // partitions of topicGrowing
+	seen     sightings
 }
 
 func newScene(t *testing.T, s settings, faults []fault) *scene {
 	t.Helper()
-	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing]}
+	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing], seen: sightings{took: map[string]int{}, went: map[string]int{}}}
 	var err error
 	if x.rec, err = history.Create(x.dir, "harness"); err != nil {
 		t.Fatal(err)

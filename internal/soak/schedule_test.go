@@ -33,6 +33,7 @@ type kind struct {
 	brokers           int  // only with so many; 0: any number
 	alone             bool // only with a single broker
 	wal               bool // only when the relays read the WAL
+	demands           bool // it calls took, and goesOn
 	// begin does it. What it returns undoes it; nil: nothing is to be undone.
 	begin func(s *scene, f fault) (undo func() error, err error)
 }

@@ -1,0 +1,83 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// sightings count, by kind, how often a fault took effect and how often that which it must not touch went on meanwhile. Faults
+// of other tracks are made at the same time, so that it may stand for once; when it never goes on it is a violation.
+type sightings struct {
+	mu         sync.Mutex
+	took, went map[string]int
+}
+
+// enough is how many of a kind must have been made, or have taken effect, before the lack of a sighting says something.
+const enough = 3
+
+func (x *scene) took(kind string) {
+	x.seen.mu.Lock()
+	defer x.seen.mu.Unlock()
+	x.seen.took[kind]++
+}
+
+func (x *scene) went(kind string) {
+	x.seen.mu.Lock()
+	defer x.seen.mu.Unlock()
+	x.seen.went[kind]++
+}
+
+// demanding are the kinds that look at what they did.
+func demanding() map[string]bool {
+	all := map[string]bool{}
+	for _, k := range kinds() {
+		all[k.name] = k.demands
+	}
+	return all
+}
+
+// unmet tells which kinds did nothing, and which stopped what they must not touch.
+func (x *scene) unmet(done map[string]int) (unwell []string) {
+	looks := demanding()
+	for _, kind := range slices.Sorted(maps.Keys(done)) {
+		made, took, went := done[kind], x.seen.took[kind], x.seen.went[kind]
+		if looks[kind] && made >= enough && took == 0 {
+			unwell = append(unwell, fmt.Sprintf("%s was made %d times and never took effect", kind, made))
+		}
+		if took >= enough && went == 0 {
+			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and what it must not touch never went on", kind, took))
+		}
+	}
+	return unwell
+}
+
+// mark is where the table of effects ends now: rows behind it are newer.
+func (x *scene) mark() (pages int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	if err := x.admin.QueryRow(ctx, "select pg_relation_size('history_effect') / current_setting('block_size')::int").Scan(&pages); err != nil {
+		return -1
+	}
+	return pages
+}
+
+// goesOn notes that nearly all partitions of the topics that are always there had effects since the mark.
+func (x *scene) goesOn(f fault, since int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	var partitions, effects, all int
+	for name, n := range topics {
+		if name != topicDoomed {
+			all += n
+		}
+	}
+	err := x.admin.QueryRow(ctx, `select count(distinct (topic, record_partition)), count(*) from history_effect
+		where ctid >= format('(%s,0)', $1::bigint)::tid and topic <> $2`, since, topicDoomed).Scan(&partitions, &effects)
+	x.t.Logf("%s of %s: %d effects in %d of %d partitions meanwhile (%v)", f.kind, f.target, effects, partitions, all, err)
+	if err == nil && since >= 0 && partitions >= all*3/4 {
+		x.went(f.kind)
+	}
+}
