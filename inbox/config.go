@@ -67,7 +67,9 @@ type Config struct {
 
 	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
 	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the effect
-	// again, while the database answers, counts as well.
+	// again, while the database answers, counts as well. What the database rejects (class 42: no such column, no right) for
+	// several keys of a type, none of whose effects is applied meanwhile, counts no longer: a deployment is to blame, and its
+	// partitions wait. Return [Terminal] for what you know to be an event's fault.
 	MaxAttempts int
 	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
 	Backoff time.Duration
@@ -160,7 +162,7 @@ type ReleasedInfo struct {
 }
 
 // RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
-// "away" (the database), "rejected" (a statement of the inbox, by the database), "commit unknown", "day missing", "retryable"
+// "away" (the database), "rejected" (a statement of the inbox or of several keys' effects, by the database), "commit unknown", "day missing", "retryable"
 // and "failed" (the effect), "split" and "skip".
 type RetriedInfo struct {
 	Topic     string

@@ -27,7 +27,7 @@ type kind uint8
 const (
 	canceled      kind = iota // the caller's context ended
 	fatal                     // the consumer is registered otherwise: only another start helps
-	rejected                  // the database rejects a statement of the inbox: a person must look
+	rejected                  // the database rejects a statement of the inbox, or of every effect: a person must look
 	conflict                  // lost against another transaction
 	contended                 // the same, in the effect or at COMMIT
 	away                      // the database
@@ -49,6 +49,8 @@ type failure struct {
 	index int   // of the event, where one is meant
 	skips []int // skipping: events to leave out
 	err   error
+
+	rejects bool // failed: the database cannot run a statement of the effect, whatever the event
 }
 
 // maybe: what failed so may have happened all the same, where it is a statement outside of a transaction or a COMMIT.

@@ -158,7 +158,12 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 			b.guard.narrow(b.limit - b.pos)
 		}
 	case failed:
-		return b.failed(ctx, f)
+		if !b.undeployed(f) {
+			return b.failed(ctx, f)
+		}
+		if f.kind == failed {
+			return nil // what stands before it goes first
+		}
 	}
 	return b.again(ctx, f)
 }
@@ -222,6 +227,7 @@ func (b *batch) done(ctx context.Context, out []Outcome, took time.Duration) {
 		b.guard.setNoted(b.in.unhalt(ctx, CodeRejected, true) != nil)
 	}
 	copy(b.out[b.pos:], out)
+	b.in.rejections.applied(b.events[b.pos:], out)
 	b.guard.decided(out, b.offset(b.pos))
 	b.guard.widen(len(b.events))
 	b.retries, b.losses, b.database = 0, 0, nil
@@ -396,7 +402,7 @@ func (b *batch) leave(ctx context.Context) {
 func (b *batch) rejected(ctx context.Context, err error) {
 	e := bare(b.events[b.pos])
 	if b.retries%10 == 1 {
-		b.in.log.Error("inbox: the database rejects a statement of the inbox; the partition waits and tries again", failureAttrs(&e, err)...)
+		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again", failureAttrs(&e, err)...)
 	}
 	if b.retries%10 == 0 {
 		b.guard.setNoted(true)

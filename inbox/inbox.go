@@ -38,6 +38,8 @@ type Inbox struct {
 	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a context.
 	preparing chan struct{}
 	outage    outage
+	// rejections are what the database rejects of effects.
+	rejections rejections
 
 	handlers struct {
 		sync.Mutex

@@ -1,0 +1,84 @@
+package inbox
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// maxRejections bounds the types whose effects the database is known to reject. One more counts as any failure does.
+const maxRejections = 1000
+
+// rejections tells a deployment that forgot a migration or a grant from an event that asks for what is not there. Where the
+// database rejects a statement (class 42) of one key, its event may be to blame. Where it does so for several keys and no
+// effect of their type is applied in between, no event is.
+type rejections struct {
+	mu sync.Mutex
+	of map[string]rejection // by type
+}
+
+type rejection struct {
+	key     listName
+	several bool
+}
+
+type listName struct {
+	tenant, topic, key string
+	id                 uuid.UUID // of an event without a key
+}
+
+// note takes note that the effect of e was rejected, and says whether several keys were.
+func (r *rejections) note(e *event.Event) bool {
+	k := listName{tenant: e.Tenant, topic: e.Topic, key: e.Key}
+	if e.Key == "" {
+		k.id = e.ID
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, found := r.of[e.Type]
+	switch {
+	case !found && len(r.of) >= maxRejections:
+		return false
+	case !found:
+		known.key = k
+	case known.key != k:
+		known.several = true
+	}
+	if r.of == nil {
+		r.of = map[string]rejection{}
+	}
+	r.of[e.Type] = known
+	return known.several
+}
+
+// applied forgets the types of which an effect was committed.
+func (r *rejections) applied(events []event.Event, out []Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := 0; i < len(out) && len(r.of) > 0; i++ {
+		if out[i] == Applied {
+			delete(r.of, events[i].Type)
+		}
+	}
+}
+
+// undeployed reports whether the effect was rejected as those of other keys are. Then f waits for a person, unless events
+// stand before the rejected one: they go first, and f stays as it is.
+func (b *batch) undeployed(f *failure) bool {
+	index := f.index
+	if b.limit == b.pos+1 {
+		index = b.pos
+	}
+	_, terminal := TerminalCode(f.err)
+	if !f.rejects || terminal || index < b.pos || !b.in.rejections.note(&b.events[index]) {
+		return false
+	}
+	if !b.upTo(index) {
+		f.kind, f.err = rejected, fmt.Errorf("the database rejects the effect for several keys, so no event is to blame: "+
+			"run the migration or the grant that is missing: %w", f.err)
+	}
+	return true
+}

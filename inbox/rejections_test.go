@@ -1,0 +1,112 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// typed gives each event a key and a type.
+func typed(events []event.Event, keys, types string) []event.Event {
+	for i := range events {
+		events[i].Key, events[i].Type = keys[i:i+1], types[i:i+1]
+	}
+	return events
+}
+
+// effectOf writes events; those of type N into a column that nobody has added.
+func effectOf(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	if e.Type != "N" {
+		return write(ctx, tx, e)
+	}
+	_, err := tx.Exec(ctx, "insert into effect (id, added) values ($1, $2)", e.ID.String(), e.Type)
+	return err
+}
+
+// TestP9_4_ADeploymentForgotAColumn: the program is newer than the table that its effect writes. At most one key is parked.
+// The others wait, a person is asked for, and they are applied once the column is there. Effects of other types, which are
+// applied meanwhile, change nothing.
+func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]func(*inbox.Inbox) inbox.Handler{
+		"each": func(in *inbox.Inbox) inbox.Handler { return in.Each(effectOf) },
+		"batch": func(in *inbox.Inbox) inbox.Handler {
+			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				for _, e := range events {
+					if err := effectOf(ctx, tx, e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			told := make(chan inbox.RetriedInfo, 10000)
+			observer := inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }}
+			h := handler(w.inbox(inbox.Config{MaxAttempts: 2, Observer: observer}))
+			assigned(h)
+			type result struct {
+				out []inbox.Outcome
+				err error
+			}
+			decided := make(chan result, 1)
+			go func() {
+				out, err := h.Handle(t.Context(), typed(some(8), "aabbccdd", "ONONONON"))
+				decided <- result{out, err}
+			}()
+			for noted := false; !noted; {
+				select {
+				case r := <-told:
+					noted = r.Reason == "rejected" && r.Attempt >= 10
+				case r := <-decided:
+					t.Fatalf("without the column: %v (%v), want at most one key parked", r.out, r.err)
+				}
+			}
+			if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_code = 'rejected'"); n != 1 {
+				t.Errorf("%d partitions are noted as waiting for a person, want 1", n)
+			}
+			w.Exec(t, "alter table effect add added text")
+			r := <-decided
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			want := repeat(inbox.Applied, 8)
+			want[1] = inbox.Parked
+			same(t, "with the column", r.out, want)
+			if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null"); n != 0 {
+				t.Error("it goes on, and is still noted")
+			}
+		})
+	}
+}
+
+// TestP9_4_OneKeyIsRejected: one key asks for what is not there while effects of its type are applied for others, and an
+// effect calls its error final. Neither holds up the partition.
+func TestP9_4_OneKeyIsRejected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		err := write(ctx, tx, e)
+		switch e.Key {
+		case "b":
+			_, err = tx.Exec(ctx, "insert into nowhere default values")
+		case "d", "e", "f":
+			_, err = tx.Exec(ctx, "insert into nowhere default values")
+			err = inbox.Terminal("no_room", errors.Join(errors.New("of this tenant"), err))
+		}
+		return err
+	})
+	assigned(h)
+	same(t, "outcomes", handle(t, h, typed(some(9), "abcbadefc", "OOOOOOOOO")), []inbox.Outcome{
+		inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied,
+	})
+}
