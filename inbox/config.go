@@ -69,7 +69,8 @@ type Config struct {
 	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the effect
 	// again, while the database answers, counts as well. What the database rejects (class 42: no such column, no right) for
 	// several keys of a type, none of whose effects is applied meanwhile, counts no longer: a deployment is to blame, and its
-	// partitions wait. Return [Terminal] for what you know to be an event's fault.
+	// partitions wait. Return [Terminal] for what you know to be an event's fault, such as a row-level security policy that
+	// refuses its row (42501): two keys of which that is true look like a deployment.
 	MaxAttempts int
 	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
 	Backoff time.Duration
@@ -162,8 +163,8 @@ type ReleasedInfo struct {
 }
 
 // RetriedInfo says why a transaction runs again. Reason is one of "conflict" (deadlock, lock time-out, serialization),
-// "away" (the database), "rejected" (a statement of the inbox or of several keys' effects, by the database), "commit unknown", "day missing", "retryable"
-// and "failed" (the effect), "split" and "skip".
+// "away" (the database), "rejected" (a statement of the inbox or of several keys' effects, by the database),
+// "commit unknown", "day missing", "retryable" and "failed" (the effect), "split" and "skip".
 type RetriedInfo struct {
 	Topic     string
 	Partition int32

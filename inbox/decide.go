@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,7 +51,7 @@ type failure struct {
 	skips []int // skipping: events to leave out
 	err   error
 
-	rejects bool // failed: the database cannot run a statement of the effect, whatever the event
+	rejects bool // failed: the database could not run a statement of the effect or of its triggers
 }
 
 // maybe: what failed so may have happened all the same, where it is a statement outside of a transaction or a COMMIT.
@@ -231,7 +232,7 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 		return &failure{kind: away, err: err}
 	}
 	// A deferred constraint of the effect's tables: any of the events.
-	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err)}
+	return &failure{kind: failed, index: -1, err: fmt.Errorf("COMMIT was refused: %w", err), rejects: rejects(err)}
 }
 
 // outlive returns a context that ends a while after ctx.
@@ -461,6 +462,9 @@ func lostSession() *failure {
 func silent(err error) bool {
 	return pgerr.Is(err, pgerr.IdleInTransaction) || pgerr.Is(err, pgerr.TransactionTimeout)
 }
+
+// rejects: a statement names what the database does not have, or may not touch it (class 42).
+func rejects(err error) bool { return strings.HasPrefix(pgerr.Code(err), "42") }
 
 // classify sorts an error of the inbox's own statements.
 func (in *Inbox) classify(ctx context.Context, err error) *failure {

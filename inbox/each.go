@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -145,5 +144,5 @@ func effectFailure(ctx context.Context, g *guardTx, err error, index int) *failu
 	case aborted && pgerr.Retry(err):
 		return &failure{kind: contended, err: err}
 	}
-	return &failure{kind: failed, index: index, err: err, rejects: aborted && strings.HasPrefix(pgerr.Code(err), "42")}
+	return &failure{kind: failed, index: index, err: err, rejects: aborted && rejects(err)}
 }

@@ -29,14 +29,24 @@ func effectOf(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	return err
 }
 
-// TestP9_4_ADeploymentForgotAColumn: the program is newer than the table that its effect writes. At most one key is parked.
+// auditAtCommit has COMMIT write of the effects of type N into a table that nobody has made.
+const auditAtCommit = `create function audit() returns trigger language plpgsql as
+	'begin insert into audit values (new.id); return null; end';
+create constraint trigger audit after insert on effect deferrable initially deferred
+	for each row when (new.what = 'N') execute function audit()`
+
+// TestP9_4_ADeploymentForgotAColumn: the program is newer than the tables that its effect writes. At most one key is parked.
 // The others wait, a person is asked for, and they are applied once the column is there. Effects of other types, which are
 // applied meanwhile, change nothing.
 func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
 	t.Parallel()
-	for name, handler := range map[string]func(*inbox.Inbox) inbox.Handler{
-		"each": func(in *inbox.Inbox) inbox.Handler { return in.Each(effectOf) },
-		"batch": func(in *inbox.Inbox) inbox.Handler {
+	const column = "alter table effect add added text"
+	for name, tt := range map[string]struct {
+		before, repair string
+		handler        func(*inbox.Inbox) inbox.Handler
+	}{
+		"each": {"", column, func(in *inbox.Inbox) inbox.Handler { return in.Each(effectOf) }},
+		"batch": {"", column, func(in *inbox.Inbox) inbox.Handler {
 			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 				for _, e := range events {
 					if err := effectOf(ctx, tx, e); err != nil {
@@ -45,14 +55,21 @@ func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
 				}
 				return nil
 			})
-		},
+		}},
+		"commit": {auditAtCommit, "create table audit (id uuid)", func(in *inbox.Inbox) inbox.Handler {
+			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				_, err := tx.Exec(ctx, "insert into effect (id, what) values ($1, $2)", e.ID.String(), e.Type)
+				return err
+			})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			w.Exec(t, tt.before)
 			told := make(chan inbox.RetriedInfo, 10000)
 			observer := inbox.Observer{Retried: func(i inbox.RetriedInfo) { told <- i }}
-			h := handler(w.inbox(inbox.Config{MaxAttempts: 2, Observer: observer}))
+			h := tt.handler(w.inbox(inbox.Config{MaxAttempts: 2, Observer: observer}))
 			assigned(h)
 			type result struct {
 				out []inbox.Outcome
@@ -74,7 +91,7 @@ func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
 			if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_code = 'rejected'"); n != 1 {
 				t.Errorf("%d partitions are noted as waiting for a person, want 1", n)
 			}
-			w.Exec(t, "alter table effect add added text")
+			w.Exec(t, tt.repair)
 			r := <-decided
 			if r.err != nil {
 				t.Fatal(r.err)
