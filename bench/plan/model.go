@@ -186,7 +186,7 @@ func (n *Need) inboxLimits(a Assumptions) []Limit {
 
 func (n *Need) sizes(c Costs, a Assumptions) {
 	const day = 86400
-	n.RelayConns = n.Pumps + 2*n.Relays
+	n.RelayConns = n.Pumps + 3*n.Relays
 	// Little's law: as many transactions are open as begin a second, times how long each is.
 	open := c.Append.Of(a.PerAppend).Seconds() + c.Waits.Append*1e-3 + a.HandleUsed
 	n.ProducerConns = max(1, int(math.Ceil(n.Rate/a.PerAppend*open)))
