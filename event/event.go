@@ -52,7 +52,8 @@ type Position struct {
 	// Partition and Offset are where the consumer read the record.
 	Partition int32
 	Offset    int64
-	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it; zero: not known.
+	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it. The relay sets it
+	// to the database's time when it publishes: the record gets that or a later one. Zero: not known.
 	Timestamp time.Time
 	// First is set by the relay when it knows of no earlier attempt to publish the event. It is not on the wire.
 	First bool

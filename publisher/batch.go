@@ -27,6 +27,7 @@ type batch struct {
 	headers []event.Header // of the event at work
 	scratch []byte         // its headers, encoded
 	count   int
+	floor   time.Time // the latest of the events' own times: see event.Position.Timestamp
 
 	// lent: a request failed on its way, and the transport's goroutine may still be reading the frame.
 	lent bool
@@ -41,7 +42,7 @@ const (
 // fill encodes the first of the ordered events, as many as fit in limit bytes and most in number, at least one.
 // It returns how many.
 func (b *batch) fill(events []event.Event, order []int32, limit, most int) int {
-	b.records, b.count = b.records[:0], 0
+	b.records, b.count, b.floor = b.records[:0], 0, time.Time{}
 	for _, i := range order {
 		before := len(b.records)
 		b.add(&events[i])
@@ -59,6 +60,9 @@ func (b *batch) fill(events []event.Event, order []int32, limit, most int) int {
 // add appends one record: length, attributes, timestamp delta, offset delta, key, value, headers. All timestamps are the
 // batch's.
 func (b *batch) add(e *event.Event) {
+	if e.Position.Timestamp.After(b.floor) {
+		b.floor = e.Position.Timestamp
+	}
 	b.headers = event.AppendHeaders(b.headers[:0], e)
 	s := binary.AppendVarint(b.scratch[:0], int64(len(b.headers)))
 	for i := range b.headers {
@@ -93,7 +97,12 @@ func (b *batch) add(e *event.Event) {
 }
 
 // seal makes the frame of what was filled: timestamps, compression, checksum. The frame is valid until the next fill.
+// now is the time of all records, unless the events tell a later one: then this machine's clock is slow, and Kafka's
+// retention might delete the records at once.
 func (b *batch) seal(now time.Time) error {
+	if b.floor.After(now) {
+		now = b.floor
+	}
 	if b.lent {
 		b.frame, b.lent = nil, false
 	}

@@ -32,7 +32,12 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		b.Queue(r.q.present, r.owner)
 		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
-		b.Queue(r.q.join, r.owner, r.cfg.Name, lease, well)
+		b.Queue(r.q.join, r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
+			now := reading{local: time.Now()}
+			err := row.Scan(&now.database)
+			r.clock.Store(&now)
+			return err
+		})
 		b.Queue(r.q.prune, lease)
 		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID

@@ -35,7 +35,7 @@ func opRenew(m *modelRun, a []any) (rows [][]any, _ error) {
 
 func opJoin(m *modelRun, a []any) ([][]any, error) {
 	m.s.db.members[ownerNumber(a[0])] = memberAlive
-	return nil, nil
+	return [][]any{{modelLong}}, nil
 }
 
 func opMembers(m *modelRun, a []any) (rows [][]any, _ error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
@@ -70,7 +71,7 @@ func (d *delivery) leave(result *published) {
 func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error) {
 	began := time.Now()
 	d.routes = nil // a topic's partitions may be known by now
-	verdicts := r.to.Publish(ctx, d.events())
+	verdicts := r.hand(ctx, d.events())
 	failpoint.Hit(failpoint.RelayPublished)
 	if len(verdicts) != len(d.todo) {
 		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
@@ -94,6 +95,21 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 		r.kafka.report(d.c.by, failure, time.Now())
 	}
 	return n, failure
+}
+
+// reading is what the database's clock said, and when by this machine's.
+type reading struct{ database, local time.Time }
+
+// hand gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of then
+// would be deleted at once.
+func (r *Relay) hand(ctx context.Context, events []event.Event) []error {
+	if c := r.clock.Load(); c != nil {
+		now := c.database.Add(time.Since(c.local))
+		for i := range events {
+			events[i].Position.Timestamp = now
+		}
+	}
+	return r.to.Publish(ctx, events)
 }
 
 // errLeaseOver ends an attempt whose lanes may be another relay's by now.

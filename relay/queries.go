@@ -192,7 +192,8 @@ select array(select f.lane from (
 	sqlJoin = `-- relay: join
 insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval)
 on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until,
-	joined = case when $4 then relay_member.joined else clock_timestamp() end`
+	joined = case when $4 then relay_member.joined else clock_timestamp() end
+returning seen`
 
 	// What was seen later than now was seen by a clock that has gone back since.
 	sqlPrune = `-- relay: prune

@@ -38,11 +38,12 @@ type Relay struct {
 	nudged   chan struct{}
 	kicks    []chan struct{}
 
-	members atomic.Int64 // relays alive, as of the last heartbeat
-	short   atomic.Bool  // owns less than its share
-	beaten  atomic.Int64 // Unix nanoseconds of the last heartbeat
-	waiting atomic.Int64 // since when events wait, 0: none do
-	moved   atomic.Int64 // when events were last settled
+	members atomic.Int64            // relays alive, as of the last heartbeat
+	short   atomic.Bool             // owns less than its share
+	beaten  atomic.Int64            // Unix nanoseconds of the last heartbeat
+	clock   atomic.Pointer[reading] // the database's, as of the last heartbeat; nil: not read yet
+	waiting atomic.Int64            // since when events wait, 0: none do
+	moved   atomic.Int64            // when events were last settled
 
 	wal       atomic.Int32 // walMode
 	walWhy    atomic.Pointer[error]

@@ -76,7 +76,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 		return nil
 	}
 	failpoint.Hit(failpoint.RelayTry)
-	verdicts := r.to.Publish(held, c.events)
+	verdicts := r.hand(held, c.events)
 	failpoint.Hit(failpoint.RelayTried)
 	var unsent untried
 	for i, err := range verdicts {

@@ -1,0 +1,46 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// TestASlowClockMakesNoOldRecords: by this machine's clock the records might be older than retention keeps any.
+func TestASlowClockMakesNoOldRecords(t *testing.T) {
+	t.Parallel()
+	var first, last time.Time
+	f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		first, last = r.times()
+		return &produce.ResponsePartition{}
+	}}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
+	days := 24 * time.Hour
+	for name, c := range map[string]struct{ told, want time.Duration }{
+		"a slow clock": {5 * days, 5 * days}, "a fast clock": {-5 * days, 0}, "no other clock": {},
+	} {
+		events := []event.Event{some("t", "k", "0"), some("t", "k", "1")}
+		if c.told != 0 {
+			events[1].Position.Timestamp = time.Now().Add(c.told)
+		}
+		allAcked(t, k.Publish(t.Context(), events))
+		if d := time.Until(first) - c.want; first != last || d < -time.Hour || d > time.Hour {
+			t.Errorf("%s: records of %v to %v, %v from this machine's time, want %v", name, first, last, time.Until(first), c.want)
+		}
+	}
+}
+
+// times are the batch's first and last timestamp, as brokers read them.
+func (r request) times() (first, last time.Time) {
+	raw := r.records.Reader.(*bytes.Reader)
+	b := make([]byte, raw.Len())
+	_, _ = raw.ReadAt(b, 0)
+	at := func(i int) time.Time { return time.UnixMilli(int64(binary.BigEndian.Uint64(b[i:]))) }
+	return at(sizePrefix + 27), at(sizePrefix + 35)
+}
