@@ -31,7 +31,7 @@ func (k *Kafka) group(ctx context.Context, events []event.Event, verdicts []erro
 	for i := range events {
 		e := &events[i]
 		if r == nil || e.Topic != last {
-			r, last = k.route(ctx, routes, e.Topic), e.Topic
+			r, last = k.route(ctx, routes, events[i:]), e.Topic
 		}
 		if r.err != nil {
 			verdicts[i], slotOf[i] = r.err, -1
@@ -59,10 +59,13 @@ func (k *Kafka) group(ctx context.Context, events []event.Event, verdicts []erro
 	return groups
 }
 
-func (k *Kafka) route(ctx context.Context, routes map[string]*route, name string) *route {
+// route is the route of the first event's topic.
+func (k *Kafka) route(ctx context.Context, routes map[string]*route, events []event.Event) *route {
+	name := events[0].Topic
 	if r := routes[name]; r != nil {
 		return r
 	}
+	k.wire.learn(name, events)
 	r := &route{}
 	r.parts, r.err = k.resolve(ctx, k.topic(name))
 	r.slots = make([]int32, len(r.parts))

@@ -198,7 +198,7 @@ func (t *topic) doubt() {
 
 // describe returns the cluster's id and the leaders of the partitions in the metadata; -1: none.
 func (k *Kafka) describe(ctx context.Context, name string) (cluster string, leaders []int32, err error) {
-	k.wire.learn(name)
+	k.wire.learn(name, nil)
 	res, err := k.client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{name}})
 	if err != nil {
 		return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, err)

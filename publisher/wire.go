@@ -10,6 +10,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
@@ -53,14 +54,18 @@ func newWire(cfg Config) *wire {
 	}}
 }
 
-// learn makes metadata of a topic available.
-func (w *wire) learn(topic string) {
+// learn makes metadata of a topic available and, when it is new, of those of the events behind it: all by one Transport, for a
+// Transport costs connections and a request.
+func (w *wire) learn(topic string, behind []event.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.make == nil || w.topics[topic] {
 		return
 	}
 	w.topics[topic] = true
+	for i := range behind {
+		w.topics[behind[i].Topic] = true
+	}
 	closeIdle(w.current)
 	w.current = w.make(slices.Sorted(maps.Keys(w.topics)))
 }
