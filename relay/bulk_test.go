@@ -312,6 +312,39 @@ func TestP3BulkMoved(t *testing.T) {
 	}
 }
 
+// TestP3_5_ALostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its rows and its
+// entry stay for the next owner; the others are settled.
+func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
+	t.Parallel()
+	f, r := bulky(t, outboxDB(t))
+	fill(t, f.db, 1000, 200)
+	_, err := f.Step(t.Context())
+	f.must(err)
+	lost := int16(-1)
+	f.to.verdict = func(_ int, e event.Event) error {
+		if lost < 0 {
+			lost = e.Position.Lane
+			f.db.Exec(t, `update outbox_lane set fence = fence + 1 where lane = $1`, lost)
+		}
+		return nil
+	}
+	_, err = f.Step(t.Context())
+	f.must(err)
+	if lanes := pgtest.One[[]int16](t, f.db, `select array_agg(lane) from outbox_claim`); !slices.Equal(lanes, []int16{lost}) {
+		t.Errorf("lanes %v have entries, want lane %d", lanes, lost)
+	}
+	if gone := pgtest.One[int](t, f.db, `select count(*) from outbox_claim c cross join unnest(c.ids) u (id)
+		where not exists (select from outbox_event e where e.lane = c.lane and e.id = u.id)`); gone != 0 {
+		t.Errorf("%d rows of a lane that was lost are gone", gone)
+	}
+	f.must(f.Beat(t.Context()))
+	f.steps(r)
+	if n := inOrder(t, f.to.events(), 1000); n == 0 {
+		t.Error("nothing was sent again: this shows nothing")
+	}
+	drained(t, f.db)
+}
+
 // TestP6RescanWaitsForABacklog: nobody looks below the floors of lanes that have much; when they have caught up, what is there is
 // found.
 func TestP6RescanWaitsForABacklog(t *testing.T) {
