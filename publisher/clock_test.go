@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/effectonce/effectonce/event"
@@ -33,6 +35,31 @@ func TestASlowClockMakesNoOldRecords(t *testing.T) {
 		if d := time.Until(first) - c.want; first != last || d < -time.Hour || d > time.Hour {
 			t.Errorf("%s: records of %v to %v, %v from this machine's time, want %v", name, first, last, time.Until(first), c.want)
 		}
+	}
+}
+
+// TestAFastDatabaseStopsNothing: where brokers refuse the time that events come with, as too far ahead, records get this machine's.
+func TestAFastDatabaseStopsNothing(t *testing.T) {
+	t.Parallel()
+	refused, refuseAll := 0, false
+	f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {
+		if first, _ := r.times(); refuseAll || time.Until(first) > time.Hour {
+			refused++
+			return code(kafka.InvalidTimestamp)
+		}
+		return &produce.ResponsePartition{}
+	}}
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
+	e := some("t", "k", "0")
+	e.Position.Timestamp = time.Now().Add(48 * time.Hour)
+	allAcked(t, k.Publish(t.Context(), []event.Event{e}))
+	if refused != 1 {
+		t.Errorf("%d requests were refused, want 1", refused)
+	}
+	refuseAll = true
+	var r *Rejection
+	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || r.Scope() != ScopeTopic || refused != 3 {
+		t.Errorf("%v after %d requests that were refused, want the topic's refusal after 3", err, refused)
 	}
 }
 

@@ -68,7 +68,7 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 	defer k.pool.Put(b)
 
 	t := g.to.topic
-	acked, most, maybe := 0, len(g.order), false
+	acked, most, maybe, ownTime := 0, len(g.order), false, false
 	for acked < len(g.order) {
 		if err := k.halted(ctx); err != nil {
 			return outcome{acked: acked, err: stopped(err)}
@@ -78,6 +78,9 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			limit = min(limit, lower)
 		}
 		n := b.fill(events, g.order[acked:], limit, most)
+		if ownTime {
+			b.floor = time.Time{}
+		}
 		if err := b.seal(time.Now()); err != nil {
 			return outcome{acked, n, err, maybe}
 		}
@@ -91,6 +94,8 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			continue
 		}
 		switch c := classify(err); {
+		case errors.Is(err, kafka.InvalidTimestamp) && !b.floor.IsZero():
+			ownTime = true // the clock that the events' time is of may be the wrong one
 		case c == tooLarge && n > 1:
 			t.limit.Store(int64(max(len(b.records)/2, 1)))
 		case c == badRecord && n > 1:
