@@ -240,8 +240,7 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 		default:
 			k.marked.add(l)
 		}
-		// While no group answers, only this relay's settles change them.
-		if g.fresh || l.work == drain {
+		if g.fresh { // later, only this relay's settles add to them
 			k.holding.add(l)
 			l.groups = nil // as this claim will find them
 		}
@@ -328,6 +327,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		b.Queue(q.open, s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
 	}
 	if s := &k.draining; len(s.lanes) > 0 {
+		b.Queue(q.emptied, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(k.readEmptied)
 		b.Queue(q.drain, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.bytes, eventOverhead).
 			Query(k.read((*rowReader).readDrained))
 	}
@@ -398,6 +398,20 @@ func (k *claiming) readGroups(rows pgx.Rows) error {
 	return err
 }
 
+func (k *claiming) readEmptied(rows pgx.Rows) error {
+	gone := map[int16][]place{}
+	var lane int16
+	var at place
+	_, err := pgx.ForEachRow(rows, []any{&lane, &at.topic, &at.partition}, func() error {
+		gone[lane] = append(gone[lane], at)
+		return nil
+	})
+	for lane, places := range gone {
+		k.at[lane].groups = k.at[lane].groups.without(places)
+	}
+	return err
+}
+
 // groups are the places that a lane holds events for, by topic. There may be thousands: a relay may lose its rights on all
 // topics at once. Once it is a lane's, it is not changed but replaced.
 type groups map[string][]int32
@@ -413,6 +427,18 @@ func (g groups) with(more []place) groups {
 	maps.Copy(out, g)
 	for _, at := range more {
 		out[at.topic] = append(slices.Clip(out[at.topic]), at.partition)
+	}
+	return out
+}
+
+// without returns the groups but for some.
+func (g groups) without(gone []place) groups {
+	out := maps.Clone(g)
+	for _, at := range gone {
+		rest := slices.DeleteFunc(slices.Clone(out[at.topic]), func(p int32) bool { return p == at.partition })
+		if out[at.topic] = rest; len(rest) == 0 {
+			delete(out, at.topic)
+		}
 	}
 	return out
 }

@@ -92,6 +92,25 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	if n := len(d.r.lanes.owned[0].groups); n != many {
 		t.Errorf("the lane is known to hold %d topics, want %d", n, many)
 	}
+	// One topic comes back: claims drain it, and visit none of the others.
+	to.refused = func(topic string) bool { return topic != "payments" && topic != "t1" }
+	d.r.reopen(place{"t1", wholeTopic})
+	for range 20 {
+		grants := d.r.lanes.pick(0, 1, time.Now())
+		k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
+		k.queue(b, "")
+		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.q.lookHeld }) || len(k.drains.topics) > 1 {
+			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
+		}
+		d.r.giveBack(grants, func(l *laneState) { l.ready = true })
+		step() // an odd number of claims, or all would be of the same work
+		if step(); len(d.r.lanes.owned[0].groups) < many {
+			break
+		}
+	}
+	if groups := d.r.lanes.owned[0].groups; len(groups) != many-1 || len(groups["t1"]) != 0 {
+		t.Errorf("the lane is known to hold %d topics, want %d", len(groups), many-1)
+	}
 	if places, _ := d.r.health.due(time.Now().Add(time.Hour)); len(places) > 64 {
 		t.Errorf("%d topics are tried at once, each with an event in memory", len(places))
 	}

@@ -18,7 +18,7 @@ var modelOps map[string]func(m *modelRun, a []any) ([][]any, error)
 func init() { //nolint:gochecknoinits // the operations call each other through the table's users
 	modelOps = map[string]func(m *modelRun, a []any) ([][]any, error){
 		"lock": opLock, "as known": opAsKnown, "reserve": opReserve, "meta": opMeta, "raise incarnation": opRaiseIncarnation,
-		"paused": opPaused, "look": opLook, "look held": opLookHeld, "open": opOpen, "take": opTake, "take marked": opTakeMarked,
+		"paused": opPaused, "look": opLook, "look held": opLookHeld, "emptied": opEmptied, "open": opOpen, "take": opTake, "take marked": opTakeMarked,
 		"drain": opDrain, "unmark": opUnmark, "list": opList, "due": opDue, "move due": opMoveDue,
 		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark,
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
@@ -272,6 +272,22 @@ func opLookHeld(m *modelRun, a []any) (rows [][]any, _ error) {
 		}
 		for _, at := range placesOf(bits) {
 			rows = append(rows, []any{lane, at.topic, at.partition})
+		}
+	}
+	return rows, nil
+}
+
+func opEmptied(m *modelRun, a []any) (rows [][]any, _ error) {
+	lanes, topics, partitions := a[3].([]int16), a[4].([]string), a[5].([]int32)
+	for _, i := range m.own(a) {
+		lane := a[0].([]int16)[i]
+		for k := range lanes {
+			left := slices.ContainsFunc(m.rows(lane, inHeld, true), func(ev uint8) bool {
+				return m.world.of(ev).topic == topics[k] && int32(m.s.db.rows[ev].partition) == partitions[k]
+			})
+			if lanes[k] == lane && !left {
+				rows = append(rows, []any{lane, topics[k], partitions[k]})
+			}
 		}
 	}
 	return rows, nil

@@ -44,6 +44,8 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 		return append(own, nexts, limit, bytes, eventOverhead, int64(blockSize), floors, ids, fresh, tops)
 	case "drain":
 		return append(own, c.groups(lanes)...)
+	case "emptied":
+		return append(own, c.groups(lanes)[:3]...)
 	case "try":
 		topics, partitions := make([]string, len(lanes)), make([]int32, len(lanes))
 		for i := range lanes {

@@ -294,7 +294,7 @@ type queries struct {
 	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
 	pin, topics, statusLanes, statusTopics, highest, otherSequence, ended, holders, smallest, below,
 	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
-	look, lookHeld, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
+	look, lookHeld, emptied, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
 	wal    walQueries
 }
@@ -310,7 +310,7 @@ func newQueries(schema string) (*queries, error) {
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
 		topics: q(sqlListTopics), statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
-		look: q(sqlLook), lookHeld: q(sqlLookHeld), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
+		look: q(sqlLook), lookHeld: q(sqlLookHeld), emptied: q(sqlEmptied), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
 		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), ended: q(sqlEnded), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),

@@ -26,6 +26,15 @@ select g.lane, g.topic, g.partition
 from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
+	// Those of the groups of a drain that have nothing left. There may be thousands of others, which did not change.
+	sqlEmptied = `-- relay: emptied
+select g.lane, g.topic, g.partition
+from unnest($4::smallint[], $5::text[], $6::integer[]) g (lane, topic, partition)
+join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+where not exists (select from (
+	select from {schema}outbox_held h where h.topic = g.topic and h.lane = g.lane and h.partition = g.partition order by h.seq limit 1) one)`
+
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
 	// (PROTOCOL P4).
 	sqlTakeMarked = `-- relay: take marked
