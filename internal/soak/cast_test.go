@@ -154,6 +154,13 @@ func (c *cast) signal(name string, sig syscall.Signal) bool {
 	return p != nil && p.process != nil && p.process.Signal(sig) == nil
 }
 
+// life is a player's process; nil: it is between two.
+func (c *cast) life(name string) *child.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.roles[name].process
+}
+
 // want says whether a player is to live. One that is no longer wanted is told to end in order.
 func (c *cast) want(name string, wanted bool) {
 	c.mu.Lock()

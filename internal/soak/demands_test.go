@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // sightings count, by kind, how often a fault took effect and how often that which it must not touch went on meanwhile. Faults
@@ -78,6 +80,33 @@ func (x *scene) goesOn(f fault, since int64) {
 		where ctid >= format('(%s,0)', $1::bigint)::tid and topic <> $2`, since, topicDoomed).Scan(&partitions, &effects)
 	x.t.Logf("%s of %s: %d effects in %d of %d partitions meanwhile (%v)", f.kind, f.target, effects, partitions, all, err)
 	if err == nil && since >= 0 && partitions >= all*3/4 {
+		x.went(f.kind)
+	}
+}
+
+// goesWithin is how long an event of a healthy relay's may wait at most: a lease, and the steps until its lane is taken.
+const goesWithin = 8 * time.Second
+
+// outboxMark is the number of the latest event at some time.
+type outboxMark struct{ id atomic.Int64 }
+
+func (m *outboxMark) set(x *scene) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	var id int64
+	if err := x.admin.QueryRow(ctx, "select coalesce(max(id), 0) from outbox_event").Scan(&id); err == nil {
+		m.id.Store(id)
+	}
+}
+
+// published notes that what was there at the mark has left the outbox.
+func (x *scene) published(f fault, at *outboxMark) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	var left, newer int64
+	err := x.admin.QueryRow(ctx, "select count(*) filter (where id <= $1), count(*) filter (where id > $1) from outbox_event where topic not like $2", at.id.Load(), "refused-%").Scan(&left, &newer)
+	x.t.Logf("%s of %s: %d events are in the outbox for more than %v, %d for less (%v)", f.kind, f.target, left, goesWithin, newer, err)
+	if err == nil && at.id.Load() > 0 && left == 0 {
 		x.went(f.kind)
 	}
 }

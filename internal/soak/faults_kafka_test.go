@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -335,4 +336,44 @@ func groupOffsets(ctx context.Context, c *kgo.Client, topic string, partitions i
 		}
 	}
 	return committed, kerr.ErrorForCode(resp.ErrorCode)
+}
+
+// joining is the state of a group that waits for its members.
+const joining = "PreparingRebalance"
+
+// group is what the broker says of the workers' group.
+func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
+	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
+		req := kmsg.NewPtrDescribeGroupsRequest()
+		req.Groups = []string{players.Consumer}
+		for _, shard := range c.RequestSharded(ctx, req) {
+			if shard.Err != nil {
+				return shard.Err
+			}
+			for _, one := range shard.Resp.(*kmsg.DescribeGroupsResponse).Groups {
+				g = one
+			}
+		}
+		return kerr.ErrorForCode(g.ErrorCode)
+	})
+	return g, err
+}
+
+// groupState is empty when the broker does not say.
+func (x *scene) groupState() string {
+	g, err := x.group()
+	if err != nil {
+		return ""
+	}
+	return g.State
+}
+
+// members are the names of the group's members.
+func (x *scene) members() (names []string, err error) {
+	g, err := x.group()
+	for i := range g.Members {
+		names = append(names, g.Members[i].ClientID)
+	}
+	slices.Sort(names)
+	return names, err
 }

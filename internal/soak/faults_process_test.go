@@ -57,6 +57,12 @@ func processKinds() []kind {
 			s.cast.want(f.target, false)
 			return func() error { s.cast.want(f.target, true); return nil }, nil
 		}},
+		// Each life takes lanes and leaves them behind.
+		{name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second, targets: func(settings) []string { return relays }, begin: crashLoop},
+		// One worker does not answer the group's call to join, so that the others wait in theirs when one of them is told to end.
+		{name: "stop-in-join", track: track, demands: true, shortest: 2 * time.Second, longest: 5 * time.Second, targets: func(settings) []string {
+			return append(slices.Clone(workers), spare)
+		}, begin: stopInJoin},
 		{name: "rebalances", track: track, shortest: 6 * time.Second, longest: 14 * time.Second, targets: func(settings) []string { return []string{"workers"} }, begin: storm},
 	}
 }
@@ -92,5 +98,83 @@ func storm(s *scene, f fault) (func() error, error) {
 		}
 		s.cast.want(spare, false)
 		return nil
+	}, nil
+}
+
+// crashLoop kills a relay again and again, some time after each of its starts. What the healthy ones have is not to wait for it.
+func crashLoop(s *scene, f fault) (func() error, error) {
+	if !s.cast.signal(f.target, syscall.SIGKILL) {
+		return nil, errNobody
+	}
+	draw, deaths := f.draw(), 1
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			life := time.NewTimer(between(draw, 500*time.Millisecond, 4*time.Second))
+			select {
+			case <-life.C:
+				if s.cast.signal(f.target, syscall.SIGKILL) {
+					deaths++
+				}
+			case <-end:
+				life.Stop()
+				return
+			}
+		}
+	}()
+	var late outboxMark
+	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
+	return func() error {
+		timer.Stop()
+		if deaths >= 3 {
+			s.took(f.kind)
+			s.published(f, &late)
+		}
+		close(end)
+		<-ended
+		return nil
+	}, nil
+}
+
+// stopInJoin lets the group wait for a worker that stands still, and tells another one to end meanwhile. When that one is gone the
+// group must not have it as a member any more.
+func stopInJoin(s *scene, f fault) (func() error, error) {
+	still := workers[0]
+	if f.target == still {
+		still = workers[1]
+	}
+	if !s.cast.signal(still, syscall.SIGSTOP) {
+		return nil, errNobody
+	}
+	s.cast.want(spare, true)
+	undo := func() error {
+		s.cast.signal(still, syscall.SIGCONT)
+		s.cast.want(f.target, f.target != spare)
+		s.cast.want(spare, false)
+		return nil
+	}
+	limit := time.Now().Add(6 * time.Second)
+	for s.groupState() != joining {
+		if time.Now().After(limit) {
+			return nil, errors.Join(errors.New("the group did not call its members"), undo())
+		}
+		await(time.Now().Add(50 * time.Millisecond))
+	}
+	await(time.Now().Add(between(f.draw(), 0, 2*time.Second))) // a member hears of it with its next heartbeat, and ends what it handles
+	life, within := s.cast.life(f.target), s.groupState() == joining
+	s.cast.want(f.target, false)
+	return func() error {
+		s.cast.signal(still, syscall.SIGCONT)
+		err := s.cast.gone(f.target, stopLimit)
+		members, asked := s.members()
+		if asked == nil && within && life != nil && err == nil && life.Wait() == nil { // it was not killed meanwhile
+			s.took(f.kind)
+			s.t.Logf("%s of %s: the group has %v", f.kind, f.target, members)
+			if !slices.Contains(members, f.target) {
+				s.went(f.kind)
+			}
+		}
+		return errors.Join(err, undo())
 	}, nil
 }
