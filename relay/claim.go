@@ -113,7 +113,7 @@ type drains struct {
 // drainGroups is of how many groups a claim takes held events in each lane.
 const drainGroups = 64
 
-// claim runs the claim transaction for the lanes of grants (PROTOCOL P3.2, P3.3). Lanes that turned out not to be ours
+// claim runs the claim transaction for the lanes of grants (P3.2, P3.3). Lanes that turned out not to be ours
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
 func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {

@@ -20,7 +20,7 @@ const (
 	fromParked
 )
 
-// fate is what a claim decides for an event (PROTOCOL P4).
+// fate is what a claim decides for an event (P4).
 type fate int8
 
 const (

@@ -18,14 +18,8 @@ import (
 )
 
 // A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
-// rows which are dead, but not yet vacuumed away, cost nothing. PROTOCOL P6 has the rules; the order of its steps is what
-// makes them right:
-//
-//  1. read the highest id drawn so far, in a transaction whose commit waits for the disk: a crash cannot take the sequence
-//     back below it any more;
-//  2. later, read who holds a lock on the table that an insert needs: whoever drew one of those ids and is not decided;
-//  3. wait until each of them has ended;
-//  4. what a look from the old floor then finds first, up to the highest, is the end of the new floor.
+// rows which are dead, but not yet vacuumed away, cost nothing. P6 (docs/protocol.md) has the four steps in which a floor
+// rises, and why their order makes them right.
 //
 // A claim whose snapshot is later than step 3 is such a look as well: it takes all that its lane has up to its last id. Once it
 // is settled, the lane has nothing left up to that id, or up to the highest if that is lower. So a lane's floor follows its

@@ -20,7 +20,7 @@ type laneState struct {
 	deadline time.Time // local and monotonic: nothing is sent for the lane after it
 	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the server that
 	// it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one, or numbers could go
-	// back (PROTOCOL P3.2).
+	// back (P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 	reach     int64 // the same but for excepted transactions

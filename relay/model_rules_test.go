@@ -2,7 +2,7 @@
 
 package relay
 
-// modelRules are bugs: each leaves out a rule of PROTOCOL.md that was found by model checking, or that tests have broken on
+// modelRules are bugs: each leaves out a rule of docs/protocol.md that was found by model checking, or that tests have broken on
 // purpose before. The zero value is the relay as it is. A bug of a statement changes the model's operation; a bug of the
 // relay's own code changes what that code left behind.
 type modelRules struct {

@@ -2,7 +2,7 @@ package relay
 
 import "slices"
 
-// A paused topic is a place that an operator has closed (PROTOCOL P4): its events are held as a whole, in order, and nothing
+// A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and nothing
 // tries whether it answers. Claims read what is paused in their own transaction, so that a claim that follows the pause's
 // commit sends nothing of the topic; the probe reads it too, to go on soon after a resume.
 

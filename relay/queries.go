@@ -2,7 +2,7 @@ package relay
 
 import "github.com/effectonce/effectonce/internal/pgschema"
 
-// Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (PROTOCOL P3.1).
+// Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
 // Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
 // that the first statement locked cannot change any more.
 const (
@@ -96,7 +96,7 @@ order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
 	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that they
-	// are sent as. Floors count only in the numbering of ids that they are in (PROTOCOL P6), and while the transactions named
+	// are sent as. Floors count only in the numbering of ids that they are in (P6), and while the transactions named
 	// behind it cannot be seen; otherwise nothing is found. Numbers continue the relay's
 	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
 	// itself, which saves a second window function.

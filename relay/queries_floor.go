@@ -1,6 +1,6 @@
 package relay
 
-// The floor's statements (PROTOCOL P6). The text that names the numbering of ids stands in each of them: system,
+// The floor's statements (P6). The text that names the numbering of ids stands in each of them: system,
 // timeline, sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor
 // has one that is not the table's.
 const (

@@ -1,6 +1,6 @@
 package relay
 
-// What stands beside the outbox, in claims and settles (PROTOCOL P3.2, P3.5, P4). The statements compare owner and fence
+// What stands beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence
 // as those of queries.go do, and those of a settle also that its own journal entry is still there.
 const (
 	// What a lane has beside its events: whether anything is parked, and whether some of it is to be released.
@@ -36,7 +36,7 @@ where not exists (select from (
 	select from {schema}outbox_held h where h.topic = g.topic and h.lane = g.lane and h.partition = g.partition order by h.seq limit 1) one)`
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
-	// (PROTOCOL P4).
+	// (P4).
 	sqlTakeMarked = `-- relay: take marked
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
@@ -89,7 +89,7 @@ select lane, id, marked, message_id, source, tenant, topic, key, type, content_t
 	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share of the count
 	// allows, and of all groups of a lane together as the bytes do. As in take, the lanes have no open entry; one with the same
 	// number would be refused by the journal's key. What stands behind an event of its key that is parked joins that list instead
-	// (PROTOCOL P4): a settle moves no more than its own claim, however much of the key is held.
+	// (P4): a settle moves no more than its own claim, however much of the key is held.
 	sqlDrain = `-- relay: drain
 with mine as materialized (
 	select l.lane

@@ -25,7 +25,7 @@ type ScheduledStatus struct {
 	Next    *time.Time `json:"next"`    // when the first is due; nil: there is none
 }
 
-// queueDue adds to a claim the move of what has come due in the lanes that may have some (PROTOCOL P8): out of the table of
+// queueDue adds to a claim the move of what has come due in the lanes that may have some (P8): out of the table of
 // the future, behind everything that the lane has. What it moves the same claim may take.
 func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most, bytes int, moved map[int16]int64) {
 	var lanes []int16

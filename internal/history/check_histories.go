@@ -223,7 +223,7 @@ func (r *run) handled(p *Process, e *Entry) {
 	}
 }
 
-// operated notes events that a person discarded: they may appear once, late (PROTOCOL P10).
+// operated notes events that a person discarded: they may appear once, late (P10).
 func (r *run) operated(e *Entry) {
 	if strings.Contains(e.Verb, "discard") {
 		for _, id := range e.IDs {

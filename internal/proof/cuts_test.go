@@ -65,7 +65,7 @@ const lateBy = 200 * time.Millisecond
 
 // TestCommitCuts loses the connection around the COMMIT of every transaction of the protocol, while everything runs: before
 // Postgres has it, after it and before the answer is read, and so that it comes late. Whatever became of it, nothing is lost,
-// nothing happens twice, no number is given twice, and order holds (PROTOCOL P3.7, P9.3).
+// nothing happens twice, no number is given twice, and order holds (P3.7, P9.3).
 func TestCommitCuts(t *testing.T) {
 	t.Parallel()
 	c := emptyCell(t)

@@ -22,7 +22,7 @@ const (
 )
 
 // Draw locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in the same
-// transaction: that is the producer's part of order per key (PROTOCOL P2).
+// transaction: that is the producer's part of order per key (P2).
 func Draw(ctx context.Context, tx pgx.Tx, tenant, key string) (version int64, err error) {
 	if err := tx.QueryRow(ctx, SQLDraw, tenant, key).Scan(&version); err != nil {
 		return 0, fmt.Errorf("book: draw a version of %q: %w", key, err)
