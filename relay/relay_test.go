@@ -54,6 +54,21 @@ func TestRunPublishesWhatArrives(t *testing.T) {
 	}
 }
 
+// TestAnEmptyPayloadIsNoTombstone, not even the first that a session reads.
+func TestAnEmptyPayloadIsNoTombstone(t *testing.T) {
+	t.Parallel()
+	db, to := outboxDB(t), &memory{}
+	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '')`)
+	stop := running(t, newRelay(t, db, to, config()))
+	drained(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if log := to.events(); len(log) != 1 || log[0].Payload == nil {
+		t.Errorf("an empty payload was published as a tombstone: %+v", log)
+	}
+}
+
 func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}

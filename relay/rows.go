@@ -63,7 +63,7 @@ func (p payloadScanner) ScanBytes(v []byte) error {
 	case len(v) > slabSize/4:
 		r.e.Payload = append([]byte(nil), v...)
 		return nil
-	case len(v) > cap(r.slab)-len(r.slab):
+	case len(v) > cap(r.slab)-len(r.slab), r.slab == nil:
 		r.slab = make([]byte, 0, slabSize)
 	}
 	at := len(r.slab)
