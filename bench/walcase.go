@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) {
 	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, %d events that were appended while the relay was stopped. The idle relay's events are statements",
 		latencyRate, o.live.latency, o.live.relayEvents))
-	if _, err := relay.SetUpWAL(ctx, s.db, "public"); err != nil {
+	if _, err := operator.SetUpWAL(ctx, s.db, "public"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.dropWAL(ctx)) }()
@@ -77,8 +77,8 @@ func (s *stack) dropWAL(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	for {
-		_, err := relay.DropWAL(ctx, s.db, "public")
-		if !errors.Is(err, relay.ErrSlotInUse) {
+		_, err := operator.DropWAL(ctx, s.db, "public")
+		if !errors.Is(err, operator.ErrSlotInUse) {
 			return err
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {

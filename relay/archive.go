@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 const (
@@ -192,6 +193,6 @@ func (r *Relay) keepArchive(ctx context.Context) {
 			}
 			r.log.Log(ctx, level, "the archive is maintained", "made", len(done.Made), "dropped", len(done.Dropped), "left", len(done.Left))
 		}
-		pauseFor(ctx, archiveEvery)
+		_ = sleep.For(ctx, archiveEvery)
 	}
 }

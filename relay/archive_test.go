@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 const archiveDays = `select coalesce(string_agg(right(c.relname, 8), ' ' order by c.relname), '') from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -118,8 +119,8 @@ func TestReplay(t *testing.T) {
 	db.Exec(t, `update outbox_archive set type = 'Other' where payload = '5'`)
 	// Their order is that of the archive, whatever a clock said.
 	db.Exec(t, `update outbox_archive set published_at = $1 where payload = '1'`, start.Add(4*time.Minute))
-	o, key := operator(t, db), "k"
-	choice := relay.Replay{From: start, Topic: "payments", Key: &key, Type: "T"}
+	o, key := newOperator(t, db), "k"
+	choice := operator.Replay{From: start, Topic: "payments", Key: &key, Type: "T"}
 	plan, err := o.PlanReplay(t.Context(), choice)
 	if err != nil || plan.Events != 5 || plan.Keys != 1 || plan.Bytes != 5 || len(plan.Head) != 5 || plan.Head[0].Key != "k" || !plan.First.Equal(start.Truncate(time.Microsecond)) {
 		t.Fatalf("plan %+v, %v", plan, err)
@@ -131,7 +132,7 @@ func TestReplay(t *testing.T) {
 	if err != nil || done.Events != 5 || done.Last != plan.Head[4].Pos {
 		t.Fatalf("done %+v, %v", done, err)
 	}
-	if again, err := o.Replay(t.Context(), relay.Replay{From: start, Topic: "payments", Key: &key, Type: "T", After: done.Last}, "go on"); err != nil || again.Events != 0 {
+	if again, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: "payments", Key: &key, Type: "T", After: done.Last}, "go on"); err != nil || again.Events != 0 {
 		t.Errorf("after the last: %+v, %v", again, err)
 	}
 	stop := running(t, newRelay(t, db, to, config()))
@@ -156,13 +157,13 @@ func TestReplayInBatchesAtARate(t *testing.T) {
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
 		select 'e.1', 3, g, g, gen_random_uuid(), '', '', 'payments', 'k', 'T', '', now() from generate_series(1, 1200) g`)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	fill(t, db, 10_000, 10)
 	ended := make(chan error, 1)
-	var done relay.Replayed
+	var done operator.ReplayResult
 	go func() {
 		var err error
-		done, err = o.Replay(t.Context(), relay.Replay{From: time.Now().Add(-time.Hour), Topic: "payments", Rate: 4000}, "r")
+		done, err = o.Replay(t.Context(), operator.Replay{From: time.Now().Add(-time.Hour), Topic: "payments", Rate: 4000}, "r")
 		ended <- err
 	}()
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_audit)`)
@@ -197,8 +198,8 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 	}
 	// Each batch is one event, and all that it publishes is in the archive before the next.
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 3 })))
-	choice := relay.Replay{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments", Rate: 4}
-	o := operator(t, db)
+	choice := operator.Replay{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments", Rate: 4}
+	o := newOperator(t, db)
 	first, err := o.Replay(ctx, choice, "r")
 	if err == nil || first.Events < 3 || first.Events == events || first.To.After(time.Now().Add(30*time.Second)) {
 		t.Fatalf("first %+v, %v", first, err)
@@ -222,8 +223,8 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 func TestReplayRefuses(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o, now := operator(t, db), time.Now()
-	for name, c := range map[string]relay.Replay{
+	o, now := newOperator(t, db), time.Now()
+	for name, c := range map[string]operator.Replay{
 		"no beginning": {Topic: "t"}, "no topic": {From: now}, "an empty range": {From: now, To: now.Add(-time.Hour), Topic: "t"},
 		"a negative rate": {From: now, Topic: "t", Rate: -1},
 	} {
@@ -231,7 +232,7 @@ func TestReplayRefuses(t *testing.T) {
 			t.Errorf("%s was accepted", name)
 		}
 	}
-	if _, err := o.Replay(t.Context(), relay.Replay{From: now, Topic: "t"}, ""); err == nil {
+	if _, err := o.Replay(t.Context(), operator.Replay{From: now, Topic: "t"}, ""); err == nil {
 		t.Error("no reason was accepted")
 	}
 }

@@ -26,7 +26,7 @@ func TestP3_1_AClaimReadsBehindItsLock(t *testing.T) {
 	_, err = d.Step(t.Context())
 	f.must(err)
 	b.set(nil)
-	_, err = operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
+	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
 	f.must(err)
 	_, err = d.Look(t.Context())
 	f.must(err)

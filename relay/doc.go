@@ -7,8 +7,8 @@
 //  2. Make a [Publisher] (package publisher, for Kafka) and a [Relay] with [New], and call [Relay.Run] until shutdown. Run as
 //     many relays as you like, in the application or as the relay binary: they share the lanes.
 //  3. Connect to the primary. A replica shows transactions in another order, and cannot be written.
-//  4. Watch [Relay.Stalled] and [Relay.Status], and what is parked: an event that the broker refuses for certain waits, with
-//     the later events of its key, until an [Operator] releases, mends or discards it. What cannot be sent now (a partition
+//  4. Watch [Relay.Stalled] and [Relay.Sample], and what is parked: an event that the broker refuses for certain waits, with
+//     the later events of its key, until an operator releases, mends or discards it. What cannot be sent now (a partition
 //     that does not answer, a topic that is refused or paused) is held and goes out by itself, in order; the rest goes on.
 //  5. Deduplicate on the other side (package inbox): after a fault an event may be published again, under the same id and
 //     the same sequence number.

@@ -13,13 +13,17 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Queries reads every statement of the room from its source, by the constant's name without sql and with a small letter:
-// none can be left out of the test that prepares them. Those about one day of the archive are no statements yet.
+// Queries reads every statement of the engine and of the operator from their source, by the constant's name without sql and with
+// a small letter: none can be left out of the test that prepares them. Those about one day of the archive are no statements yet.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("queries*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no queries: %v", err)
+	var files []string
+	for _, pattern := range []string{"queries*.go", "internal/sql/queries*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no queries in %s: %v", pattern, err)
+		}
+		files = append(files, found...)
 	}
 	all := map[string]string{}
 	for _, name := range files {
@@ -29,7 +33,7 @@ func Queries(t testing.TB) map[string]string {
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
-			if !ok || len(spec.Values) != 1 || !strings.HasPrefix(spec.Names[0].Name, "sql") {
+			if !ok || len(spec.Values) != 1 {
 				return true
 			}
 			if literal, ok := spec.Values[0].(*ast.BasicLit); ok {

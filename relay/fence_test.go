@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // reused counts the numbers that mean two events within one (epoch, lane).
@@ -66,9 +67,9 @@ func TestP5FenceAfterARestore(t *testing.T) {
 			inOrder(t, to.events(), 600)
 			before := len(to.events())
 
-			var f relay.Fenced
+			var f operator.FenceResult
 			if fence {
-				o, err := relay.NewOperator(backup.Pool, "", "kim")
+				o, err := operator.New(backup.Pool, "", "kim")
 				if err == nil {
 					f, err = o.Fence(t.Context(), "restored the backup of last night")
 				}
@@ -113,7 +114,7 @@ func TestP5FenceWhileARelayRuns(t *testing.T) {
 	fillFrom(t, db, 0, 10)
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
 	claimed := <-to.entered
-	f, err := operator(t, db).Fence(t.Context(), "a drill")
+	f, err := newOperator(t, db).Fence(t.Context(), "a drill")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func TestP5FenceTurnsTheSequenceForwardOnly(t *testing.T) {
 			if strings.Contains(name, "parked") {
 				parkedRow(t, db, 900, "k", false, false)
 			}
-			f, err := operator(t, db).Fence(t.Context(), "copied by logical replication")
+			f, err := newOperator(t, db).Fence(t.Context(), "copied by logical replication")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,7 +175,7 @@ func TestP5FenceTurnsTheSequenceForwardOnly(t *testing.T) {
 func TestP5FenceIsAudited(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	if _, err := o.Fence(t.Context(), " "); err == nil {
 		t.Error("it needs no reason")
 	}

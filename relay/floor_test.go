@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // floors drives a relay step by step.
@@ -456,8 +457,8 @@ func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
 	if _, err := newRelay(t, f.db, f.to, config()).Once(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Once: %v", err)
 	}
-	if d := diagnose(t, f.db); !strings.HasSuffix(d.Sequence.Other, "ids") {
-		t.Errorf("the sequence is said to be %q", d.Sequence.Other)
+	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema); err != nil || !strings.HasSuffix(d.Sequence.Other, "ids") {
+		t.Errorf("the sequence is said to be %q: %v", d.Sequence.Other, err)
 	}
 }
 

@@ -10,14 +10,14 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestHeldEventsAreDiscarded: one event that no answer comes for holds its partition. Without it the rest goes, in order.
 func TestHeldEventsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	poison := pgtest.One[uuid.UUID](t, db, `insert into outbox_event (topic, key, type, payload) values ('payments', 'poison', 'T', '0') returning message_id`)
 	b.set(func(e *event.Event, _ int32) answer {
 		if e.ID == poison {
@@ -30,7 +30,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 	stop := running(t, newRelay(t, db, b, config(quick)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 6 from outbox_held where key = 'poison'`)
 	list, err := o.HeldEvents(t.Context(), "payments", 1000)
-	var behind []relay.HeldEvent
+	var behind []operator.HeldEvent
 	for _, e := range list {
 		if e.Key == "poison" {
 			behind = append(behind, e)
@@ -39,7 +39,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 	if err != nil || len(behind) != 6 || behind[0].MessageID != poison || !behind[0].MaybePublished || behind[0].Bytes != 1 {
 		t.Fatalf("listed %+v: %v", behind, err)
 	}
-	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.New(), "r"); !errors.Is(err, relay.ErrNotHeld) {
+	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.New(), "r"); !errors.Is(err, operator.ErrNotHeld) {
 		t.Errorf("another event: %v", err)
 	}
 	if _, err := o.DiscardHeld(t.Context(), "payments", poison, " "); err == nil {
@@ -73,7 +73,7 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	b.set(func(*event.Event, int32) answer { return forbidden })
 	appendTo(t, db, "payments", 100, 20, 0)
 	stop := running(t, newRelay(t, db, b, config(quick)))
@@ -81,7 +81,7 @@ func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	drained(t, db)
 	var once atomic.Bool
 	gone := make(chan error, 1)
-	var d relay.Discarded
+	var d operator.DiscardResult
 	b.set(func(*event.Event, int32) answer {
 		if once.CompareAndSwap(false, true) {
 			var err error
@@ -93,7 +93,7 @@ func TestHeldEventsAreDiscardedOnTheirWay(t *testing.T) {
 	if err := <-gone; err != nil || d.Events != 100 || d.MayAppear == 0 {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
-	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.Nil, "again"); !errors.Is(err, relay.ErrNotHeld) {
+	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.Nil, "again"); !errors.Is(err, operator.ErrNotHeld) {
 		t.Errorf("nothing is left: %v", err)
 	}
 	before := len(b.events())

@@ -74,7 +74,7 @@ func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
 			counting(t, b, key, 100)
 		}
 	}
-	held, err := operator(t, db).Held(t.Context())
+	held, err := newOperator(t, db).Held(t.Context())
 	if err != nil || len(held) != 1 || held[0].Partition != 1 || held[0].Events != int64(waiting) {
 		t.Errorf("held %+v, want %d: %v", held, waiting, err)
 	}
@@ -388,7 +388,7 @@ func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
 	appendTo(t, db, "payments", 1000, 20, 0)
 	stop := running(t, newRelay(t, db, struct{ relay.Publisher }{b}, config(quick)))
 	drained(t, db)
-	held, err := operator(t, db).Held(t.Context())
+	held, err := newOperator(t, db).Held(t.Context())
 	if err != nil || len(held) != 1 || held[0].Topic != "dead" || held[0].Partition != 0 || held[0].Events != 100 {
 		t.Errorf("held %+v: %v", held, err)
 	}

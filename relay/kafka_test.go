@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // toKafka makes a publisher as cmd/relay does.
@@ -114,14 +115,14 @@ func TestP4RefusedByTheRealBroker(t *testing.T) {
 	kafkatest.RequireReal(t)
 	topic := kafkatest.Topic(t, 3, map[string]string{"max.message.bytes": "20000"})
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	const keys, each = 50, 10
 	appendTo(t, db, topic, keys*each, keys, 0)
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select $1, 'k3', 'T', convert_to(string_agg(md5(g::text), ''), 'UTF8') from generate_series(1, 2000) g`, topic)
 	appendTo(t, db, topic, keys*each, keys, each)
 	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
 	drainedOf(t, db)
-	list, err := o.Parked(t.Context(), relay.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE"})
 	if err != nil || len(list) != 1 || list[0].MaybePublished || list[0].Key != "k3" {
 		t.Fatalf("parked %+v: %v", list, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/seeded"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
@@ -23,7 +24,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	var members members
 	var epoch string
 	var same bool
-	lease, well := interval(r.cfg.Lease), r.well(ctx)
+	lease, well := sql.Interval(r.cfg.Lease), r.well(ctx)
 	failpoint.Hit(failpoint.RelayBeat)
 	if len(doubted) > 0 {
 		failpoint.Hit(failpoint.RelayFenceRaise)
@@ -82,7 +83,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		failpoint.Hit(failpoint.RelayTakeOver)
 		var taken takenOver
 		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-			b.Queue(r.q.takeOver, r.owner, interval(r.cfg.Lease), want, interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
+			b.Queue(r.q.takeOver, r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
 			r.beatFailed(err)

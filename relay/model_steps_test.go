@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/explore"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // modelSteps lists the steps of a state.
@@ -322,7 +323,7 @@ func (x *modelSteps) claimsWithSomebodyBetween(i int) {
 			who(at, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
 		}
 		if x.s.db.paused != 0 {
-			who(at, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sqlResume, "t") })
+			who(at, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
 		}
 	}
 }
@@ -715,8 +716,8 @@ func (x *modelSteps) machines() {
 			m.crash(true)
 			m.s.server-- // the same system and timeline: nobody could tell
 			if !m.world.rules.noFenceAfterRestore {
-				m.operate(sqlFence)
-				m.operate(sqlNewIncarnation)
+				m.operate(sql.Fence)
+				m.operate(sql.NewIncarnation)
 			}
 		})
 	}
@@ -825,15 +826,15 @@ func (x *modelSteps) people() {
 			continue
 		}
 		if row.alone && !row.releasing {
-			x.try(false, saying("an operator releases e%d", ev), func(m *modelRun) { m.operate(sqlReleaseEvent, k.lane, int64(row.id)) })
+			x.try(false, saying("an operator releases e%d", ev), func(m *modelRun) { m.operate(sql.ReleaseEvent, k.lane, int64(row.id)) })
 		}
 		if x.s.budget.discard > 0 {
 			x.try(true, saying("an operator discards e%d", ev), func(m *modelRun) {
 				m.s.budget.discard--
 				m.s.discarded |= 1 << ev
-				m.operate(sqlDiscardEvent, k.lane, int64(row.id))
+				m.operate(sql.DiscardEvent, k.lane, int64(row.id))
 				if !row.alone {
-					m.operate(sqlUnmarkEmpty, k.lane, "", k.topic, k.key)
+					m.operate(sql.UnmarkEmpty, k.lane, "", k.topic, k.key)
 				}
 			})
 		}
@@ -842,20 +843,20 @@ func (x *modelSteps) people() {
 		x.try(true, saying("an operator pauses topic t"), func(m *modelRun) { m.pause() })
 	}
 	if x.s.db.paused != 0 {
-		x.try(false, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sqlResume, "t") })
+		x.try(false, saying("an operator resumes topic t"), func(m *modelRun) { m.operate(sql.Resume, "t") })
 	}
 }
 
 func (m *modelRun) pause() {
 	m.s.budget.pause--
-	m.operate(sqlPause, "t", "o", "r")
+	m.operate(sql.Pause, "t", "o", "r")
 }
 
 func (m *modelRun) releaseKey(k modelKey) {
 	if !m.world.rules.noBehind {
-		m.operate(sqlRejoin, "", k.topic, k.key, 0, 0)
+		m.operate(sql.Rejoin, "", k.topic, k.key, 0, 0)
 	}
-	m.operate(sqlReleaseKey, "", k.topic, k.key)
+	m.operate(sql.ReleaseKey, "", k.topic, k.key)
 	if !m.world.rules.intoOutbox {
 		return
 	}

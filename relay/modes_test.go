@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestQueryModes: poolers forbid prepared statements, so the relay works in every mode of pgx, and with its schema named.
@@ -35,7 +36,7 @@ func TestQueryModes(t *testing.T) {
 			}
 			stop := running(t, r)
 			drained(t, db)
-			if _, err := r.Status(t.Context()); err != nil {
+			if _, err := operator.ReadStatus(t.Context(), pool, db.Schema); err != nil {
 				t.Error(err)
 			}
 			if s, err := r.Sample(t.Context()); err != nil || s.Backlog != 0 || s.Owned != relay.Lanes {

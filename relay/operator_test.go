@@ -7,12 +7,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
-func operator(t *testing.T, db *pgtest.DB) *relay.Operator {
+func newOperator(t *testing.T, db *pgtest.DB) *operator.Operator {
 	t.Helper()
-	o, err := relay.NewOperator(db.Pool, "", "kim")
+	o, err := operator.New(db.Pool, "", "kim")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,19 +32,19 @@ func parkedRow(t *testing.T, db *pgtest.DB, id int64, key string, alone, maybe b
 func TestOperatorListsAndReads(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	for id := range int64(5) {
 		parkedRow(t, db, id+1, "k", false, id == 0)
 	}
 	parkedRow(t, db, 6, "", true, false)
 	tenant, none := "t", ""
 	for name, c := range map[string]struct {
-		filter relay.ParkedFilter
+		filter operator.ParkedFilter
 		want   int
 	}{
-		"all": {relay.ParkedFilter{}, 6}, "key": {relay.ParkedFilter{Key: "k", Topic: "payments", Tenant: &tenant}, 5},
-		"no tenant": {relay.ParkedFilter{Tenant: &none}, 0}, "code": {relay.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
-		"page": {relay.ParkedFilter{After: 4}, 2}, "age": {relay.ParkedFilter{OlderThan: 1e12}, 0}, "id": {relay.ParkedFilter{ID: 3}, 1},
+		"all": {operator.ParkedFilter{}, 6}, "key": {operator.ParkedFilter{Key: "k", Topic: "payments", Tenant: &tenant}, 5},
+		"no tenant": {operator.ParkedFilter{Tenant: &none}, 0}, "code": {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
+		"page": {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0}, "id": {operator.ParkedFilter{ID: 3}, 1},
 	} {
 		list, err := o.Parked(t.Context(), c.filter)
 		if err != nil || len(list) != c.want {
@@ -55,13 +55,13 @@ func TestOperatorListsAndReads(t *testing.T) {
 	if err != nil || string(e.Payload) != "hello" || e.Headers["a"] != "b" || !e.MaybePublished || e.Bytes != 5 || e.Alone {
 		t.Errorf("event %+v: %v", e, err)
 	}
-	if byID, err := o.Parked(t.Context(), relay.ParkedFilter{MessageID: e.MessageID}); err != nil || len(byID) != 1 || byID[0].Payload != nil {
+	if byID, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.MessageID}); err != nil || len(byID) != 1 || byID[0].Payload != nil {
 		t.Errorf("by message id: %+v, %v", byID, err)
 	}
-	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, relay.ErrNotParked) {
+	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, operator.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
-	keys, err := o.BlockedKeys(t.Context(), relay.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil || len(keys) != 1 || keys[0].Waiting != 5 || keys[0].Key != "k" || *keys[0].Head != e.MessageID || keys[0].Releasing {
 		t.Errorf("keys %+v: %v", keys, err)
 	}
@@ -73,22 +73,22 @@ func TestOperatorListsAndReads(t *testing.T) {
 func TestOperatorChangesAndIsAudited(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	parkedRow(t, db, 1, "k", false, true)
 	parkedRow(t, db, 2, "k", false, false)
 	parkedRow(t, db, 3, "", true, false)
 	payload, headers := []byte("better"), map[string]string{"c": "d"}
-	if err := o.EditParked(t.Context(), 1, relay.Edit{Payload: &payload, Headers: &headers}, "wrong amount"); err != nil {
+	if err := o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, Headers: &headers}, "wrong amount"); err != nil {
 		t.Fatal(err)
 	}
 	e, err := o.ParkedEvent(t.Context(), 1)
 	if err != nil || string(e.Payload) != "better" || e.Headers["c"] != "d" || len(e.Headers) != 1 || e.ContentType != "text/plain" {
 		t.Errorf("edited: %+v, %v", e, err)
 	}
-	if err := o.EditParked(t.Context(), 1, relay.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
+	if err := o.EditParked(t.Context(), 1, operator.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
 		t.Error("a header of the codec's own was accepted")
 	}
-	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil || d != (relay.Discarded{Events: 1, MayAppear: 1}) {
+	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil || d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {
@@ -101,17 +101,17 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		t.Errorf("released %d: %v", n, err)
 	}
 	for _, id := range []int64{2, 3} {
-		if err := o.EditParked(t.Context(), id, relay.Edit{Payload: &payload}, "r"); !errors.Is(err, relay.ErrReleasing) {
+		if err := o.EditParked(t.Context(), id, operator.Edit{Payload: &payload}, "r"); !errors.Is(err, operator.ErrReleasing) {
 			t.Errorf("edit of what is being released: %v", err)
 		}
 	}
-	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil || d != (relay.Discarded{Events: 1}) {
+	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil || d != (operator.DiscardResult{Events: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
 		t.Errorf("%d marks without a list", n)
 	}
-	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, relay.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "t", "payments", "k", "again"); !errors.Is(err, operator.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := o.ReleaseKey(t.Context(), "t", "payments", "k", " "); err == nil {
@@ -126,13 +126,13 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 func TestOperatorSaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	if _, err := relay.NewOperator(nil, "", "kim"); err == nil {
+	if _, err := operator.New(nil, "", "kim"); err == nil {
 		t.Error("a nil pool was accepted")
 	}
-	if _, err := relay.NewOperator(db.Pool, "", " "); err == nil {
+	if _, err := operator.New(db.Pool, "", " "); err == nil {
 		t.Error("no name was accepted")
 	}
-	if _, err := relay.NewOperator(db.Pool, "a;b", "kim"); err == nil {
+	if _, err := operator.New(db.Pool, "a;b", "kim"); err == nil {
 		t.Error("a bad schema was accepted")
 	}
 }
@@ -145,7 +145,7 @@ func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	db.Exec(t, `create function seen() returns trigger language plpgsql as $$ begin
 		new.detail = jsonb_build_object('pause', current_setting('idle_in_transaction_session_timeout')); return new; end $$`)
 	db.Exec(t, `create trigger seen before insert on outbox_audit for each row execute function seen()`)
-	if err := operator(t, db).ReleaseEvent(t.Context(), 7, "r"); err != nil {
+	if err := newOperator(t, db).ReleaseEvent(t.Context(), 7, "r"); err != nil {
 		t.Fatal(err)
 	}
 	if got := pgtest.One[string](t, db, `select detail->>'pause' from outbox_audit`); got != "10s" {
@@ -164,7 +164,7 @@ func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	f.must(err)
 	t.Cleanup(pool.Close)
-	o, err := relay.NewOperator(pool, "", "anna")
+	o, err := operator.New(pool, "", "anna")
 	f.must(err)
 	claim := f.begin(f.db, `select from outbox_lane for update`)
 	ended := make(chan error, 1)

@@ -76,16 +76,6 @@ func newBackOff() *backoff.ExponentialBackOff {
 		backoff.WithMaxInterval(5*time.Second), backoff.WithMaxElapsedTime(0))
 }
 
-// pauseFor waits, and returns early when ctx ends.
-func pauseFor(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
 // startError is what Run returns when its very first heartbeat meets something that waiting does not mend; nil when it
 // may mend itself. The same errors later, a revoked grant say, are an outage.
 func startError(err error) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // refusing refuses one event of key k3, in its partition.
@@ -43,7 +44,7 @@ func TestP4ParksTheKey(t *testing.T) {
 		}
 		counting(t, b, fmt.Sprint("k", k), want)
 	}
-	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{Key: "k3"})
+	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Key: "k3"})
 	if err != nil || len(list) != 35 || behind.Load() != 20 {
 		t.Fatalf("%d parked, %d put behind: %v", len(list), behind.Load(), err)
 	}
@@ -52,7 +53,7 @@ func TestP4ParksTheKey(t *testing.T) {
 			t.Errorf("parked %d: %+v", i, e)
 		}
 	}
-	keys, err := operator(t, db).BlockedKeys(t.Context(), relay.BlockedFilter{})
+	keys, err := newOperator(t, db).BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" || keys[0].Reason != "refused: too large" {
 		t.Errorf("keys %+v: %v", keys, err)
 	}
@@ -73,7 +74,7 @@ func drainedOf(t *testing.T, db *pgtest.DB) {
 func TestP4Release(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	b.set(refusing("5"))
 	appendTo(t, db, "payments", 200, 20, 0)
 	var released atomic.Int64
@@ -83,13 +84,13 @@ func TestP4Release(t *testing.T) {
 		t.Fatalf("released %d: %v", n, err)
 	}
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_parked where attempts = 2) and exists (select from outbox_parked_key where state = 'parked')`)
-	head, err := o.Parked(t.Context(), relay.ParkedFilter{Limit: 1})
+	head, err := o.Parked(t.Context(), operator.ParkedFilter{Limit: 1})
 	if err != nil || len(head) != 1 {
 		t.Fatal(head, err)
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
 	better := []byte("five")
-	if err := o.EditParked(t.Context(), head[0].ID, relay.Edit{Payload: &better}, "smaller"); err != nil {
+	if err := o.EditParked(t.Context(), head[0].ID, operator.Edit{Payload: &better}, "smaller"); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n < 5 || err != nil {
@@ -131,7 +132,7 @@ func TestP4ReleaseIsNotOvertaken(t *testing.T) {
 	f.must(err)
 	late := f.begin(db, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '1')`)
 	b.set(nil)
-	_, err = operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
+	_, err = newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended")
 	f.must(err)
 	f.exec(late, "commit")
 	_, err = d.Look(t.Context())
@@ -152,7 +153,7 @@ func TestP4ReleaseUnderLoad(t *testing.T) {
 	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 64 })))
 	drainedOf(t, db)
 	b.set(nil)
-	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {
@@ -169,7 +170,7 @@ func TestP4ReleaseUnderLoad(t *testing.T) {
 func TestP4ParksTheEventAlone(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	b.set(func(e *event.Event, _ int32) answer {
 		if string(e.Payload) == "5" && (e.Key == "k3" || e.Key == "") {
 			return tooLarge
@@ -183,7 +184,7 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
 		t.Errorf("key k3: %v", got)
 	}
-	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 2 || !list[0].Alone || !list[1].Alone {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
@@ -288,7 +289,7 @@ func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 		t.Errorf("%d parked", n)
 	}
 	b.set(nil)
-	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
 	empty(t, db)
@@ -314,7 +315,7 @@ func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 		}
 		return answer{}
 	})
-	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 200, 20, 10)
@@ -333,7 +334,7 @@ func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	attempts := 0
 	b.set(func(e *event.Event, _ int32) answer {
 		if e.Key != "k3" || string(e.Payload) != "5" {
@@ -347,7 +348,7 @@ func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
 	appendTo(t, db, "payments", 200, 20, 0)
 	stop := running(t, newRelay(t, db, b, config()))
 	drainedOf(t, db)
-	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 5 || !list[0].MaybePublished || list[1].MaybePublished {
 		t.Fatalf("parked %+v: %v", list, err)
 	}
@@ -378,7 +379,7 @@ func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
 func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	b.set(refusing("5"))
 	appendTo(t, db, "payments", 200, 20, 0)
 	stop := running(t, newRelay(t, db, b, config()))
@@ -413,7 +414,7 @@ func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	b.set(refusing("0"))
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '0')`)
 	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.HoldAfter = -1 })))
@@ -424,7 +425,7 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	id := pgtest.One[int64](t, db, `select id from outbox_parked`)
-	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil || d != (relay.Discarded{Events: 1, MayAppear: 1}) {
+	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil || d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Fatalf("discarded %+v: %v", d, err)
 	}
 	b.set(refusing("0"))
@@ -455,7 +456,7 @@ func TestParkedReasonsAreText(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{Code: "CODE?"})
+	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{Code: "CODE?"})
 	if err != nil || len(list) != 1 || len(list[0].Reason) > 1010 {
 		t.Errorf("parked %+v: %v", list, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // fillTopic appends n events of each of 20 keys of a topic; the payload is the event's number within its key.
@@ -34,7 +35,7 @@ const nothingLeft = `select not exists (select from outbox_event) and not exists
 func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	o := operator(t, db)
+	o := newOperator(t, db)
 	fillTopic(t, db, "slow", 0, 50)
 	fillTopic(t, db, "fast", 0, 50)
 	if err := o.PauseTopic(t.Context(), "slow", "its consumer is being mended"); err != nil {
@@ -77,7 +78,7 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents = 20_000 })
-	f.must(operator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))
+	f.must(newOperator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))
 	fillTopic(t, f.db, "slow", 0, 1000)
 	for range 40 { // a claim that holds everything publishes nothing
 		_, err := f.Step(t.Context())
@@ -103,7 +104,7 @@ func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 func TestP4PauseOfATopicThatIsRefused(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	o := operator(t, db)
+	o := newOperator(t, db)
 	tried, open := make(chan struct{}, 10_000), make(chan struct{})
 	to.verdict = func(_ int, e event.Event) error {
 		if e.Topic != "slow" {
@@ -153,7 +154,7 @@ func TestP4PauseOfATopicThatIsRefused(t *testing.T) {
 func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	o := operator(t, db)
+	o := newOperator(t, db)
 	if err := o.PauseTopic(t.Context(), "slow", "so that some are settled in the other way"); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from only outbox_archive_default`); n > 0 {
 		t.Logf("%d events were settled before their day was made", n)
 	}
-	done, err := o.Replay(t.Context(), relay.Replay{From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow"}, "a drill")
+	done, err := o.Replay(t.Context(), operator.Replay{From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow"}, "a drill")
 	if err != nil || done.Events != 400 {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -202,7 +203,7 @@ func TestP4PauseIsTheClaims(t *testing.T) {
 	f = driven(t, outboxDB(t), func(c *relay.Config) {
 		c.Observer.Claimed = func(int, int, time.Duration) { relay.Unpause(f.Relay()) }
 	})
-	f.must(operator(t, f.db).PauseTopic(t.Context(), "payments", "a drill"))
+	f.must(newOperator(t, f.db).PauseTopic(t.Context(), "payments", "a drill"))
 	f.db.Exec(t, insertOne)
 	n, err := f.Step(t.Context())
 	f.must(err)

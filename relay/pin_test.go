@@ -50,7 +50,7 @@ func TestP4TheClusterIsPinned(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_topic where topic = 'new'`); n != 0 {
 		t.Error("a topic of another cluster is pinned")
 	}
-	if err := operator(t, db).AcceptCluster(t.Context(), "two", "it has moved"); err != nil {
+	if err := newOperator(t, db).AcceptCluster(t.Context(), "two", "it has moved"); err != nil {
 		t.Fatal(err)
 	}
 	pinned("two", "t0")
@@ -58,7 +58,7 @@ func TestP4TheClusterIsPinned(t *testing.T) {
 	if got := pgtest.One[string](t, db, `select concat_ws(' ', operator, action, detail->>'before', detail->>'cluster') from outbox_audit`); got != "kim accept cluster one two" {
 		t.Errorf("audit: %s", got)
 	}
-	if err := operator(t, db).AcceptCluster(t.Context(), "", "r"); err == nil {
+	if err := newOperator(t, db).AcceptCluster(t.Context(), "", "r"); err == nil {
 		t.Error("no cluster at all was accepted")
 	}
 }
@@ -84,7 +84,7 @@ func TestP4AnotherClusterIsNotPublishedTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := operator(t, db).AcceptCluster(t.Context(), meta.ClusterID, "it has moved"); err != nil {
+	if err := newOperator(t, db).AcceptCluster(t.Context(), meta.ClusterID, "it has moved"); err != nil {
 		t.Fatal(err)
 	}
 	empty(t, db)

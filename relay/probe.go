@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // probe looks for events in all of the relay's lanes at once, often while there are some and rarely when it has been
@@ -71,7 +73,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	var members int64
 	var b pgx.Batch
 	b.Queue(sqlProbeSettings)
-	b.Queue(r.q.probe, ask, interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
+	b.Queue(r.q.probe, ask, sql.Interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &free, &members, &releasing)
 	})
 	soon := !now.Before(r.dueNext)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // published is what became of a claim's events at the publisher.
@@ -47,7 +48,7 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(len(d.todo), failure)
 			}
-			pauseFor(ctx, pause.NextBackOff())
+			_ = sleep.For(ctx, pause.NextBackOff())
 		}
 	}
 	if result.acked > 0 && r.cfg.Observer.Published != nil {

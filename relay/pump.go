@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/seeded"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It takes nothing
@@ -36,7 +37,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			pause.Reset()
 			continue
 		}
-		pauseFor(ctx, pause.NextBackOff())
+		_ = sleep.For(ctx, pause.NextBackOff())
 	}
 }
 

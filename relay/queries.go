@@ -1,6 +1,9 @@
 package relay
 
-import "github.com/effectonce/effectonce/internal/pgschema"
+import (
+	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
 
 // Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
 // Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
@@ -60,12 +63,7 @@ from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning l.lane, l.reserved_seq`
 
-	sqlMeta = `-- relay: meta
-select m.outbox_id::text || '.' || m.incarnation,
-	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from {schema}outbox_meta m, pg_control_system() c`
-
-	// An incarnation is a time and not a count: see sqlNewIncarnation.
+	// An incarnation is a time and not a count: see sql.NewIncarnation.
 	sqlRaiseIncarnation = `-- relay: raise incarnation
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
@@ -273,27 +271,15 @@ with home as (
 select coalesce((select kafka_cluster from cluster), ''),
 	coalesce((select partitions from mine), (select partitions from {schema}outbox_topic where topic = $1), 0)`
 
-	sqlStatusLanes = `-- relay: status lanes
-select l.lane, l.owner, coalesce(m.name, ''), l.fence,
-	case when greatest(l.lease_until, m.lease_until) > clock_timestamp() then extract(epoch from greatest(l.lease_until, m.lease_until) - clock_timestamp()) else 0 end::float8,
-	coalesce((select sum(cardinality(c.ids)) from {schema}outbox_claim c where c.lane = l.lane), 0)::bigint,
-	coalesce((select extract(epoch from clock_timestamp() - e.created_at)
-		from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1), 0)::float8,
-	exists (select from {schema}outbox_event e where e.lane = l.lane),
-	(select count(*) from {schema}outbox_held h where h.lane = l.lane), (select count(*) from {schema}outbox_parked p where p.lane = l.lane)
-from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
-order by l.lane`
-
-	sqlStatusTopics = `-- relay: status topics
-select e.topic, count(*), extract(epoch from clock_timestamp() - min(e.created_at))::float8
-from {schema}outbox_event e group by e.topic order by e.topic`
+	sqlPaused = `-- relay: paused
+select array(select topic::text from {schema}outbox_paused_topic order by topic)`
 )
 
 // queries are the statements with their schema, expanded once.
 type queries struct {
 	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
-	pin, topics, statusLanes, statusTopics, highest, otherSequence, ended, holders, smallest, below,
-	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived, statusScheduled,
+	pin, highest, otherSequence, ended, holders, smallest, below,
+	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived,
 	look, lookHeld, emptied, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
 	sample sampleQueries
 	wal    walQueries
@@ -306,16 +292,15 @@ func newQueries(schema string) (*queries, error) {
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	all := &queries{
-		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sqlMeta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
+		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sql.Meta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
-		topics: q(sqlListTopics), statusLanes: q(sqlStatusLanes), statusTopics: q(sqlStatusTopics),
 		look: q(sqlLook), lookHeld: q(sqlLookHeld), emptied: q(sqlEmptied), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
 		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
 		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
-		highest: q(sqlHighest), otherSequence: q(sqlOtherSequence), ended: q(sqlEnded), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
+		highest: q(sqlHighest), otherSequence: q(sql.OtherSequence), ended: q(sqlEnded), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
 		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
-		due: q(sqlDue), moveDue: q(sqlMoveDue), statusScheduled: q(sqlStatusScheduled),
+		due: q(sqlDue), moveDue: q(sqlMoveDue),
 		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),
 		sample: newSampleQueries(prefix), wal: newWALQueries(prefix),
 	}

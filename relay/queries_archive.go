@@ -84,52 +84,16 @@ with own as materialized (
 insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload,
 	event_time, created_at)
 select $8, g.* from gone g order by g.lane, g.seq`
-
-	sqlReplayPlan = `-- relay: replay plan
-select count(*), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)), min(a.published_at), max(a.published_at)
-from {schema}outbox_archive a
-where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
-	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7`
-
-	sqlReplayHead = `-- relay: replay head
-select a.pos, a.published_at, a.message_id, a.tenant, a.key, a.type, coalesce(octet_length(a.payload), -1)
-from {schema}outbox_archive a
-where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
-	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
-order by a.pos limit $8`
-
-	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is there. The
-	// header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
-	sqlReplay = `-- relay: replay
-with chosen as materialized (
-	select a.* from {schema}outbox_archive a
-	where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
-		and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
-	order by a.pos limit $8
-), again as (
-	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
-	select message_id, source, tenant, topic, key, type, content_type, coalesce(headers, '{}') || '{"effectonce_replay": "true"}', payload,
-		coalesce(event_time, created_at)
-	from chosen order by pos
-)
-select count(*), coalesce(max(pos), 0) from chosen`
-
-	sqlReplayEnd = `-- relay: replay end
-select least($1::timestamptz, clock_timestamp())`
-
-	sqlReplayRoom = `-- relay: replay room
-select count(*) < $1 from (select from {schema}outbox_event limit $1) e`
 )
 
 // archiveQueries are the statements of the archive with their schema.
 type archiveQueries struct {
-	prefix, days, lock, clean, plan, head, replay, end, room string
+	days, lock, clean string
 }
 
 func newArchiveQueries(prefix string) archiveQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return archiveQueries{
-		prefix: prefix, days: q(sqlArchiveDays), lock: q(sqlArchiveLock), clean: q(sqlCleanArchive),
-		plan: q(sqlReplayPlan), head: q(sqlReplayHead), replay: q(sqlReplay), end: q(sqlReplayEnd), room: q(sqlReplayRoom),
+		days: q(sqlArchiveDays), lock: q(sqlArchiveLock), clean: q(sqlCleanArchive),
 	}
 }

@@ -11,12 +11,6 @@ select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_cu
 			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),
 	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
 
-	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name when
-	// this one was made, or somebody has renamed them.
-	sqlOtherSequence = `-- relay: other sequence
-select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
-from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
-
 	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id, under this name whatever
 	// else its transaction holds. Stronger ones alone, as VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY hold for long, draw none.
 	// A prepared transaction has another name here after a restart, and on some servers once it is prepared: they are told apart. Its id is the lowest that it has:

@@ -1,7 +1,5 @@
 package relay
 
-import "github.com/effectonce/effectonce/internal/pgschema"
-
 const (
 	// The time is the statement's and not the clock's, which the planner would not look up in an index.
 	sqlDue = `-- relay: due
@@ -41,25 +39,4 @@ with head as materialized (
 	order by d.lane, d.due, d.seq
 )
 select lane, count(*) from due group by lane`
-
-	sqlScheduled = `-- relay: scheduled
-select seq, due, message_id, tenant, topic, key, type, created_at, coalesce(octet_length(payload), -1)
-from {schema}outbox_scheduled
-where ($1::text = '' or topic = $1) and ($2::text is null or key = $2) and ($3::text is null or tenant = $3)
-	and ($4::uuid is null or message_id = $4) and ($5::timestamptz is null or due <= $5)
-order by due, seq limit $6`
-
-	// An event that a move has taken meanwhile is not there any more.
-	sqlCancel = `-- relay: cancel
-delete from {schema}outbox_scheduled where seq = $1 returning message_id, tenant, topic, key, type, due`
-
-	sqlStatusScheduled = `-- relay: status scheduled
-select count(*), count(*) filter (where due <= clock_timestamp()), min(due) from {schema}outbox_scheduled`
 )
-
-// scheduleQueries are an Operator's statements on what is scheduled, with their schema.
-type scheduleQueries struct{ list, cancel string }
-
-func newScheduleQueries(prefix string) scheduleQueries {
-	return scheduleQueries{list: pgschema.Expand(sqlScheduled, prefix), cancel: pgschema.Expand(sqlCancel, prefix)}
-}

@@ -1,6 +1,9 @@
 package relay
 
-import "github.com/effectonce/effectonce/internal/pgschema"
+import (
+	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
 
 // The statements of the WAL source (docs/decisions/0023). LSNs travel as numbers.
 const (
@@ -36,15 +39,9 @@ select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
 	sqlWALUpTo = `-- relay: wal up to
 select (pg_current_wal_insert_lsn() - '0/0')::bigint`
 
-	sqlWALHashes = `-- relay: wal hashes
-select count(*) from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
-
 	// One relay at a time makes the slot. A lock that the end of the transaction gives back, for poolers.
 	sqlWALAlone = `-- relay: wal alone
 select pg_try_advisory_xact_lock(1701209713, '{schema}outbox_wal'::regclass::oid::integer)`
-
-	sqlWALDrop = `-- relay: wal drop
-select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and active_pid is null`
 
 	// Before anything is written: a transaction that has written cannot make a slot.
 	sqlWALCreate = `-- relay: wal create
@@ -186,10 +183,6 @@ from gone order by seq`
 select extract(epoch from min(d.due) - clock_timestamp())::float8 from generate_series(0, 31) l (lane) cross join lateral (
 	select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d`
 
-	// In the WAL, for the relay that reads it: somebody has changed something that it looks at with SQL.
-	sqlAnnounce = `-- relay: announce
-select pg_logical_emit_message(true, 'effectonce', '')`
-
 	sqlStatusWAL = `-- relay: status wal
 select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
 	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
@@ -210,11 +203,11 @@ type walQueries struct {
 func newWALQueries(prefix string) walQueries {
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return walQueries{
-		state: q(sqlWALState), hashes: q(sqlWALHashes), stands: q(sqlWALStands), reads: q(sqlWALReads), disown: q(sqlWALDisown), alone: q(sqlWALAlone), drop: q(sqlWALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
+		state: q(sqlWALState), hashes: q(sql.HashVectors), stands: q(sqlWALStands), reads: q(sqlWALReads), disown: q(sqlWALDisown), alone: q(sqlWALAlone), drop: q(sql.WALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
 		own: q(sqlWALOwn), confirm: q(sqlWALConfirm), end: q(sqlWALEnd), beat: q(sqlWALBeat), barrier: q(sqlWALBarrier),
 		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
-		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sqlLockLanes),
-		newIncarnation: q(sqlNewIncarnation), status: q(sqlStatusWAL),
+		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sql.LockLanes),
+		newIncarnation: q(sql.NewIncarnation), status: q(sqlStatusWAL),
 		upTo: q(sqlWALUpTo), published: q(sqlWALPublished), left: q(sqlWALLeft),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
@@ -142,7 +143,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // limitDrain ends work when the drain takes too long.
 func (r *Relay) limitDrain(work context.Context, abandon func()) {
 	if r.cfg.DrainTimeout > 0 {
-		pauseFor(work, r.cfg.DrainTimeout)
+		_ = sleep.For(work, r.cfg.DrainTimeout)
 	}
 	abandon()
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // P10: a restore does not carry what was published after the backup. What the log holds tells.
@@ -19,13 +19,13 @@ func TestP10NumbersOfALogThatIsAhead(t *testing.T) {
 	at := func(epoch string, lane int16, seq int64) event.Event {
 		return event.Event{Topic: "payments", Position: event.Position{Epoch: epoch, Lane: lane, Seq: seq, Partition: 2, Offset: 7}}
 	}
-	check := func(events ...event.Event) error { return relay.CheckNumbers(t.Context(), db.Pool, "", events) }
+	check := func(events ...event.Event) error { return operator.CheckNumbers(t.Context(), db.Pool, "", events) }
 	other := "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d"
 
 	if err := check(at(outbox+".1", 3, 300), at(other+".1", 3, 9999), at("", 3, 9999), at("nonsense", 3, 9999), at(outbox+".x", 3, 9999)); err != nil {
 		t.Errorf("numbers that were given out, and those of others, are no evidence: %v", err)
 	}
-	var behind *relay.BehindError
+	var behind *operator.BehindError
 	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &behind) ||
 		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 || behind.Topic != "payments" || behind.Offset != 7 {
 		t.Errorf("a number beyond the reserved ones: %v", err)
@@ -43,7 +43,7 @@ func TestPinnedTopics(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('b', 3), ('a', 1)`)
-	got, err := relay.PinnedTopics(t.Context(), db.Pool, "")
+	got, err := operator.PinnedTopics(t.Context(), db.Pool, "")
 	if err != nil || len(got) != 2 || got[0] != "a" || got[1] != "b" {
 		t.Errorf("got %v, %v", got, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // SampleLimit is where the counts of a Sample end.
@@ -58,7 +59,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	var ages []float64
 	var held, parked, late, paused float64
 	b := transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
 		})
 		b.Queue(r.q.sample.held, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
@@ -73,11 +74,11 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	}
 	for lane, age := range ages {
 		if lane < Lanes {
-			s.Lanes[lane] = seconds(age)
+			s.Lanes[lane] = sql.Seconds(age)
 			s.Oldest = max(s.Oldest, s.Lanes[lane])
 		}
 	}
-	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = seconds(held), seconds(parked), seconds(late), seconds(paused)
+	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = sql.Seconds(held), sql.Seconds(parked), sql.Seconds(late), sql.Seconds(paused)
 	var err error
 	if s.WAL, err = readWALStatus(ctx, r.db, r.q); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
@@ -89,7 +90,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 func (r *Relay) horizon(ctx context.Context, s *Sample) error {
 	var oldest float64
 	err := r.db.QueryRow(ctx, r.q.sample.horizon).Scan(&s.XminAge, &oldest)
-	s.OldestTransaction = seconds(oldest)
+	s.OldestTransaction = sql.Seconds(oldest)
 	if err == nil {
 		return nil
 	}

@@ -1,11 +1,9 @@
 package relay
 
 import (
-	"context"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
@@ -17,13 +15,6 @@ const dueShare = 20
 // duePause is the pause after a look that took so long. A process or a server that stood still is no old transaction: what is due waits
 // for a lease at most.
 func duePause(took, lease time.Duration) time.Duration { return min(dueShare*took, lease) }
-
-// ScheduledStatus is what is to be published later, as part of a Status.
-type ScheduledStatus struct {
-	Events  int64      `json:"events"`  // all that is set aside
-	Overdue int64      `json:"overdue"` // of them, those whose time has come: a relay takes them within a moment
-	Next    *time.Time `json:"next"`    // when the first is due; nil: there is none
-}
 
 // queueDue adds to a claim the move of what has come due in the lanes that may have some (P8): out of the table of
 // the future, behind everything that the lane has. What it moves the same claim may take.
@@ -85,9 +76,4 @@ func (t *laneTable) awakenDue(lanes []int16) {
 			l.ready, l.due = true, true
 		}
 	}
-}
-
-func readScheduled(ctx context.Context, db *pgxpool.Pool, q *queries) (st ScheduledStatus, err error) {
-	err = db.QueryRow(ctx, q.statusScheduled).Scan(&st.Events, &st.Overdue, &st.Next)
-	return st, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestP8DueEventsMoveInOrder: behind what the key has had until then, by due time and not by when they were scheduled.
@@ -94,7 +95,7 @@ func TestP8NotBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := relay.ReadStatus(t.Context(), db.Pool, ""); err != nil || st.Backlog != 0 {
+	if st, err := operator.ReadStatus(t.Context(), db.Pool, ""); err != nil || st.Backlog != 0 {
 		t.Errorf("status %+v, error %v", st, err)
 	}
 	if <-early {
@@ -110,7 +111,7 @@ func TestP8StatusCountsWhatIsScheduled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now() - interval '1 s', 'a', 'T'), (now() + interval '1 h', 'a', 'T')`)
-	st, err := relay.ReadStatus(t.Context(), db.Pool, "")
+	st, err := operator.ReadStatus(t.Context(), db.Pool, "")
 	if err != nil || st.Scheduled.Events != 2 || st.Scheduled.Overdue != 1 || st.Scheduled.Next == nil || st.Backlog != 0 {
 		t.Errorf("status %+v, error %v", st, err)
 	}
@@ -163,21 +164,21 @@ func TestP8UnknownCommitOfAMove(t *testing.T) {
 func TestP8ScheduledIsListedAndCancelled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		select now() + (10 - g) * interval '1 hour', case when g < 4 then 'a' else 'b' end, 'k' || g % 2, 'T', 'body' from generate_series(1, 5) g`)
 	key := "k1"
-	list, err := o.Scheduled(t.Context(), relay.ScheduledFilter{Topic: "a", Key: &key})
+	list, err := o.Scheduled(t.Context(), operator.ScheduledFilter{Topic: "a", Key: &key})
 	if err != nil || len(list) != 2 || list[0].Seq != 3 || list[1].Seq != 1 || list[0].MessageID != nil || list[0].Bytes != 4 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if err := o.CancelScheduled(t.Context(), 3, "the customer paid"); err != nil {
 		t.Error(err)
 	}
-	if err := o.CancelScheduled(t.Context(), 3, "again"); !errors.Is(err, relay.ErrNotScheduled) {
+	if err := o.CancelScheduled(t.Context(), 3, "again"); !errors.Is(err, operator.ErrNotScheduled) {
 		t.Errorf("error %v", err)
 	}
-	if list, err = o.Scheduled(t.Context(), relay.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 || list[0].Seq != 5 {
+	if list, err = o.Scheduled(t.Context(), operator.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 || list[0].Seq != 5 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 1 || log[0].Action != "cancel scheduled" || log[0].Topic != "a" {

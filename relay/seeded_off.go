@@ -3,5 +3,3 @@
 package relay
 
 func seed(*queries, func(sql string) string) {}
-
-func seedOperator(*operatorQueries, func(sql string) string) {}

@@ -43,9 +43,3 @@ func seed(q *queries, expand func(sql string) string) {
 	seeded.Replace(seeded.RelayWALSameNumbering, &q.wal.abandon, "where exists (select from gone)", "where false")
 	seeded.Replace(seeded.RelayWALSameNumbering, &q.wal.abandonAll, "where exists (select from gone)", "where false")
 }
-
-func seedOperator(q *operatorQueries, expand func(sql string) string) {
-	if seeded.On(seeded.RelayReleaseIntoOutbox) {
-		q.releaseKey = expand(sqlReleaseIntoOutbox)
-	}
-}

@@ -171,5 +171,3 @@ func begin(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
-
-func interval(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }

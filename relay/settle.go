@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/seeded"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // settling is a settle while it is put together: what becomes of the events of the lanes whose claim is complete.
@@ -288,7 +289,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
 			return settled, err
 		}
-		pauseFor(ctx, pause.NextBackOff())
+		_ = sleep.For(ctx, pause.NextBackOff())
 	}
 }
 

@@ -218,7 +218,7 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 		f, b := begun(t)
 		b.set(nil)
 		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '500')`)
-		if n, err := operator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 || err != nil {
+		if n, err := newOperator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 || err != nil {
 			t.Fatalf("%d events are released, want 500: %v", n, err)
 		}
 		for range 2000 {
@@ -236,7 +236,7 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 	t.Run("discarded", func(t *testing.T) {
 		t.Parallel()
 		f, _ := begun(t)
-		d, err := operator(t, f.db).DiscardKey(t.Context(), "", "payments", "k3", "wrong")
+		d, err := newOperator(t, f.db).DiscardKey(t.Context(), "", "payments", "k3", "wrong")
 		if d.Events != 500 || err != nil {
 			t.Errorf("%d events were discarded, want 500: %v", d.Events, err)
 		}
@@ -268,7 +268,7 @@ func TestParkedEventsAreFoundByID(t *testing.T) {
 	if lock > 50 {
 		t.Errorf("to lock the lane of one of 20,000 parked events reads %d pages", lock)
 	}
-	if e, err := operator(t, f.db).ParkedEvent(t.Context(), 19_999); e.ID != 19_999 || err != nil {
+	if e, err := newOperator(t, f.db).ParkedEvent(t.Context(), 19_999); e.ID != 19_999 || err != nil {
 		t.Errorf("%+v, %v", e, err)
 	}
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func TestTopicsAreListed(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('b', 3), ('c', 1)`)
 	for _, topic := range []string{"a", "b", "b"} {
 		if err := o.PauseTopic(t.Context(), topic, "a drill"); err != nil {
@@ -29,7 +30,7 @@ func TestTopicsAreListed(t *testing.T) {
 		list[1].PausedBy != "kim" || list[1].Reason != "a drill" || list[2].PausedAt != nil || list[2].PinnedAt == nil {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := o.ResumeTopic(t.Context(), "c", "it is not paused"); !errors.Is(err, relay.ErrNoTopic) {
+	if err := o.ResumeTopic(t.Context(), "c", "it is not paused"); !errors.Is(err, operator.ErrNoTopic) {
 		t.Errorf("error %v", err)
 	}
 	if err := o.ResumeTopic(t.Context(), "a", "over"); err != nil {
@@ -44,12 +45,12 @@ func TestTopicsAreListed(t *testing.T) {
 func TestP4PartitionsAreAccepted(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	pins, err := relay.Pins(db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "r"); !errors.Is(err, relay.ErrNoTopic) {
+	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "r"); !errors.Is(err, operator.ErrNoTopic) {
 		t.Errorf("a topic that was never published to: %v", err)
 	}
 	pin := func(found, want int) {
@@ -62,7 +63,7 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	pin(12, 6)
 	refused := func(what string) {
 		t.Helper()
-		if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "r"); !errors.Is(err, relay.ErrUncertain) {
+		if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "r"); !errors.Is(err, operator.ErrUncertain) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -114,7 +115,7 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	db.Exec(t, `with moved as (delete from outbox_event returning *)
 		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
 		select lane, id, topic, id % 2, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from moved`)
-	if err := operator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(200, 229) g`)
@@ -151,8 +152,8 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n == 0 || n == 640 {
 		t.Fatalf("%d of 640 events are held for the topic: the test shows nothing", n)
 	}
-	o := operator(t, db)
-	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err, relay.ErrUncertain) {
+	o := newOperator(t, db)
+	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err, operator.ErrUncertain) {
 		t.Errorf("accepted without a word, for which a consumer that goes by numbers pays: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
@@ -184,7 +185,7 @@ func TestWALResizedTopic(t *testing.T) {
 	streaming(t, db)
 	fill(t, db, 100, 10)
 	drained(t, db)
-	if err := operator(t, db).AcceptPartitions(t.Context(), "payments", 4, false, "the topic was resized"); err != nil {
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 4, false, "the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 100, 10, 10)
@@ -240,10 +241,10 @@ func TestP4ResizedTopic(t *testing.T) {
 	fillTopic(t, db, topic, n, 10)
 	n += 10
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	pgtest.Await(t, "an acceptance", func() (bool, error) { // not while one is being tried
 		err := o.AcceptPartitions(t.Context(), topic, 6, false, "the topic was resized")
-		if errors.Is(err, relay.ErrUncertain) {
+		if errors.Is(err, operator.ErrUncertain) {
 			return false, nil
 		}
 		return err == nil, err

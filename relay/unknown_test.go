@@ -29,7 +29,7 @@ func TestP3_7_UnknownBesideTheOutbox(t *testing.T) {
 
 func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	db, b := outboxDB(t), newBroker(2)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	away, refusals := 5, 2
 	b.set(func(e *event.Event, partition int32) answer {
 		switch {

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestP4EverythingAtOnce: two relays that come and go, a broker that loses answers, refuses records and topics, goes away
@@ -102,7 +103,7 @@ func (w *week) verdict(e *event.Event, partition int32) answer {
 }
 
 func (w *week) run(t *testing.T) {
-	o := operator(t, w.db)
+	o := newOperator(t, w.db)
 	relays := []func(){w.relay(t), w.relay(t)}
 	for range weekRounds {
 		w.append(t, 60)
@@ -196,7 +197,7 @@ func (w *week) lateWrites() {
 	w.b.late = nil
 }
 
-func (w *week) operate(t *testing.T, o *relay.Operator) {
+func (w *week) operate(t *testing.T, o *operator.Operator) {
 	t.Helper()
 	w.release(t, o, 2)
 	for _, topic := range []string{"t0", "t1"} {
@@ -210,7 +211,7 @@ func (w *week) operate(t *testing.T, o *relay.Operator) {
 	if w.rnd.IntN(4) > 0 {
 		return
 	}
-	list, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +225,9 @@ func (w *week) operate(t *testing.T, o *relay.Operator) {
 }
 
 // release lets one in n go.
-func (w *week) release(t *testing.T, o *relay.Operator, n int) {
+func (w *week) release(t *testing.T, o *operator.Operator, n int) {
 	t.Helper()
-	keys, err := o.BlockedKeys(t.Context(), relay.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func (w *week) release(t *testing.T, o *relay.Operator, n int) {
 			_, _ = o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "a test") // it may be gone by now
 		}
 	}
-	alone, err := o.Parked(t.Context(), relay.ParkedFilter{})
+	alone, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/seeded"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Source says where a relay takes events from.
@@ -133,7 +134,7 @@ func (r *Relay) follow(ctx, work context.Context) {
 				r.setWAL(walUnavailable)
 			}
 		}
-		pauseFor(ctx, wait)
+		_ = sleep.For(ctx, wait)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // interruptions hears why the WAL could not be read.
@@ -79,7 +80,7 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			t.Parallel()
 			server := pgtest.NewServer(t)
 			db := server.Database(t, migrations.Outbox)
-			if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+			if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 				t.Fatal(err)
 			}
 			heard := make(chan string, 1000)

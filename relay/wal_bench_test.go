@@ -14,13 +14,14 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // walBench is a relay that reads the WAL, with every lane handed over, and what it settles.
 func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...func(*relay.Config)) (db *pgtest.DB, settled chan int, stop func()) {
 	b.Helper()
 	db = pgtest.NewDatabase(b, migrations.Outbox)
-	if _, err := relay.SetUpWAL(b.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(b.Context(), db.Pool, ""); err != nil {
 		b.Fatal(err)
 	}
 	settled = make(chan int, 10_000)
@@ -43,7 +44,7 @@ func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...f
 		if err := <-done; err != nil {
 			b.Fatal(err)
 		}
-		if _, err := relay.DropWAL(b.Context(), db.Pool, ""); err != nil {
+		if _, err := operator.DropWAL(b.Context(), db.Pool, ""); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
@@ -173,7 +174,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 			if pgerr.Is(err, pgerr.CannotConnectNow) {
 				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
-			pauseFor(ctx, pause.NextBackOff())
+			_ = sleep.For(ctx, pause.NextBackOff())
 			continue
 		}
 		if first && gone == int64(len(ids)) {
@@ -195,7 +196,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 		}
 		lanes, ids, xids, seqs = lanes[:kept], ids[:kept], xids[:kept], seqs[:kept]
 		if kept > 0 {
-			pauseFor(ctx, min(pause.NextBackOff(), walConfirmEvery))
+			_ = sleep.For(ctx, min(pause.NextBackOff(), walConfirmEvery))
 		}
 		if kept > 0 && ctx.Err() != nil {
 			return ctx.Err()

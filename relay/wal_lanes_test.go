@@ -1,10 +1,14 @@
 package relay
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
 
 // TestWALLaneOf: the hash is Postgres' own.
 func TestWALLaneOf(t *testing.T) {
-	for text, want := range hashVectors() {
+	for text, want := range sql.Vectors() {
 		if got := int64(hashExtended([]byte(text))); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}

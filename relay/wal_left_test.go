@@ -7,6 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestWAL5ThePublicationWasChanged: rows that were inserted while the publication left the table out never come from the WAL, and
@@ -72,7 +73,7 @@ func TestWAL5ThePublicationIsWrong(t *testing.T) {
 	appendTo(t, db, "payments", 100, 10, 0)
 	drained(t, db)
 	pgtest.Await(t, "a reason", func() (bool, error) { return r.WALUnavailable() != nil, nil })
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	streaming(t, db)

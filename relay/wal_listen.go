@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/seeded"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // early has the bugs that do before the acks what must come after them.
@@ -35,7 +36,7 @@ func (f *follower) listen(ctx context.Context, asked []uint32) error {
 	var text, epoch string
 	var paused []string
 	same := false
-	for pause := newBackOff(); ; pauseFor(ctx, pause.NextBackOff()) {
+	for pause := newBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
 		err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 			b.Queue(f.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 			b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })

@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestWAL7TheLastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a heartbeat would,
@@ -106,7 +107,7 @@ func TestWALArchives(t *testing.T) {
 			t.Fatalf("event %s of key %s is not in the archive as it was published: %+v", e.Payload, e.Key, e.Position)
 		}
 	}
-	if done, err := operator(t, db).Replay(t.Context(), relay.Replay{From: start, Topic: "payments"}, "a test"); err != nil || done.Events != 500 {
+	if done, err := newOperator(t, db).Replay(t.Context(), operator.Replay{From: start, Topic: "payments"}, "a test"); err != nil || done.Events != 500 {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	drained(t, db)
@@ -154,7 +155,7 @@ func TestWALDeletesWhatIsAcked(t *testing.T) {
 func TestWALStandbyWaits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t, migrations.Outbox) // of its own, whose sessions are counted
-	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	slot, err := operator.SetUpWAL(t.Context(), db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // Events from the WAL have their commit's place for a number. What puts these back must begin a new incarnation, or consumers that
@@ -57,13 +58,13 @@ func TestWALNumbersAfterADrop(t *testing.T) {
 	round(t, db, to, 0, 1)
 	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 20000)`) // so the next numbers are far from the base
 	round(t, db, to, 1, 4)
-	if _, err := relay.DropWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st != nil {
 		t.Errorf("status %+v: %v", st, err)
 	}
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	round(t, db, to, 5, 5)
@@ -84,7 +85,7 @@ func TestWALNumbersEnd(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, migrations.Outbox)
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	to := &memory{}
@@ -129,8 +130,8 @@ func TestWALNewNumbering(t *testing.T) {
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 6)`)
 	fill(t, db, 2, 1)
 	<-tried
-	o := operator(t, db)
-	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "resized"); !errors.Is(err, relay.ErrUncertain) {
+	o := newOperator(t, db)
+	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "resized"); !errors.Is(err, operator.ErrUncertain) {
 		t.Errorf("beside an event that may have been written: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, true, "resized"); err != nil {
@@ -169,12 +170,12 @@ func TestP10NumbersOfTheWAL(t *testing.T) {
 	to := &memory{}
 	round(t, db, to, 0, 2)
 	log := to.events()
-	if err := relay.CheckNumbers(t.Context(), db.Pool, "", log); err != nil {
+	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); err != nil {
 		t.Errorf("numbers that were given out: %v", err)
 	}
 	log[7].Position.Seq += 1 << 40
-	var behind *relay.BehindError
-	if err := relay.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &behind) || behind.Lane != -1 {
+	var behind *operator.BehindError
+	if err := operator.CheckNumbers(t.Context(), db.Pool, "", log); !errors.As(err, &behind) || behind.Lane != -1 {
 		t.Errorf("a number beyond the WAL's end: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given back to
@@ -93,7 +94,7 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(len(d.todo), failure)
 			}
-			pauseFor(ctx, pause.NextBackOff())
+			_ = sleep.For(ctx, pause.NextBackOff())
 		}
 	}
 	if sent > 0 && r.cfg.Observer.Published != nil {

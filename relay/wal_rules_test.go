@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // The rules of reading a WAL, each from a bug that somebody had, and a test for each. Their numbers are those of
@@ -349,7 +350,7 @@ func TestWAL5TheSlotIsLost(t *testing.T) {
 	db := server.Database(t, migrations.Outbox)
 	db.Exec(t, `alter system set max_slot_wal_keep_size = '16MB'`)
 	db.Exec(t, `select pg_reload_conf()`)
-	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	slot, err := operator.SetUpWAL(t.Context(), db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -584,7 +585,7 @@ func TestWALServerCrashes(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, migrations.Outbox)
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	const events, keys = 3000, 30
@@ -637,7 +638,7 @@ func TestWAL6Failover(t *testing.T) {
 	old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
 	old.Exec(t, `select pg_reload_conf()`)
 	pgtest.AwaitSQL(t, old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
-	if _, err := relay.SetUpWAL(t.Context(), old.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), old.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	db, proxy, to := old.At(t, standby), pgtest.NewProxy(t, old.URL), &memory{}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestWALShutdownDoesNotWaitForDeletes: Postgres is shut down in order while what was published is not deleted yet. It waits for whoever
@@ -27,7 +28,7 @@ func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, migrations.Outbox)
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // walState is what the database says of the WAL source.
@@ -37,7 +38,7 @@ func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error)
 	st := &walState{}
 	var texts []string
 	var hashes []int64
-	for text, hash := range hashVectors() {
+	for text, hash := range sql.Vectors() {
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
@@ -45,7 +46,12 @@ func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error)
 			return row.Scan(&st.level, &st.standbys, &st.name, &st.epoch, &st.same, &st.now, &st.published, &st.slot, &st.base, &st.confirmed, &st.confirmedAt, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus)
 		})
-		b.Queue(r.q.wal.hashes, texts, hashes).QueryRow(func(row pgx.Row) error { return row.Scan(&st.hashesDiffer) })
+		b.Queue(r.q.wal.hashes, texts, hashes).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				st.hashesDiffer++
+			}
+			return rows.Err()
+		})
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the state of the WAL source: %w", err)

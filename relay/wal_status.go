@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // WALStatus is the state of the WAL source, as part of a Status.
@@ -60,6 +62,6 @@ func readWALStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (*WALStatu
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
-	st.LagTime = seconds(lag)
+	st.LagTime = sql.Seconds(lag)
 	return &st, err
 }

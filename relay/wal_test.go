@@ -14,13 +14,14 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // walDB is an outbox with a publication; its slot is dropped at the end of the test.
 func walDB(t *testing.T) (db *pgtest.DB, slot string) {
 	t.Helper()
 	db = outboxDB(t)
-	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	slot, err := operator.SetUpWAL(t.Context(), db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}

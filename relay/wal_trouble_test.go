@@ -10,6 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestWALRefusedEventsPark: an event that is refused gives its lane back to the table, where it parks its key; the other lanes
@@ -34,7 +35,7 @@ func TestWALRefusedEventsPark(t *testing.T) {
 		counting(t, b, fmt.Sprint("k", k), want)
 	}
 	b.set(nil)
-	if _, err := operator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
+	if _, err := newOperator(t, db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); err != nil {
 		t.Fatal(err)
 	}
 	streaming(t, db)
@@ -95,7 +96,7 @@ func TestWALPausedTopic(t *testing.T) {
 	to := &memory{}
 	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = time.Minute })))
 	streaming(t, db)
-	o := operator(t, db)
+	o := newOperator(t, db)
 	fill(t, db, 100, 10)
 	drained(t, db)
 	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
@@ -132,7 +133,7 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	}
 	t.Parallel()
 	db := pgtest.NewServer(t).Database(t, migrations.Outbox)
-	slot, err := relay.SetUpWAL(t.Context(), db.Pool, "")
+	slot, err := operator.SetUpWAL(t.Context(), db.Pool, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	db.Exec(t, `alter system set synchronous_standby_names = 'nobody'`)
 	db.Exec(t, `select pg_reload_conf()`)
 	paused := make(chan error, 1)
-	go func() { paused <- operator(t, db).PauseTopic(t.Context(), "payments", "a test") }()
+	go func() { paused <- newOperator(t, db).PauseTopic(t.Context(), "payments", "a test") }()
 	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit')`)
 	local := db.Connect(t)
 	for _, sql := range []string{`set synchronous_commit = local`, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '1')`} {
@@ -162,7 +163,7 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	if n := to.count(); n != 10 {
 		t.Errorf("%d events of a paused topic were sent", n-10)
 	}
-	if err := operator(t, db).ResumeTopic(t.Context(), "payments", "the end"); err != nil {
+	if err := newOperator(t, db).ResumeTopic(t.Context(), "payments", "the end"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Await(t, "what was paused", func() (bool, error) { return to.count() == 11, nil })
@@ -178,7 +179,7 @@ func TestWALStandbyAppears(t *testing.T) {
 	}
 	t.Parallel()
 	db := pgtest.NewServer(t).Database(t, migrations.Outbox)
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	to := &memory{}
@@ -233,17 +234,17 @@ func TestWALDropped(t *testing.T) {
 	db, slot := walDB(t)
 	stop := running(t, newRelay(t, db, &memory{}, config(fromWAL)))
 	streaming(t, db)
-	st, err := relay.ReadStatus(t.Context(), db.Pool, "")
+	st, err := operator.ReadStatus(t.Context(), db.Pool, "")
 	if err != nil || st.WAL == nil || !st.WAL.Active || st.WAL.Slot != slot || st.WAL.Lanes != 32 || st.WAL.State != "reserved" || st.WAL.Reader == "" {
 		t.Errorf("status %+v: %v", st.WAL, err)
 	}
-	if _, err := relay.DropWAL(t.Context(), db.Pool, ""); err == nil {
+	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err == nil {
 		t.Error("the slot was dropped while a relay reads it")
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.DropWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	if pgtest.One[bool](t, db, `select exists (select from pg_replication_slots where slot_name = $1) or exists (select from pg_publication where pubname = $1)
@@ -280,11 +281,11 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 	stop = running(t, newRelay(t, db, b, config(fromWAL)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner join outbox_wal w on w.owner = m.owner and m.name <> ''`)
 	b.set(nil)
-	list, err := operator(t, db).Parked(t.Context(), relay.ParkedFilter{})
+	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%d parked: %v", len(list), err)
 	}
-	if err := operator(t, db).ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
+	if err := newOperator(t, db).ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_parked)`)
@@ -335,7 +336,7 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 10 || to.count() != 10 {
 		t.Fatalf("%d rows are left, %d events published", n, to.count())
 	}
-	o := operator(t, db)
+	o := newOperator(t, db)
 	if err := o.PauseTopic(t.Context(), "payments", "a test"); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // TestWAL5ThePublicationIsMadeAgain: what was inserted while the publication was missing cannot be decoded for it, however often it is
@@ -21,7 +21,7 @@ func TestWAL5ThePublicationIsMadeAgain(t *testing.T) {
 	db.Exec(t, `drop publication `+slot)
 	appendTo(t, db, "payments", 100, 10, 10)
 	drained(t, db)
-	if _, err := relay.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	streaming(t, db)

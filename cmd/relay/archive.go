@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type archiveMaintainCommand struct {
@@ -74,11 +75,11 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error { return c.replay(ctx, p, o) })
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error { return c.replay(ctx, p, o) })
 }
 
-func (c *replayCommand) replay(ctx context.Context, p *program, o *relay.Operator) error {
-	choice := relay.Replay{
+func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Operator) error {
+	choice := operator.Replay{
 		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
 	}
 	if c.DryRun {
@@ -105,7 +106,7 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *relay.Operato
 	return nil
 }
 
-func writePlan(w io.Writer, plan relay.ReplayPlan) error {
+func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 	if plan.Events == 0 {
 		_, err := fmt.Fprintln(w, "The archive has no such events.")
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func TestStatus(t *testing.T) {
@@ -43,7 +44,7 @@ func TestStatus(t *testing.T) {
 	if code != codeOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	var st relay.Status
+	var st operator.Status
 	if err := json.Unmarshal([]byte(text), &st); err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +63,9 @@ func TestStatusOfWhatIsAside(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	paused := time.Now().Add(-time.Hour)
-	if err := writeStatus(&text, relay.Status{
-		Lanes: []relay.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}},
-		Aside: []relay.Topic{{Topic: "orders", Held: 41}, {Topic: "payments", Held: 10, PausedAt: &paused, PausedBy: "anna", Reason: "broken"}},
+	if err := writeStatus(&text, operator.Status{
+		Lanes: []operator.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}},
+		Aside: []operator.Topic{{Topic: "orders", Held: 41}, {Topic: "payments", Held: 10, PausedAt: &paused, PausedBy: "anna", Reason: "broken"}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestStatusOfConsumers(t *testing.T) {
 	}
 	code, text, _ = command(t, settings(both), "status", "--json")
 	var st struct {
-		Lanes     []relay.LaneStatus
+		Lanes     []operator.LaneStatus
 		Consumers []consumerLine
 	}
 	if err := json.Unmarshal([]byte(text), &st); err != nil || code != codeOK || len(st.Lanes) != 32 || len(st.Consumers) != 1 || st.Consumers[0].Halted != 1 {

@@ -7,15 +7,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // desk is where people act on parked events: an outbox's or an inbox's.
 type desk interface {
 	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
 	ReleaseEvent(ctx context.Context, id int64, reason string) error
-	discardEvent(ctx context.Context, id int64, reason string) (relay.Discarded, error)
-	discardKey(ctx context.Context, k ofKey, reason string) (relay.Discarded, error)
+	discardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error)
+	discardKey(ctx context.Context, k ofKey, reason string) (operator.DiscardResult, error)
 	// keys lists parked keys, the longest blocked first.
 	keys(ctx context.Context, topic, code string, limit int) ([]deskKey, error)
 	// events lists parked events by id. A key's are those of its tenant; without a key the tenant is any.
@@ -45,24 +45,24 @@ func tenantOf(k ofKey) *string {
 	return &k.Tenant
 }
 
-type outboxDesk struct{ *relay.Operator }
+type outboxDesk struct{ *operator.Operator }
 
 func (d outboxDesk) who() string { return "the owner of its lane publishes" }
 
 func (d outboxDesk) overtaken(err error) bool {
-	return errors.Is(err, relay.ErrNotParked) || errors.Is(err, relay.ErrReleasing)
+	return errors.Is(err, operator.ErrNotParked) || errors.Is(err, operator.ErrReleasing)
 }
 
-func (d outboxDesk) discardEvent(ctx context.Context, id int64, reason string) (relay.Discarded, error) {
+func (d outboxDesk) discardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error) {
 	return d.DiscardEvent(ctx, id, reason)
 }
 
-func (d outboxDesk) discardKey(ctx context.Context, k ofKey, reason string) (relay.Discarded, error) {
+func (d outboxDesk) discardKey(ctx context.Context, k ofKey, reason string) (operator.DiscardResult, error) {
 	return d.DiscardKey(ctx, k.Tenant, k.Topic, k.Key, reason)
 }
 
 func (d outboxDesk) keys(ctx context.Context, topic, code string, limit int) (list []deskKey, err error) {
-	found, err := d.BlockedKeys(ctx, relay.BlockedFilter{Topic: topic, Code: code, Limit: limit})
+	found, err := d.BlockedKeys(ctx, operator.BlockedFilter{Topic: topic, Code: code, Limit: limit})
 	for _, k := range found {
 		list = append(list, deskKey{ofKey{k.Tenant, k.Topic, k.Key}, k.Releasing})
 	}
@@ -70,7 +70,7 @@ func (d outboxDesk) keys(ctx context.Context, topic, code string, limit int) (li
 }
 
 func (d outboxDesk) events(ctx context.Context, of ofKey, code string, after int64, limit int) (list []deskEvent, err error) {
-	found, err := d.Parked(ctx, relay.ParkedFilter{Tenant: tenantOf(of), Topic: of.Topic, Key: of.Key, Code: code, After: after, Limit: limit})
+	found, err := d.Parked(ctx, operator.ParkedFilter{Tenant: tenantOf(of), Topic: of.Topic, Key: of.Key, Code: code, After: after, Limit: limit})
 	for _, e := range found {
 		list = append(list, deskEvent{id: e.ID, messageID: e.MessageID, alone: e.Alone, releasing: e.Releasing})
 	}
@@ -85,14 +85,14 @@ func (d inboxDesk) overtaken(err error) bool {
 	return errors.Is(err, inbox.ErrNotParked) || errors.Is(err, inbox.ErrReleasing)
 }
 
-func (d inboxDesk) discardEvent(ctx context.Context, id int64, reason string) (relay.Discarded, error) {
+func (d inboxDesk) discardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error) {
 	gone, err := d.DiscardEvent(ctx, id, reason)
-	return relay.Discarded{Events: gone.Events}, err
+	return operator.DiscardResult{Events: gone.Events}, err
 }
 
-func (d inboxDesk) discardKey(ctx context.Context, k ofKey, reason string) (relay.Discarded, error) {
+func (d inboxDesk) discardKey(ctx context.Context, k ofKey, reason string) (operator.DiscardResult, error) {
 	gone, err := d.DiscardKey(ctx, k.Tenant, k.Topic, k.Key, reason)
-	return relay.Discarded{Events: gone.Events}, err
+	return operator.DiscardResult{Events: gone.Events}, err
 }
 
 func (d inboxDesk) keys(ctx context.Context, topic, code string, limit int) (list []deskKey, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type doctorCommand struct {
@@ -74,7 +74,7 @@ func (c *doctorCommand) run(ctx context.Context, p *program) error {
 // restored compares the end of the topics with the numbering. What cannot be read has been found by others.
 func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) []doctor.Finding {
 	err := checkRestored(ctx, slog.New(slog.DiscardHandler), db, schema, conn)
-	if behind, ok := errors.AsType[*relay.BehindError](err); ok {
+	if behind, ok := errors.AsType[*operator.BehindError](err); ok {
 		return []doctor.Finding{{
 			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
 			Means: "The database is older than what was published from it, or is the old primary of a failover. Consumers that compare numbers would drop new events as repeats.",

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type fenceCommand struct {
@@ -26,8 +26,8 @@ func (c *fenceCommand) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	var f relay.Fenced
-	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) (err error) {
+	var f operator.FenceResult
+	err := c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) (err error) {
 		f, err = o.Fence(ctx, c.Reason)
 		return err
 	})

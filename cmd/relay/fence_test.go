@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func TestP5FenceCommand(t *testing.T) {
@@ -28,7 +28,7 @@ func TestP5FenceCommand(t *testing.T) {
 		}
 	}
 	code, text, stderr = command(t, env.with("USER", "lee"), "fence", "--reason=again", "--json")
-	var f relay.Fenced
+	var f operator.FenceResult
 	if err := json.Unmarshal([]byte(text), &f); err != nil || code != codeOK || f.Waiting != 10 || f.Forwarded {
 		t.Errorf("exit code %d: %v: %s%s", code, err, text, stderr)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // inboxParkedCommand is what people do with effects that finally failed.
@@ -322,6 +322,6 @@ func (c *inboxSkipHeadCommand) run(ctx context.Context, p *program) error {
 }
 
 var (
-	_ desk = outboxDesk{(*relay.Operator)(nil)}
+	_ desk = outboxDesk{(*operator.Operator)(nil)}
 	_ desk = inboxDesk{(*inbox.Operator)(nil)}
 )

@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type lanesCommand struct {
@@ -29,7 +29,7 @@ func (c *lanesCommand) run(ctx context.Context, p *program) error {
 		return err
 	}
 	const head = "LANE\tRELAY\tOWNER\tFENCE\tLEASE\tCLAIMED\tOLDEST\tHELD\tPARKED"
-	return writeList(p.stdout, c.JSON, st.Lanes, head, func(table io.Writer, l relay.LaneStatus) {
+	return writeList(p.stdout, c.JSON, st.Lanes, head, func(table io.Writer, l operator.LaneStatus) {
 		owner, lease := "(free)", "-"
 		if l.Owner != nil {
 			owner, lease = l.Owner.String(), "overdue"

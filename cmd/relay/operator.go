@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // because is what every command needs that changes something: the audit keeps both.
@@ -46,13 +46,13 @@ func operatorName(p *program, name string) (string, error) {
 }
 
 // operate opens the outbox for a person, and gives do so much time with it.
-func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *relay.Operator) error) error {
+func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *operator.Operator) error) error {
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
 	}
 	return d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		o, err := relay.NewOperator(pool, d.Schema, name)
+		o, err := operator.New(pool, d.Schema, name)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}

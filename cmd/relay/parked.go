@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // parkedCommand is what people do with what Kafka refused for certain.
@@ -35,7 +35,7 @@ type looking struct {
 }
 
 // look opens an Operator that leaves no trace.
-func (c looking) look(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
+func (c looking) look(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
 	return c.operate(ctx, p, c.Timeout, "nobody", do)
 }
 
@@ -74,8 +74,8 @@ func messageID(text string) (id uuid.UUID, err error) {
 	return id, err
 }
 
-func (c choice) blocked() relay.BlockedFilter {
-	return relay.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
+func (c choice) blocked() operator.BlockedFilter {
+	return operator.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
 }
 
 type parkedListCommand struct {
@@ -93,23 +93,23 @@ func (c *parkedListCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	filter := relay.ParkedFilter{
+	filter := operator.ParkedFilter{
 		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Parked(ctx, filter)
 		if err != nil {
 			return err
 		}
 		const head = "ID\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.ParkedEvent) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ParkedEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key), e.Type,
 				stateOf(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
 		})
 	})
 }
 
-func stateOf(e relay.ParkedEvent) string {
+func stateOf(e operator.ParkedEvent) string {
 	switch {
 	case e.Releasing:
 		return "releasing"
@@ -138,13 +138,13 @@ func (c *parkedKeysCommand) run(ctx context.Context, p *program) error {
 	if err := c.choice.check(); err != nil {
 		return err
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.BlockedKeys(ctx, c.blocked())
 		if err != nil {
 			return err
 		}
 		const head = "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k relay.BlockedKey) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k operator.BlockedKey) {
 			state := "parked"
 			if k.Releasing {
 				state = "releasing"
@@ -165,7 +165,7 @@ func (c *parkedShowCommand) run(ctx context.Context, p *program) error {
 	if c.ID <= 0 {
 		return service.Usage("--id is missing: relay parked list shows it")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		e, err := o.ParkedEvent(ctx, c.ID)
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func (c *parkedShowCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-func writeParked(w io.Writer, e relay.ParkedEvent, payload bool) error {
+func writeParked(w io.Writer, e operator.ParkedEvent, payload bool) error {
 	lines := [][2]string{
 		{"id", fmt.Sprint(e.ID)},
 		{"message id", e.MessageID.String()},
@@ -245,7 +245,7 @@ func (c changing) say(p *program) sayer {
 }
 
 // change opens an Operator of the outbox.
-func (c changing) change(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
+func (c changing) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (c *parkedEditCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.EditParked(ctx, c.ID, edit, c.Reason); err != nil {
 			return err
 		}
@@ -292,7 +292,7 @@ func (c *parkedReleaseCommand) run(ctx context.Context, p *program) error {
 	if err := c.releaseFlags.check(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		return c.release(ctx, outboxDesk{o}, c.Reason, c.say(p))
 	})
 }
@@ -312,7 +312,7 @@ func (c *parkedDiscardCommand) run(ctx context.Context, p *program) error {
 	if err := c.discardFlags.check(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		return c.discard(ctx, outboxDesk{o}, c.Reason, c.say(p))
 	})
 }
@@ -326,7 +326,7 @@ func (c *parkedSkipHeadCommand) run(ctx context.Context, p *program) error {
 	if err := c.skipHeadFlags.check(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		return c.skip(ctx, outboxDesk{o}, c.Reason, c.say(p))
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // The flags of what is done to parked events, the same for an outbox and an inbox.
@@ -20,7 +20,7 @@ type editFlags struct {
 	ContentType string            `shown:"(as it is)" help:"The new content type."`
 }
 
-func (c editFlags) edit() (edit relay.Edit, err error) {
+func (c editFlags) edit() (edit operator.Edit, err error) {
 	switch {
 	case c.ID <= 0:
 		return edit, service.Usage("--id is missing: list shows it")
@@ -50,7 +50,7 @@ func (c editFlags) edit() (edit relay.Edit, err error) {
 	if c.ContentType != "" {
 		edit.ContentType = &c.ContentType
 	}
-	if edit == (relay.Edit{}) {
+	if edit == (operator.Edit{}) {
 		return edit, service.Usage("nothing to change: give --payload-file, --tombstone, --header, --no-headers or --content-type")
 	}
 	return edit, nil
@@ -139,7 +139,7 @@ type discardFlags struct {
 func (c discardFlags) check() error { return chosenOne(c.ofKey, c.ID, false) }
 
 func (c discardFlags) discard(ctx context.Context, d desk, reason string, say sayer) error {
-	var gone relay.Discarded
+	var gone operator.DiscardResult
 	var err error
 	if c.ID > 0 {
 		gone, err = d.discardEvent(ctx, c.ID, reason)
@@ -152,7 +152,7 @@ func (c discardFlags) discard(ctx context.Context, d desk, reason string, say sa
 	return say(map[string]any{"events": gone.Events, "may_appear": gone.MayAppear}, "%d events are given up for good.%s", gone.Events, mayAppear(gone))
 }
 
-func mayAppear(d relay.Discarded) string {
+func mayAppear(d operator.DiscardResult) string {
 	if d.MayAppear == 0 {
 		return ""
 	}
@@ -206,7 +206,7 @@ func headOf(ctx context.Context, d desk, k ofKey) (deskEvent, error) {
 			}
 		}
 		if len(list) == 0 {
-			return deskEvent{}, fmt.Errorf("key %s of topic %s: %w", shown(k.Key), k.Topic, relay.ErrNotParked)
+			return deskEvent{}, fmt.Errorf("key %s of topic %s: %w", shown(k.Key), k.Topic, operator.ErrNotParked)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // refusing is an outbox with a relay and a topic that takes small records only.
@@ -50,7 +50,7 @@ func (r *refusing) must(t *testing.T, args ...string) string {
 	return stdout
 }
 
-func (r *refusing) list(t *testing.T, args ...string) (list []relay.ParkedEvent) {
+func (r *refusing) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.must(t, append([]string{"list", "--json"}, args...)...)), &list); err != nil {
 		t.Fatal(err)
@@ -216,7 +216,7 @@ func TestLanes(t *testing.T) {
 		t.Errorf("exit code %d: %s%s", code, text, stderr)
 	}
 	code, text, _ = command(t, env, "lanes", "--json")
-	var lanes []relay.LaneStatus
+	var lanes []operator.LaneStatus
 	if err := json.Unmarshal([]byte(text), &lanes); err != nil || code != codeOK || len(lanes) != 32 || lanes[3].Held != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is among
@@ -25,7 +25,7 @@ const (
 // checkRestored fails when Kafka holds events with numbers that the outbox has not given out: the database was restored
 // from a backup, and somebody must begin a new numbering before anything is published. What cannot be read is no evidence.
 func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) error {
-	topics, err := relay.PinnedTopics(ctx, db, schema)
+	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 		if len(tail) == 0 {
 			sayEmpty(ctx, log, conn, topic)
 		}
-		if err := relay.CheckNumbers(ctx, db, schema, tail); err != nil {
+		if err := operator.CheckNumbers(ctx, db, schema, tail); err != nil {
 			return fmt.Errorf("nothing was published: %w", err)
 		}
 	}

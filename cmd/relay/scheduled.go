@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // scheduledCommand is what people do with events that are to be published later.
@@ -29,13 +29,13 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 	if c.Limit <= 0 {
 		return service.Usage("--limit wants a number above zero")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
-		list, err := o.Scheduled(ctx, relay.ScheduledFilter{Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Limit: c.Limit})
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		list, err := o.Scheduled(ctx, operator.ScheduledFilter{Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Limit: c.Limit})
 		if err != nil {
 			return err
 		}
 		const head = "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.ScheduledEvent) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ScheduledEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic, cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, idOrNone(e.MessageID))
 		})
 	})
@@ -55,7 +55,7 @@ func (c *scheduledCancelCommand) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error {
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
 		err := o.CancelScheduled(ctx, c.Seq, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Event %d will not be published.\n", c.Seq)

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type statusCommand struct {
@@ -34,7 +35,7 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 	}
 	if c.JSON {
 		return writeJSON(p.stdout, struct {
-			relay.Status
+			operator.Status
 			Consumers []consumerLine `json:"consumers"`
 		}{st, orEmpty(consumers)})
 	}
@@ -82,9 +83,9 @@ func (d database) consumers(ctx context.Context, timeout time.Duration) (list []
 }
 
 // status reads the state of the outbox.
-func (d database) status(ctx context.Context, timeout time.Duration) (st relay.Status, err error) {
+func (d database) status(ctx context.Context, timeout time.Duration) (st operator.Status, err error) {
 	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) (err error) {
-		st, err = relay.ReadStatus(ctx, pool, d.Schema)
+		st, err = operator.ReadStatus(ctx, pool, d.Schema)
 		return outboxError(err)
 	})
 	return st, err
@@ -99,7 +100,7 @@ type share struct {
 	oldest      time.Duration
 }
 
-func shares(st relay.Status) []share {
+func shares(st operator.Status) []share {
 	byOwner := map[string]*share{}
 	for _, l := range st.Lanes {
 		owner := "(free)"
@@ -126,7 +127,7 @@ func shares(st relay.Status) []share {
 	return list
 }
 
-func writeStatus(w io.Writer, st relay.Status) error {
+func writeStatus(w io.Writer, st operator.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintf(table, "BACKLOG\tOLDEST\n%d\t%s\n", st.Backlog, age(st.Oldest, st.Backlog > 0))
 	var held, parked int64

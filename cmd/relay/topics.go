@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // topicsCommand is what people do with topics.
@@ -30,13 +30,13 @@ type topicsListCommand struct {
 }
 
 func (c *topicsListCommand) run(ctx context.Context, p *program) error {
-	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *relay.Operator) error { // reading leaves no trace
+	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *operator.Operator) error { // reading leaves no trace
 		list, err := o.Topics(ctx)
 		if err != nil {
 			return err
 		}
 		const head = "TOPIC\tPARTITIONS\tHELD\tPAUSED\tBY\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, t relay.Topic) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, t operator.Topic) {
 			paused := "-"
 			if t.PausedAt != nil {
 				paused = t.PausedAt.UTC().Format(time.RFC3339)
@@ -54,7 +54,7 @@ type ofTopic struct {
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
-func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Context, o *relay.Operator) error) error {
+func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
 	if c.Topic == "" {
 		return service.Usage("--topic is missing")
 	}
@@ -78,9 +78,9 @@ that it has not read in the old one. Relays go on within 30 s.`
 }
 
 func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason)
-		if errors.Is(err, relay.ErrUncertain) {
+		if errors.Is(err, operator.ErrUncertain) {
 			return fmt.Errorf("%w. Try again in a moment; if it stays so, --anyway accepts that these may appear twice, in two partitions", err)
 		}
 		if err == nil {
@@ -110,7 +110,7 @@ func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *relay.Operator) error {
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
 		err := o.AcceptCluster(ctx, c.Cluster, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "The outbox is pinned to Kafka cluster %s.\n", c.Cluster)
@@ -128,7 +128,7 @@ sent. The events stay in the database until relay topics resume.`
 }
 
 func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		err := o.PauseTopic(ctx, c.Topic, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Topic %s is paused.\n", c.Topic)
@@ -140,7 +140,7 @@ func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
 type topicsResumeCommand struct{ ofTopic }
 
 func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		err := o.ResumeTopic(ctx, c.Topic, c.Reason)
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Topic %s goes on.\n", c.Topic)
@@ -159,13 +159,13 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Limit <= 0 {
 		return service.Usage("--topic is missing, or --limit is no number above zero")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *relay.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.HeldEvents(ctx, c.Topic, c.Limit)
 		if err != nil {
 			return err
 		}
 		const head = "PARTITION\tMESSAGE ID\tTENANT\tKEY\tTYPE\tBYTES\tHELD\tMAY BE IN KAFKA"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e relay.HeldEvent) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.HeldEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Partition, e.MessageID, shown(e.Tenant), shown(e.Key), e.Type, e.Bytes,
 				age(time.Since(e.HeldAt), true), yesNo(e.MaybePublished))
 		})
@@ -193,15 +193,15 @@ func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
 	case c.Topic == "", c.All == (c.MessageID != ""):
 		return service.Usage("name what is meant: --topic, and --message-id or --all")
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *relay.Operator) error {
-		var all relay.Discarded
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		var all operator.DiscardResult
 		for {
 			some, err := o.DiscardHeld(ctx, c.Topic, id, c.Reason)
-			if err != nil && (all.Events == 0 || !errors.Is(err, relay.ErrNotHeld)) {
+			if err != nil && (all.Events == 0 || !errors.Is(err, operator.ErrNotHeld)) {
 				return err
 			}
 			all.Events, all.MayAppear = all.Events+some.Events, all.MayAppear+some.MayAppear
-			if some.Events < relay.DiscardHeldMost {
+			if some.Events < operator.DiscardHeldMost {
 				break
 			}
 		}

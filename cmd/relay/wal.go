@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 type walSetupCommand struct {
@@ -23,7 +23,7 @@ relays' role needs REPLICATION. The relays make the replication slot themselves.
 
 func (c *walSetupCommand) run(ctx context.Context, p *program) error {
 	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		name, err := relay.SetUpWAL(ctx, pool, c.Schema)
+		name, err := operator.SetUpWAL(ctx, pool, c.Schema)
 		if err != nil {
 			return outboxError(err)
 		}
@@ -46,7 +46,7 @@ tables, for the publication; a user that is both needs to run it once.`
 
 func (c *walDropCommand) run(ctx context.Context, p *program) error {
 	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		name, err := relay.DropWAL(ctx, pool, c.Schema)
+		name, err := operator.DropWAL(ctx, pool, c.Schema)
 		if err != nil {
 			return outboxError(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // Severity of a Finding.
@@ -104,7 +104,7 @@ func (f *findings) unanswered(err error) {
 
 // tables looks at outbox and inbox, whichever are here and the role's business, and at their topics.
 func (f *findings) tables(ctx context.Context, s Subject) {
-	var pinned relay.Diagnosis
+	var pinned operator.Diagnosis
 	var window time.Duration
 	outboxHere, outbox := f.schema(ctx, s, migrations.Outbox)
 	inboxHere, inboxed := f.schema(ctx, s, migrations.Inbox)
@@ -114,7 +114,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	}
 	foreign := 0
 	if outbox {
-		d, err := relay.Diagnose(ctx, s.DB, s.Schema)
+		d, err := operator.Diagnose(ctx, s.DB, s.Schema)
 		switch {
 		case err != nil:
 			f.failed("outbox", err)

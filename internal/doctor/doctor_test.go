@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
@@ -236,7 +236,7 @@ func TestPausedIsNotHeld(t *testing.T) {
 	t.Parallel()
 	var f findings
 	at := time.Now()
-	f.held([]relay.Topic{{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"}, {Topic: "u", Partitions: 3}})
+	f.held([]operator.Topic{{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"}, {Topic: "u", Partitions: 3}})
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
 	if next := f.list[0].Next; !strings.Contains(next, "relay topics resume --topic t ") {
@@ -365,16 +365,16 @@ func TestJudgements(t *testing.T) {
 		"clock fits":           {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
 		"clock off":            {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
 		"clock far off":        {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
-		"hash":                 {func(f *findings) { f.lanes(relay.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
-		"dead rows":            {func(f *findings) { f.vacuum(relay.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
-		"grants":               {func(f *findings) { f.outbox(relay.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
+		"hash":                 {func(f *findings) { f.lanes(operator.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
+		"dead rows":            {func(f *findings) { f.vacuum(operator.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
+		"grants":               {func(f *findings) { f.outbox(operator.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
 		"inbox grants":         {func(f *findings) { f.inbox(inbox.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}}) }, "inbox grants", Fail, "inbox_parked: insert"},
 		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
 		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
 		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
 		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
 		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
-		"no relay for long":    {func(f *findings) { f.leases(relay.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second}) }, "leases", Fail, "the oldest waits 2m17s"},
+		"no relay for long":    {func(f *findings) { f.leases(operator.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second}) }, "leases", Fail, "the oldest waits 2m17s"},
 		"no connection left": {
 			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail, "53300",
 		},

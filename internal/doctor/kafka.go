@@ -12,7 +12,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // topic is what Kafka says of a topic; -1 where it does not say.
@@ -27,7 +27,7 @@ type topic struct {
 }
 
 // kafka looks at topics: those that the outbox knows or has events for, and those named.
-func (f *findings) kafka(ctx context.Context, s Subject, outbox relay.Diagnosis, window time.Duration) {
+func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnosis, window time.Duration) {
 	if s.Kafka == nil {
 		f.ok("kafka", "not looked at: give --kafka-brokers")
 		return

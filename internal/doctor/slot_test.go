@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // nowhere acks everything.
@@ -24,7 +25,7 @@ func TestSlot(t *testing.T) {
 	db := pgtest.New(t, migrations.Outbox)
 	examine := func() []Finding { return Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema}) }
 	expect(t, examine(), "slot", "", "")
-	slot, err := relay.SetUpWAL(t.Context(), db.Pool, db.Schema)
+	slot, err := operator.SetUpWAL(t.Context(), db.Pool, db.Schema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func TestSlot(t *testing.T) {
 	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		_, _ = relay.DropWAL(context.Background(), db.Pool, db.Schema)
+		_, _ = operator.DropWAL(context.Background(), db.Pool, db.Schema)
 	})
 	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_streamed`)
 	if severity, text := worst(examine(), "slot"); severity == Fail || severity == "" {
@@ -52,7 +53,7 @@ func TestSlot(t *testing.T) {
 	expect(t, examine(), "slot", Warn, "0 of 32 lanes")
 	db.Exec(t, `select pg_drop_replication_slot($1)`, slot)
 	expect(t, examine(), "slot", Warn, "is missing")
-	if _, err := relay.DropWAL(t.Context(), db.Pool, db.Schema); err != nil {
+	if _, err := operator.DropWAL(t.Context(), db.Pool, db.Schema); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, examine(), "slot", "", "")

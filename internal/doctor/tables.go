@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // waitsLong is from when on events that wait are a failure: a relay takes milliseconds.
@@ -16,7 +16,7 @@ const waitsLong = time.Minute
 // deadRows are from when on vacuum is behind: the table's own settings begin at 20,000.
 const deadRows = 500_000
 
-func (f *findings) outbox(d relay.Diagnosis) {
+func (f *findings) outbox(d operator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
 		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this role does not work.",
 			"relay migrate --roles --print, and grant effectonce_relay to the user")
@@ -36,7 +36,7 @@ func (f *findings) outbox(d relay.Diagnosis) {
 	f.vacuum(d.Vacuum)
 }
 
-func (f *findings) sequence(s relay.SequenceDiagnosis) {
+func (f *findings) sequence(s operator.SequenceDiagnosis) {
 	if s.Other != "" {
 		f.add(Fail, "sequence", "outbox_event.id comes from "+s.Other+", and not from outbox_event_id_seq",
 			"Relays follow outbox_event_id_seq, which says nothing of these ids: they refuse to start.",
@@ -58,7 +58,7 @@ func (f *findings) sequence(s relay.SequenceDiagnosis) {
 	}
 }
 
-func (f *findings) lanes(d relay.Diagnosis) {
+func (f *findings) lanes(d operator.Diagnosis) {
 	switch {
 	case len(d.ChangedHashes) > 0:
 		f.add(Fail, "hash", fmt.Sprintf("%d of the test vectors hash otherwise on this server", len(d.ChangedHashes)),
@@ -72,7 +72,7 @@ func (f *findings) lanes(d relay.Diagnosis) {
 	}
 }
 
-func (f *findings) leases(d relay.Diagnosis) {
+func (f *findings) leases(d operator.Diagnosis) {
 	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members, d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
 	switch {
 	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
@@ -90,7 +90,7 @@ func (f *findings) leases(d relay.Diagnosis) {
 	}
 }
 
-func (f *findings) aside(d relay.Diagnosis) {
+func (f *findings) aside(d operator.Diagnosis) {
 	if d.Parked+d.ParkedKeys > 0 {
 		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys), "Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
 			"relay parked keys, relay parked list; then relay parked release or discard")
@@ -106,7 +106,7 @@ func (f *findings) aside(d relay.Diagnosis) {
 }
 
 // held tells a pause, which a person ends, from what ends by itself.
-func (f *findings) held(topics []relay.Topic) {
+func (f *findings) held(topics []operator.Topic) {
 	held, paused := "", ""
 	for _, t := range topics {
 		switch {
@@ -130,7 +130,7 @@ func (f *findings) held(topics []relay.Topic) {
 	}
 }
 
-func (f *findings) vacuum(v relay.VacuumDiagnosis) {
+func (f *findings) vacuum(v operator.VacuumDiagnosis) {
 	ago := "never, as far as is known"
 	if v.Ago != nil {
 		ago = v.Ago.Round(time.Second).String() + " ago"

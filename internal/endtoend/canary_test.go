@@ -30,6 +30,7 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // What no log, metric, span, panic or error of ours may show. authored is what an effect's author wrote into an error: that is
@@ -189,7 +190,7 @@ func TestI10RelaySaysNothing(t *testing.T) {
 	ran := make(chan error, 1)
 	go func() { ran <- r.Run(ctx) }()
 	pgtest.AwaitSQL(t, db, `select (select count(*) from outbox_parked) = 2 and not exists (select from outbox_event)`)
-	status, err := r.Status(t.Context())
+	status, err := operator.ReadStatus(t.Context(), db.Pool, db.Schema)
 	s.value("status", status)
 	s.value("status", err)
 	sample, err := r.Sample(t.Context())

@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // walScene is an outbox whose relays read the WAL, with writers that do not stop and a worker that goes by numbers.
@@ -37,12 +38,12 @@ func newWALScene(t *testing.T, partitions int) *walScene {
 	kafkatest.RequireReal(t)
 	s := &walScene{outboxScene: newOutboxScene(t, partitions), stop: make(chan struct{})}
 	var err error
-	if s.slot, err = relay.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
+	if s.slot, err = operator.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		pgtest.Await(t, "the end of the slot", func() (bool, error) {
-			_, err := relay.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
+			_, err := operator.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
 			return err == nil, nil
 		})
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // outboxScene is an outbox, a topic, and a table of effects, all real.
@@ -258,12 +259,12 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 	kafkatest.RequireReal(t)
 	const n, partitions = 2000, 3
 	s := newOutboxScene(t, partitions)
-	if _, err := relay.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		pgtest.Await(t, "nobody reads the slot", func() (bool, error) {
-			_, err := relay.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
+			_, err := operator.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
 			return err == nil, nil
 		})
 	})
@@ -367,7 +368,7 @@ func TestP9_8_Fence(t *testing.T) {
 	if _, err := h.Handle(t.Context(), firsts(s.log(t))); err != nil {
 		t.Fatal(err)
 	}
-	o, err := relay.NewOperator(s.db.Pool, s.db.Schema, "ada")
+	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,11 +427,11 @@ func TestP9_8_Replay(t *testing.T) {
 		}
 	}
 	both(firsts(s.log(t)), inbox.Applied, inbox.Applied)
-	o, err := relay.NewOperator(s.db.Pool, s.db.Schema, "ada")
+	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := o.Replay(t.Context(), relay.Replay{From: start, Topic: s.topic}, "as the test wants it"); err != nil || done.Events != 20 {
+	if done, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: s.topic}, "as the test wants it"); err != nil || done.Events != 20 {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	s.drained(t)

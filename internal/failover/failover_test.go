@@ -9,7 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/history"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 const newNumbering = "another system or timeline"
@@ -124,8 +124,8 @@ func TestSplitBrain(t *testing.T) {
 		}
 		published = append(published, event.Decode(&e, ""))
 	}
-	var behind *relay.BehindError
-	if err := relay.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &behind) || !behind.Newer {
+	var behind *operator.BehindError
+	if err := operator.CheckNumbers(t.Context(), s.old.Pool, "", published); !errors.As(err, &behind) || !behind.Newer {
 		t.Errorf("a relay would start on the old primary: %v", err)
 	} else {
 		t.Log(behind)

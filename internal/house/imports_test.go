@@ -19,6 +19,7 @@ var allowed = map[string][]string{
 	"outboxtest":                  {"event", "outbox", "inbox"},
 	"metrics":                     {"event", "relay", "publisher", "consumer", "inbox"},
 	"relay":                       {"event", "outbox"},
+	"relay/operator":              {"event", "outbox", "relay"},
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"inbox":                       {"event"},

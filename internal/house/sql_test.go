@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,8 +65,8 @@ func checkQuery(t *testing.T, s source, name string, value ast.Expr) {
 	if identifier.MatchString(sql) {
 		return // a table's or column's name, as COPY wants it
 	}
-	if m := nameLine.FindStringSubmatch(sql); m == nil || m[1] != path.Base(s.pkg) {
-		t.Errorf("%s: %s must begin with a line `-- %s: verb`", s.at(value), name, path.Base(s.pkg))
+	if m := nameLine.FindStringSubmatch(sql); m == nil || !slices.Contains(strings.Split(s.pkg, "/"), m[1]) {
+		t.Errorf("%s: %s must begin with a line `-- room: verb`, and stands in %s", s.at(value), name, s.pkg)
 	}
 	if at := upper.FindString(quoted.ReplaceAllString(sql, "")); at != "" {
 		t.Errorf("%s: %s has an upper-case %s outside of comments and strings", s.at(value), name, at)

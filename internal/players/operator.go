@@ -11,12 +11,12 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/history"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // operate is a person who looks at what is parked every half second, mends what can be mended and gives up what cannot.
 func operate(ctx context.Context, p *player) error {
-	out, err := relay.NewOperator(p.db, "", p.Name)
+	out, err := operator.New(p.db, "", p.Name)
 	if err != nil {
 		return err
 	}
@@ -24,22 +24,22 @@ func operate(ctx context.Context, p *player) error {
 	if err != nil {
 		return err
 	}
-	o := &operator{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	o := &person{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
 	for pause(ctx, 500*time.Millisecond) {
 		o.round(ctx)
 	}
 	return nil
 }
 
-type operator struct {
+type person struct {
 	*player
-	out  *relay.Operator
+	out  *operator.Operator
 	in   *inbox.Operator
 	draw *rand.Rand
 }
 
 // round is one look at everything. What fails is looked at again in the next one.
-func (o *operator) round(ctx context.Context) {
+func (o *person) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, transactionLimit)
 	defer cancel()
 	for _, step := range []func(context.Context) error{o.outboxKeys, o.outboxAlone, o.inboxKeys, o.inboxAlone, o.halted} {
@@ -50,14 +50,14 @@ func (o *operator) round(ctx context.Context) {
 }
 
 // do notes an act before and after. Somebody else having been quicker is no failure.
-func (o *operator) do(e history.Entry, act func() error) error {
+func (o *person) do(e history.Entry, act func() error) error {
 	e.Kind = history.KindOperate
 	op := o.note(e)
 	err := act()
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	switch {
 	case err == nil:
-	case errors.Is(err, relay.ErrNotParked), errors.Is(err, relay.ErrReleasing), errors.Is(err, inbox.ErrNotParked), errors.Is(err, inbox.ErrReleasing), errors.Is(err, inbox.ErrNotHalted):
+	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing), errors.Is(err, inbox.ErrNotParked), errors.Is(err, inbox.ErrReleasing), errors.Is(err, inbox.ErrNotHalted):
 		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
 	default:
 		done.Outcome, done.Err = history.Unknown, err.Error()
@@ -68,8 +68,8 @@ func (o *operator) do(e history.Entry, act func() error) error {
 
 // outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is the
 // first of its list.
-func (o *operator) outboxKeys(ctx context.Context) error {
-	keys, err := o.out.BlockedKeys(ctx, relay.BlockedFilter{})
+func (o *person) outboxKeys(ctx context.Context) error {
+	keys, err := o.out.BlockedKeys(ctx, operator.BlockedFilter{})
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (o *operator) outboxKeys(ctx context.Context) error {
 			continue
 		}
 		if k.Code == "MESSAGE_TOO_LARGE" && k.Head != nil {
-			if err := o.discardOutbox(ctx, relay.ParkedFilter{MessageID: *k.Head}); err != nil {
+			if err := o.discardOutbox(ctx, operator.ParkedFilter{MessageID: *k.Head}); err != nil {
 				return err
 			}
 			continue // the next round releases what stood behind it
@@ -94,7 +94,7 @@ func (o *operator) outboxKeys(ctx context.Context) error {
 	return nil
 }
 
-func (o *operator) discardOutbox(ctx context.Context, f relay.ParkedFilter) error {
+func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) error {
 	events, err := o.out.Parked(ctx, f)
 	if err != nil {
 		return err
@@ -115,8 +115,8 @@ func (o *operator) discardOutbox(ctx context.Context, f relay.ParkedFilter) erro
 	return nil
 }
 
-func (o *operator) outboxAlone(ctx context.Context) error {
-	events, err := o.out.Parked(ctx, relay.ParkedFilter{})
+func (o *person) outboxAlone(ctx context.Context) error {
+	events, err := o.out.Parked(ctx, operator.ParkedFilter{})
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (o *operator) outboxAlone(ctx context.Context) error {
 }
 
 // inboxKeys releases keys whose event failed. Poison is discarded, after a release or two in vain, for a person tries.
-func (o *operator) inboxKeys(ctx context.Context) error {
+func (o *person) inboxKeys(ctx context.Context) error {
 	keys, err := o.in.BlockedKeys(ctx, inbox.BlockedFilter{})
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (o *operator) inboxKeys(ctx context.Context) error {
 	return nil
 }
 
-func (o *operator) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
+func (o *person) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
 	events, err := o.in.Parked(ctx, f)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (o *operator) discardInbox(ctx context.Context, f inbox.ParkedFilter) error
 
 // repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under another
 // number may be new.
-func (o *operator) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
+func (o *person) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
 	if !o.ByWatermark {
 		return false, nil
 	}
@@ -196,7 +196,7 @@ func (o *operator) repeated(ctx context.Context, f inbox.ParkedFilter) (gone boo
 }
 
 // inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
-func (o *operator) inboxAlone(ctx context.Context) error {
+func (o *person) inboxAlone(ctx context.Context) error {
 	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
 	if err != nil {
 		return err
@@ -222,7 +222,7 @@ func (o *operator) inboxAlone(ctx context.Context) error {
 	return nil
 }
 
-func (o *operator) halted(ctx context.Context) error {
+func (o *person) halted(ctx context.Context) error {
 	consumers, err := o.in.Consumers(ctx)
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func (o *operator) halted(ctx context.Context) error {
 }
 
 // accept does what the reason of a halt at a new numbering says.
-func (o *operator) accept(ctx context.Context, part inbox.PartitionState) error {
+func (o *person) accept(ctx context.Context, part inbox.PartitionState) error {
 	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
 	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
 	return o.do(e, func() error {

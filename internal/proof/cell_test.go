@@ -66,7 +66,7 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 
 func (c *cell) startAll(t *testing.T) {
 	t.Helper()
-	for _, r := range []role{producer, relaying, worker, operator} {
+	for _, r := range []role{producer, relaying, worker, person} {
 		c.start(t, r)
 	}
 	c.killAtEnd(t)
@@ -180,7 +180,7 @@ func roleOf(name failpoint.Name) role {
 	room, step, _ := strings.Cut(string(name), "/")
 	switch {
 	case strings.HasPrefix(step, "operate"), name == failpoint.RelayReplayed:
-		return operator
+		return person
 	case strings.HasPrefix(string(name), "relay/wal-"):
 		return following
 	case room == "outbox", room == "producer":

@@ -20,11 +20,11 @@ func TestFaults(t *testing.T) {
 	c := newCell(t)
 	total := map[failpoint.Name]int{}
 	// The operator begins a new numbering soon after its start, and the relay must not find that one.
-	for _, r := range []role{producer, worker, relaying, operator} {
+	for _, r := range []role{producer, worker, relaying, person} {
 		c.faults(t, r, pointsOf(r), total)
 	}
 	c.finish(t)
-	for _, r := range []role{producer, worker, relaying, operator} {
+	for _, r := range []role{producer, worker, relaying, person} {
 		allFaulted(t, r, total)
 	}
 }

@@ -47,7 +47,7 @@ const (
 	producer role = "producer"
 	relaying role = "relay"
 	worker   role = "worker"
-	operator role = "operator"
+	person   role = "operator"
 
 	// following has the points of a relay that reads the WAL; its process is that of relaying.
 	following role = "follower"
@@ -61,7 +61,7 @@ type stage struct {
 }
 
 func TestMain(m *testing.M) {
-	plays := map[role]func(context.Context, *stage) error{producer: runProducer, relaying: runRelay, worker: runWorker, operator: runOperator}
+	plays := map[role]func(context.Context, *stage) error{producer: runProducer, relaying: runRelay, worker: runWorker, person: runOperator}
 	if play := plays[role(os.Getenv(envRole))]; play != nil {
 		os.Exit(perform(play))
 	}

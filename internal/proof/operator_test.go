@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // patience is how long something stays parked before an operator looks at it.
@@ -21,7 +21,7 @@ const patience = 300 * time.Millisecond
 // runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new numbering.
 // Often the first release of a parked event changes nothing, so that it is refused, or fails, once more.
 func runOperator(ctx context.Context, s *stage) error {
-	sending, err := relay.NewOperator(s.db, "", "operator")
+	sending, err := operator.New(s.db, "", "operator")
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func runOperator(ctx context.Context, s *stage) error {
 		select {
 		case <-ctx.Done():
 			// Whatever happens, a topic is not left paused.
-			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err, relay.ErrNoTopic) {
+			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err, operator.ErrNoTopic) {
 				return err
 			}
 			return nil
@@ -50,15 +50,15 @@ func runOperator(ctx context.Context, s *stage) error {
 }
 
 // letGo releases what the broker has refused; the second time it is small enough.
-func letGo(ctx context.Context, o *relay.Operator) error {
-	list, err := o.Parked(ctx, relay.ParkedFilter{OlderThan: patience})
+func letGo(ctx context.Context, o *operator.Operator) error {
+	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: patience})
 	for _, e := range list {
 		if e.Releasing || e.Attempts == 0 {
 			continue
 		}
 		if e.Attempts > 1 {
 			small := []byte("{}")
-			err = errors.Join(err, o.EditParked(ctx, e.ID, relay.Edit{Payload: &small}, "it is too large"))
+			err = errors.Join(err, o.EditParked(ctx, e.ID, operator.Edit{Payload: &small}, "it is too large"))
 		}
 		if e.Alone {
 			err = errors.Join(err, o.ReleaseEvent(ctx, e.ID, "again"))
@@ -113,16 +113,16 @@ func applied(ctx context.Context, s *stage, id uuid.UUID) (done bool, err error)
 }
 
 // visit does the rarer things.
-func visit(ctx context.Context, o *relay.Operator, topic string, n int) error {
+func visit(ctx context.Context, o *operator.Operator, topic string, n int) error {
 	switch n % 20 {
 	case 2:
 		return o.PauseTopic(ctx, topic, "a drill")
 	case 0, 4: // at the start, too: an operator may have died in between
-		if err := o.ResumeTopic(ctx, topic, "the end of the drill"); !errors.Is(err, relay.ErrNoTopic) {
+		if err := o.ResumeTopic(ctx, topic, "the end of the drill"); !errors.Is(err, operator.ErrNoTopic) {
 			return err
 		}
 	case 8:
-		_, err := o.Replay(ctx, relay.Replay{From: time.Now().Add(-time.Second), Topic: topic}, "a drill")
+		_, err := o.Replay(ctx, operator.Replay{From: time.Now().Add(-time.Second), Topic: topic}, "a drill")
 		return err
 	case 12:
 		// A consumer that goes by numbers would have what is claimed at this moment twice.

@@ -23,7 +23,7 @@ const slow = 5 * time.Second
 func TestKills(t *testing.T) {
 	var report tally
 	t.Run("cells", func(t *testing.T) {
-		for r, n := range map[role]int{producer: 1, relaying: cells, worker: cells, operator: 1} {
+		for r, n := range map[role]int{producer: 1, relaying: cells, worker: cells, person: 1} {
 			for i := range n {
 				t.Run(fmt.Sprintf("%s-%d", r, i), func(t *testing.T) {
 					t.Parallel()
@@ -109,7 +109,7 @@ func (c *cell) finish(t *testing.T) {
 	t.Helper()
 	c.running[producer].Stop(syscall.SIGTERM, time.Minute)
 	c.drained(t)
-	for _, r := range []role{operator, relaying, worker} {
+	for _, r := range []role{person, relaying, worker} {
 		p := c.running[r]
 		if p == nil {
 			continue
@@ -118,7 +118,7 @@ func (c *cell) finish(t *testing.T) {
 		if err := p.Wait(); err != nil {
 			t.Errorf("the last %s: %v: %s", r, err, p.LogTail())
 		}
-		if r == operator {
+		if r == person {
 			c.drained(t) // of its last replay
 		}
 	}

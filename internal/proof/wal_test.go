@@ -8,7 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and fences give lanes
@@ -22,12 +22,12 @@ func cellFromWAL(t *testing.T) *cell {
 func reading(t *testing.T, c *cell) *cell {
 	t.Helper()
 	c.source = fromWAL
-	if _, err := relay.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
+	if _, err := operator.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		pgtest.Await(t, "the end of the slot", func() (bool, error) {
-			_, err := relay.DropWAL(context.Background(), c.db.Pool, "")
+			_, err := operator.DropWAL(context.Background(), c.db.Pool, "")
 			return err == nil, nil
 		})
 	})

@@ -99,8 +99,8 @@ func anotherWorker(t *testing.T, c *cell) {
 
 // anotherOperator makes a new process do what an operator does once.
 func anotherOperator(t *testing.T, c *cell) {
-	c.running[operator].Stop(syscall.SIGKILL, time.Minute)
-	c.start(t, operator)
+	c.running[person].Stop(syscall.SIGKILL, time.Minute)
+	c.start(t, person)
 }
 
 // killedWorker makes one find that the process before it died within a batch.

@@ -24,7 +24,6 @@ func All() []Info {
 		{RelayJournalSortedByID, "an open entry is sent in the order of ids: numbers change their events, and held events their order"},
 		{RelayBlockReused, "a lane that comes back goes on in its old block of numbers: numbers go back, and consumers drop what is new"},
 		{RelayParkWithoutMark, "a refused event parks without a mark on its key: the key's later events pass it"},
-		{RelayReleaseIntoOutbox, "released events go back into the outbox under new ids: what committed late overtakes them"},
 		{RelayUnknownCommitKnown, "after a COMMIT whose reply was lost the lane goes on under its fence: what happens late parks what was sent, or re-uses numbers"},
 		{RelayHostClock, "the host's clock judges leases, and is two hours ahead: lanes are taken from relays that live"},
 		{RelayReleasedWhileBusy, "a lane is given away while its events are being published: two relays send it at the same time"},

@@ -31,7 +31,6 @@ const (
 	RelayJournalSortedByID    Bug = "relay-journal-sorted-by-id"
 	RelayBlockReused          Bug = "relay-block-of-an-older-fence"
 	RelayParkWithoutMark      Bug = "relay-park-lets-the-key-pass"
-	RelayReleaseIntoOutbox    Bug = "relay-release-into-the-outbox"
 	RelayUnknownCommitKnown   Bug = "relay-unknown-commit-taken-for-known"
 	RelayHostClock            Bug = "relay-lease-by-the-hosts-clock"
 	RelayReleasedWhileBusy    Bug = "relay-lane-released-while-busy"

@@ -64,10 +64,10 @@ func (x *scene) calm() (unwell []string) {
 		x.t.Logf("everything was well again %v after the last fault", calmAt.Round(100*time.Millisecond))
 	}
 	// Workers first: their offsets, and then the lanes.
-	for _, name := range slices.Concat(workers, []string{spare, operator, maintainer}, relays) {
+	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
 		x.cast.want(name, false)
 	}
-	for _, name := range slices.Concat(workers, []string{spare, operator, maintainer}, relays) {
+	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
 		if err := x.cast.gone(name, stopLimit); err != nil {
 			unwell = append(unwell, err.Error())
 		}

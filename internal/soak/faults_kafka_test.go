@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/history"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/players"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func kafkaKinds() []kind {
@@ -172,7 +172,7 @@ const catchUp = 20 * time.Second
 
 // accept pins the new count, as `relay topics accept` does.
 func (x *scene) accept(partitions int) error {
-	o, err := relay.NewOperator(x.admin, "", "harness")
+	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ func kinds() []kind {
 }
 
 func everybody(settings) []string {
-	return slices.Concat(producers, relays, workers, []string{operator, maintainer})
+	return slices.Concat(producers, relays, workers, []string{person, maintainer})
 }
 
 // weighty are those whose death matters most.

@@ -21,7 +21,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/players"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // The topics. Each meets its own faults, so that what is allowed to the one hides nothing of the other.
@@ -41,7 +41,7 @@ var (
 	relays     = []string{"relay-1", "relay-2", "relay-3"}
 	workers    = []string{"worker-1", "worker-2"}
 	spare      = "worker-3" // joins in storms only
-	operator   = "operator"
+	person     = "operator"
 	maintainer = "maintainer"
 )
 
@@ -139,7 +139,7 @@ func (x *scene) startPostgres(faults []fault) {
 		_ = conn.Close(t.Context())
 	}
 	if err == nil && x.follow {
-		_, err = relay.SetUpWAL(t.Context(), db.Pool, "")
+		_, err = operator.SetUpWAL(t.Context(), db.Pool, "")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func (x *scene) enterAll() {
 			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
-	x.enter(players.Operator, operator, true, func(c *players.Config) { c.ByWatermark = x.dedup == "watermark" })
+	x.enter(players.Operator, person, true, func(c *players.Config) { c.ByWatermark = x.dedup == "watermark" })
 	x.enter(players.Maintainer, maintainer, true, func(c *players.Config) {
 		c.OwnerURL = players.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})

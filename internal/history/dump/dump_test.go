@@ -25,6 +25,7 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
@@ -225,7 +226,7 @@ func TestRead(t *testing.T) {
 		if err := audit.Once(t.Context()); err != nil {
 			t.Error(err)
 		}
-		person, err := relay.NewOperator(s.db.Pool, "", "kim")
+		person, err := operator.New(s.db.Pool, "", "kim")
 		if err != nil {
 			t.Fatal(err)
 		}

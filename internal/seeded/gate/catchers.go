@@ -38,7 +38,6 @@ func catchers() []catcher {
 		{seeded.RelayJournalSortedByID, "relay", "TestP3_2_AnOpenEntryIsSentAsItIs", "and was sent as [0@101 1@105 2@201]", ""},
 		{seeded.RelayBlockReused, "relay", "TestP3_2_ABlockBelongsToItsFence", "means", ""},
 		{seeded.RelayParkWithoutMark, "relay", "TestP4ParksTheKey", "first occurs where 5 was due", ""},
-		{seeded.RelayReleaseIntoOutbox, "relay", "TestP4ReleaseIsNotOvertaken", "1 first occurs where 0 was due", ""},
 		{seeded.RelayUnknownCommitKnown, "relay", "TestP3_7_AnUnknownCommitRaisesTheFence", "under the fence of a COMMIT whose outcome is unknown", ""},
 		{seeded.RelayHostClock, "relay", "TestP5Lease/nobody_takes_the_lanes_of_a_live_relay", "another relay took 32 lanes", ""},
 		{seeded.RelayReleasedWhileBusy, "relay", "TestP5_ALaneStaysWhileItIsPublished", "lanes that are being published from were given away", ""},

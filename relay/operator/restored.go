@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // BehindError says that the log holds numbers which the outbox has not given out: its database is older than the log,
@@ -50,7 +51,7 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	rows, err := db.Query(ctx, pgschema.Expand(sqlNumbering, prefix))
+	rows, err := db.Query(ctx, pgschema.Expand(sql.Numbering, prefix))
 	if err != nil {
 		return fmt.Errorf("relay: reading the numbering: %w", err)
 	}
@@ -87,7 +88,7 @@ func PinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]strin
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	rows, err := db.Query(ctx, pgschema.Expand(sqlPinned, prefix))
+	rows, err := db.Query(ctx, pgschema.Expand(sql.Pinned, prefix))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the topics: %w", err)
 	}

@@ -1,31 +1,31 @@
-package relay
+package sql
 
 // The statements that set the WAL source up. Those with {publication} are DDL, which takes no parameters.
 const (
-	sqlPublication = `-- relay: publication
+	Publication = `-- relay: publication
 select n.name, exists (select from pg_publication p where p.pubname = n.name),
 	exists (select from pg_publication p where p.pubname = n.name and pg_has_role(p.pubowner, 'usage'))
 from (select 'effectonce_' || replace(m.outbox_id::text, '-', '') as name from {schema}outbox_meta m) n`
 
 	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know when
 	// something comes due.
-	sqlPublish = `-- relay: publish
+	Publish = `-- relay: publish
 create publication {publication} for table {schema}outbox_event, {schema}outbox_scheduled with (publish = 'insert')`
 
-	sqlPublishTables = `-- relay: publish tables
+	PublishTables = `-- relay: publish tables
 alter publication {publication} set table {schema}outbox_event, {schema}outbox_scheduled`
 
-	sqlPublishInserts = `-- relay: publish inserts
+	PublishInserts = `-- relay: publish inserts
 alter publication {publication} set (publish = 'insert')`
 
-	sqlUnpublish = `-- relay: unpublish
+	Unpublish = `-- relay: unpublish
 drop publication {publication}`
 
-	sqlWALSlot = `-- relay: wal slot
+	WALSlot = `-- relay: wal slot
 select count(*) > 0, coalesce(bool_or(active), false) from pg_replication_slots where slot_name = $1`
 
 	// What still came from the WAL may have been published: a new numbering begins.
-	sqlWALGiveUp = `-- relay: wal give up
+	WALGiveUp = `-- relay: wal give up
 with gone as (
 	delete from {schema}outbox_streamed s returning s.lane
 )
@@ -36,6 +36,6 @@ from pg_control_system() c
 where exists (select from gone)`
 
 	// The base stays: numbers of the next slot go on counting from it, in the same incarnation.
-	sqlWALForget = `-- relay: wal forget
+	WALForget = `-- relay: wal forget
 update {schema}outbox_wal set slot = '', owner = null`
 )

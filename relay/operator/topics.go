@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Topic is what an outbox knows of a topic.
@@ -31,7 +33,7 @@ var ErrNoTopic = errors.New("the outbox has no such topic, or has not paused it:
 
 // Topics lists the topics that the outbox has published to, has paused, or holds events of.
 func (o *Operator) Topics(ctx context.Context) ([]Topic, error) {
-	list, err := readTopics(ctx, o.db, o.topics.list)
+	list, err := readTopics(ctx, o.db, o.q(sql.ListTopics))
 	if err != nil {
 		return nil, fmt.Errorf("relay: listing the topics: %w", err)
 	}
@@ -54,7 +56,7 @@ func readTopics(ctx context.Context, db *pgxpool.Pool, sql string) (list []Topic
 // first reason.
 func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
-		_, err := tx.Exec(ctx, o.topics.pause, topic, o.name, reason)
+		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.name, reason)
 		return audited{topic: topic}, err
 	})
 }
@@ -62,7 +64,7 @@ func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 // ResumeTopic ends a pause: the relays publish what was set aside, and then what came later. It fails with ErrNoTopic.
 func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "resume topic", reason, func(tx pgx.Tx) (audited, error) {
-		tag, err := tx.Exec(ctx, o.topics.resume, topic)
+		tag, err := tx.Exec(ctx, o.q(sql.Resume), topic)
 		if err == nil && tag.RowsAffected() == 0 {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
 		}
@@ -79,7 +81,7 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 	}
 	return o.act(ctx, "accept cluster", reason, func(tx pgx.Tx) (audited, error) {
 		var before string
-		err := tx.QueryRow(ctx, o.topics.acceptCluster, cluster).Scan(&before)
+		err := tx.QueryRow(ctx, o.q(sql.AcceptCluster), cluster).Scan(&before)
 		return audited{detail: map[string]any{"before": before, "cluster": cluster}}, err
 	})
 }
@@ -103,32 +105,32 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
 	}
 	return o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
-		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return audited{}, err
 		}
-		if _, err := tx.Exec(ctx, o.fence.lockLanes); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
 		var journalled, held int64
 		var streamed bool
-		if err := tx.QueryRow(ctx, o.topics.uncertain, topic).Scan(&journalled, &held, &streamed); err != nil {
+		if err := tx.QueryRow(ctx, o.q(sql.Uncertain), topic).Scan(&journalled, &held, &streamed); err != nil {
 			return audited{}, err
 		}
 		if journalled+held > 0 && !anyway {
 			return audited{}, fmt.Errorf("topic %s: %d events are being published and %d are held: %w", topic, journalled, held, ErrUncertain)
 		}
 		var before int
-		err := tx.QueryRow(ctx, o.topics.accept, topic, partitions).Scan(&before)
+		err := tx.QueryRow(ctx, o.q(sql.Accept), topic, partitions).Scan(&before)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
 		}
 		if err == nil {
-			_, err = tx.Exec(ctx, o.topics.regroup, topic)
+			_, err = tx.Exec(ctx, o.q(sql.Regroup), topic)
 		}
 		detail := map[string]any{"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
 		if err == nil && (journalled+held > 0 || streamed) {
 			var epoch string
-			err = tx.QueryRow(ctx, o.fence.newIncarnation).Scan(&epoch)
+			err = tx.QueryRow(ctx, o.q(sql.NewIncarnation)).Scan(&epoch)
 			detail["epoch"] = epoch
 		}
 		return audited{topic: topic, detail: detail}, err

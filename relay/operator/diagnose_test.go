@@ -1,4 +1,4 @@
-package relay_test
+package operator_test
 
 import (
 	"fmt"
@@ -11,12 +11,14 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
-func diagnose(t *testing.T, db *pgtest.DB) relay.Diagnosis {
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func diagnose(t *testing.T, db *pgtest.DB) operator.Diagnosis {
 	t.Helper()
-	d, err := relay.Diagnose(t.Context(), db.Pool, db.Schema)
+	d, err := operator.Diagnose(t.Context(), db.Pool, db.Schema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,13 +28,12 @@ func diagnose(t *testing.T, db *pgtest.DB) relay.Diagnosis {
 func TestDiagnoseFresh(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
-	pgtest.PrepareAll(t, db, relay.DoctorQueries)
 	d := diagnose(t, db)
-	if len(d.MissingRights) > 0 || d.Sequence != (relay.SequenceDiagnosis{Cache: 1, Increment: 1}) || d.Misplaced > 0 || !d.SameSystem ||
+	if len(d.MissingRights) > 0 || d.Sequence != (operator.SequenceDiagnosis{Cache: 1, Increment: 1}) || d.Misplaced > 0 || !d.SameSystem ||
 		d.FreeLanes != 32 || d.OverdueLanes+d.Members+d.WaitingLanes+d.Parked+d.ParkedKeys+d.Undue != 0 || d.Oldest != 0 || d.Vacuum.Off {
 		t.Errorf("%+v", d)
 	}
-	if _, err := relay.Diagnose(t.Context(), db.Pool, "No"); err == nil {
+	if _, err := operator.Diagnose(t.Context(), db.Pool, "No"); err == nil {
 		t.Error("a wrong schema is accepted")
 	}
 }
@@ -45,7 +46,7 @@ func TestP1HashVectors(t *testing.T) {
 	if d := diagnose(t, db); len(d.ChangedHashes) > 0 {
 		t.Errorf("this server hashes otherwise: %q; a key's lane is another here", d.ChangedHashes)
 	}
-	d, err := relay.DiagnoseWith(t.Context(), db.Pool, map[string]int64{"a": 3591986179850072241, "b": 1})
+	d, err := operator.DiagnoseWith(t.Context(), db.Pool, map[string]int64{"a": 3591986179850072241, "b": 1})
 	if err != nil || !slices.Equal(d.ChangedHashes, []string{"b"}) {
 		t.Errorf("%q, %v", d.ChangedHashes, err)
 	}
@@ -67,7 +68,7 @@ func TestP10Sequence(t *testing.T) {
 		t.Errorf("%+v", d.Sequence)
 	}
 	db.Exec(t, `alter sequence outbox_event_id_seq restart 5 cache 10 cycle`)
-	if d := diagnose(t, db); d.Sequence != (relay.SequenceDiagnosis{Cache: 10, Increment: 1, Cycle: true, Last: 4, Highest: 20}) {
+	if d := diagnose(t, db); d.Sequence != (operator.SequenceDiagnosis{Cache: 10, Increment: 1, Cycle: true, Last: 4, Highest: 20}) {
 		t.Errorf("%+v", d.Sequence)
 	}
 }
@@ -103,7 +104,7 @@ func TestDiagnoseRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d, err := relay.Diagnose(t.Context(), pool, db.Schema)
+	d, err := operator.Diagnose(t.Context(), pool, db.Schema)
 	all := strings.Join(d.MissingRights, "\n")
 	if err != nil || !strings.Contains(all, "table outbox_lane: update") || !strings.Contains(all, "sequence outbox_event_id_seq: select") {
 		t.Errorf("%s, %v", all, err)

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // HeldEvent is an event that waits for its partition, or for its topic as a whole.
@@ -33,7 +35,7 @@ const DiscardHeldMost = 10_000
 
 // HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most limit.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
-	rows, err := o.db.Query(ctx, o.topics.held, topic, limit)
+	rows, err := o.db.Query(ctx, o.q(sql.HeldEvents), topic, limit)
 	var list []HeldEvent
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e HeldEvent, err error) {
@@ -49,16 +51,16 @@ func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]H
 
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them, at most
 // DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with ErrNotHeld.
-func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d Discarded, err error) {
+func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult, err error) {
 	var only *uuid.UUID
 	if messageID != uuid.Nil {
 		only = &messageID
 	}
 	err = o.act(ctx, "discard held", reason, func(tx pgx.Tx) (audited, error) {
-		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return audited{}, err
 		}
-		rows, err := tx.Query(ctx, o.topics.lockHeld, topic, only)
+		rows, err := tx.Query(ctx, o.q(sql.LockHeld), topic, only)
 		if err != nil {
 			return audited{}, err
 		}
@@ -66,7 +68,7 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		if err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
-		err = tx.QueryRow(ctx, o.topics.discardHeld, topic, only, lanes, DiscardHeldMost).Scan(&d.Events, &d.MayAppear)
+		err = tx.QueryRow(ctx, o.q(sql.DiscardHeld), topic, only, lanes, DiscardHeldMost).Scan(&d.Events, &d.MayAppear)
 		if err == nil && d.Events == 0 {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNotHeld)
 		}

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // defaultList is how many rows a list has when nobody says.
@@ -95,7 +97,7 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 	if f.MessageID != uuid.Nil {
 		messageID = &f.MessageID
 	}
-	rows, err := db.Query(ctx, o.q.parked, f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code, interval(f.OlderThan), f.After, f.Limit, whole)
+	rows, err := db.Query(ctx, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan), f.After, f.Limit, whole)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +142,7 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 	if f.Limit <= 0 {
 		f.Limit = defaultList
 	}
-	rows, err := o.db.Query(ctx, o.q.blockedKeys, f.Tenant, f.Topic, f.Key, f.Code, interval(f.OlderThan), f.Limit)
+	rows, err := o.db.Query(ctx, o.q(sql.BlockedKeys), f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan), f.Limit)
 	var list []BlockedKey
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k BlockedKey, err error) {
@@ -166,7 +168,7 @@ type HeldPartition struct {
 
 // Held counts held events per topic and partition. It reads all of them.
 func (o *Operator) Held(ctx context.Context) ([]HeldPartition, error) {
-	rows, err := o.db.Query(ctx, o.q.heldCounts)
+	rows, err := o.db.Query(ctx, o.q(sql.HeldCounts))
 	var list []HeldPartition
 	if err == nil {
 		list, err = pgx.CollectRows(rows, scanHeld)

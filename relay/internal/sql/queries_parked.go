@@ -1,11 +1,9 @@
-package relay
-
-import "github.com/effectonce/effectonce/internal/pgschema"
+package sql
 
 // What people see and do. Whatever changes a parked event or a mark locks its lane first, as claims and settles do, so
 // that the decision of a claim holds until its commit.
 const (
-	sqlParked = `-- relay: parked
+	Parked = `-- relay: parked
 select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.alone,
 	p.releasing or coalesce(k.state = 'releasing', false), p.maybe_published, p.attempts, p.reason, p.code,
 	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case when $10 then p.payload end
@@ -15,7 +13,7 @@ where ($1::bigint = 0 or p.id = $1) and ($2::uuid is null or p.message_id = $2) 
 	and p.parked_at <= clock_timestamp() - $7::interval and p.id > $8
 order by p.id limit $9`
 
-	sqlBlockedKeys = `-- relay: blocked keys
+	BlockedKeys = `-- relay: blocked keys
 select k.tenant, k.topic, k.key, k.state = 'releasing', k.since, k.reason, k.code, l.waiting, coalesce(l.oldest, k.since), l.head
 from {schema}outbox_parked_key k cross join lateral (
 	select count(*) as waiting, min(p.created_at) as oldest, (array_agg(p.message_id order by p.id))[1] as head
@@ -24,32 +22,32 @@ where ($1::text is null or k.tenant = $1) and ($2::text = '' or k.topic = $2) an
 	and ($4::text = '' or k.code = $4) and k.since <= clock_timestamp() - $5::interval
 order by k.since, k.key_hash limit $6`
 
-	sqlHeldCounts = `-- relay: held counts
+	HeldCounts = `-- relay: held counts
 select topic, partition, count(*), count(distinct lane), min(held_at), min(created_at)
 from {schema}outbox_held group by topic, partition order by topic, partition`
 
-	sqlAttentive = `-- relay: attentive
+	Attentive = `-- relay: attentive
 select set_config('idle_in_transaction_session_timeout', $1, true)`
 
-	sqlLockParked = `-- relay: lock parked
+	LockParked = `-- relay: lock parked
 select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked where id = $1 limit 1) for update`
 
-	sqlLockKey = `-- relay: lock key
+	LockKey = `-- relay: lock key
 select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked_key
 	where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)) for update`
 
-	sqlEditParked = `-- relay: edit parked
+	EditParked = `-- relay: edit parked
 update {schema}outbox_parked set payload = case when $3 then $4::bytea else payload end,
 	headers = case when $5 then $6::jsonb else headers end, content_type = coalesce($7::text, content_type)
 where lane = $1 and id = $2`
 
-	sqlReleaseKey = `-- relay: release key
+	ReleaseKey = `-- relay: release key
 update {schema}outbox_parked_key set state = 'releasing', since = clock_timestamp()
 where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and state = 'parked'
 returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbox_parked_key.key_hash and not p.alone)`
 
 	// What is still held of a parked key joins its list: no more at once than count and bytes allow.
-	sqlRejoin = `-- relay: rejoin
+	Rejoin = `-- relay: rejoin
 with k as materialized (
 	select p.key_hash, p.id from {schema}outbox_parked p
 	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and not p.alone
@@ -74,15 +72,15 @@ with k as materialized (
 )
 select count(*) from unheld`
 
-	sqlReleaseEvent = `-- relay: release event
+	ReleaseEvent = `-- relay: release event
 update {schema}outbox_parked set releasing = true where lane = $1 and id = $2 and alone and not releasing`
 
 	// An event in the journal may be on its way at this moment.
-	sqlDiscardEvent = `-- relay: discard event
+	DiscardEvent = `-- relay: discard event
 delete from {schema}outbox_parked p where p.lane = $1 and p.id = $2
 returning p.maybe_published or exists (select from {schema}outbox_claim c where c.lane = p.lane and p.id = any (c.ids))`
 
-	sqlDiscardKey = `-- relay: discard key
+	DiscardKey = `-- relay: discard key
 with gone as (
 	delete from {schema}outbox_parked p
 	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and not p.alone
@@ -91,37 +89,15 @@ with gone as (
 select count(*), count(*) filter (where maybe) from gone`
 
 	// A list that a discard has emptied holds nobody back any more.
-	sqlUnmarkEmpty = `-- relay: unmark empty
+	UnmarkEmpty = `-- relay: unmark empty
 delete from {schema}outbox_parked_key k where k.lane = $1
 	and k.key_hash = sha256(replace($3 || '/' || octet_length($2)::text || '/' || $2 || $4, '\', '\\')::bytea)
 	and not exists (select from {schema}outbox_parked p where p.key_hash = k.key_hash and not p.alone)`
 
-	sqlAudit = `-- relay: audit
+	Audit = `-- relay: audit
 insert into {schema}outbox_audit (operator, action, message_id, tenant, topic, reason, detail) values ($1, $2, $3, $4, $5, $6, $7)`
 
-	sqlAuditLog = `-- relay: audit log
+	AuditLog = `-- relay: audit log
 select at, operator, action, message_id, coalesce(tenant, ''), coalesce(topic, ''), reason, detail
 from {schema}outbox_audit order by id desc limit $1`
 )
-
-// operatorQueries are the statements of an Operator with their schema.
-type operatorQueries struct {
-	parked, blockedKeys, heldCounts, lockParked, lockKey, edit, rejoin, releaseKey, releaseEvent, discardEvent, discardKey,
-	unmarkEmpty, audit, announce, auditLog, attentive string
-}
-
-func newOperatorQueries(schema string) (*operatorQueries, error) {
-	prefix, err := pgschema.Prefix(schema)
-	if err != nil {
-		return nil, err
-	}
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	all := &operatorQueries{
-		parked: q(sqlParked), blockedKeys: q(sqlBlockedKeys), heldCounts: q(sqlHeldCounts), lockParked: q(sqlLockParked),
-		lockKey: q(sqlLockKey), edit: q(sqlEditParked), rejoin: q(sqlRejoin), releaseKey: q(sqlReleaseKey), releaseEvent: q(sqlReleaseEvent),
-		discardEvent: q(sqlDiscardEvent), discardKey: q(sqlDiscardKey), unmarkEmpty: q(sqlUnmarkEmpty),
-		audit: q(sqlAudit), announce: q(sqlAnnounce), auditLog: q(sqlAuditLog), attentive: q(sqlAttentive),
-	}
-	seedOperator(all, q)
-	return all, nil
-}

@@ -1,8 +1,8 @@
-package relay
+package sql
 
 // What Diagnose asks. The checks of rights come first: they work without any.
 const (
-	sqlMissingRights = `-- relay: missing rights
+	MissingRights = `-- relay: missing rights
 select n.kind || ' ' || n.name || ': ' || n.want
 from unnest($1::text[], $2::text[], $3::text[]) n (kind, name, want)
 where not case n.kind
@@ -12,23 +12,20 @@ where not case n.kind
 	else has_function_privilege(n.name, n.want) end
 order by 1`
 
-	sqlSequence = `-- relay: sequence
+	Sequence = `-- relay: sequence
 select q.seqcache, q.seqincrement, q.seqcycle, (select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n),
 	greatest((select max(h.id) from {schema}outbox_lane l cross join lateral (select e.id from {schema}outbox_event e where e.lane = l.lane order by e.id desc limit 1) h),
 		(select max(h.id) from {schema}outbox_held h), (select max(p.id) from {schema}outbox_parked p), 0)
 from pg_sequence q where q.seqrelid = '{schema}outbox_event_id_seq'::regclass`
 
-	sqlHashVectors = `-- relay: hash vectors
-select v.text from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
-
 	// The first rows of each lane: an upgrade that changed the hash leaves its old rows in their old lanes.
-	sqlMisplaced = `-- relay: misplaced
+	Misplaced = `-- relay: misplaced
 select count(*) from {schema}outbox_lane l cross join lateral (
 	select e.lane, coalesce(nullif(e.key, ''), e.message_id::text) as hashed from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
 where e.lane <> (hashtextextended(e.hashed collate "C", 0) & 31)`
 
 	// What is overdue for longer than a heartbeat or two has nobody who takes it.
-	sqlLeases = `-- relay: leases
+	Leases = `-- relay: leases
 select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null and l.lease_until <= clock_timestamp()
 		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute' and seen <= clock_timestamp()),
@@ -37,18 +34,18 @@ select count(*) filter (where l.owner is null), count(*) filter (where l.owner i
 		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id limit 1) o), 0)::float8
 from {schema}outbox_lane l`
 
-	sqlAside = `-- relay: aside
+	Aside = `-- relay: aside
 select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
 	(select count(*) from {schema}outbox_scheduled where due < clock_timestamp() - interval '1 minute')`
 
-	sqlWaitingTopics = `-- relay: waiting topics
+	WaitingTopics = `-- relay: waiting topics
 select distinct e.topic from {schema}outbox_lane l cross join lateral (
 	select e.topic from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e order by 1`
 
-	sqlCluster = `-- relay: cluster
+	Cluster = `-- relay: cluster
 select coalesce(kafka_cluster, '') from {schema}outbox_meta`
 
-	sqlVacuum = `-- relay: vacuum
+	Vacuum = `-- relay: vacuum
 select s.n_live_tup, s.n_dead_tup, extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::float8,
 	coalesce('autovacuum_enabled=false' = any (c.reloptions) or 'autovacuum_enabled=off' = any (c.reloptions), false)
 from pg_class c join pg_stat_all_tables s on s.relid = c.oid where c.oid = '{schema}outbox_event'::regclass`

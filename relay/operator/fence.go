@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -7,10 +7,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Fenced is what Operator.Fence did.
-type Fenced struct {
+// FenceResult is what Operator.Fence did.
+type FenceResult struct {
 	// Before and Epoch name the numbering that was given up and the one that begins, as events carry it (ce_epoch).
 	Before string `json:"before"`
 	Epoch  string `json:"epoch"`
@@ -40,29 +41,29 @@ const fencePatience = "5s"
 //
 // It fails when a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or when
 // the role may not set it: then nothing has changed.
-func (o *Operator) Fence(ctx context.Context, reason string) (f Fenced, err error) {
+func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err error) {
 	var waiting, claimed int64 // before any lock: to count a hundred million rows takes minutes
-	if err := o.db.QueryRow(ctx, o.fence.waiting).Scan(&waiting, &claimed); err != nil {
+	if err := o.db.QueryRow(ctx, o.q(sql.Waiting)).Scan(&waiting, &claimed); err != nil {
 		return f, fmt.Errorf("relay: fence: counting what waits: %w", err)
 	}
 	err = o.act(ctx, "fence", reason, func(tx pgx.Tx) (audited, error) {
-		f = Fenced{Waiting: waiting, Claimed: claimed}
-		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+		f = FenceResult{Waiting: waiting, Claimed: claimed}
+		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return audited{}, err
 		}
-		if _, err := tx.Exec(ctx, o.fence.lockLanes); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 			return audited{}, fmt.Errorf("locking the lanes: %w", err)
 		}
 		if err := o.forward(ctx, tx, &f); err != nil {
 			return audited{}, err
 		}
-		if _, err := tx.Exec(ctx, o.fence.fence); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Fence)); err != nil {
 			return audited{}, err
 		}
-		if err := tx.QueryRow(ctx, o.fence.epoch).Scan(&f.Before); err != nil {
+		if err := tx.QueryRow(ctx, o.q(sql.Epoch)).Scan(&f.Before); err != nil {
 			return audited{}, err
 		}
-		err := tx.QueryRow(ctx, o.fence.newIncarnation).Scan(&f.Epoch)
+		err := tx.QueryRow(ctx, o.q(sql.NewIncarnation)).Scan(&f.Epoch)
 		return audited{detail: map[string]any{
 			"before": f.Before, "epoch": f.Epoch, "last_id": f.LastID, "known_id": f.KnownID, "forwarded": f.Forwarded,
 		}}, err
@@ -71,18 +72,18 @@ func (o *Operator) Fence(ctx context.Context, reason string) (f Fenced, err erro
 }
 
 // forward turns the sequence of ids to the highest one known, when it is behind.
-func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *Fenced) error {
+func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *FenceResult) error {
 	read := func() error {
 		// In this order: an id that is drawn in between must not look like one that the sequence does not know.
-		if err := tx.QueryRow(ctx, o.fence.knownIDs).Scan(&f.KnownID); err != nil {
+		if err := tx.QueryRow(ctx, o.q(sql.KnownIDs)).Scan(&f.KnownID); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, o.fence.lastID).Scan(&f.LastID)
+		return tx.QueryRow(ctx, o.q(sql.LastID)).Scan(&f.LastID)
 	}
 	if err := read(); err != nil || f.LastID >= f.KnownID {
 		return err
 	}
-	if _, err := tx.Exec(ctx, o.fence.lockEvents); err != nil {
+	if _, err := tx.Exec(ctx, o.q(sql.LockEvents)); err != nil {
 		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; to mend it, transactions that have appended must end first: %w",
 			f.LastID, f.KnownID, err)
 	}
@@ -90,7 +91,7 @@ func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *Fenced) error {
 		return err
 	}
 	f.Forwarded = true
-	_, err := tx.Exec(ctx, o.fence.forward, f.KnownID)
+	_, err := tx.Exec(ctx, o.q(sql.Forward), f.KnownID)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
 		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; run this as the owner of the tables, who may set it: %w", f.LastID, f.KnownID, err)
 	}

@@ -1,12 +1,12 @@
-package relay
+package sql
 
 // Events from the WAL have the place of their commit for a number (walLane): none is beyond the WAL's end.
-const sqlNumbering = `-- relay: numbering
+const Numbering = `-- relay: numbering
 select l.lane, l.reserved_seq, m.outbox_id::text, m.incarnation
 from {schema}outbox_lane l, {schema}outbox_meta m
 union all
 select -1, (coalesce(pg_current_wal_insert_lsn() - w.base, 0) / 32 + 1)::bigint * 1048576, m.outbox_id::text, m.incarnation
 from {schema}outbox_meta m left join {schema}outbox_wal w on w.one`
 
-const sqlPinned = `-- relay: pinned
+const Pinned = `-- relay: pinned
 select topic from {schema}outbox_topic order by topic`

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -8,10 +8,19 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // ErrNotScheduled: an event is not scheduled (any more).
 var ErrNotScheduled = errors.New("not scheduled: it has come due, was cancelled, or never was; list what is scheduled")
+
+// ScheduledStatus is what is to be published later, as part of a Status.
+type ScheduledStatus struct {
+	Events  int64      `json:"events"`  // all that is set aside
+	Overdue int64      `json:"overdue"` // of them, those whose time has come: a relay takes them within a moment
+	Next    *time.Time `json:"next"`    // when the first is due; nil: there is none
+}
 
 // ScheduledFilter chooses scheduled events. The zero value is the first hundred of all.
 type ScheduledFilter struct {
@@ -45,7 +54,7 @@ func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]Schedule
 	if f.MessageID != uuid.Nil {
 		id = &f.MessageID
 	}
-	rows, err := o.db.Query(ctx, o.later.list, f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
+	rows, err := o.db.Query(ctx, o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
 	var list []ScheduledEvent
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ScheduledEvent, err error) {
@@ -66,7 +75,7 @@ func (o *Operator) CancelScheduled(ctx context.Context, seq int64, reason string
 		var a audited
 		var key, typ string
 		var due time.Time
-		err := tx.QueryRow(ctx, o.later.cancel, seq).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
+		err := tx.QueryRow(ctx, o.q(sql.Cancel), seq).Scan(&a.messageID, &a.tenant, &a.topic, &key, &typ, &due)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = fmt.Errorf("event %d: %w", seq, ErrNotScheduled)
 		}

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // ErrSlotInUse: a relay reads the replication slot.
@@ -109,7 +111,7 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 // unread waits a moment for the slot to be read by nobody: the server does not notice at once that a relay has gone.
 func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
 	const patience = 2 * time.Second
-	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; pauseFor(ctx, patience/40) {
+	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; _ = sleep.For(ctx, patience/40) {
 		var name string
 		var exists, owned, left, active bool
 		if err := db.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
@@ -137,7 +139,7 @@ func newWALSetup(schema string) (*walSetup, error) {
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
 	return &walSetup{
-		publication: q(sqlPublication), publish: q(sqlPublish), publishTables: q(sqlPublishTables), publishInserts: q(sqlPublishInserts),
-		unpublish: q(sqlUnpublish), drop: q(sqlWALDrop), slot: q(sqlWALSlot), lockLanes: q(sqlLockLanes), giveUp: q(sqlWALGiveUp), forget: q(sqlWALForget),
+		publication: q(sql.Publication), publish: q(sql.Publish), publishTables: q(sql.PublishTables), publishInserts: q(sql.PublishInserts),
+		unpublish: q(sql.Unpublish), drop: q(sql.WALDrop), slot: q(sql.WALSlot), lockLanes: q(sql.LockLanes), giveUp: q(sql.WALGiveUp), forget: q(sql.WALForget),
 	}, nil
 }

@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Diagnosis is what an outbox shows to who examines it, as `relay doctor` does. It has facts only; what they mean is for
@@ -59,20 +60,6 @@ type VacuumDiagnosis struct {
 	Off        bool           // autovacuum is switched off for the table
 }
 
-// hashVectors are texts and what Postgres' hashtextextended(text, 0) makes of them, on versions 15 to 18 of little-endian
-// machines.
-func hashVectors() map[string]int64 {
-	return map[string]int64{
-		"0":                                    2234665679637250028,
-		"a":                                    3591986179850072241,
-		"order-1":                              4600028448891172555,
-		"01987f3e-7c2a-7bd0-9c1e-5f0f6a2b4c8d": -8254500986039568798,
-		"ключ":                                 2835016810653770112,
-		"zażółć gęślą jaźń":                    -8002851843661804906,
-		"with\ttab, \"quotes\" and / slashes":  -6269486385739287181,
-	}
-}
-
 // rights are what a relay needs, by kind and name.
 func rights() (kinds, names, wants []string) {
 	add := func(kind, name string, want ...string) {
@@ -109,7 +96,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 		return Diagnosis{}, fmt.Errorf("relay: %w", err)
 	}
 	x := examiner{db: db, prefix: prefix}
-	d, err := x.examine(ctx, hashVectors())
+	d, err := x.examine(ctx, sql.Vectors())
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: diagnose: %w", err)
 	}
@@ -143,34 +130,34 @@ func (x *examiner) texts(ctx context.Context, sql string, args ...any) (list []s
 
 func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
 	kinds, names, wants := rights()
-	if d.MissingRights = x.texts(ctx, sqlMissingRights, kinds, names, wants); x.err != nil || len(d.MissingRights) > 0 {
+	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil || len(d.MissingRights) > 0 {
 		return d, x.err
 	}
-	x.row(ctx, sqlSequence, nil, []any{&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last, &d.Sequence.Highest})
-	x.row(ctx, sqlOtherSequence, nil, []any{&d.Sequence.Other})
+	x.row(ctx, sql.Sequence, nil, []any{&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last, &d.Sequence.Highest})
+	x.row(ctx, sql.OtherSequence, nil, []any{&d.Sequence.Other})
 	var texts []string
 	var hashes []int64
 	for text, hash := range vectors {
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
-	d.ChangedHashes = x.texts(ctx, sqlHashVectors, texts, hashes)
-	x.row(ctx, sqlMisplaced, nil, []any{&d.Misplaced})
+	d.ChangedHashes = x.texts(ctx, sql.HashVectors, texts, hashes)
+	x.row(ctx, sql.Misplaced, nil, []any{&d.Misplaced})
 	var epoch string
-	x.row(ctx, sqlMeta, nil, []any{&epoch, &d.SameSystem})
+	x.row(ctx, sql.Meta, nil, []any{&epoch, &d.SameSystem})
 	var oldest float64
-	x.row(ctx, sqlLeases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
-	d.Oldest = seconds(oldest)
-	x.row(ctx, sqlAside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
+	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
+	d.Oldest = sql.Seconds(oldest)
+	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
-	x.row(ctx, sqlVacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
+	x.row(ctx, sql.Vacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})
 	if ago != nil {
-		since := seconds(*ago)
+		since := sql.Seconds(*ago)
 		d.Vacuum.Ago = &since
 	}
-	x.row(ctx, sqlCluster, nil, []any{&d.Cluster})
-	d.Waiting = x.texts(ctx, sqlWaitingTopics)
+	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
+	d.Waiting = x.texts(ctx, sql.WaitingTopics)
 	if x.err == nil {
-		d.Topics, x.err = readTopics(ctx, x.db, pgschema.Expand(sqlListTopics, x.prefix))
+		d.Topics, x.err = readTopics(ctx, x.db, pgschema.Expand(sql.ListTopics, x.prefix))
 	}
 	return d, x.err
 }

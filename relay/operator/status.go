@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -9,6 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Status is the state of an outbox as its database shows it, whichever relays work on it.
@@ -22,7 +26,7 @@ type Status struct {
 	// Scheduled is what is set aside for later; it is in no other figure.
 	Scheduled ScheduledStatus `json:"scheduled"`
 	// WAL is nil when no relay has read the WAL for this outbox.
-	WAL *WALStatus `json:"wal,omitempty"`
+	WAL *relay.WALStatus `json:"wal,omitempty"`
 }
 
 // LaneStatus is one lane of a Status.
@@ -46,49 +50,44 @@ type TopicStatus struct {
 	Oldest  time.Duration `json:"oldest"`
 }
 
-// Status reads the state of the outbox. It counts every waiting event, which takes a second or so per ten million; for
-// a figure every few seconds use Sample.
-func (r *Relay) Status(ctx context.Context) (Status, error) { return readStatus(ctx, r.db, r.q) }
-
-// ReadStatus is [Relay.Status] for who has no relay.
+// ReadStatus reads the state of an outbox. It counts every waiting event, which takes a second or so per ten million; for
+// a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
 func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
-	q, err := newQueries(schema)
+	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: %w", err)
 	}
-	return readStatus(ctx, db, q)
-}
-
-func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, error) {
+	q := func(statement string) string { return pgschema.Expand(statement, prefix) }
 	var st Status
-	rows, err := db.Query(ctx, q.statusLanes)
+	rows, err := db.Query(ctx, q(sql.StatusLanes))
 	if err == nil {
 		st.Lanes, err = pgx.CollectRows(rows, scanLane)
 	}
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
 	}
-	rows, err = db.Query(ctx, q.statusTopics)
+	rows, err = db.Query(ctx, q(sql.StatusTopics))
 	if err == nil {
 		st.Topics, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TopicStatus, err error) {
 			var age float64
 			err = row.Scan(&t.Topic, &t.Backlog, &age)
-			t.Oldest = seconds(age)
+			t.Oldest = sql.Seconds(age)
 			return t, err
 		})
 	}
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
-	if st.Aside, err = readTopics(ctx, db, q.topics); err != nil {
+	if st.Aside, err = readTopics(ctx, db, q(sql.ListTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
-	if st.Scheduled, err = readScheduled(ctx, db, q); err != nil {
+	err = db.QueryRow(ctx, q(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue, &st.Scheduled.Next)
+	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}
-	if st.WAL, err = readWALStatus(ctx, db, q); err != nil {
-		return Status{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
+	if st.WAL, err = relay.ReadWALStatus(ctx, db, schema); err != nil {
+		return Status{}, err
 	}
 	for _, t := range st.Topics {
 		st.Backlog += t.Backlog
@@ -100,8 +99,6 @@ func readStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (Status, erro
 func scanLane(row pgx.CollectableRow) (l LaneStatus, err error) {
 	var lease, oldest float64
 	err = row.Scan(&l.Lane, &l.Owner, &l.Name, &l.Fence, &lease, &l.Claimed, &oldest, &l.Waiting, &l.Held, &l.Parked)
-	l.Lease, l.Oldest = seconds(lease), seconds(oldest)
+	l.Lease, l.Oldest = sql.Seconds(lease), sql.Seconds(oldest)
 	return l, err
 }
-
-func seconds(s float64) time.Duration { return max(time.Duration(s*float64(time.Second)), 0) }

@@ -1,4 +1,7 @@
-package relay
+// Package operator is what people see of an outbox and change in it, and what the relay command calls: parked and held events, topics,
+// scheduled events, replays, the fence, the publication of the WAL source, the status and the diagnosis. It works on the database alone,
+// beside running relays or without any.
+package operator
 
 import (
 	"context"
@@ -15,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // ErrNotParked: what an Operator was asked to act on is not parked (any more).
@@ -27,31 +31,27 @@ var ErrReleasing = errors.New("is being released at this moment: wait until it i
 // only changes the database; the relays that own the lanes do the rest, within a probe. Every change needs a reason and
 // leaves a row in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
 type Operator struct {
-	db   *pgxpool.Pool
-	q    *operatorQueries
-	name string
-
-	fence   fenceQueries
-	archive archiveQueries
-	topics  topicQueries
-	later   scheduleQueries
+	db     *pgxpool.Pool
+	prefix string // of the schema
+	name   string
 }
 
-// NewOperator makes an Operator. The operator is the person's name, for the audit. An empty schema is the connection's
-// search_path.
-func NewOperator(db *pgxpool.Pool, schema, operator string) (*Operator, error) {
-	q, err := newOperatorQueries(schema)
+// New makes an Operator. Its name is the person's, for the audit. An empty schema is the connection's search_path.
+func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
+	prefix, err := pgschema.Prefix(schema)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("relay: %w", err)
 	case db == nil:
-		return nil, errors.New("relay: NewOperator needs a pool")
-	case strings.TrimSpace(operator) == "":
+		return nil, errors.New("relay: an operator needs a pool")
+	case strings.TrimSpace(name) == "":
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
-	prefix, _ := pgschema.Prefix(schema) // newOperatorQueries has found it good
-	return &Operator{db: db, q: q, name: operator, fence: newFenceQueries(prefix), archive: newArchiveQueries(prefix), topics: newTopicQueries(prefix), later: newScheduleQueries(prefix)}, nil
+	return &Operator{db: db, prefix: prefix, name: name}, nil
 }
+
+// q is a statement with its schema.
+func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
 
 // audited is what the audit keeps of an action. Detail never has payloads.
 type audited struct {
@@ -70,10 +70,10 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if err != nil {
 			return err
 		}
-		if _, err = tx.Exec(ctx, o.q.announce); err != nil {
+		if _, err = tx.Exec(ctx, o.q(sql.Announce)); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.q.audit, o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
+		_, err = tx.Exec(ctx, o.q(sql.Audit), o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
 		return failpoint.After(failpoint.RelayOperate, err)
 	})
 	if err = failpoint.After(failpoint.RelayOperated, err); err != nil {
@@ -90,7 +90,7 @@ const operatorPause = "10s"
 // COMMITTED: what is read after a lane is locked must be what stands there then.
 func (o *Operator) begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q.attentive, operatorPause); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Attentive), operatorPause); err != nil {
 			return err
 		}
 		return do(tx)
@@ -132,7 +132,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if edit.Payload != nil {
 			payload = *edit.Payload
 		}
-		_, err = tx.Exec(ctx, o.q.edit, e.Lane, id, edit.Payload != nil, payload, edit.Headers != nil, headers, edit.ContentType)
+		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, payload, edit.Headers != nil, headers, edit.ContentType)
 		a := e.audited()
 		a.detail["payload"], a.detail["headers"], a.detail["content_type"] = edit.Payload != nil, edit.Headers != nil, edit.ContentType != nil
 		return a, err
@@ -150,7 +150,7 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 		if err := o.lockWhole(ctx, tx, tenant, topic, key); err != nil {
 			return audited{}, err
 		}
-		err := tx.QueryRow(ctx, o.q.releaseKey, tenant, topic, key).Scan(&events)
+		err := tx.QueryRow(ctx, o.q(sql.ReleaseKey), tenant, topic, key).Scan(&events)
 		if errors.Is(err, pgx.ErrNoRows) {
 			err = nil
 		}
@@ -171,13 +171,13 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 		if !e.Alone {
 			return audited{}, fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
 		}
-		_, err = tx.Exec(ctx, o.q.releaseEvent, e.Lane, id)
+		_, err = tx.Exec(ctx, o.q(sql.ReleaseEvent), e.Lane, id)
 		return e.audited(), err
 	})
 }
 
-// Discarded is what a discard did.
-type Discarded struct {
+// DiscardResult is what a discard did.
+type DiscardResult struct {
 	Events int64 `json:"events"`
 	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear once,
 	// late, and then out of its order.
@@ -186,22 +186,22 @@ type Discarded struct {
 
 // DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it goes
 // on with the next release, and at once when nothing does. It fails with ErrNotParked.
-func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d Discarded, err error) {
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
 	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
 		if err != nil {
 			return audited{}, err
 		}
 		var maybe bool
-		if err := tx.QueryRow(ctx, o.q.discardEvent, e.Lane, id).Scan(&maybe); err != nil {
+		if err := tx.QueryRow(ctx, o.q(sql.DiscardEvent), e.Lane, id).Scan(&maybe); err != nil {
 			return audited{}, err
 		}
-		d = Discarded{Events: 1}
+		d = DiscardResult{Events: 1}
 		if maybe {
 			d.MayAppear = 1
 		}
 		if !e.Alone {
-			_, err = tx.Exec(ctx, o.q.unmarkEmpty, e.Lane, e.Tenant, e.Topic, e.Key)
+			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), e.Lane, e.Tenant, e.Topic, e.Key)
 		}
 		a := e.audited()
 		a.detail["may_appear"] = maybe
@@ -212,7 +212,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 
 // DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails with
 // ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d Discarded, err error) {
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return d, fmt.Errorf("relay: discard key: %w", err)
 	}
@@ -223,10 +223,10 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 			lane, err = o.lockKey(ctx, tx, tenant, topic, key)
 		}
 		if err == nil {
-			err = tx.QueryRow(ctx, o.q.discardKey, tenant, topic, key).Scan(&d.Events, &d.MayAppear)
+			err = tx.QueryRow(ctx, o.q(sql.DiscardKey), tenant, topic, key).Scan(&d.Events, &d.MayAppear)
 		}
 		if err == nil {
-			_, err = tx.Exec(ctx, o.q.unmarkEmpty, lane, tenant, topic, key)
+			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), lane, tenant, topic, key)
 		}
 		return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": d.Events, "may_appear": d.MayAppear}}, err
 	})
@@ -236,7 +236,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 // locked locks the lane of a parked event and reads it.
 func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent, error) {
 	var lane int16
-	err := tx.QueryRow(ctx, o.q.lockParked, id).Scan(&lane)
+	err := tx.QueryRow(ctx, o.q(sql.LockParked), id).Scan(&lane)
 	var found []ParkedEvent
 	if err == nil {
 		found, err = o.parked(ctx, tx, ParkedFilter{ID: id, Limit: 1}, false)
@@ -252,7 +252,7 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 
 // lockKey locks the lane of a parked key.
 func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key string) (lane int16, err error) {
-	err = tx.QueryRow(ctx, o.q.lockKey, tenant, topic, key).Scan(&lane)
+	err = tx.QueryRow(ctx, o.q(sql.LockKey), tenant, topic, key).Scan(&lane)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
 	}
@@ -272,7 +272,7 @@ func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error 
 			if _, err := o.lockKey(ctx, tx, tenant, topic, key); err != nil {
 				return err
 			}
-			return tx.QueryRow(ctx, o.q.rejoin, tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
+			return tx.QueryRow(ctx, o.q(sql.Rejoin), tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
 		})
 		if err != nil {
 			return err
@@ -285,13 +285,13 @@ func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error 
 func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
 	_, err := o.lockKey(ctx, tx, tenant, topic, key)
 	for moved := int64(1); err == nil && moved > 0; {
-		err = tx.QueryRow(ctx, o.q.rejoin, tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
+		err = tx.QueryRow(ctx, o.q(sql.Rejoin), tenant, topic, key, rejoinEvents, rejoinBytes).Scan(&moved)
 	}
 	return err
 }
 
-// Audited is one row of the audit.
-type Audited struct {
+// AuditEntry is one row of the audit.
+type AuditEntry struct {
 	At        time.Time       `json:"at"`
 	Operator  string          `json:"operator"`
 	Action    string          `json:"action"`
@@ -303,12 +303,12 @@ type Audited struct {
 }
 
 // Audit returns the last actions, newest first, at most limit.
-func (o *Operator) Audit(ctx context.Context, limit int) ([]Audited, error) {
-	rows, err := o.db.Query(ctx, o.q.auditLog, limit)
+func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+	rows, err := o.db.Query(ctx, o.q(sql.AuditLog), limit)
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the audit: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audited, err error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a AuditEntry, err error) {
 		err = row.Scan(&a.At, &a.Operator, &a.Action, &a.MessageID, &a.Tenant, &a.Topic, &a.Reason, &a.Detail)
 		return a, err
 	})

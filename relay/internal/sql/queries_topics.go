@@ -1,9 +1,7 @@
-package relay
-
-import "github.com/effectonce/effectonce/internal/pgschema"
+package sql
 
 const (
-	sqlListTopics = `-- relay: list topics
+	ListTopics = `-- relay: list topics
 select coalesce(t.topic, p.topic, h.topic), coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by, ''), coalesce(p.reason, ''),
 	coalesce(h.held, 0)
 from {schema}outbox_topic t
@@ -11,20 +9,17 @@ full join {schema}outbox_paused_topic p on p.topic = t.topic
 full join (select topic, count(*) as held from {schema}outbox_held group by topic) h on h.topic = coalesce(t.topic, p.topic)
 order by 1`
 
-	sqlPause = `-- relay: pause
+	Pause = `-- relay: pause
 insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $2, $3) on conflict (topic) do nothing`
 
-	sqlResume = `-- relay: resume
+	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
-
-	sqlPaused = `-- relay: paused
-select array(select topic::text from {schema}outbox_paused_topic order by topic)`
 
 	// Under the locks of all lanes. What is held for the topic as a whole and was never sent has no partition yet, and nothing
 	// behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher numbers of its lane may
 	// stand in others, one of which it may go to by the new count. What is read from the WAL is in no journal: of whatever lanes that
 	// come from there still have in the table, nobody knows whether it was written.
-	sqlUncertain = `-- relay: uncertain
+	Uncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
@@ -34,25 +29,25 @@ select
 	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0)),
 	exists (select from {schema}outbox_streamed)`
 
-	sqlAccept = `-- relay: accept
+	Accept = `-- relay: accept
 update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
 from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
 returning old.partitions`
 
-	sqlAcceptCluster = `-- relay: accept cluster
+	AcceptCluster = `-- relay: accept cluster
 update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster, '')`
 
-	sqlHeldEvents = `-- relay: held events
+	HeldEvents = `-- relay: held events
 select h.message_id, h.tenant, h.topic, h.key, h.type, h.partition, h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)),
 	coalesce(octet_length(h.payload), -1), h.created_at, h.held_at
 from {schema}outbox_held h where h.topic = $1 order by h.partition, h.lane, h.seq limit $2`
 
-	sqlLockHeld = `-- relay: lock held
+	LockHeld = `-- relay: lock held
 select lane from {schema}outbox_lane where lane in (
 	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)) order by lane for update`
 
 	// An event in the journal may be on its way at this moment.
-	sqlDiscardHeld = `-- relay: discard held
+	DiscardHeld = `-- relay: discard held
 with chosen as (
 	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2) and h.lane = any ($3)
 	order by h.partition, h.lane, h.seq limit $4
@@ -64,19 +59,6 @@ select count(*), count(*) filter (where maybe) from gone`
 
 	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones past
 	// them: held for the topic as a whole they go first, in the order of their numbers.
-	sqlRegroup = `-- relay: regroup
+	Regroup = `-- relay: regroup
 update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 0`
 )
-
-// topicQueries are the statements on topics with their schema.
-type topicQueries struct {
-	list, pause, resume, uncertain, accept, acceptCluster, regroup, held, lockHeld, discardHeld string
-}
-
-func newTopicQueries(prefix string) topicQueries {
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return topicQueries{
-		list: q(sqlListTopics), pause: q(sqlPause), resume: q(sqlResume), uncertain: q(sqlUncertain), accept: q(sqlAccept), acceptCluster: q(sqlAcceptCluster), regroup: q(sqlRegroup),
-		held: q(sqlHeldEvents), lockHeld: q(sqlLockHeld), discardHeld: q(sqlDiscardHeld),
-	}
-}

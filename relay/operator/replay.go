@@ -1,4 +1,4 @@
-package relay
+package operator
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 const (
@@ -30,8 +32,8 @@ type Replay struct {
 	Key      *string // nil: any
 	Tenant   *string // nil: any
 	Type     string  // empty: any
-	// After is where an earlier replay of the same choice has stopped (Replayed.Last). 0: from the beginning. To go on, give
-	// its Replayed.To as well: what it has published again was published after that.
+	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To go on, give
+	// its ReplayResult.To as well: what it has published again was published after that.
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
@@ -73,8 +75,8 @@ type ReplayEvent struct {
 	Bytes       int       `json:"bytes"` // of the payload; -1: a tombstone
 }
 
-// Replayed is what a replay has done so far.
-type Replayed struct {
+// ReplayResult is what a replay has done so far.
+type ReplayResult struct {
 	Events int64 `json:"events"`
 	Last   int64 `json:"last"` // place in the archive of the last one; Replay.After goes on behind it
 	// To is where the choice ended: Replay.To, or when the replay began.
@@ -88,10 +90,10 @@ func (o *Operator) PlanReplay(ctx context.Context, choice Replay) (p ReplayPlan,
 		return p, fmt.Errorf("relay: replay: %w", err)
 	}
 	args := choice.args(time.Now())
-	if err := o.db.QueryRow(ctx, o.archive.plan, args...).Scan(&p.Events, &p.Bytes, &p.Keys, &p.First, &p.Last); err != nil {
+	if err := o.db.QueryRow(ctx, o.q(sql.ReplayPlan), args...).Scan(&p.Events, &p.Bytes, &p.Keys, &p.First, &p.Last); err != nil {
 		return p, fmt.Errorf("relay: replay: counting: %w", err)
 	}
-	rows, err := o.db.Query(ctx, o.archive.head, append(args, replayHead)...)
+	rows, err := o.db.Query(ctx, o.q(sql.ReplayHead), append(args, replayHead)...)
 	if err == nil {
 		p.Head, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ReplayEvent, err error) {
 			err = row.Scan(&e.Pos, &e.PublishedAt, &e.MessageID, &e.Tenant, &e.Key, &e.Type, &e.Bytes)
@@ -120,7 +122,7 @@ func (c Replay) args(now time.Time) []any {
 // It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that ended
 // early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have repeated at most one batch. The
 // audit has one row at the beginning and one at the end.
-func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done Replayed, err error) {
+func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done ReplayResult, err error) {
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
 	}
@@ -153,18 +155,18 @@ func (o *Operator) replayEnd(ctx context.Context, to time.Time) (end time.Time, 
 		until = &to
 	}
 	err = o.begin(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.fence.impatient, fencePatience); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, o.fence.lockLanes); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
 			return fmt.Errorf("locking the lanes: %w", err)
 		}
-		return tx.QueryRow(ctx, o.archive.end, until).Scan(&end)
+		return tx.QueryRow(ctx, o.q(sql.ReplayEnd), until).Scan(&end)
 	})
 	return end, err
 }
 
-func (o *Operator) replay(ctx context.Context, choice Replay, done *Replayed) error {
+func (o *Operator) replay(ctx context.Context, choice Replay, done *ReplayResult) error {
 	batch := replayBatch
 	if choice.Rate > 0 {
 		batch = min(batch, max(choice.Rate/4, 1)) // a few steps a second
@@ -172,16 +174,16 @@ func (o *Operator) replay(ctx context.Context, choice Replay, done *Replayed) er
 	for {
 		began := time.Now()
 		for room := false; !room; {
-			if err := o.db.QueryRow(ctx, o.archive.room, replayRoom).Scan(&room); err != nil {
+			if err := o.db.QueryRow(ctx, o.q(sql.ReplayRoom), replayRoom).Scan(&room); err != nil {
 				return fmt.Errorf("looking at the backlog: %w", err)
 			}
 			if !room {
-				pauseFor(ctx, replayWait)
+				_ = sleep.For(ctx, replayWait)
 			}
 		}
 		var n, last int64
 		choice.After = done.Last
-		err := o.db.QueryRow(ctx, o.archive.replay, append(choice.args(choice.To), batch)...).Scan(&n, &last)
+		err := o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), batch)...).Scan(&n, &last)
 		if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
 			return fmt.Errorf("appending: %w", err)
 		}
@@ -192,12 +194,12 @@ func (o *Operator) replay(ctx context.Context, choice Replay, done *Replayed) er
 			return nil
 		}
 		if choice.Rate > 0 {
-			pauseFor(ctx, time.Duration(n)*time.Second/time.Duration(choice.Rate)-time.Since(began))
+			_ = sleep.For(ctx, time.Duration(n)*time.Second/time.Duration(choice.Rate)-time.Since(began))
 		}
 	}
 }
 
-func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, done Replayed, reason string, failed error) error {
+func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, done ReplayResult, reason string, failed error) error {
 	return o.act(ctx, action, reason, func(pgx.Tx) (audited, error) {
 		detail := map[string]any{"from": c.From, "to": c.To, "type": c.Type, "after": c.After}
 		if c.Key != nil {

@@ -1,0 +1,38 @@
+// Package sql has the statements of package operator, and those that relays send as well.
+package sql
+
+// What relays and operators send.
+const (
+	Meta = `-- relay: meta
+select m.outbox_id::text || '.' || m.incarnation,
+	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+from {schema}outbox_meta m, pg_control_system() c`
+
+	LockLanes = `-- relay: lock lanes
+select lane from {schema}outbox_lane order by lane for update`
+
+	// An incarnation is a time, in seconds since 2020, and not a count: a database that is restored twice from the same
+	// backup would count to the same number twice.
+	NewIncarnation = `-- relay: new incarnation
+update {schema}outbox_meta m
+set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+from pg_control_system() c
+returning m.outbox_id::text || '.' || m.incarnation`
+
+	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name when
+	// this one was made, or somebody has renamed them.
+	OtherSequence = `-- relay: other sequence
+select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
+from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
+
+	// In the WAL, for the relay that reads it: somebody has changed something that it looks at with SQL.
+	Announce = `-- relay: announce
+select pg_logical_emit_message(true, 'effectonce', '')`
+
+	WALDrop = `-- relay: wal drop
+select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and active_pid is null`
+
+	HashVectors = `-- relay: hash vectors
+select v.text from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
+)

@@ -1,0 +1,38 @@
+package sql
+
+const (
+	ReplayPlan = `-- relay: replay plan
+select count(*), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)), min(a.published_at), max(a.published_at)
+from {schema}outbox_archive a
+where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
+	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7`
+
+	ReplayHead = `-- relay: replay head
+select a.pos, a.published_at, a.message_id, a.tenant, a.key, a.type, coalesce(octet_length(a.payload), -1)
+from {schema}outbox_archive a
+where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
+	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
+order by a.pos limit $8`
+
+	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is there. The
+	// header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
+	Replay = `-- relay: replay
+with chosen as materialized (
+	select a.* from {schema}outbox_archive a
+	where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
+		and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
+	order by a.pos limit $8
+), again as (
+	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+	select message_id, source, tenant, topic, key, type, content_type, coalesce(headers, '{}') || '{"effectonce_replay": "true"}', payload,
+		coalesce(event_time, created_at)
+	from chosen order by pos
+)
+select count(*), coalesce(max(pos), 0) from chosen`
+
+	ReplayEnd = `-- relay: replay end
+select least($1::timestamptz, clock_timestamp())`
+
+	ReplayRoom = `-- relay: replay room
+select count(*) < $1 from (select from {schema}outbox_event limit $1) e`
+)
