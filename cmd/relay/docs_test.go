@@ -20,7 +20,7 @@ var quotedText = regexp.MustCompile(`"[^"]*"`)
 func TestDocumentsNameCommands(t *testing.T) {
 	t.Parallel()
 	var files []string
-	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/runbooks/*.md"} {
+	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/operations/*.md", "../../docs/runbooks/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
