@@ -1,7 +1,7 @@
-// Command mutations checks the tests: each patch beside it puts one bug into a copy of the product, and the test that the patch
-// names must fail and say why. Without the bug the same test must pass.
+// Command mutations checks the tests: each patch beside it puts one bug into a copy of the product, and each test that
+// the patch names must fail and say why. Without the bug the same test must pass.
 //
-//	go run ./internal/teststack -- go run ./internal/verify/mutations [name ...]
+//	go run ./internal/teststack -- go run ./internal/verify/mutations [-part i/n] [name ...]
 //
 // Arguments are names of patches; none means all of them. It exits with 1 when a bug is not found.
 package main
@@ -16,16 +16,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
 func main() {
-	parallel := flag.Int("parallel", 2, "how many tests are built and run at the same time")
+	parallel := flag.Int("parallel", 2, "how many binaries are built at the same time; twice as many run")
+	part := flag.String("part", "", "i/n: every n-th of the bugs, from the i-th on; 1/n to n/n are all of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, flag.Args(), *parallel)
+	err := run(ctx, flag.Args(), *part, *parallel)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutations:", err)
@@ -33,7 +34,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, names []string, parallel int) error {
+func run(ctx context.Context, names []string, part string, parallel int) error {
 	began := time.Now()
 	module, err := moduleDir(ctx)
 	if err != nil {
@@ -43,34 +44,33 @@ func run(ctx context.Context, names []string, parallel int) error {
 	if err != nil {
 		return err
 	}
+	if list, err = partOf(list, part); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "mutations")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// All of them first: what no longer applies is told before anything is built.
+	// All of them first: a patch that no longer applies is reported before anything is built.
 	overlays := make([]string, len(list))
 	for i, m := range list {
 		if overlays[i], err = m.overlay(ctx, module, dir); err != nil {
 			return err
 		}
 	}
-	jobs := controls(list, dir)
-	for i, m := range list {
-		b := binary{room: m.Room, tags: m.Tags, overlay: overlays[i], path: filepath.Join(dir, m.Name, "tests")}
-		jobs = append(jobs, job{m.Name, b, []string{m.Test}, m.found})
+	g := gate{module: module}
+	missed := g.all(ctx, jobs(list, overlays, dir), parallel)
+	fmt.Printf("%d bugs, %d not as they must be, %.0f s\n", len(list), missed, time.Since(began).Seconds())
+	fmt.Printf("processor time: %.0f s to build the tests, %.0f s to run them\n",
+		time.Duration(g.building.Load()).Seconds(), time.Duration(g.testing.Load()).Seconds())
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	lines, missed := all(ctx, module, jobs, parallel)
-	table := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
-	for _, line := range lines {
-		_, _ = fmt.Fprintln(table, line)
-	}
-	_ = table.Flush()
-	fmt.Printf("%d bugs, %d not as they must be, %.0f s in all\n", len(list), missed, time.Since(began).Seconds())
 	if missed > 0 {
 		return fmt.Errorf("%d runs: a bug that no test finds is a missing test", missed)
 	}
-	return ctx.Err()
+	return nil
 }
 
 // patches is where the bugs are, in the module.
@@ -81,80 +81,135 @@ func moduleDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// job builds a binary once and runs tests of it, each to be judged.
-type job struct {
-	name   string
-	binary binary
-	tests  []string
-	judge  func(out string, err error) (said, missed string)
+// partOf returns the bugs of a part, given as "i/n". Neighbours are of the same room, so each part has some of every
+// room.
+func partOf(list []mutation, part string) (of []mutation, err error) {
+	if part == "" {
+		return list, nil
+	}
+	var i, n int
+	if _, err := fmt.Sscanf(part, "%d/%d", &i, &n); err != nil || i < 1 || i > n || fmt.Sprintf("%d/%d", i, n) != part {
+		return nil, fmt.Errorf("-part %s: want i/n, i from 1 to n", part)
+	}
+	for at := i - 1; at < len(list); at += n {
+		of = append(of, list[at])
+	}
+	return of, nil
 }
 
-// controls are the tests without a bug, each once: one that fails anyway finds nothing.
-func controls(list []mutation, dir string) (jobs []job) {
-	type key struct{ room, tags, test string }
-	at, seen := map[key]int{}, map[key]bool{}
+// job is one run of a binary, and what must come of it.
+type job struct {
+	bug    string // "": none
+	binary binary
+	found  []finder // with a bug, the one that must fail; without, all that must pass
+}
+
+// jobs are the runs without a bug, which are the longest, and then one for each bug and test.
+func jobs(list []mutation, overlays []string, dir string) (all []job) {
+	type key struct{ room, tags string }
+	at, seen := map[key]int{}, map[key]map[string]bool{}
 	for _, m := range list {
-		if test := (key{m.Room, m.Tags, m.Test}); !seen[test] {
-			seen[test] = true
-			of := key{m.Room, m.Tags, ""}
-			i, known := at[of]
+		for _, f := range m.finders {
+			k := key{f.Room, f.Tags}
+			i, known := at[k]
 			if !known {
-				i = len(jobs)
-				at[of] = i
-				b := binary{room: m.Room, tags: m.Tags, path: filepath.Join(dir, fmt.Sprintf("%d.tests", i))}
-				jobs = append(jobs, job{name: "(none)", binary: b})
+				i = len(all)
+				at[k], seen[k] = i, map[string]bool{}
+				path := filepath.Join(dir, fmt.Sprintf("%d.tests", i))
+				all = append(all, job{binary: binary{room: f.Room, tags: f.Tags, path: path}})
 			}
-			jobs[i].tests = append(jobs[i].tests, m.Test)
+			if !seen[k][f.Test] {
+				seen[k][f.Test] = true
+				all[i].found = append(all[i].found, f)
+			}
 		}
 	}
-	return jobs
+	for i, m := range list {
+		for n, f := range m.finders {
+			path := filepath.Join(dir, m.Name, fmt.Sprintf("%d.tests", n))
+			b := binary{room: f.Room, tags: f.Tags, overlay: overlays[i], path: path}
+			all = append(all, job{m.Name, b, []finder{f}})
+		}
+	}
+	return all
 }
 
-func (j job) run(ctx context.Context, module string) (lines []string, missed int) {
-	defer func() { _ = os.Remove(j.binary.path) }()
-	began := time.Now()
-	failed := j.binary.build(ctx, module)
-	for _, test := range j.tests {
+// gate runs jobs in a module.
+type gate struct {
+	module            string
+	building, testing atomic.Int64 // processor time, in nanoseconds
+
+	mu sync.Mutex // of the output
+}
+
+// all runs jobs and prints a line for each test as it ends. It returns how many are not as they must be.
+func (g *gate) all(ctx context.Context, jobs []job, parallel int) (missed int) {
+	type ready struct {
+		job
+		err error
+	}
+	next, built := make(chan job), make(chan ready)
+	var builders, runners sync.WaitGroup
+	for range parallel {
+		builders.Go(func() {
+			for j := range next {
+				used, err := j.binary.build(ctx, g.module)
+				g.building.Add(int64(used))
+				built <- ready{j, err}
+			}
+		})
+	}
+	var misses atomic.Int64
+	for range 2 * parallel { // most tests wait for a server most of the time
+		runners.Go(func() {
+			for j := range built {
+				misses.Add(g.run(ctx, j.job, j.err))
+				_ = os.Remove(j.binary.path)
+			}
+		})
+	}
+	for _, j := range jobs {
+		next <- j
+	}
+	close(next)
+	builders.Wait()
+	close(built)
+	runners.Wait()
+	return int(misses.Load())
+}
+
+// run runs the tests of a job, which could not be built if failed is not nil.
+func (g *gate) run(ctx context.Context, j job, failed error) (missed int64) {
+	began, out := time.Now(), ""
+	err := failed
+	if failed == nil {
+		var used time.Duration
+		out, used, err = j.binary.test(ctx, g.module, j.found)
+		g.testing.Add(int64(used))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, f := range j.found {
 		said, miss := "", ""
 		switch {
 		case failed != nil:
 			miss = failed.Error()
-		case j.judge == nil:
-			out, err := j.binary.test(ctx, module, test)
-			said, miss = "passes without a bug", clean(test, out, err)
+		case j.bug == "":
+			said, miss = "passes without a bug", f.passes(out, err)
 		default:
-			out, err := j.binary.test(ctx, module, test)
-			said, miss = j.judge(out, err)
+			said, miss = f.finds(out, err)
 		}
 		if miss != "" {
 			said = "NOT AS IT MUST BE: " + miss
 			missed++
 		}
-		lines = append(lines, fmt.Sprintf("%s\t%s\t%.1f s\t%s", j.name, test, time.Since(began).Seconds(), said))
-		began = time.Now()
+		fmt.Printf("%-50s %s: %s\n", j.bug, f.Test, said)
 	}
-	return lines, missed
-}
-
-// all runs jobs, some at a time, and returns their lines in the order of the jobs.
-func all(ctx context.Context, module string, jobs []job, parallel int) (lines []string, missed int) {
-	results, misses := make([][]string, len(jobs)), make([]int, len(jobs))
-	next := make(chan int)
-	var workers sync.WaitGroup
-	for range parallel {
-		workers.Go(func() {
-			for i := range next {
-				results[i], misses[i] = jobs[i].run(ctx, module)
-			}
-		})
+	if err != nil && failed == nil && j.bug == "" && missed == 0 {
+		fmt.Printf("%-50s %s: NOT AS IT MUST BE: its tests pass, and it ends with %v: %s\n",
+			"", j.binary.room, err, tail(out))
+		missed++
 	}
-	for i := range jobs {
-		next <- i
-	}
-	close(next)
-	workers.Wait()
-	for i := range jobs {
-		lines, missed = append(lines, results[i]...), missed+misses[i]
-	}
-	return lines, missed
+	fmt.Printf("%-50s %s took %.1f s\n", j.bug, j.binary.room, time.Since(began).Seconds())
+	return missed
 }

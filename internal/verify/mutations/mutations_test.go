@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,22 +32,73 @@ func TestPatches(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	const header, diff = "Wrong: it is.\nRoom: r\nTest: TestX\nSays: x\n", "diff --git a/r/a.go b/r/a.go\n--- a/r/a.go\n+++ b/r/a.go\n"
-	m, err := parse("m", []byte(header+"Tags: t\n\n"+diff))
-	if err != nil || m.Wrong != "it is." || m.Room != "r" || m.Test != "TestX" || m.Says != "x" || m.Tags != "t" ||
-		len(m.files) != 1 || m.files[0] != "r/a.go" || string(m.diff) != diff {
+	const header = "Wrong: it is.\nRoom: r\nTest: TestX\nSays: x\n"
+	const diff = "diff --git a/r/a.go b/r/a.go\n--- a/r/a.go\n+++ b/r/a.go\n"
+	m, err := parse("m", []byte(header+"Tags: t\nRoom: s\nTest: TestY\nSays: y\n\n"+diff))
+	want := []finder{{"r", "TestX", "x", "t"}, {"s", "TestY", "y", ""}}
+	if err != nil || m.Wrong != "it is." || !slices.Equal(m.finders, want) ||
+		!slices.Equal(m.files, []string{"r/a.go"}) || string(m.diff) != diff {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	for name, text := range map[string]string{
-		"no diff":       header,
-		"unknown field": header + "Rooom: r\n" + diff,
-		"twice":         header + "Room: r\n" + diff,
-		"no test":       "Wrong: it is.\nRoom: r\nSays: x\n" + diff,
-		"empty":         "Wrong: \n" + diff,
+		"no diff":        header,
+		"unknown field":  header + "Rooom: r\n" + diff,
+		"twice":          header + "Test: TestY\n" + diff,
+		"no test":        "Wrong: it is.\nRoom: r\nSays: x\n" + diff,
+		"no second test": header + "Room: s\n" + diff,
+		"no room":        "Wrong: it is.\nTest: TestX\nSays: x\n" + diff,
+		"empty":          "Wrong: \n" + diff,
 	} {
 		if m, err := parse("m", []byte(text)); err == nil {
 			t.Errorf("%s: parsed as %+v", name, m)
 		}
+	}
+}
+
+// TestParts: together they are all of them, each once.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	list := []mutation{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}, {Name: "e"}}
+	var parts []string
+	for _, part := range []string{"1/3", "2/3", "3/3", ""} {
+		of, err := partOf(list, part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := ""
+		for _, m := range of {
+			names += m.Name
+		}
+		parts = append(parts, names)
+	}
+	if want := []string{"ad", "be", "c", "abcde"}; !slices.Equal(parts, want) {
+		t.Errorf("got %q, want %q", parts, want)
+	}
+	for _, part := range []string{"0/3", "4/3", "3", "1/3x", "1/", "-1/3", "0/0"} {
+		if _, err := partOf(list, part); err == nil {
+			t.Errorf("%s is a part", part)
+		}
+	}
+}
+
+// TestJobs: each test without a bug once, together with those of the same binary, then each bug by each of its tests.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	x, y, tagged := finder{"r", "TestX", "x", ""}, finder{"r", "TestY", "y", ""}, finder{"r", "TestX", "x", "t"}
+	list := []mutation{
+		{Name: "a", finders: []finder{x, tagged}}, {Name: "b", finders: []finder{x}}, {Name: "c", finders: []finder{y}},
+	}
+	var got []string
+	for _, j := range jobs(list, []string{"oa", "ob", "oc"}, "dir") {
+		line := j.bug + " " + j.binary.overlay + " " + j.binary.tags
+		for _, f := range j.found {
+			line += " " + f.Test
+		}
+		got = append(got, line)
+	}
+	want := []string{"   TestX TestY", "  t TestX", "a oa  TestX", "a oa t TestX", "b ob  TestX", "c oc  TestY"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -57,7 +109,7 @@ func TestJudge(t *testing.T) {
 	if exit := (*exec.ExitError)(nil); !errors.As(failed, &exit) {
 		t.Fatalf("this is no exit code: %v", failed)
 	}
-	bug := mutation{Test: "TestX/sub", Says: "it is wrong"}
+	bug := finder{Test: "TestX/sub", Says: "it is wrong"}
 	for name, c := range map[string]struct {
 		out    string
 		err    error
@@ -69,8 +121,9 @@ func TestJudge(t *testing.T) {
 		"no failure of its":  {"panic: it is wrong", failed, "another way"},
 		"could not be begun": {"", errors.New("no such file"), "no such file"},
 	} {
-		said, missed := bug.found(c.out, c.err)
-		if (missed == "") != (c.missed == "") || !strings.Contains(missed, c.missed) || (missed == "") != (said == "it is wrong") {
+		said, missed := bug.finds(c.out, c.err)
+		if (missed == "") != (c.missed == "") || !strings.Contains(missed, c.missed) ||
+			(missed == "") != (said == "it is wrong") {
 			t.Errorf("%s: said %q, missed %q", name, said, missed)
 		}
 	}
@@ -79,12 +132,14 @@ func TestJudge(t *testing.T) {
 		err       error
 		missed    string
 	}{
-		"passes":       {"TestX", "--- PASS: TestX (0 s)", nil, ""},
-		"fails anyway": {"TestX", "--- FAIL: TestX", failed, "without a bug"},
-		"no test":      {"TestX", "PASS", nil, "no such test"},
-		"no such part": {"TestX/sub", "--- PASS: TestX (0 s)", nil, "no such test"},
+		"passes":                    {"TestX", "--- PASS: TestX (0 s)", nil, ""},
+		"passes, and another fails": {"TestX", "--- PASS: TestX (0 s)\n--- FAIL: TestY (0 s)", failed, ""},
+		"fails anyway":              {"TestX", "--- FAIL: TestX (0 s)\n--- PASS: TestY (0 s)", failed, "without a bug"},
+		"no test":                   {"TestX", "PASS", nil, "no such test"},
+		"no such part":              {"TestX/sub", "--- PASS: TestX (0 s)", nil, "no such test"},
 	} {
-		if missed := clean(c.test, c.out, c.err); (missed == "") != (c.missed == "") || !strings.Contains(missed, c.missed) {
+		missed := finder{Test: c.test}.passes(c.out, c.err)
+		if (missed == "") != (c.missed == "") || !strings.Contains(missed, c.missed) {
 			t.Errorf("%s: missed %q", name, missed)
 		}
 	}
@@ -102,7 +157,8 @@ func TestAPatchThatNoLongerApplies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.overlay(t.Context(), module, t.TempDir()); err == nil || !strings.Contains(err.Error(), "gone.patch does not apply any more") {
+	_, err = m.overlay(t.Context(), module, t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "gone.patch does not apply any more") {
 		t.Errorf("applying it: %v", err)
 	}
 }

@@ -13,17 +13,22 @@ import (
 	"strings"
 )
 
-// mutation is a bug as a patch, and the test that must find it.
+// mutation is a bug as a patch, and the tests that must find it.
 type mutation struct {
-	Name  string // the file's name without .patch
-	Wrong string // what the program does with the bug, and what comes of it for its user
-	Room  string // the directory of the test's package
-	Test  string // the test, or one of its subtests
-	Says  string // what the test prints when it has found the bug, and has not just failed
-	Tags  string // build tags of the test's package
+	Name    string // the file's name without .patch
+	Wrong   string // what the program does with the bug, and what comes of it for its user
+	finders []finder
 
 	files []string // what the patch changes, by their paths in the module
 	diff  []byte
+}
+
+// finder is a test that must find a bug.
+type finder struct {
+	Room string // the directory of the test's package
+	Test string // the test, or one of its subtests
+	Says string // what the test prints when it has found the bug, and has not just failed
+	Tags string // build tags of the test's package
 }
 
 // load reads the mutations of a directory, or those of them that are named.
@@ -55,7 +60,7 @@ func load(dir string, names []string) ([]mutation, error) {
 	return slices.DeleteFunc(list, func(m mutation) bool { return !slices.Contains(names, m.Name) }), nil
 }
 
-// parse reads "Field: value" lines up to the diff.
+// parse reads "Field: value" lines up to the diff. Each Room begins another finder.
 func parse(name string, text []byte) (mutation, error) {
 	m := mutation{Name: name}
 	at := bytes.Index(text, []byte("diff --git "))
@@ -66,20 +71,29 @@ func parse(name string, text []byte) (mutation, error) {
 		return m, errors.New("no diff in it: want what `git diff` prints below the header lines")
 	}
 	m.diff = text[at:]
-	fields := map[string]*string{"Wrong": &m.Wrong, "Room": &m.Room, "Test": &m.Test, "Says": &m.Says, "Tags": &m.Tags}
+	fields := map[string]*string{"Wrong": &m.Wrong}
 	for line := range strings.Lines(string(text[:at])) {
 		line = strings.TrimSuffix(line, "\n")
 		if line == "" {
 			continue
 		}
 		field, value, _ := strings.Cut(line, ": ")
+		if field == "Room" {
+			m.finders = append(m.finders, finder{})
+			f := &m.finders[len(m.finders)-1]
+			fields = map[string]*string{
+				"Wrong": &m.Wrong, "Room": &f.Room, "Test": &f.Test, "Says": &f.Says, "Tags": &f.Tags,
+			}
+		}
 		to := fields[field]
 		if to == nil || *to != "" || value == "" {
-			return m, fmt.Errorf("%q: want one line each of Wrong, Room, Test, Says and, if needed, Tags", line)
+			return m, fmt.Errorf("%q: want a line of Wrong, and for each test one of Room, "+
+				"then of Test, Says and, if needed, Tags", line)
 		}
 		*to = value
 	}
-	if m.Wrong == "" || m.Room == "" || m.Test == "" || m.Says == "" {
+	if m.Wrong == "" || len(m.finders) == 0 ||
+		slices.ContainsFunc(m.finders, func(f finder) bool { return f.Test == "" || f.Says == "" }) {
 		return m, errors.New("want a line each of Wrong, Room, Test and Says above the diff")
 	}
 	for line := range strings.Lines(string(m.diff)) {
@@ -90,7 +104,8 @@ func parse(name string, text []byte) (mutation, error) {
 	return m, nil
 }
 
-// overlay applies the patch to copies below dir, and writes what `go test -overlay` reads: the module's files stay as they are.
+// overlay applies the patch to copies below dir, and writes what `go test -overlay` reads: the module's files stay as they
+// are.
 func (m mutation) overlay(ctx context.Context, module, dir string) (path string, err error) {
 	dir = filepath.Join(dir, m.Name)
 	replace := map[string]string{}
