@@ -15,7 +15,6 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 const dayPrefix = "inbox_message_"
@@ -172,7 +171,7 @@ func (k *keeper) raise(ctx context.Context) error {
 			return fmt.Errorf("inbox: it is %s by the database's clock, and days were made until %s: the clock has jumped, or nobody has made days for long; "+
 				"nothing is dropped; if the clock is right, run `relay inbox maintain --believe-clock`", dayName(d.today), dayName(d.until))
 		}
-		if _, err := tx.Exec(ctx, pgschema.Expand(seedRaise(sqlRaise), k.prefix)); err != nil {
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)
 		}
 		return failpoint.Err(failpoint.InboxRaise)
@@ -182,21 +181,12 @@ func (k *keeper) raise(ctx context.Context) error {
 
 // dropDays detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
 func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
-	late := seeded.On(seeded.InboxMarkAfterDrop)
-	if !late {
-		if err := k.raise(ctx); err != nil {
-			return nil, err
-		}
+	if err := k.raise(ctx); err != nil {
+		return nil, err
 	}
 	d, err := k.read(ctx, k.db)
 	if err != nil {
 		return nil, err
-	}
-	if late {
-		d.dropped = max(d.dropped, d.today-d.longest)
-	}
-	if seeded.On(seeded.InboxDayInsideWindow) {
-		d.dropped += d.longest / 2
 	}
 	if !d.owner {
 		return k.dropForOwner(ctx, d)
@@ -228,9 +218,6 @@ func (k *keeper) dropDays(ctx context.Context) (dropped []string, err error) {
 	}
 	if len(dropped) > 0 {
 		k.log.Info("inbox: days dropped", "days", dropped)
-	}
-	if late {
-		return dropped, k.raise(ctx)
 	}
 	return dropped, nil
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // kind says what a failed transaction means for the next one.
@@ -115,20 +114,6 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
 		g := newGuardTx(conn.Conn(), nil)
-		if seeded.On(seeded.InboxMarkBeforeEffect) {
-			_ = in.commit(ctx, conn.Conn())
-			_, _ = conn.Exec(ctx, sqlBegin)
-		}
-		if seeded.On(seeded.InboxEffectOutside) {
-			other, err := in.db.Acquire(ctx)
-			if err != nil {
-				return in.classify(ctx, err)
-			}
-			_, _ = other.Exec(ctx, sqlBegin)
-			defer other.Release()
-			defer func() { _, _ = other.Exec(ctx, sqlCommit) }()
-			g = newGuardTx(other.Conn(), nil)
-		}
 		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := in.timed(ctx, w.run, g, w.events, fresh, w.careful)
 		g.Close()
@@ -220,10 +205,6 @@ func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 		return nil
 	case silent(err):
 		return in.classify(ctx, err)
-	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitDone):
-		return nil
-	case pgerr.CommitUnknown(err) && seeded.On(seeded.InboxUnknownCommitFailed):
-		return &failure{kind: failed, index: -1, err: err}
 	case pgerr.CommitUnknown(err):
 		return &failure{kind: commitUnknown, err: fmt.Errorf("inbox: the outcome of COMMIT is unknown: %w", err)}
 	case pgerr.Retry(err):
@@ -343,9 +324,6 @@ func (p *planned) new(id uuid.UUID) bool {
 func (p *planned) array(where place) string {
 	b := make([]byte, 0, 2+37*len(p.ids))
 	for i := range p.ids {
-		if seeded.On(seeded.InboxUnsortedIDs) {
-			i = inLogOrder(p.ids)[i]
-		}
 		if p.ids[i].place != where || i > 0 && p.ids[i].id == p.ids[i-1].id {
 			continue
 		}
@@ -439,7 +417,7 @@ func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside,
 		switch o, set := a.outcomes[n]; {
 		case set:
 			out[n] = o
-		case !p.ids[i].isNew && (i == 0 || p.ids[i].id != p.ids[i-1].id || !seeded.On(seeded.InboxTwinsNotFolded)):
+		case !p.ids[i].isNew:
 			out[n] = Duplicate
 		case skip[p.ids[i].id]:
 			out[n] = Skipped

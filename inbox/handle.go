@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // handler is what Each and Batch return.
@@ -186,8 +185,7 @@ func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failu
 		return &failure{kind: canceled, err: err}
 	}
 	defer leave()
-	// Seeded: the count would come behind the run, where whoever has outlived it takes it back at once.
-	if counted && !b.counted && !seeded.On(seeded.InboxCountedAfter) {
+	if counted && !b.counted {
 		spent, f := b.in.count(ctx, b.name, offset)
 		if f != nil {
 			// A lost answer does not say whether it counts, and such answers must not add up to evidence.

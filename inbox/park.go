@@ -15,7 +15,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // Codes of parked events, beside those of [Terminal].
@@ -88,9 +87,6 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 	marks, open, err := in.readOpen(ctx, conn, p, hashes)
 	if err != nil {
 		return nil, in.classify(ctx, err)
-	}
-	if seeded.On(seeded.InboxParkLetsPass) {
-		clear(marks)
 	}
 	to, full := p.aside(hashes, marks, open, in.cfg.ParkedPerKey > 0)
 	if full >= 0 {

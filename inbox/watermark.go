@@ -14,7 +14,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero one are
@@ -32,9 +31,6 @@ func numberingOf(epoch string) (n numbering, ok bool) {
 	}
 	id, err := uuid.Parse(epoch[:dot])
 	incarnation, ierr := strconv.ParseInt(epoch[dot+1:], 10, 32)
-	if seeded.On(seeded.InboxAcrossNumberings) {
-		incarnation = 0
-	}
 	return numbering{id, int32(incarnation)}, err == nil && ierr == nil && id != uuid.Nil
 }
 
@@ -115,21 +111,14 @@ func (j *judge) judge(e *event.Event) verdict {
 		j.epoch, j.last = "", -1
 		return verdictLater
 	}
-	number := e.Position.Seq
-	if seeded.On(seeded.InboxOffsetForNumber) {
-		number = e.Position.Offset + 1
-	}
-	passed := number <= m.lanes[e.Position.Lane]
-	if seeded.On(seeded.InboxEqualNumberIsNew) {
-		passed = number < m.lanes[e.Position.Lane]
-	}
-	j.move(e.Position.Lane, number, e)
+	passed := e.Position.Seq <= m.lanes[e.Position.Lane]
+	j.move(e.Position.Lane, e.Position.Seq, e)
 	switch {
 	case passed:
 		return verdictRepeat
 	case j.older(m.numbering):
 		return verdictOld
-	case e.Position.Maybe && !seeded.On(seeded.InboxMaybeApplied):
+	case e.Position.Maybe:
 		return verdictMaybe
 	case e.Position.Replayed:
 		return verdictReplayed

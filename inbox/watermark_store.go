@@ -13,7 +13,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its effects run.
@@ -132,7 +131,7 @@ func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
 		if err != nil {
 			return err
 		}
-		p.lost = p.lost || tag.RowsAffected() == 0 && !seeded.On(seeded.InboxLostMarkIgnored)
+		p.lost = p.lost || tag.RowsAffected() == 0
 	}
 	if !p.lookup {
 		return nil

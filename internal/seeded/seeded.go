@@ -46,27 +46,3 @@ const (
 	RelayWALSameNumbering Bug = "relay-wal-lanes-given-back-in-the-same-numbering"
 	RelayWALNumbersAnew   Bug = "relay-wal-numbers-anew-after-a-drop"
 )
-
-// Bugs of the inbox.
-const (
-	InboxMarkBeforeEffect    Bug = "inbox-mark-before-effect"
-	InboxUnsortedIDs         Bug = "inbox-unsorted-ids"
-	InboxCountedAfter        Bug = "inbox-attempt-counted-after-the-run"
-	InboxDayInsideWindow     Bug = "inbox-day-dropped-inside-the-window"
-	InboxShortestWindow      Bug = "inbox-days-by-the-shortest-window"
-	InboxMarkAfterDrop       Bug = "inbox-mark-raised-after-the-drop"
-	InboxParkLetsPass        Bug = "inbox-park-lets-the-key-pass"
-	InboxEffectOutside       Bug = "inbox-effect-outside-the-transaction"
-	InboxUnknownCommitFailed Bug = "inbox-unknown-commit-is-a-failure"
-	InboxUnknownCommitDone   Bug = "inbox-unknown-commit-is-done"
-	InboxTwinsNotFolded      Bug = "inbox-twins-of-a-batch-both-run"
-)
-
-// Bugs of an inbox that goes by numbers.
-const (
-	InboxEqualNumberIsNew Bug = "inbox-equal-number-is-new"
-	InboxOffsetForNumber  Bug = "inbox-offset-for-a-number"
-	InboxAcrossNumberings Bug = "inbox-number-across-numberings"
-	InboxLostMarkIgnored  Bug = "inbox-lost-mark-ignored"
-	InboxMaybeApplied     Bug = "inbox-maybe-published-applied"
-)

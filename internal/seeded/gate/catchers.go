@@ -51,22 +51,6 @@ func catchers() []catcher {
 		{seeded.RelayWALUnfiltered, "relay", "TestWALHandOverUnderLoad", "events were published twice", ""},
 		{seeded.RelayWALSameNumbering, "relay", "TestWALHoldsAPartition", "got other numbers in the same numbering", ""},
 		{seeded.RelayWALNumbersAnew, "relay", "TestWALNumbersAfterADrop", "a consumer that goes by numbers applies", ""},
-		{seeded.InboxMarkBeforeEffect, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "at 0 got duplicate, want applied", ""},
-		{seeded.InboxUnsortedIDs, "inbox", "TestP9_2_IDsAreInsertedInOrder", "the one who takes ids in order: ERROR: deadlock detected", ""},
-		{seeded.InboxCountedAfter, "inbox", "TestP9_5_UnfinishedRange", "progress: at 0 got [4 8 3], want [4 8 4]", ""},
-		{seeded.InboxDayInsideWindow, "inbox", "TestP9_1_DroppedDayNeverForgets", "days: got 4", ""},
-		{seeded.InboxShortestWindow, "inbox", "TestP9_7_LongestWindowRules", "older than what is remembered (window 10 days", ""},
-		{seeded.InboxMarkAfterDrop, "inbox", "TestP9_7_TheMarkComesBeforeTheDrop", "a day is being dropped, and dropped_before stands", ""},
-		{seeded.InboxParkLetsPass, "inbox", "TestP9_6_ParkKey", "got applied, want parked", ""},
-		{seeded.InboxEffectOutside, "inbox", "TestP9_4_FailureThatPassesKeepsTheOrder", "effects: got 15", ""},
-		{seeded.InboxUnknownCommitFailed, "inbox", "TestP9_3_CommitUnknown/reply_lost_id", "retries [split", ""},
-		{seeded.InboxUnknownCommitDone, "inbox", "TestP9_3_CommitUnknown/never_sent_id", "effects: got 0 [], want 10", ""},
-		{seeded.InboxTwinsNotFolded, "inbox", "TestP9_2_IDTwiceInABatch", "got applied, want duplicate", ""},
-		{seeded.InboxEqualNumberIsNew, "inbox", "TestP9_8_NumbersDecide", "was new 2 times", ""},
-		{seeded.InboxOffsetForNumber, "inbox", "TestP9_8_NumbersDecide", "is new after", ""},
-		{seeded.InboxAcrossNumberings, "inbox", "TestP9_8_NewNumberingHalts", "want a HaltError", ""},
-		{seeded.InboxLostMarkIgnored, "inbox", "TestP9_8_TwinsAtTheSameTime/behind_a_row", "got applied, want duplicate", ""},
-		{seeded.InboxMaybeApplied, "inbox", "TestP9_8_MaybePublishedIsParked", "got applied, want parked", ""},
 	}
 }
 
@@ -75,9 +59,5 @@ func catchers() []catcher {
 // stands behind the one that is broken: an offset that was committed too early, for example, is read again from where the
 // inbox knows to be.
 func more() []catcher {
-	return []catcher{
-		{seeded.InboxMarkBeforeEffect, "internal/proof", "TestFewKills", "has no effect", "failpoints"},
-		{seeded.InboxEffectOutside, "internal/proof", "TestFewKills", "has 2 effects", "failpoints"},
-		{seeded.InboxEqualNumberIsNew, "internal/proof", "TestFewKillsByWatermark", "has 2 effects", "failpoints"},
-	}
+	return []catcher{}
 }

@@ -3,17 +3,14 @@
 package proof
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and the
-// settle. It is short enough to be run with one seeded bug after the other, of which it has to find some by the same check
-// that [TestKills] ends with; see internal/seeded/gate.
+// settle. It is short enough to be run with one bug after the other, of which it has to find some by the same check that
+// [TestKills] ends with; see internal/verify/mutations.
 func TestFewKills(t *testing.T) {
 	t.Parallel()
 	newCell(t).fewKills(t)
@@ -29,7 +26,6 @@ func TestFewKillsByWatermark(t *testing.T) {
 
 func (c *cell) fewKills(t *testing.T) {
 	t.Helper()
-	t.Cleanup(func() { c.tellBugs(t) })
 	for _, d := range []struct {
 		role role
 		name failpoint.Name
@@ -47,24 +43,4 @@ func (c *cell) fewKills(t *testing.T) {
 		c.start(t, d.role)
 	}
 	c.finish(t)
-}
-
-// tellBugs repeats what the processes have said of the bug that is switched on, if one is.
-func (c *cell) tellBugs(t *testing.T) {
-	t.Helper()
-	logs, err := filepath.Glob(filepath.Join(c.dir, "*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range logs {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, "seeded: ") {
-				t.Log(strings.TrimSpace(line))
-			}
-		}
-	}
 }

@@ -1,5 +1,0 @@
-//go:build !bugs
-
-package inbox
-
-func seedRaise(sql string) string { return sql }
