@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 const (
@@ -223,7 +224,7 @@ func (e *edge) replay(ctx context.Context, i int) error {
 }
 
 func (e *edge) claimed(ctx context.Context, _ int) error {
-	c, err := e.store.Claim(ctx, newRequest(), idempotency.ClaimOptions{Token: rand.Text(), Lease: time.Minute})
+	c, err := e.store.Claim(ctx, newRequest(), store.ClaimOptions{Token: rand.Text(), Lease: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -231,7 +232,7 @@ func (e *edge) claimed(ctx context.Context, _ int) error {
 }
 
 func (e *edge) claimDone(ctx context.Context, i int) error {
-	c, err := e.store.Claim(ctx, e.known[i%replayed], idempotency.ClaimOptions{Token: rand.Text(), Lease: time.Minute})
+	c, err := e.store.Claim(ctx, e.known[i%replayed], store.ClaimOptions{Token: rand.Text(), Lease: time.Minute})
 	if err == nil && (c.Won || c.Record.State != idempotency.Completed) {
 		err = fmt.Errorf("a key that is done was claimed as %s", c.Record.State)
 	}

@@ -16,15 +16,6 @@ var (
 	ErrUnknown = errors.New("the outcome of this idempotency key's request is unknown")
 	// ErrExpired: it was done or refused, and its result is no longer kept. An *ExpiredError says which.
 	ErrExpired = errors.New("the result of this idempotency key is no longer kept")
-	// ErrLeaseLost: another owner has the key, or nobody: what this one wrote was refused. Its effects, if any, stand behind
-	// the fencing token and the downstream key.
-	ErrLeaseLost = errors.New("the lease of this idempotency key is lost")
-	// ErrUnrecorded: the work is done and the result beside this error is true, but nobody knows whether it is recorded: a retry may
-	// be told that it is in progress or unknown, until recovery has seen to it. It is only ever beside a success: a refusal that may not be
-	// recorded is ErrUnknown, since the next attempt may be told yes.
-	ErrUnrecorded = errors.New("the work is done, and recording its result has no known outcome")
-	// ErrStuck: only a person can go on: a compensation was refused, or a provider can neither be asked nor called again.
-	ErrStuck = errors.New("a person has to look at this operation")
 )
 
 // MismatchError is ErrMismatch with what its owner may know. It is only ever about a key of the same tenant and operation.
@@ -117,8 +108,8 @@ func Terminal(code string, err error) error { return mark(ClassTerminal, code, e
 // Retryable marks an error after which certainly nothing has happened: the key is free again.
 func Retryable(err error) error { return mark(ClassRetryable, "", err) }
 
-// Indefinite marks an error after which the work may have happened: the outcome is unknown until recovery has asked.
-func Indefinite(err error) error { return mark(ClassUnknown, "", err) }
+// OutcomeUnknown marks an error after which the work may have happened: the outcome is unknown until recovery has asked.
+func OutcomeUnknown(err error) error { return mark(ClassUnknown, "", err) }
 
 func mark(class Class, code string, err error) error {
 	if err == nil {

@@ -22,9 +22,9 @@ func TestClassify(t *testing.T) {
 		"no mark":                      {io.EOF, idempotency.Unclassified, ""},
 		"terminal":                     {idempotency.Terminal("declined", io.EOF), idempotency.ClassTerminal, "declined"},
 		"retryable":                    {idempotency.Retryable(io.EOF), idempotency.ClassRetryable, ""},
-		"indefinite":                   {idempotency.Indefinite(io.EOF), idempotency.ClassUnknown, ""},
+		"indefinite":                   {idempotency.OutcomeUnknown(io.EOF), idempotency.ClassUnknown, ""},
 		"a mark within":                {fmt.Errorf("at the provider: %w", idempotency.Retryable(io.EOF)), idempotency.ClassRetryable, ""},
-		"the outermost of two":         {idempotency.Indefinite(idempotency.Terminal("declined", io.EOF)), idempotency.ClassUnknown, ""},
+		"the outermost of two":         {idempotency.OutcomeUnknown(idempotency.Terminal("declined", io.EOF)), idempotency.ClassUnknown, ""},
 		"the outermost, the other way": {idempotency.Terminal("late", fmt.Errorf("x: %w", idempotency.Retryable(io.EOF))), idempotency.ClassTerminal, "late"},
 	} {
 		class, code := idempotency.Classify(c.err)
@@ -35,7 +35,7 @@ func TestClassify(t *testing.T) {
 			t.Errorf("%s hides its cause", why)
 		}
 	}
-	if idempotency.Terminal("x", nil) != nil || idempotency.Retryable(nil) != nil || idempotency.Indefinite(nil) != nil {
+	if idempotency.Terminal("x", nil) != nil || idempotency.Retryable(nil) != nil || idempotency.OutcomeUnknown(nil) != nil {
 		t.Error("a mark makes an error of nil")
 	}
 }

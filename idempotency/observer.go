@@ -2,7 +2,7 @@ package idempotency
 
 import "time"
 
-// Observer is told what a [Guard] does. A nil func is skipped. They are called from the goroutines of the callers and of the
+// Observer is told what a guard or pgstore's InTx does. A nil func is skipped. They are called from the goroutines of the callers and of the
 // heartbeats, so they must be quick and safe for concurrent use. None is told a key.
 type Observer struct {
 	// Replayed: a caller was given a former attempt's result.
@@ -72,10 +72,4 @@ type ReleasedInfo struct {
 type LeaseLostInfo struct {
 	Operation string
 	Fence     int64
-}
-
-func notify[T any](f func(T), info T) {
-	if f != nil {
-		f(info)
-	}
 }

@@ -10,8 +10,6 @@ const (
 	Completed State = "COMPLETED"
 	// FailedReplayable: refused for good by the business (a declined card); the refusal is replayed.
 	FailedReplayable State = "FAILED_REPLAYABLE"
-	// FailedRetryable: failed, certainly without an effect. Nothing is kept, the key is free: a state that no record has.
-	FailedRetryable State = "FAILED_RETRYABLE"
 	// Unknown: it may have happened, and nobody knows: a lease ended, or a provider did not answer. Recovery decides.
 	Unknown State = "UNKNOWN_REQUIRES_RECOVERY"
 	// Expired: it was completed or refused; the result is gone, the key, its fingerprint and the outcome are still there.
@@ -30,39 +28,6 @@ const (
 	ProviderRequestSent Stage = "PROVIDER_REQUEST_SENT"
 	// ProviderConfirmed: every provider that was asked has answered, and the answers are recorded.
 	ProviderConfirmed Stage = "PROVIDER_CONFIRMED"
-	// StageCompleted goes with the states Completed and FailedReplayable.
-	StageCompleted Stage = "COMPLETED"
 	// StageUnknown goes with the state Unknown.
 	StageUnknown Stage = "UNKNOWN_REQUIRES_RECOVERY"
 )
-
-// StepState is what is known of one step of an operation.
-type StepState string
-
-const (
-	// StepSent: begun, its outcome is not recorded. A local step never has it: it is recorded when it is done.
-	StepSent StepState = "SENT"
-	// StepDone: done; Data is what it gave.
-	StepDone StepState = "DONE"
-	// StepFailed: refused for good; Data says why.
-	StepFailed StepState = "FAILED"
-	// StepUndoing: its compensation was begun, its outcome is not recorded.
-	StepUndoing StepState = "UNDOING"
-	// StepUndone: compensated.
-	StepUndone StepState = "UNDONE"
-)
-
-// Step is one recovery point.
-type Step struct {
-	Name  string    `json:"name"`
-	State StepState `json:"state"`
-	// Key is the stable key that goes downstream, the same in every attempt; empty for a local step.
-	Key  string `json:"key,omitempty"`
-	Data []byte `json:"data,omitempty"`
-}
-
-// Progress is an operation's recovery points, in the order in which they were begun.
-type Progress struct {
-	Stage Stage
-	Steps []Step
-}

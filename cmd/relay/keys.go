@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -53,13 +54,13 @@ type ofOperation struct {
 }
 
 // take gives do the operation under a lease, and tells what it is.
-func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store, taken idempotency.Claimed) error) error {
+func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error) error {
 	k := idempotency.Key{Tenant: c.Tenant, Operation: c.Operation, Value: c.Key}
 	if err := k.Check(); err != nil {
 		return &service.UsageError{Err: err}
 	}
 	return c.open(ctx, func(ctx context.Context, s *pgstore.Store) error {
-		taken, err := idempotency.TakeStuck(ctx, s, k, max(2*c.Timeout, time.Minute))
+		taken, err := store.ClaimStuck(ctx, s, k, max(2*c.Timeout, time.Minute))
 		if err != nil {
 			return err
 		}
@@ -109,7 +110,7 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 				Age: rec.Age, Reason: rec.Reason,
 			}
 			for _, step := range rec.Progress.Steps {
-				if step.State == idempotency.StepSent || step.State == idempotency.StepUndoing {
+				if step.State == store.StepSent || step.State == store.StepUndoing {
 					k.Open, k.Asked = step.Name, step.Key
 				}
 			}
@@ -124,7 +125,7 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 }
 
 // stuck are operations of a name, or of any, at most limit of them.
-func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) ([]idempotency.Record, error) {
+func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) ([]store.Record, error) {
 	if operation == "" {
 		return s.Stuck(ctx, limit)
 	}
@@ -132,7 +133,7 @@ func stuck(ctx context.Context, s *pgstore.Store, operation string, limit int) (
 	if err != nil {
 		return nil, err
 	}
-	var of []idempotency.Record
+	var of []store.Record
 	for _, rec := range found {
 		if operation == "" || rec.Key.Operation == operation {
 			of = append(of, rec)
@@ -148,8 +149,8 @@ type keysRetryCommand struct {
 }
 
 func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
-	again := func(ctx context.Context, s *pgstore.Store, taken idempotency.Claimed) error {
-		return s.Doubt(ctx, taken.Lease, "by hand: "+c.Reason, 0)
+	again := func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
+		return s.MarkUnknown(ctx, taken.Lease, "by hand: "+c.Reason, 0)
 	}
 	switch {
 	case c.Reason == "":
@@ -167,8 +168,8 @@ func (c *keysRetryCommand) run(ctx context.Context, p *program) error {
 		found, err := stuck(ctx, s, c.Operation, math.MaxInt32)
 		n := 0
 		for _, rec := range found {
-			taken, err := idempotency.TakeStuck(ctx, s, rec.Key, max(2*c.Timeout, time.Minute))
-			if errors.Is(err, idempotency.ErrNotStuck) {
+			taken, err := store.ClaimStuck(ctx, s, rec.Key, max(2*c.Timeout, time.Minute))
+			if errors.Is(err, store.ErrNotStuck) {
 				continue
 			}
 			if err == nil {
@@ -213,7 +214,7 @@ func (c *keysCompleteCommand) run(ctx context.Context, p *program) error {
 		}
 		res.Body, res.Header = body, map[string][]string{"Content-Type": {c.ContentType}}
 	}
-	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken idempotency.Claimed) error {
+	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
 		return s.Finish(ctx, taken.Lease, res, idempotency.Retention{})
 	})
 	if err == nil {
@@ -231,7 +232,7 @@ func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
 	if !c.Sure {
 		return service.Usage("--sure is missing: ask the provider first, for a key that is freed although its operation has happened lets the caller do it twice")
 	}
-	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken idempotency.Claimed) error {
+	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
 		return s.Release(ctx, taken.Lease)
 	})
 	if err == nil {

@@ -12,8 +12,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -27,15 +29,15 @@ func payment(value string) idempotency.Request {
 }
 
 // giveUp lets recovery give operations to a person.
-func giveUp(t *testing.T, s *pgstore.Store, values ...string) *idempotency.Guard {
+func giveUp(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
 	t.Helper()
-	g, err := idempotency.New(s, idempotency.Config{RecoverAfter: -1})
+	g, err := guard.New(s, guard.Config{RecoverAfter: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, value := range values {
-		_, err := g.Run(t.Context(), payment(value), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-			_, err := op.CallAs(ctx, "charge", "provider_"+value, func(context.Context, idempotency.Call) ([]byte, error) { return nil, errors.New("no answer") })
+		_, err := g.Run(t.Context(), payment(value), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+			_, err := op.CallAs(ctx, "charge", "provider_"+value, func(context.Context, guard.Call) ([]byte, error) { return nil, errors.New("no answer") })
 			return idempotency.Result{}, err
 		})
 		if !errors.Is(err, idempotency.ErrUnknown) {
@@ -101,7 +103,7 @@ func TestKeysCommands(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}
-	never := func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+	never := func(context.Context, *guard.Op) (idempotency.Result, error) {
 		t.Error("it ran")
 		return idempotency.Result{}, nil
 	}
@@ -111,7 +113,7 @@ func TestKeysCommands(t *testing.T) {
 	if _, found, err := s.Get(t.Context(), payment("did-not").Key); found || err != nil {
 		t.Errorf("the freed key is there: %v", err)
 	}
-	taken, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	taken, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
 		t.Errorf("%+v, %v", taken, err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
@@ -109,7 +109,7 @@ func runPayments(ctx context.Context, p places, log *slog.Logger) error {
 	}
 	return payments.Run(ctx, payments.Config{
 		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true, Logger: log, Cards: bank,
-		Guard:    idempotency.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
+		Guard:    guard.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
 		Recovery: recovery.Config{Every: recoverEvery, Grace: 2 * cardTimeout, Backoff: recoverEvery, SweepEvery: -1},
 	})
 }

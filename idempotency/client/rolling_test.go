@@ -17,7 +17,10 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/client"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // TestRollingDeploys: random histories of one intent against a service of two releases that know the command by two fingerprints,
@@ -54,8 +57,8 @@ type world struct {
 	t        *testing.T
 	rand     *rand.Rand
 	now      time.Time
-	store    *idempotency.Memory
-	guard    *idempotency.Guard
+	store    *memstore.Store
+	guard    *guard.Guard
 	releases [2]idempotency.Fingerprinter
 	declines bool // the business does, as long as it is asked
 	effects  int
@@ -65,9 +68,9 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0)} //nolint:gosec // a test's
-	w.store = idempotency.NewMemory(idempotency.MemoryConfig{Now: func() time.Time { return w.now }})
+	w.store = memstore.New(memstore.Config{Now: func() time.Time { return w.now }})
 	var err error
-	if w.guard, err = idempotency.New(w.store, idempotency.Config{RecoverAfter: -1, Keep: idempotency.Retention{Tombstone: -1}}); err != nil {
+	if w.guard, err = guard.New(w.store, guard.Config{RecoverAfter: -1, Keep: idempotency.Retention{Tombstone: -1}}); err != nil {
 		t.Fatal(err)
 	}
 	w.releases[0].Version, w.releases[1].Version = 1, 2
@@ -172,7 +175,7 @@ func (w *world) work(context.Context) (idempotency.Result, error) {
 		if !w.declines {
 			w.effects++
 		}
-		return idempotency.Result{}, idempotency.Indefinite(errors.New("the answer to COMMIT was lost"))
+		return idempotency.Result{}, idempotency.OutcomeUnknown(errors.New("the answer to COMMIT was lost"))
 	}
 	if w.declines {
 		res, _ := httpedge.JSON(402, "declined")
@@ -187,7 +190,7 @@ func (w *world) recover() {
 	if w.rand.IntN(2) == 0 {
 		return
 	}
-	taken, err := w.store.Recover(context.Background(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "recovery"})
+	taken, err := w.store.Recover(context.Background(), store.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "recovery"})
 	if err != nil {
 		w.t.Fatal(err)
 	}

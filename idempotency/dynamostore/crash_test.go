@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/dynamotest"
 )
 
@@ -24,8 +25,8 @@ func TestCrash_ServerKilled(t *testing.T) {
 	s := open(t, dynamotest.Connect(t, server.URL(), once), name)
 	type fate struct {
 		request            idempotency.Request
-		terms              idempotency.ClaimOptions
-		lease              idempotency.Lease
+		terms              store.ClaimOptions
+		lease              store.Lease
 		claimed, completed bool // acknowledged
 		err                error
 	}
@@ -35,7 +36,7 @@ func TestCrash_ServerKilled(t *testing.T) {
 		}
 	}
 	run := func(f *fate) {
-		var got idempotency.Claimed
+		var got store.ClaimResult
 		if got, f.err = s.Claim(t.Context(), f.request, f.terms); f.err != nil {
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 const (
@@ -108,15 +109,15 @@ func (i item) print() (f idempotency.Fingerprint) {
 }
 
 // record is what an item says, and its body, which is read from an item of its own.
-func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (idempotency.Record, error) {
+func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (store.Record, error) {
 	low, _, err := s.now(ctx, k)
 	if err != nil {
-		return idempotency.Record{}, err
+		return store.Record{}, err
 	}
-	rec := idempotency.Record{
+	rec := store.Record{
 		Key: k, State: i.state(), Fingerprint: i.print(), Fence: i.number("fence"), Input: i.bytes("input"),
 		Age: max(0, elapsed(low, i.number("claimed"))), Attempts: int(i.number("tries")), Reason: i.text("reason"), Stuck: i.has("stuck"),
-		LeaseLeft: left(i, low), Progress: idempotency.Progress{Stage: idempotency.Received},
+		LeaseLeft: left(i, low), Progress: store.Progress{Stage: idempotency.Received},
 	}
 	if !i.finished() {
 		return rec, decode(i, "progress", &rec.Progress)
@@ -142,7 +143,7 @@ func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (idempote
 			return rec, decode(body, "progress", &rec.Progress)
 		}
 	}
-	rec.State, rec.Progress = idempotency.Expired, idempotency.Progress{}
+	rec.State, rec.Progress = idempotency.Expired, store.Progress{}
 	return rec, nil
 }
 

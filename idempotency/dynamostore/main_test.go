@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/child"
 	"github.com/effectonce/effectonce/internal/dynamotest"
 )
@@ -39,7 +40,7 @@ func open(t *testing.T, client *dynamodb.Client, table string) *dynamostore.Stor
 	return s
 }
 
-// TestStore: every promise of idempotency.Store and its Recoverer, on Amazon's own implementation.
+// TestStore: every promise of store.Store and its Recoverer, on Amazon's own implementation.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
@@ -47,7 +48,7 @@ func TestStore(t *testing.T) {
 		name := table(t, client)
 		s := open(t, client, name)
 		return idempotencytest.Harness{
-			Store: s, Recoverer: s, Others: []idempotency.Store{open(t, client, name)},
+			Store: s, Recoverer: s, Others: []store.Store{open(t, client, name)},
 			Features: idempotencytest.Features{ServerTTL: true, OwnClocks: true, MaxBody: 300_000, Histories: 5},
 		}
 	})
@@ -61,11 +62,11 @@ func request(key, command string) idempotency.Request {
 	}
 }
 
-func terms(lease time.Duration) idempotency.ClaimOptions {
-	return idempotency.ClaimOptions{Token: rand.Text(), Lease: lease}
+func terms(lease time.Duration) store.ClaimOptions {
+	return store.ClaimOptions{Token: rand.Text(), Lease: lease}
 }
 
-func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempotency.ClaimOptions) idempotency.Claimed {
+func claim(t *testing.T, s store.Store, r idempotency.Request, opt store.ClaimOptions) store.ClaimResult {
 	t.Helper()
 	got, err := s.Claim(t.Context(), r, opt)
 	if err != nil {
@@ -74,7 +75,7 @@ func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempot
 	return got
 }
 
-func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.Lease {
+func win(t *testing.T, s store.Store, r idempotency.Request) store.Lease {
 	t.Helper()
 	got := claim(t, s, r, terms(time.Minute))
 	if !got.Won {

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Recover implements idempotency.Recoverer. The index that finds overdue keys lags behind the table by some milliseconds; the conditional write
+// Recover implements store.Recoverer. The index that finds overdue keys lags behind the table by some milliseconds; the conditional write
 // that takes one looks at the table. An error may come beside keys that were taken already.
-func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 	}
 	found := slices.Concat(heads[:]...)
 	sort.SliceStable(found, func(i, j int) bool { return found[i].number("ready") < found[j].number("ready") })
-	var out []idempotency.Claimed
+	var out []store.ClaimResult
 	for _, i := range found {
 		if len(out) == opt.Limit {
 			break
@@ -94,10 +95,10 @@ func (s *Store) query(ctx context.Context, bucket, from, until int64, each func(
 }
 
 // take hands a key to the recoverer if it is still overdue.
-func (s *Store) take(ctx context.Context, found item, opt idempotency.RecoverOptions) (idempotency.Claimed, bool, error) {
+func (s *Store) take(ctx context.Context, found item, opt store.RecoverOptions) (store.ClaimResult, bool, error) {
 	k, err := keyOf(found.text("key"))
 	if err != nil {
-		return idempotency.Claimed{}, false, err
+		return store.ClaimResult{}, false, err
 	}
 	low, top, _ := s.clock.now()
 	ends := top + micros(opt.Lease)
@@ -111,28 +112,28 @@ func (s *Store) take(ctx context.Context, found item, opt idempotency.RecoverOpt
 	var failed *types.ConditionalCheckFailedException
 	if errors.As(err, &failed) {
 		if old := item(failed.Item); old.text("token") != opt.Token || old.number("lease") != ends {
-			return idempotency.Claimed{}, false, nil
+			return store.ClaimResult{}, false, nil
 		}
 		got, err = failed.Item, nil // the SDK sent its own success again
 	}
 	if err != nil {
-		return idempotency.Claimed{}, false, err
+		return store.ClaimResult{}, false, err
 	}
 	rec, err := s.record(ctx, k, got)
 	if err != nil {
-		return idempotency.Claimed{}, false, err
+		return store.ClaimResult{}, false, err
 	}
-	return idempotency.Claimed{Won: true, Lease: idempotency.Lease{Key: k, Fence: rec.Fence, Token: opt.Token}, Record: rec}, true, nil
+	return store.ClaimResult{Won: true, Lease: store.Lease{Key: k, Fence: rec.Fence, Token: opt.Token}, Record: rec}, true, nil
 }
 
-// Sweep implements idempotency.Recoverer. It removes nothing: the table's TTL does.
-func (s *Store) Sweep(ctx context.Context, _ int) (idempotency.Swept, error) {
-	return idempotency.Swept{}, ctx.Err()
+// Sweep implements store.Recoverer. It removes nothing: the table's TTL does.
+func (s *Store) Sweep(ctx context.Context, _ int) (store.SweepResult, error) {
+	return store.SweepResult{}, ctx.Err()
 }
 
-// Stats implements idempotency.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little behind.
-func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
-	var counts [buckets]idempotency.Stats
+// Stats implements store.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little behind.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	var counts [buckets]store.Stats
 	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
 		of := &counts[b]
 		return s.query(ctx, b, 0, never, func(i item) bool {
@@ -150,9 +151,9 @@ func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
 		})
 	})
 	if err != nil {
-		return idempotency.Stats{}, fmt.Errorf("dynamostore: stats: %w", err)
+		return store.Stats{}, fmt.Errorf("dynamostore: stats: %w", err)
 	}
-	var out idempotency.Stats
+	var out store.Stats
 	for _, of := range counts {
 		out.InProgress += of.InProgress
 		out.Unknown += of.Unknown

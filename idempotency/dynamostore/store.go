@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Config is what a Store needs to know.
@@ -22,7 +23,7 @@ type Config struct {
 	Skew time.Duration
 }
 
-// Store is an idempotency.Store and an idempotency.Recoverer over one DynamoDB table. Its methods may be called from any goroutine.
+// Store is an store.Store and an store.Recoverer over one DynamoDB table. Its methods may be called from any goroutine.
 //
 // Bodies and tombstones end by the table's TTL, hours late at times; what is overdue is not shown meanwhile. Sweep has
 // nothing to do.
@@ -35,9 +36,9 @@ type Store struct {
 }
 
 var (
-	_ idempotency.Store     = (*Store)(nil)
-	_ idempotency.Recoverer = (*Store)(nil)
-	_ idempotency.Lister    = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.Recoverer = (*Store)(nil)
+	_ store.Lister    = (*Store)(nil)
 )
 
 // New returns a store on the table, which CreateTable makes and Check looks at. It talks to nobody. The client's retries may stand as
@@ -68,14 +69,14 @@ func (s *Store) now(ctx context.Context, k idempotency.Key) (low, top int64, err
 	return low, top, nil
 }
 
-// Claim implements idempotency.Store. An error of the server or the network leaves open whether the key was taken: the same claim, sent again,
+// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same claim, sent again,
 // tells.
-func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
-		return idempotency.Claimed{}, err
+		return store.ClaimResult{}, err
 	}
 	if _, _, err := s.now(ctx, r.Key); err != nil {
-		return idempotency.Claimed{}, fmt.Errorf("dynamostore: claim: %w", err)
+		return store.ClaimResult{}, fmt.Errorf("dynamostore: claim: %w", err)
 	}
 	var old item // what the last attempt found; nil: nothing
 	for {
@@ -90,15 +91,15 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 			}
 			continue
 		case err != nil:
-			return idempotency.Claimed{}, fmt.Errorf("dynamostore: claim, not known whether it happened: %w", err)
+			return store.ClaimResult{}, fmt.Errorf("dynamostore: claim, not known whether it happened: %w", err)
 		}
 		rec, err := s.record(ctx, r.Key, got)
 		if err != nil {
-			return idempotency.Claimed{}, fmt.Errorf("dynamostore: claim: %w", err)
+			return store.ClaimResult{}, fmt.Errorf("dynamostore: claim: %w", err)
 		}
-		out := idempotency.Claimed{Won: won, Record: rec}
+		out := store.ClaimResult{Won: won, Record: rec}
 		if won {
-			out.Lease = idempotency.Lease{Key: r.Key, Fence: rec.Fence, Token: opt.Token}
+			out.Lease = store.Lease{Key: r.Key, Fence: rec.Fence, Token: opt.Token}
 		}
 		return out, nil
 	}
@@ -106,7 +107,7 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 
 // attempt does what a claim does to the item that was found; the write's condition is that it is still there as it was. It
 // returns the item as it is now.
-func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions, old item) (now item, won bool, err error) {
+func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, old item) (now item, won bool, err error) {
 	low, top, _ := s.clock.now()
 	span := micros(opt.Lease)
 	ends := top + span
@@ -116,7 +117,7 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt idempote
 	}
 	state, lease := old.state(), old.number("lease")
 	working, unknown := state == idempotency.InProgress, state == idempotency.Unknown
-	var came idempotency.Progress
+	var came store.Progress
 	if err := decode(old, "progress", &came); err != nil {
 		return nil, false, err
 	}
@@ -139,25 +140,25 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt idempote
 	return old, false, nil
 }
 
-// Get implements idempotency.Store, by strongly consistent reads.
-func (s *Store) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
+// Get implements store.Store, by strongly consistent reads.
+func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	if err := k.Check(); err != nil {
-		return idempotency.Record{}, false, err
+		return store.Record{}, false, err
 	}
 	found, err := s.read(ctx, k, partRecord)
 	if err != nil {
-		return idempotency.Record{}, false, fmt.Errorf("dynamostore: get: %w", err)
+		return store.Record{}, false, fmt.Errorf("dynamostore: get: %w", err)
 	}
 	low, _, err := s.now(ctx, k)
 	if err != nil {
-		return idempotency.Record{}, false, err
+		return store.Record{}, false, err
 	}
 	if found == nil || found.free(low) {
-		return idempotency.Record{}, false, nil
+		return store.Record{}, false, nil
 	}
 	rec, err := s.record(ctx, k, found)
 	if err != nil {
-		return idempotency.Record{}, false, fmt.Errorf("dynamostore: get: %w", err)
+		return store.Record{}, false, fmt.Errorf("dynamostore: get: %w", err)
 	}
 	return rec, true, nil
 }

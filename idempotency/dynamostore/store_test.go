@@ -21,6 +21,8 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/dynamotest"
 	"github.com/effectonce/effectonce/internal/netcut"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -55,7 +57,7 @@ func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 	heal := cut.DropReplies(t)
 	r := request("k", "100 EUR")
 	type reply struct {
-		claimed idempotency.Claimed
+		claimed store.ClaimResult
 		err     error
 	}
 	replies := make(chan reply, 1)
@@ -63,7 +65,7 @@ func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 		got, err := s.Claim(t.Context(), r, terms(time.Minute))
 		replies <- reply{got, err}
 	}()
-	var first idempotency.Record
+	var first store.Record
 	pgtest.Await(t, "the claim's arrival", func() (there bool, err error) {
 		first, there, err = behind.Get(t.Context(), r.Key)
 		return there, err
@@ -81,22 +83,22 @@ func TestWrites_RepliesLost(t *testing.T) {
 	url := dynamotest.URL(t)
 	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
 	s := open(t, through(t, cut, once), table(t, dynamotest.Connect(t, url, nil)))
-	for name, do := range map[string]func(l idempotency.Lease) error{
-		"extend": func(l idempotency.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
-		"save": func(l idempotency.Lease) error {
-			return s.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated})
+	for name, do := range map[string]func(l store.Lease) error{
+		"extend": func(l store.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
+		"save": func(l store.Lease) error {
+			return s.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated})
 		},
-		"finish": func(l idempotency.Lease) error {
+		"finish": func(l store.Lease) error {
 			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
 		},
-		"release": func(l idempotency.Lease) error { return s.Release(t.Context(), l) },
-		"doubt":   func(l idempotency.Lease) error { return s.Doubt(t.Context(), l, "why", time.Minute) },
+		"release": func(l store.Lease) error { return s.Release(t.Context(), l) },
+		"doubt":   func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
 	} {
 		l := win(t, s, request(name, ""))
 		heal := cut.DropReplies(t)
 		err := do(l)
 		heal()
-		if err == nil || errors.Is(err, idempotency.ErrLeaseLost) {
+		if err == nil || errors.Is(err, store.ErrLeaseLost) {
 			t.Errorf("%s with its reply lost: %v", name, err)
 		}
 		if err := do(l); err != nil {
@@ -201,7 +203,7 @@ func TestSave_LateDuplicate(t *testing.T) {
 	s := open(t, client, table(t, client))
 	l := win(t, s, request("k", ""))
 	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
-		if err := s.Save(t.Context(), l, idempotency.Progress{Stage: stage}); err != nil {
+		if err := s.Save(t.Context(), l, store.Progress{Stage: stage}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -230,7 +232,7 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	win(t, s, request("working", ""))
 	begun := time.Now()
 	for _, err := range []error{
-		s.Doubt(t.Context(), unknown, "", 0),
+		s.MarkUnknown(t.Context(), unknown, "", 0),
 		s.Finish(t.Context(), done, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: 10 * time.Hour, Tombstone: 20 * time.Hour}),
 		s.Finish(t.Context(), kept, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: -1, Tombstone: -1}),
 	} {
@@ -264,7 +266,7 @@ func TestFinish_TooLarge(t *testing.T) {
 	t.Parallel()
 	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
 	s := open(t, client, table(t, client))
-	g, err := idempotency.New(s, idempotency.Config{})
+	g, err := guard.New(s, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,12 +313,12 @@ func TestRecover_AsksBucketsTogether(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := open(t, client, name).Doubt(ctx, win(t, open(t, client, name), request("k", "")), "", 0); err != nil {
+	if err := open(t, client, name).MarkUnknown(ctx, win(t, open(t, client, name), request("k", "")), "", 0); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, slow, name)
 	pgtest.Await(t, "the key", func() (bool, error) { // this client's clock may be behind the other's
-		got, err := s.Recover(ctx, idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+		got, err := s.Recover(ctx, store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 		return len(got) == 1, err
 	})
 	if got, err := s.Stats(ctx); err != nil || got.Unknown != 1 || got.Stuck != 0 {
@@ -360,7 +362,7 @@ func TestRecover_LooksAgain(t *testing.T) {
 	client := watched(t, way)
 	name := table(t, client)
 	s, behind := open(t, client, name), open(t, dynamotest.Connect(t, dynamotest.URL(t), nil), name)
-	leases := map[string]idempotency.Lease{}
+	leases := map[string]store.Lease{}
 	for _, key := range sameBucket("extended", "postponed", "finished") {
 		r := request(key, "")
 		leases[strings.TrimRight(key, "+")] = claim(t, s, r, terms(time.Millisecond)).Lease
@@ -369,7 +371,7 @@ func TestRecover_LooksAgain(t *testing.T) {
 			return rec.LeaseLeft <= 0, err
 		})
 	}
-	if err := s.Doubt(t.Context(), leases["postponed"], "", 0); err != nil {
+	if err := s.MarkUnknown(t.Context(), leases["postponed"], "", 0); err != nil {
 		t.Fatal(err)
 	}
 	// Buckets are read one after the other, and all three keys are in the first that is not empty.
@@ -385,7 +387,7 @@ func TestRecover_LooksAgain(t *testing.T) {
 		}
 	}
 	way.looked.Store(&meanwhile)
-	got, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	got, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 	if err != nil || len(got) != 0 {
 		t.Fatalf("%+v %v", got, err)
 	}

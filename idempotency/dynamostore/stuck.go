@@ -6,10 +6,11 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Stuck implements idempotency.Lister, by the index, which lags a little behind.
-func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+// Stuck implements store.Lister, by the index, which lags a little behind.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 	var heads [buckets][]idempotency.Key
 	err := eachBucket(ctx, func(ctx context.Context, b int64) error {
 		var bad error
@@ -28,5 +29,5 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 	if err != nil {
 		return nil, fmt.Errorf("dynamostore: stuck: %w", err)
 	}
-	return idempotency.StuckAmong(ctx, s, slices.Concat(heads[:]...), limit)
+	return store.StuckAmong(ctx, s, slices.Concat(heads[:]...), limit)
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 var errLease = errors.New("dynamostore: a lease must be longer than nothing")
 
 // write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing: whether the call was sent
 // again after it had succeeded.
-func (s *Store) write(ctx context.Context, verb string, l idempotency.Lease, change, condition string, v values, repeated func(old item) bool) error {
+func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, condition string, v values, repeated func(old item) bool) error {
 	v[":token"], v[":fence"] = text(l.Token), number(l.Fence)
 	_, err := s.update(ctx, l.Key, change, condition, v)
 	var failed *types.ConditionalCheckFailedException
@@ -30,25 +31,25 @@ func (s *Store) write(ctx context.Context, verb string, l idempotency.Lease, cha
 	case repeated(failed.Item):
 		return nil
 	}
-	return idempotency.ErrLeaseLost
+	return store.ErrLeaseLost
 }
 
 func notRepeated(item) bool { return false }
 
-func (i item) heldBy(l idempotency.Lease) bool {
+func (i item) heldBy(l store.Lease) bool {
 	return i.text("token") == l.Token && i.number("fence") == l.Fence
 }
 
 // begin checks a key and tells the time.
-func (s *Store) begin(ctx context.Context, l idempotency.Lease) (low, top int64, err error) {
+func (s *Store) begin(ctx context.Context, l store.Lease) (low, top int64, err error) {
 	if err := l.Key.Check(); err != nil {
 		return 0, 0, err
 	}
 	return s.now(ctx, l.Key)
 }
 
-// Extend implements idempotency.Store.
-func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Duration) error {
+// Extend implements store.Store.
+func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) error {
 	if lease <= 0 {
 		return errLease
 	}
@@ -60,8 +61,8 @@ func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Dura
 		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
 }
 
-// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
-func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
+func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("dynamostore: write progress as JSON: %w", err)
@@ -78,10 +79,10 @@ func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Pro
 		})
 }
 
-// Finish implements idempotency.Store. It reads the record, writes the body into an item of its own, which nobody sees yet, and turns the
+// Finish implements store.Store. It reads the record, writes the body into an item of its own, which nobody sees yet, and turns the
 // record. Of a result that does not fit into an item (maxResult with header and progress) code, resource, schema and failure are kept: it is
 // EXPIRED at once, for the work is done, and no retry may do it again.
-func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	low, top, err := s.begin(ctx, l)
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency
 	case err != nil:
 		return fmt.Errorf("dynamostore: finish: %w", err)
 	case old == nil || old.free(low) || !old.heldBy(l):
-		return idempotency.ErrLeaseLost
+		return store.ErrLeaseLost
 	case old.finished():
 		return nil
 	}
@@ -173,8 +174,8 @@ const (
 	notKept = "body not kept"
 )
 
-// Release implements idempotency.Store. The item stays for an hour, free, with its fence.
-func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
+// Release implements store.Store. The item stays for an hour, free, with its fence.
+func (s *Store) Release(ctx context.Context, l store.Lease) error {
 	low, top, err := s.begin(ctx, l)
 	if err != nil {
 		return err
@@ -185,18 +186,18 @@ func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
 		func(old item) bool { return len(old) == 0 || old.free(low) })
 }
 
-// Doubt implements idempotency.Store.
-func (s *Store) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+// MarkUnknown implements store.Store.
+func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
 	return s.shelve(ctx, "doubt", l, reason, after, false, mine)
 }
 
-// Postpone implements idempotency.Recoverer.
-func (s *Store) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+// Postpone implements store.Recoverer.
+func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
 	return s.shelve(ctx, "postpone", l, reason, after, stuck, mine+` and #state = :unknown`)
 }
 
 // shelve gives up a lease. A delay is no promise to anybody, so it counts from the early end of the interval: no delay is due at once.
-func (s *Store) shelve(ctx context.Context, verb string, l idempotency.Lease, reason string, after time.Duration, stuck bool, condition string) error {
+func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration, stuck bool, condition string) error {
 	low, _, err := s.begin(ctx, l)
 	if err != nil {
 		return err

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/keys"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Edge is how this package answers. The zero value is ready to use.
@@ -78,7 +81,7 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.answer(w, res)
 		return
 	}
-	if errors.Is(err, idempotency.ErrUnrecorded) && res.Code != 0 {
+	if errors.Is(err, guard.ErrUnrecorded) && res.Code != 0 {
 		// It is done, and this is its answer; only a retry may have to wait for recovery.
 		e.log().Error("a request was done, and whether its answer is recorded is not known", "error", err)
 		e.answer(w, res)
@@ -86,13 +89,13 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	}
 	var problem *Problem
 	var unknown *idempotency.UnknownError
-	var wrong *idempotency.WrongRegionError
+	var wrong *keys.WrongRegionError
 	switch {
 	case errors.As(err, &problem):
 		e.Problem(w, *problem)
 	case errors.Is(err, ErrNoKey):
 		e.Problem(w, Problem{Code: CodeKeyMissing, Detail: "this operation needs the header " + HeaderKey + ": a key of 1 to 255 printable ASCII characters, new for each intent and kept for its retries"})
-	case errors.Is(err, idempotency.ErrOutsideWindow):
+	case errors.Is(err, keys.ErrOutsideWindow):
 		e.Problem(w, Problem{Code: CodeKeyOutsideWindow, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrInvalidKey):
 		e.Problem(w, Problem{Code: CodeKeyInvalid, Detail: err.Error()})
@@ -108,7 +111,7 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.wrongRegion(w, wrong)
 	case errors.As(err, &unknown):
 		e.unknown(w, *unknown)
-	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded):
+	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost), errors.Is(err, guard.ErrUnrecorded):
 		e.unknown(w, idempotency.UnknownError{})
 	case class == idempotency.ClassUnknown: // nobody else has said why
 		e.log().Error("whether a request was done cannot be told", "error", err)

@@ -16,7 +16,11 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/client"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/keys"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -53,14 +57,14 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 	}{
 		"missing":             {noKey, 400, httpedge.CodeKeyMissing, ""},
 		"malformed":           {badKey, 400, httpedge.CodeKeyInvalid, ""},
-		"an old key":          {idempotency.Window{}.CheckV7("01890a5d-ac96-774b-bcce-b302099a8057"), 400, httpedge.CodeKeyOutsideWindow, ""},
+		"an old key":          {keys.Window{}.CheckV7("01890a5d-ac96-774b-bcce-b302099a8057"), 400, httpedge.CodeKeyOutsideWindow, ""},
 		"mismatch":            {&idempotency.MismatchError{State: idempotency.Completed}, 422, httpedge.CodeKeyReused, ""},
 		"in progress":         {&idempotency.InProgressError{RetryAfter: time.Minute}, 409, httpedge.CodeInProgress, "2"},
 		"in progress, nearly": {&idempotency.InProgressError{RetryAfter: time.Millisecond}, 409, httpedge.CodeInProgress, "1"},
 		"unknown":             {&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, 503, httpedge.CodeUnknown, "15"},
 		"unknown, a person":   {&idempotency.UnknownError{Stuck: true}, 503, httpedge.CodeUnknown, ""},
-		"lease lost":          {idempotency.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
-		"doubted":             {idempotency.Indefinite(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
+		"lease lost":          {store.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
+		"doubted":             {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
 		"expired":             {&idempotency.ExpiredError{Code: 201, Resource: "p1"}, 410, httpedge.CodeExpired, ""},
 		"retryable":           {idempotency.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
 		"out of time":         {context.DeadlineExceeded, 503, httpedge.CodeTryAgain, "1"},
@@ -148,11 +152,11 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 // TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded: the caller must not take a payment that was made for one that was not.
 func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
 	t.Parallel()
-	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")}, fmt.Errorf("%w: time-out", idempotency.ErrUnrecorded))
+	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")}, fmt.Errorf("%w: time-out", guard.ErrUnrecorded))
 	if w.Code != 201 || w.Body.String() != "b" || w.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{}, idempotency.ErrUnrecorded)); p.Code != httpedge.CodeUnknown {
+	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{}, guard.ErrUnrecorded)); p.Code != httpedge.CodeUnknown {
 		t.Errorf("%+v", p)
 	}
 }
@@ -265,13 +269,13 @@ func TestWrite_AResultWithoutACode(t *testing.T) {
 
 func TestStatusHandler(t *testing.T) {
 	t.Parallel()
-	store := idempotency.NewMemory(idempotency.MemoryConfig{})
+	s := memstore.New(memstore.Config{})
 	k := idempotency.Key{Tenant: "a", Operation: "payment.create", Value: "k"}
-	claimed, err := store.Claim(t.Context(), idempotency.Request{Key: k}, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	claimed, err := s.Claim(t.Context(), idempotency.Request{Key: k}, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := httpedge.Edge{Logger: quiet}.StatusHandler(store.Get, func(r *http.Request) (idempotency.Key, error) {
+	h := httpedge.Edge{Logger: quiet}.StatusHandler(s.Get, func(r *http.Request) (idempotency.Key, error) {
 		return idempotency.Key{Tenant: r.Header.Get("X-Tenant"), Operation: "payment.create", Value: r.PathValue("key")}, nil
 	})
 	ask := func(tenant string) (*httptest.ResponseRecorder, httpedge.Operation) {
@@ -290,7 +294,7 @@ func TestStatusHandler(t *testing.T) {
 	if w, _ := ask("b"); w.Code != 404 {
 		t.Errorf("another tenant: %d", w.Code)
 	}
-	if err := store.Finish(t.Context(), claimed.Lease, idempotency.Result{Code: 201, Resource: "p1", Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), claimed.Lease, idempotency.Result{Code: 201, Resource: "p1", Body: []byte("secret")}, idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
 	if w, op := ask("a"); w.Code != 200 || op.State != idempotency.Completed || op.Status != 201 || op.Resource != "p1" || strings.Contains(w.Body.String(), "secret") || w.Header().Get("Retry-After") != "" {

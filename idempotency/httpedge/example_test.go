@@ -10,12 +10,14 @@ import (
 	"strings"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 )
 
 // The handler comes first: it reads the key, validates, and only then asks for it. Over Postgres it would call pgstore's InTx in place of Do.
 func Example() {
-	guard, err := idempotency.New(idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{})
+	guard, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {
 		panic(err)
 	}
@@ -60,7 +62,7 @@ func Example() {
 
 // A handler that knows nothing of keys. Say who asks; say Atomic when a 5xx of the handler leaves nothing behind.
 func ExampleMiddleware() {
-	guard, err := idempotency.New(idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{})
+	guard, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {
 		panic(err)
 	}

@@ -11,9 +11,10 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Guard runs work once per key; *idempotency.Guard is one.
+// Guard runs work once per key; *guard.Guard is one.
 type Guard interface {
 	Do(ctx context.Context, r idempotency.Request, work func(context.Context) (idempotency.Result, error)) (idempotency.Result, error)
 }
@@ -211,7 +212,7 @@ func (t *turn) work(ctx context.Context) (idempotency.Result, error) {
 		res := t.m.cfg.Edge.recorded(t.out)
 		return idempotency.Result{}, idempotency.Retryable(&answered{status, res.Header, res.Body})
 	case idempotency.ClassUnknown:
-		return idempotency.Result{}, idempotency.Indefinite(fmt.Errorf("the handler ended with %d", status))
+		return idempotency.Result{}, idempotency.OutcomeUnknown(fmt.Errorf("the handler ended with %d", status))
 	}
 	t.res = t.m.cfg.Edge.recorded(t.out)
 	if t.class == idempotency.ClassTerminal {
@@ -255,7 +256,7 @@ func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) 
 	case t.panic != nil:
 		panic(t.panic)
 	case t.out.streaming:
-	case kept && (res.Replayed || errors.Is(err, idempotency.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
+	case kept && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
 		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be a refusal that is not recorded.
 		t.m.cfg.Edge.Write(w, res, err)
 	default:

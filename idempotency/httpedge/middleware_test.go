@@ -24,14 +24,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // scene is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a test's authentication.
 type scene struct {
-	store   *idempotency.Memory
+	store   *memstore.Store
 	handler http.Handler
 	effects atomic.Int64
 }
@@ -45,7 +48,7 @@ func tenant(r *http.Request) (string, error) {
 
 func newScene(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) *scene {
 	t.Helper()
-	s := &scene{store: idempotency.NewMemory(idempotency.MemoryConfig{})}
+	s := &scene{store: memstore.New(memstore.Config{})}
 	cfg.Edge.Logger = quiet
 	s.handler = s.over(t, cfg, do)
 	return s
@@ -54,7 +57,7 @@ func newScene(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) *scene {
 // over is another process: a guard of its own over the same store.
 func (s *scene) over(t *testing.T, cfg httpedge.Config, do http.HandlerFunc) http.Handler {
 	t.Helper()
-	guard, err := idempotency.New(s.store, idempotency.Config{Lease: time.Minute})
+	guard, err := guard.New(s.store, guard.Config{Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,7 @@ func send(h http.Handler, key, body string, headers ...string) *httptest.Respons
 }
 
 // record is what the store has of a key of tenant a.
-func (s *scene) record(t *testing.T, key string) (idempotency.Record, bool) {
+func (s *scene) record(t *testing.T, key string) (store.Record, bool) {
 	t.Helper()
 	rec, found, err := s.store.Get(t.Context(), idempotency.Key{Tenant: "a", Operation: "POST /things", Value: key})
 	if err != nil {
@@ -286,8 +289,8 @@ func TestMiddleware_AClientThatHangsUpLeavesAResult(t *testing.T) {
 func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := idempotency.NewMemory(idempotency.MemoryConfig{})
-		guard, err := idempotency.New(store, idempotency.Config{Wait: time.Minute})
+		store := memstore.New(memstore.Config{})
+		guard, err := guard.New(store, guard.Config{Wait: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +349,7 @@ func TestMiddleware_WhatControlReaches(t *testing.T) {
 func TestMiddleware_APanicsValueIsNotLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	guard, err := idempotency.New(idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Config{})
+	guard, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -672,44 +675,44 @@ func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
 
 // badFinish is a store whose Finish fails.
 type badFinish struct {
-	*idempotency.Memory
+	*memstore.Store
 	err error
 }
 
-// Finish is of idempotency.Store.
-func (f badFinish) Finish(context.Context, idempotency.Lease, idempotency.Result, idempotency.Retention) error {
+// Finish is of store.Store.
+func (f badFinish) Finish(context.Context, store.Lease, idempotency.Result, idempotency.Retention) error {
 	return f.err
 }
 
 // TestMiddleware_AnOvertakenOwnerDoesNotAnswer: the answer that counts is the other one's.
 func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	w := send(overBadFinish(t, idempotency.ErrLeaseLost, echo), "k", "{}")
+	w := send(overBadFinish(t, store.ErrLeaseLost, echo), "k", "{}")
 	if p := problem(t, w); p.Code != httpedge.CodeUnknown || w.Header().Get("Location") != "" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 }
 
 // overtaken is a store in which another owner has taken the key and ended it when Finish is called.
-type overtaken struct{ *idempotency.Memory }
+type overtaken struct{ *memstore.Store }
 
-// Finish is of idempotency.Store.
-func (o overtaken) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
-	if err := o.Doubt(ctx, l, "", 0); err != nil {
+// Finish is of store.Store.
+func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	if err := o.MarkUnknown(ctx, l, "", 0); err != nil {
 		return err
 	}
-	taken, err := o.Recover(ctx, idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "other"})
+	taken, err := o.Recover(ctx, store.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "other"})
 	if err != nil || len(taken) != 1 {
 		return fmt.Errorf("%v %w", taken, err)
 	}
 	other := idempotency.Result{Code: http.StatusAccepted, Body: []byte("of the other")}
-	return errors.Join(o.Memory.Finish(ctx, taken[0].Lease, other, keep), o.Memory.Finish(ctx, l, res, keep))
+	return errors.Join(o.Store.Finish(ctx, taken[0].Lease, other, keep), o.Store.Finish(ctx, l, res, keep))
 }
 
 // TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded, and not what it found itself.
 func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
 	t.Parallel()
-	guard, err := idempotency.New(overtaken{idempotency.NewMemory(idempotency.MemoryConfig{})}, idempotency.Config{})
+	guard, err := guard.New(overtaken{memstore.New(memstore.Config{})}, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -723,8 +726,8 @@ func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
 
 func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handler {
 	t.Helper()
-	guard, err := idempotency.New(badFinish{idempotency.NewMemory(idempotency.MemoryConfig{}), refused},
-		idempotency.Config{Lease: time.Minute, RecordFor: 10 * time.Millisecond})
+	guard, err := guard.New(badFinish{memstore.New(memstore.Config{}), refused},
+		guard.Config{Lease: time.Minute, RecordFor: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

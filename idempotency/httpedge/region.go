@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/keys"
 )
 
 // headerForwarded is the region that has passed a request on. A request is passed on once: regions that disagree about a home must not
@@ -20,13 +21,13 @@ const headerForwarded = "Effectonce-Forwarded-By"
 // IDEMPOTENCY_WRONG_REGION and the home's name: the client asks that region, with the same key.
 //
 // key says which key a request has, its tenant from authentication; it must not read the body. Its error is answered as Write does.
-func (e Edge) Region(regions idempotency.Regions, key func(*http.Request) (idempotency.Key, error), homes map[string]http.Handler, next http.Handler) http.Handler {
+func (e Edge) Region(regions keys.Regions, key func(*http.Request) (idempotency.Key, error), homes map[string]http.Handler, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		if err == nil {
 			err = regions.Check(k)
 		}
-		var wrong *idempotency.WrongRegionError
+		var wrong *keys.WrongRegionError
 		switch {
 		case err == nil:
 			next.ServeHTTP(w, r)
@@ -59,7 +60,7 @@ func (e Edge) Forward(to *url.URL, transport http.RoundTripper) http.Handler {
 	}
 }
 
-func (e Edge) wrongRegion(w http.ResponseWriter, wrong *idempotency.WrongRegionError) {
+func (e Edge) wrongRegion(w http.ResponseWriter, wrong *keys.WrongRegionError) {
 	e.Problem(w, Problem{
 		Code: CodeWrongRegion, HomeRegion: wrong.Home,
 		Detail: "this key lives in another region: repeat the request there, with the same Idempotency-Key",

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // headerSealed stands in a stored result whose header and body are encrypted, and names the key.
@@ -118,7 +119,7 @@ func (s *Sealer) openBytes(data, about []byte) ([]byte, error) {
 }
 
 // openRecord opens what a record has of input, steps and result.
-func (s *Sealer) openRecord(rec *idempotency.Record) (err error) {
+func (s *Sealer) openRecord(rec *store.Record) (err error) {
 	if rec.Result, err = s.Open(rec.Key, rec.Result); err != nil {
 		return err
 	}
@@ -147,14 +148,14 @@ func scope(what string, k idempotency.Key) []byte {
 // recovery. InTx is the Postgres store's own: there,
 // Seal inside the work and Open what InTx returned. Inputs and the data of steps are sealed too; the names of steps, and the keys that went
 // downstream, are not.
-func (s *Sealer) Store(inner idempotency.Store) idempotency.Store {
+func (s *Sealer) Store(inner store.Store) store.Store {
 	return sealedStore{Store: inner, seal: s}
 }
 
 // Recoverable is a store that recovery works on.
 type Recoverable interface {
-	idempotency.Store
-	idempotency.Recoverer
+	store.Store
+	store.Recoverer
 }
 
 // Recovering is Store for a recovery worker: without it, what recovery completes is kept in the open.
@@ -164,14 +165,14 @@ func (s *Sealer) Recovering(inner Recoverable) Recoverable {
 
 type recoveringStore struct {
 	sealedStore
-	idempotency.Recoverer
+	store.Recoverer
 }
 
 // Recover opens what it took. What cannot be opened here is not worked at here: its lease ends, and another worker, or a person in the end,
 // has it then.
-func (s recoveringStore) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+func (s recoveringStore) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	taken, err := s.Recoverer.Recover(ctx, opt)
-	var out []idempotency.Claimed
+	var out []store.ClaimResult
 	for _, c := range taken {
 		if cannot := s.seal.openRecord(&c.Record); cannot != nil {
 			err = errors.Join(err, cannot)
@@ -183,12 +184,12 @@ func (s recoveringStore) Recover(ctx context.Context, opt idempotency.RecoverOpt
 }
 
 type sealedStore struct {
-	idempotency.Store
+	store.Store
 	seal *Sealer
 }
 
 // Finish seals what it stores. Sent again it has other bytes, which changes nothing: the first ones were kept.
-func (s sealedStore) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	res, err := s.seal.Seal(l.Key, res)
 	if err != nil {
 		return err
@@ -196,21 +197,21 @@ func (s sealedStore) Finish(ctx context.Context, l idempotency.Lease, res idempo
 	return s.Store.Finish(ctx, l, res, keep)
 }
 
-// Claim opens what it found. What it cannot open is Indefinite: the work is done, and its answer is there for who has the key.
-func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+// Claim opens what it found. What it cannot open is idempotency.OutcomeUnknown: the work is done, and its answer is there for who has the key.
+func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if r.Input != nil {
 		r.Input = s.seal.sealBytes(r.Input, scope("input", r.Key))
 	}
 	c, err := s.Store.Claim(ctx, r, opt)
 	// Of another command nothing is shown, so nothing is opened.
 	if err == nil && r.Matches(c.Record.Fingerprint) {
-		err = idempotency.Indefinite(s.seal.openRecord(&c.Record))
+		err = idempotency.OutcomeUnknown(s.seal.openRecord(&c.Record))
 	}
 	return c, err
 }
 
 // Save seals what the steps gave.
-func (s sealedStore) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+func (s sealedStore) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	p.Steps = slices.Clone(p.Steps)
 	for i, step := range p.Steps {
 		if step.Data != nil {
@@ -221,10 +222,10 @@ func (s sealedStore) Save(ctx context.Context, l idempotency.Lease, p idempotenc
 }
 
 // Get opens what it found.
-func (s sealedStore) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
+func (s sealedStore) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	rec, found, err := s.Store.Get(ctx, k)
 	if err == nil && found {
-		err = idempotency.Indefinite(s.seal.openRecord(&rec))
+		err = idempotency.OutcomeUnknown(s.seal.openRecord(&rec))
 	}
 	return rec, found, err
 }

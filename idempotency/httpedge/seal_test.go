@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 func sealer(t *testing.T, current string, ids ...string) *httpedge.Sealer {
@@ -87,23 +90,23 @@ func changed(res idempotency.Result) idempotency.Result {
 
 func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	t.Parallel()
-	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
-	store := sealer(t, "a", "a").Store(inner)
+	inner := memstore.New(memstore.Config{})
+	s := sealer(t, "a", "a").Store(inner)
 	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}
-	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	c, err := s.Claim(t.Context(), req, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil || !c.Won {
 		t.Fatal(c, err)
 	}
-	if err := store.Finish(t.Context(), c.Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), c.Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
 	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
 		t.Errorf("stored %q", rec.Result.Body)
 	}
-	if rec, _, err := store.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
+	if rec, _, err := s.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
 		t.Errorf("got %q, %v", rec.Result.Body, err)
 	}
-	c, err = store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "u", Lease: time.Minute})
+	c, err = s.Claim(t.Context(), req, store.ClaimOptions{Token: "u", Lease: time.Minute})
 	if err != nil || c.Won || string(c.Record.Result.Body) != "secret" || c.Record.Result.Header != nil {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
@@ -112,16 +115,16 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 // TestSealer_WhatRecoveryNeedsIsSealed: the command and what its steps gave, which whoever goes on with it gets as it was.
 func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 	t.Parallel()
-	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
-	store := sealer(t, "a", "a").Recovering(inner)
+	inner := memstore.New(memstore.Config{})
+	s := sealer(t, "a", "a").Recovering(inner)
 	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}, Input: []byte("secret input")}
-	step := idempotency.Step{Name: "charge", State: idempotency.StepDone, Key: "k", Data: []byte("secret data")}
-	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	step := store.Step{Name: "charge", State: store.StepDone, Key: "k", Data: []byte("secret data")}
+	c, err := s.Claim(t.Context(), req, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil || string(c.Record.Input) != "secret input" {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	p := idempotency.Progress{Stage: idempotency.ProviderConfirmed, Steps: []idempotency.Step{step}}
-	if err := errors.Join(store.Save(t.Context(), c.Lease, p), store.Doubt(t.Context(), c.Lease, "no answer", 0)); err != nil {
+	p := store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{step}}
+	if err := errors.Join(s.Save(t.Context(), c.Lease, p), s.MarkUnknown(t.Context(), c.Lease, "no answer", 0)); err != nil {
 		t.Fatal(err)
 	}
 	if string(p.Steps[0].Data) != "secret data" {
@@ -132,17 +135,17 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 		t.Errorf("stored %q and %q", kept.Input, kept.Progress.Steps[0].Data)
 	}
 	other := sealer(t, "b", "b").Recovering(inner)
-	opt := idempotency.RecoverOptions{Limit: 1, Lease: time.Nanosecond, Token: "r"}
+	opt := store.RecoverOptions{Limit: 1, Lease: time.Nanosecond, Token: "r"}
 	if taken, err := other.Recover(t.Context(), opt); len(taken) != 0 || !errors.Is(err, httpedge.ErrSealed) {
 		t.Errorf("with another key: %+v, %v", taken, err)
 	}
 	opt.Lease = time.Minute
-	taken, err := store.Recover(t.Context(), opt)
+	taken, err := s.Recover(t.Context(), opt)
 	if err != nil || len(taken) != 1 || string(taken[0].Record.Input) != "secret input" ||
 		string(taken[0].Record.Progress.Steps[0].Data) != "secret data" {
 		t.Errorf("taken %+v, %v", taken, err)
 	}
-	rec, _, err := store.Get(t.Context(), req.Key)
+	rec, _, err := s.Get(t.Context(), req.Key)
 	if err != nil || string(rec.Input) != "secret input" || string(rec.Progress.Steps[0].Data) != "secret data" {
 		t.Errorf("got %+v, %v", rec, err)
 	}
@@ -152,9 +155,9 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 // be done with another key; and a person is told why.
 func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	inner, req, log := idempotency.NewMemory(idempotency.MemoryConfig{}), idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
+	inner, req, log := memstore.New(memstore.Config{}), idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
 	for _, key := range []string{"a", "b"} {
-		guard, err := idempotency.New(sealer(t, key, key).Store(inner), idempotency.Config{})
+		guard, err := guard.New(sealer(t, key, key).Store(inner), guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,27 +181,27 @@ func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 // TestSealer_WhatRecoveryCompletesIsSealed: the guard's store is not the only one that keeps answers.
 func TestSealer_WhatRecoveryCompletesIsSealed(t *testing.T) {
 	t.Parallel()
-	inner := idempotency.NewMemory(idempotency.MemoryConfig{})
-	store := sealer(t, "a", "a").Recovering(inner)
+	inner := memstore.New(memstore.Config{})
+	s := sealer(t, "a", "a").Recovering(inner)
 	req := idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}
-	c, err := store.Claim(t.Context(), req, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	c, err := s.Claim(t.Context(), req, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Doubt(t.Context(), c.Lease, "no answer", 0); err != nil {
+	if err := s.MarkUnknown(t.Context(), c.Lease, "no answer", 0); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := store.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
+	taken, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
 	if err != nil || len(taken) != 1 {
 		t.Fatal(taken, err)
 	}
-	if err := store.Finish(t.Context(), taken[0].Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), taken[0].Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
 	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
 		t.Errorf("stored %q", rec.Result.Body)
 	}
-	if rec, _, err := store.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
+	if rec, _, err := s.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
 		t.Errorf("got %q, %v", rec.Result.Body, err)
 	}
 }

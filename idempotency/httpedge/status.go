@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Operation is what an operation-status resource shows: JSON.
@@ -31,7 +32,7 @@ func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage ide
 // StatusHandler serves the operation-status resource: 200 with an Operation, and Retry-After while it is not finished, or 404. get is a Store's
 // Get. key says which key a request asks about; its tenant comes from authentication, so that another's key is as if it were not
 // there. Its error is answered as Write does. Bodies of answers are not shown: the retry with the key gets them.
-func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (idempotency.Record, bool, error), key func(*http.Request) (idempotency.Key, error)) http.Handler {
+func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Record, bool, error), key func(*http.Request) (idempotency.Key, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // claims are the exams on Claim and Get.
@@ -33,7 +34,7 @@ func claimNewRecord(t *testing.T, s *suite) {
 		t.Fatalf("before: %+v, %v", rec, err)
 	}
 	got := s.claim(t, r, rand.Text(), long, false)
-	for _, rec := range []idempotency.Record{got.Record, s.get(t, r.Key)} {
+	for _, rec := range []store.Record{got.Record, s.get(t, r.Key)} {
 		if rec.State != idempotency.InProgress || rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || rec.Fence < 1 ||
 			rec.LeaseLeft <= 0 || rec.LeaseLeft > long || rec.Age < 0 || rec.Attempts != 0 || rec.Stuck || rec.Reason != "" ||
 			rec.Progress.Stage != idempotency.Received || len(rec.Progress.Steps) != 0 || !sameResult(rec.Result, idempotency.Result{}) {
@@ -56,7 +57,7 @@ func claimSameTokenAgain(t *testing.T, s *suite) {
 	if again := s.claim(t, r, token, long, false); again.Record.LeaseLeft <= s.tick() {
 		t.Errorf("not a whole lease: %v", again.Record.LeaseLeft)
 	}
-	ok(t, "save", s.Store.Save(t.Context(), first.Lease, idempotency.Progress{Stage: idempotency.Received}))
+	ok(t, "save", s.Store.Save(t.Context(), first.Lease, store.Progress{Stage: idempotency.Received}))
 }
 
 func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
@@ -73,7 +74,7 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 	} {
 		r := good
 		r.Key.Value = bad.value
-		got, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: bad.token, Lease: time.Duration(bad.lease) * long})
+		got, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: bad.token, Lease: time.Duration(bad.lease) * long})
 		if err == nil || got.Won {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -85,10 +86,10 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 		t.Errorf("something was recorded: %v", err)
 	}
 	l := s.win(t, good)
-	if err := s.Store.Extend(t.Context(), l, 0); err == nil || errors.Is(err, idempotency.ErrLeaseLost) {
+	if err := s.Store.Extend(t.Context(), l, 0); err == nil || errors.Is(err, store.ErrLeaseLost) {
 		t.Errorf("extend by nothing: %v", err)
 	}
-	for _, opt := range []idempotency.RecoverOptions{
+	for _, opt := range []store.RecoverOptions{
 		{Lease: long, Token: "t"}, {Limit: -1, Lease: long, Token: "t"}, {Limit: 1, Token: "t"}, {Limit: 1, Lease: long},
 	} {
 		opt.Operations = []string{s.op}
@@ -124,8 +125,8 @@ func claimFenceRisesOverRelease(t *testing.T, s *suite) {
 func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	p := idempotency.Progress{Stage: idempotency.ProviderRequestSent, Steps: []idempotency.Step{
-		{Name: "local", State: idempotency.StepDone, Data: []byte{0, 255}}, {Name: "charge", State: idempotency.StepSent, Key: "provider_payment_17"},
+	p := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{
+		{Name: "local", State: store.StepDone, Data: []byte{0, 255}}, {Name: "charge", State: store.StepSent, Key: "provider_payment_17"},
 	}}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
@@ -136,7 +137,7 @@ func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	if !got.Won || got.Lease.Fence <= l.Fence || !sameProgress(got.Record.Progress, p) || string(got.Record.Input) != string(r.Input) {
 		t.Fatalf("%+v", got)
 	}
-	isLost(t, "the old owner's save", s.Store.Save(t.Context(), l, idempotency.Progress{}))
+	isLost(t, "the old owner's save", s.Store.Save(t.Context(), l, store.Progress{}))
 	if rec := s.get(t, r.Key); !sameProgress(rec.Progress, p) {
 		t.Errorf("%+v", rec)
 	}
@@ -205,7 +206,7 @@ func claimCancelledContext(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r, token := s.fresh(), rand.Text()
-	if got, err := s.Store.Claim(ctx, r, idempotency.ClaimOptions{Token: token, Lease: long}); err == nil || got.Won {
+	if got, err := s.Store.Claim(ctx, r, store.ClaimOptions{Token: token, Lease: long}); err == nil || got.Won {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if !s.claim(t, r, token, long, false).Won {
@@ -229,7 +230,7 @@ func claimTombstoneOverdueIsNothing(t *testing.T, s *suite) {
 }
 
 // sameProgress compares what a store kept with what it was given.
-func sameProgress(a, b idempotency.Progress) bool {
+func sameProgress(a, b store.Progress) bool {
 	if a.Stage != b.Stage || len(a.Steps) != len(b.Steps) {
 		return false
 	}

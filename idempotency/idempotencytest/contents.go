@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // contents are the exams on what goes in and comes out.
@@ -36,7 +37,7 @@ func bodyAnyBytes(t *testing.T, s *suite) {
 		res := result("")
 		res.Body = body
 		s.finish(t, s.win(t, r), res, idempotency.Retention{})
-		for _, rec := range []idempotency.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, false).Record} {
+		for _, rec := range []store.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, false).Record} {
 			if got := rec.Result.Body; !bytes.Equal(got, body) || (got == nil) != (body == nil) {
 				t.Errorf("%s: %q", name, got)
 			}
@@ -145,7 +146,7 @@ func memoryIsNotShared(t *testing.T, s *suite) {
 	input := string(r.Input)
 	l := s.win(t, r)
 	clear(r.Input)
-	p := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone, Data: []byte("data")}}}
+	p := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone, Data: []byte("data")}}}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	p.Steps[0].Data[0], p.Steps[0].Name = 0, "b"
 	rec := s.get(t, r.Key)

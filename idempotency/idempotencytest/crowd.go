@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // crowds are the exams with many callers at once.
@@ -51,18 +52,18 @@ func crowdOneEffect(t *testing.T, s *suite) {
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
-			store, token := s.client(i), rand.Text()
+			s, token := s.client(i), rand.Text()
 			poll := time.NewTicker(5 * time.Millisecond)
 			defer poll.Stop()
 			for {
-				got, err := store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: token, Lease: long})
+				got, err := s.Claim(t.Context(), r, store.ClaimOptions{Token: token, Lease: long})
 				switch {
 				case err != nil:
 					t.Errorf("claim: %v", err)
 					return
 				case got.Won:
 					at.charge(r.Key.Value)
-					if err := store.Finish(t.Context(), got.Lease, result(fmt.Sprint("by caller ", i)), idempotency.Retention{}); err != nil {
+					if err := s.Finish(t.Context(), got.Lease, result(fmt.Sprint("by caller ", i)), idempotency.Retention{}); err != nil {
 						t.Errorf("finish: %v", err)
 						return
 					}
@@ -103,7 +104,7 @@ func crowdTwoCommands(t *testing.T, s *suite) {
 				mine = other(r)
 			}
 			wg.Go(func() {
-				got, err := s.client(i).Claim(t.Context(), mine, idempotency.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: true})
+				got, err := s.client(i).Claim(t.Context(), mine, store.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: true})
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -145,7 +146,7 @@ func crowdOwnersVanish(t *testing.T, s *suite) {
 			defer again.Stop()
 			for {
 				for _, r := range all {
-					if got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: s.tick()}); err != nil || got.Won {
+					if got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: s.tick()}); err != nil || got.Won {
 						t.Errorf("%+v, %v", got, err)
 						return
 					}
@@ -160,7 +161,7 @@ func crowdOwnersVanish(t *testing.T, s *suite) {
 	}
 	finished := 0
 	await(t, "all to be finished", func() bool {
-		got, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 5, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+		got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 5, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
 		if err != nil {
 			t.Errorf("recover: %v", err)
 		}

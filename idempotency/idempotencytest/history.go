@@ -10,6 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // histories are the exams by random histories.
@@ -30,7 +32,7 @@ func historyAsMemory(t *testing.T, s *suite) {
 			return
 		}
 		p := &play{t: rt, test: t, real: s, op: "op-" + rand.Text(), now: time.Unix(1e9, 0), fences: map[int64]int64{}}
-		p.model = idempotency.NewMemory(idempotency.MemoryConfig{Now: func() time.Time { return p.now }})
+		p.model = memstore.New(memstore.Config{Now: func() time.Time { return p.now }})
 		p.r = (&suite{op: p.op}).fresh()
 		defer func() { failed = failed || rt.Failed() || p.broken }()
 		for range rapid.IntRange(1, 25).Draw(rt, "calls") {
@@ -44,12 +46,12 @@ type play struct {
 	t      *rapid.T
 	test   *testing.T
 	real   *suite
-	model  *idempotency.Memory
+	model  *memstore.Store
 	now    time.Time // the model's
 	op     string
 	r      idempotency.Request
-	real1  []idempotency.Lease // all that were given, and the model's beside them
-	model1 []idempotency.Lease
+	real1  []store.Lease // all that were given, and the model's beside them
+	model1 []store.Lease
 	fences map[int64]int64 // of the store to the model's
 	high   int64           // the store's highest
 	said   int             // a number for each content
@@ -76,7 +78,7 @@ func (p *play) step() {
 	case kind == "recover":
 		p.recover()
 	case kind == "sweep":
-		for _, r := range []idempotency.Recoverer{p.real.Recoverer, p.model} {
+		for _, r := range []store.Recoverer{p.real.Recoverer, p.model} {
 			if _, err := r.Sweep(p.test.Context(), 100); err != nil {
 				p.fatal("sweep: %v", err)
 			}
@@ -90,7 +92,7 @@ func (p *play) step() {
 }
 
 // pass lets everything that is short end, for the store by waiting for it.
-func (p *play) pass(until func(rec idempotency.Record, there bool) bool) {
+func (p *play) pass(until func(rec store.Record, there bool) bool) {
 	p.now = p.now.Add(p.real.tick() + time.Second)
 	await(p.test, "time to pass", func() bool {
 		rec, there, err := p.real.Store.Get(p.test.Context(), p.r.Key)
@@ -98,14 +100,14 @@ func (p *play) pass(until func(rec idempotency.Record, there bool) bool) {
 	})
 }
 
-func leaseEnded(rec idempotency.Record, there bool) bool { return !there || rec.LeaseLeft <= 0 }
+func leaseEnded(rec store.Record, there bool) bool { return !there || rec.LeaseLeft <= 0 }
 
 func (p *play) claim() {
 	r := p.r
 	if rapid.IntRange(0, 4).Draw(p.t, "command") == 0 {
 		r = other(r)
 	}
-	opt := idempotency.ClaimOptions{Token: rand.Text(), Lease: p.span("lease"), Rerun: rapid.Bool().Draw(p.t, "rerun")}
+	opt := store.ClaimOptions{Token: rand.Text(), Lease: p.span("lease"), Rerun: rapid.Bool().Draw(p.t, "rerun")}
 	if len(p.real1) > 0 && rapid.IntRange(0, 3).Draw(p.t, "token") == 0 {
 		opt.Token = p.real1[rapid.IntRange(0, len(p.real1)-1).Draw(p.t, "of")].Token
 	}
@@ -124,7 +126,7 @@ func (p *play) claim() {
 }
 
 // given notes a lease that both have given.
-func (p *play) given(got, want idempotency.Lease) {
+func (p *play) given(got, want store.Lease) {
 	if known, there := p.fences[got.Fence]; there && known != want.Fence || !there && got.Fence <= p.high {
 		p.fatal("fence %d after %d; the model's is %d", got.Fence, p.high, want.Fence)
 	}
@@ -133,7 +135,7 @@ func (p *play) given(got, want idempotency.Lease) {
 }
 
 func (p *play) recover() {
-	opt := idempotency.RecoverOptions{Limit: 3, Lease: p.span("lease"), Token: rand.Text(), Operations: []string{p.op}}
+	opt := store.RecoverOptions{Limit: 3, Lease: p.span("lease"), Token: rand.Text(), Operations: []string{p.op}}
 	if rapid.Bool().Draw(p.t, "grace") {
 		opt.Grace = long
 	}
@@ -159,19 +161,19 @@ func (p *play) write() {
 	}
 	p.said++
 	ctx, text := p.test.Context(), fmt.Sprint("call ", p.said)
-	var call func(idempotency.Store, idempotency.Recoverer, idempotency.Lease) error
+	var call func(store.Store, store.Recoverer, store.Lease) error
 	until := leaseEnded
 	var span time.Duration
 	switch kind := rapid.SampledFrom([]string{"extend", "save", "finish", "refuse", "release", "doubt", "postpone", "stuck"}).Draw(p.t, "write"); kind {
 	case "extend":
 		span = p.span("lease")
-		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Extend(ctx, l, span)
 		}
 	case "save":
 		stage := rapid.SampledFrom([]idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent}).Draw(p.t, "stage")
-		now := idempotency.Progress{Stage: stage, Steps: []idempotency.Step{{Name: text, State: idempotency.StepDone, Data: []byte(text)}}}
-		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+		now := store.Progress{Stage: stage, Steps: []store.Step{{Name: text, State: store.StepDone, Data: []byte(text)}}}
+		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Save(ctx, l, now)
 		}
 	case "finish", "refuse":
@@ -182,29 +184,29 @@ func (p *play) write() {
 		if keep.Body = p.span("body"); keep.Body == p.real.tick() {
 			keep.Tombstone = p.span("tombstone")
 			span = keep.Body
-			until = func(rec idempotency.Record, there bool) bool {
+			until = func(rec store.Record, there bool) bool {
 				return !there || keep.Tombstone == long && rec.State == idempotency.Expired
 			}
 		}
-		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Finish(ctx, l, res, keep)
 		}
 	case "release":
-		call = func(s idempotency.Store, _ idempotency.Recoverer, l idempotency.Lease) error {
+		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Release(ctx, l)
 		}
 	default:
 		after := []time.Duration{0, long}[rapid.IntRange(0, 1).Draw(p.t, "delay")]
-		call = func(s idempotency.Store, r idempotency.Recoverer, l idempotency.Lease) error {
+		call = func(s store.Store, r store.Recoverer, l store.Lease) error {
 			if kind == "doubt" {
-				return s.Doubt(ctx, l, text, after)
+				return s.MarkUnknown(ctx, l, text, after)
 			}
 			return r.Postpone(ctx, l, text, after, kind == "stuck")
 		}
 	}
 	before, _, _ := p.model.Get(ctx, p.r.Key)
 	got, want := call(p.real.Store, p.real.Recoverer, p.real1[i]), call(p.model, p.model, p.model1[i])
-	if want == nil && got != nil || want != nil && !errors.Is(got, idempotency.ErrLeaseLost) {
+	if want == nil && got != nil || want != nil && !errors.Is(got, store.ErrLeaseLost) {
 		p.fatal("%v, want %v", got, want)
 	}
 	unfinished := before.State == idempotency.InProgress || before.State == idempotency.Unknown
@@ -226,7 +228,7 @@ func (p *play) compare() {
 }
 
 // same compares what both know of the key; a lease that is short may end any time.
-func (p *play) same(got, want idempotency.Record, lease bool) {
+func (p *play) same(got, want store.Record, lease bool) {
 	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint || !sameProgress(got.Progress, want.Progress) ||
 		string(got.Input) != string(want.Input) || (got.Input == nil) != (want.Input == nil) || !sameResult(got.Result, want.Result) ||
 		p.fences[got.Fence] != want.Fence || lease && (got.LeaseLeft > 0) != (want.LeaseLeft > 0) || got.Attempts != want.Attempts ||

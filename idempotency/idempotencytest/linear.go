@@ -14,6 +14,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // historyLinearizable: clients that claim, write, recover and vanish at the same time, on one key. Their calls, as they overlapped, must
@@ -66,7 +67,7 @@ type concert struct {
 
 	mu     sync.Mutex
 	ops    []porcupine.Operation
-	leases []idempotency.Lease
+	leases []store.Lease
 }
 
 func (c *concert) client(t *testing.T, id int) {
@@ -97,11 +98,11 @@ func (c *concert) client(t *testing.T, id int) {
 }
 
 // lease picks one of the last that anybody got.
-func (c *concert) lease() (idempotency.Lease, bool) {
+func (c *concert) lease() (store.Lease, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.leases) == 0 {
-		return idempotency.Lease{}, false
+		return store.Lease{}, false
 	}
 	return c.leases[max(0, len(c.leases)-1-mathrand.IntN(3))], true
 }
@@ -133,8 +134,8 @@ func (c *concert) call(t *testing.T, id int, in linIn, limit time.Duration) (ans
 	return err == nil
 }
 
-func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, idempotency.Lease, error) {
-	store, l, lease := c.s.client(id), idempotency.Lease{Key: c.r.Key, Fence: in.fence, Token: in.token}, long
+func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, store.Lease, error) {
+	s, l, lease := c.s.client(id), store.Lease{Key: c.r.Key, Fence: in.fence, Token: in.token}, long
 	if in.short {
 		lease = c.s.tick()
 	}
@@ -145,28 +146,28 @@ func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, idempotency
 		if in.kind == "other" {
 			r = other(r)
 		}
-		got, err := store.Claim(ctx, r, idempotency.ClaimOptions{Token: in.token, Lease: lease, Rerun: in.kind == "rerun"})
+		got, err := s.Claim(ctx, r, store.ClaimOptions{Token: in.token, Lease: lease, Rerun: in.kind == "rerun"})
 		return linOut{won: got.Won, state: got.Record.State, fence: got.Record.Fence, body: string(got.Record.Result.Body)}, got.Lease, err
 	case "recover":
-		got, err := c.s.Recoverer.Recover(ctx, idempotency.RecoverOptions{Limit: 1, Lease: lease, Token: in.token, Operations: []string{c.op}})
+		got, err := c.s.Recoverer.Recover(ctx, store.RecoverOptions{Limit: 1, Lease: lease, Token: in.token, Operations: []string{c.op}})
 		if err != nil || len(got) == 0 {
 			return linOut{}, l, err
 		}
 		return linOut{won: true, state: got[0].Record.State, fence: got[0].Lease.Fence}, got[0].Lease, nil
 	case "extend":
-		err = store.Extend(ctx, l, lease)
+		err = s.Extend(ctx, l, lease)
 	case "save":
-		err = store.Save(ctx, l, idempotency.Progress{Stage: idempotency.ProviderConfirmed})
+		err = s.Save(ctx, l, store.Progress{Stage: idempotency.ProviderConfirmed})
 	case "finish":
-		err = store.Finish(ctx, l, result(fmt.Sprint(in.token, in.fence)), idempotency.Retention{})
+		err = s.Finish(ctx, l, result(fmt.Sprint(in.token, in.fence)), idempotency.Retention{})
 	case "release":
-		err = store.Release(ctx, l)
+		err = s.Release(ctx, l)
 	case "doubt":
-		err = store.Doubt(ctx, l, "", 0)
+		err = s.MarkUnknown(ctx, l, "", 0)
 	case "stuck":
 		err = c.s.Recoverer.Postpone(ctx, l, "", 0, true)
 	}
-	if errors.Is(err, idempotency.ErrLeaseLost) {
+	if errors.Is(err, store.ErrLeaseLost) {
 		return linOut{lost: true}, l, nil
 	}
 	return linOut{}, l, err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but claims and Recover
@@ -24,7 +25,7 @@ Save                lost   keep     lost     lost     lost     keep       lost  
 Finish              lost   complete complete complete complete complete   complete repeat repeat  repeat repeat
 Finish_failure      lost   refuse   refuse   refuse   refuse   refuse     refuse   repeat repeat  repeat repeat
 Release             repeat forget   forget   forget   forget   forget     forget   lost   lost    lost   lost
-Doubt               lost   shelve   shelve   shelve   shelve   shelve     repeat   lost   lost    lost   lost
+MarkUnknown         lost   shelve   shelve   shelve   shelve   shelve     repeat   lost   lost    lost   lost
 Postpone            lost   lost     lost     shelve   shelve   shelve     repeat   lost   lost    lost   lost
 Postpone_stuck      lost   lost     lost     park     park     park       repeat   lost   lost    lost   lost
 Recover             skip   skip     hand     skip     hand     skip       skip     skip   skip    skip   skip
@@ -32,7 +33,7 @@ strangers_Extend    lost   lost     lost     lost     lost     lost       lost  
 strangers_Save      lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
 strangers_Finish    lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
 strangers_Release   repeat lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
-strangers_Doubt     lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
+strangers_MarkUnknown lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
 strangers_Postpone  lost   lost     lost     lost     lost     lost       lost     lost   lost    lost   lost
 `
 
@@ -59,23 +60,23 @@ func runMatrix(t *testing.T, s *suite) {
 }
 
 // bring brings a key into a situation, and returns the holder's lease.
-func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) idempotency.Lease {
+func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) store.Lease {
 	t.Helper()
 	switch situation {
 	case "free":
-		return idempotency.Lease{Key: r.Key, Fence: 1, Token: rand.Text()}
+		return store.Lease{Key: r.Key, Fence: 1, Token: rand.Text()}
 	case "leased":
 		return s.win(t, r)
 	case "lapsed":
 		return s.lapse(t, r)
 	case "waiting":
 		l := s.win(t, r)
-		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "later", long))
+		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "later", long))
 		return l
 	case "due":
 		l := s.lapse(t, r)
 		if s.local { // a claim would take it over
-			ok(t, "doubt", s.Store.Doubt(t.Context(), l, "now", 0))
+			ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "now", 0))
 			return l
 		}
 		isState(t, s.claim(t, r, rand.Text(), long, false).Record, idempotency.Unknown)
@@ -111,7 +112,7 @@ func (s *suite) bring(t *testing.T, r idempotency.Request, situation string) ide
 }
 
 // outcome makes a call, and says in a word what became of it.
-func (s *suite) outcome(t *testing.T, r idempotency.Request, l idempotency.Lease, call string) string {
+func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call string) string {
 	t.Helper()
 	before, was, err := s.Store.Get(t.Context(), r.Key)
 	ok(t, "get", err)
@@ -139,7 +140,7 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l idempotency.Lease
 		return "hand"
 	}
 	err = s.write(t, l, call)
-	if errors.Is(err, idempotency.ErrLeaseLost) {
+	if errors.Is(err, store.ErrLeaseLost) {
 		return s.unchanged(t, r.Key, before, was, "lost")
 	}
 	ok(t, call, err)
@@ -169,7 +170,7 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l idempotency.Lease
 }
 
 // write makes a call under a lease, with contents that outcome knows again.
-func (s *suite) write(t *testing.T, l idempotency.Lease, call string) error {
+func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 	t.Helper()
 	ctx := t.Context()
 	res := result("second")
@@ -177,7 +178,7 @@ func (s *suite) write(t *testing.T, l idempotency.Lease, call string) error {
 	case "Extend":
 		return s.Store.Extend(ctx, l, 3*long)
 	case "Save":
-		return s.Store.Save(ctx, l, idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone}}})
+		return s.Store.Save(ctx, l, store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone}}})
 	case "Finish":
 		return s.Store.Finish(ctx, l, res, idempotency.Retention{})
 	case "Finish_failure":
@@ -185,8 +186,8 @@ func (s *suite) write(t *testing.T, l idempotency.Lease, call string) error {
 		return s.Store.Finish(ctx, l, res, idempotency.Retention{})
 	case "Release":
 		return s.Store.Release(ctx, l)
-	case "Doubt":
-		return s.Store.Doubt(ctx, l, "second", long)
+	case "MarkUnknown":
+		return s.Store.MarkUnknown(ctx, l, "second", long)
 	case "Postpone", "Postpone_stuck":
 		return s.Recoverer.Postpone(ctx, l, "second", long, call == "Postpone_stuck")
 	}
@@ -195,7 +196,7 @@ func (s *suite) write(t *testing.T, l idempotency.Lease, call string) error {
 }
 
 // taken makes a claim, and says what became of it.
-func (s *suite) taken(t *testing.T, r idempotency.Request, l idempotency.Lease, call string, before idempotency.Record, was bool) string {
+func (s *suite) taken(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record, was bool) string {
 	t.Helper()
 	token := rand.Text()
 	if call == "Claim_again" {
@@ -227,7 +228,7 @@ func (s *suite) taken(t *testing.T, r idempotency.Request, l idempotency.Lease, 
 }
 
 // unchanged returns the word if the key is as it was.
-func (s *suite) unchanged(t *testing.T, k idempotency.Key, before idempotency.Record, was bool, word string) string {
+func (s *suite) unchanged(t *testing.T, k idempotency.Key, before store.Record, was bool, word string) string {
 	t.Helper()
 	after, is, err := s.Store.Get(t.Context(), k)
 	ok(t, "get", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // peers are the ways in which other systems' stores have failed their users, by the number of the report.
@@ -33,7 +34,7 @@ func peers() []exam {
 }
 
 // client returns one of the store's clients.
-func (s *suite) client(i int) idempotency.Store {
+func (s *suite) client(i int) store.Store {
 	if i %= len(s.Others) + 1; i > 0 {
 		return s.Others[i-1]
 	}
@@ -41,7 +42,7 @@ func (s *suite) client(i int) idempotency.Store {
 }
 
 // race claims a key from many sides at once, and returns what came of it.
-func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []idempotency.Claimed, told []idempotency.Record) {
+func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []store.ClaimResult, told []store.Record) {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -49,7 +50,7 @@ func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (wo
 	for i := range n {
 		wg.Go(func() {
 			<-begin
-			got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: rerun})
+			got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: rerun})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -110,7 +111,7 @@ func liveOwnerIsNotRobbed(t *testing.T, s *suite) {
 			t.Errorf("%+v", rec)
 		}
 	}
-	ok(t, "the owner's save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated}))
+	ok(t, "the owner's save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated}))
 }
 
 func endedLeaseIsNotFree(t *testing.T, s *suite) {
@@ -128,11 +129,11 @@ func endedLeaseIsNotFree(t *testing.T, s *suite) {
 // zeroIsNotUnset: no delay is no delay, and no lease is a mistake.
 func zeroIsNotUnset(t *testing.T, s *suite) {
 	r := s.fresh()
-	if _, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text()}); err == nil {
+	if _, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text()}); err == nil {
 		t.Error("a claim without a lease")
 	}
 	l := s.win(t, r)
-	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	c := s.theOne(t, r.Key)
 	ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, "", 0, false))
 	s.theOne(t, r.Key)
@@ -153,12 +154,12 @@ func rescuerSparesWhatWasFinished(t *testing.T, s *suite) {
 		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
 		r := cell.fresh()
 		l := cell.lapse(t, r)
-		var taken []idempotency.Claimed
+		var taken []store.ClaimResult
 		var finish error
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			var err error
-			taken, err = s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: long, Token: rand.Text(), Operations: []string{cell.op}})
+			taken, err = s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 1, Lease: long, Token: rand.Text(), Operations: []string{cell.op}})
 			if err != nil {
 				t.Errorf("recover: %v", err)
 			}
@@ -178,7 +179,7 @@ func ownSuccessIsRecognised(t *testing.T, s *suite) {
 	for i := range 20 {
 		r, token := s.fresh(), rand.Text()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
-		_, _ = s.Store.Claim(ctx, r, idempotency.ClaimOptions{Token: token, Lease: long})
+		_, _ = s.Store.Claim(ctx, r, store.ClaimOptions{Token: token, Lease: long})
 		cancel()
 		got := s.claim(t, r, token, long, false)
 		if !got.Won {
@@ -187,7 +188,7 @@ func ownSuccessIsRecognised(t *testing.T, s *suite) {
 		if s.claim(t, r, rand.Text(), long, true).Won {
 			t.Fatal("and another's does not")
 		}
-		for _, call := range []string{"Save", "Extend", "Doubt", "Doubt", "Finish", "Finish"} {
+		for _, call := range []string{"Save", "Extend", "MarkUnknown", "MarkUnknown", "Finish", "Finish"} {
 			ok(t, call, s.write(t, got.Lease, call))
 		}
 		ok(t, "finish", s.Store.Finish(t.Context(), got.Lease, result("second"), idempotency.Retention{}))
@@ -232,7 +233,7 @@ func neverTwoAtOnce(t *testing.T, s *suite) {
 	for i := range 6 {
 		wg.Go(func() {
 			for range 15 {
-				got, err := s.client(i).Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: s.tick(), Rerun: true})
+				got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: s.tick(), Rerun: true})
 				if err != nil {
 					t.Errorf("claim: %v", err)
 					return
@@ -241,7 +242,7 @@ func neverTwoAtOnce(t *testing.T, s *suite) {
 					continue
 				}
 				seen := highest.Load()
-				err = s.client(i).Save(t.Context(), got.Lease, idempotency.Progress{Stage: idempotency.LocalCreated})
+				err = s.client(i).Save(t.Context(), got.Lease, store.Progress{Stage: idempotency.LocalCreated})
 				if err == nil && got.Lease.Fence < seen {
 					t.Errorf("fence %d wrote after %d was given", got.Lease.Fence, seen)
 				}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // recoveries are the exams on what recovery does.
@@ -30,9 +31,9 @@ func recoveries() []exam {
 func recoverTellsAll(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	p := idempotency.Progress{Stage: idempotency.ProviderRequestSent, Steps: []idempotency.Step{{Name: "charge", State: idempotency.StepSent, Key: "k"}}}
+	p := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{{Name: "charge", State: store.StepSent, Key: "k"}}}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
-	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "timed out", 0))
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "timed out", 0))
 	rec := s.theOne(t, r.Key).Record
 	if rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || !sameProgress(rec.Progress, p) || rec.Attempts != 1 ||
 		rec.Reason != "timed out" || rec.Fence <= l.Fence || rec.LeaseLeft <= 0 || rec.Age < 0 {
@@ -51,7 +52,7 @@ func recoverLongestOverdueFirst(t *testing.T, s *suite) {
 			s.bring(t, r, "due")
 		case 2:
 			l := s.win(t, r)
-			ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", s.tick()))
+			ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", s.tick()))
 		}
 		// The next one's lease begins after this one's has ended.
 		s.lapse(t, (&suite{Harness: s.Harness, op: s.op + "-between"}).fresh())
@@ -71,7 +72,7 @@ func recoverLongestOverdueFirst(t *testing.T, s *suite) {
 func recoverGrace(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.lapse(t, r)
-	if got := s.recover(t, idempotency.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
+	if got := s.recover(t, store.RecoverOptions{Limit: 10, Lease: long, Grace: long}); len(got) != 0 {
 		t.Fatalf("within its grace: %+v", got)
 	}
 	isState(t, s.get(t, r.Key), idempotency.InProgress)
@@ -85,11 +86,11 @@ func recoverGrace(t *testing.T, s *suite) {
 func recoverDueNow(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", long))
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", long))
 	if got := s.takes(t, 10); len(got) != 0 {
 		t.Fatalf("before it was due: %+v", got)
 	}
-	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	for i := 1; i <= 3; i++ {
 		c := s.theOne(t, r.Key)
 		if c.Record.Attempts != i {
@@ -111,7 +112,7 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 		keys = append(keys, r.Key)
 	}
 	take := func(ops []string) (got []string) {
-		found, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: long, Token: rand.Text(), Operations: ops})
+		found, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: long, Token: rand.Text(), Operations: ops})
 		ok(t, "recover", err)
 		for _, c := range found {
 			got = append(got, c.Record.Key.Operation)
@@ -136,17 +137,17 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 func recoverLeaseOfARecovererEnds(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.lapse(t, r)
-	first := s.recover(t, idempotency.RecoverOptions{Limit: 1, Lease: s.tick()})
+	first := s.recover(t, store.RecoverOptions{Limit: 1, Lease: s.tick()})
 	if len(first) != 1 {
 		t.Fatalf("%+v", first)
 	}
 	s.ended(t, r.Key)
-	isLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, idempotency.Progress{}))
+	isLost(t, "save", s.Store.Save(t.Context(), first[0].Lease, store.Progress{}))
 	second := s.theOne(t, r.Key)
 	if second.Record.Attempts != 2 || second.Lease.Fence <= first[0].Lease.Fence {
 		t.Errorf("%+v", second)
 	}
-	for _, call := range []string{"Extend", "Save", "Finish", "Release", "Doubt", "Postpone"} {
+	for _, call := range []string{"Extend", "Save", "Finish", "Release", "MarkUnknown", "Postpone"} {
 		isLost(t, call, s.write(t, first[0].Lease, call))
 	}
 	if got := s.claim(t, r, rand.Text(), long, true); got.Won {
@@ -159,7 +160,7 @@ func recoverDisjoint(t *testing.T, s *suite) {
 	const keys = 40
 	for range keys {
 		l := s.win(t, s.fresh())
-		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
 	var mu sync.Mutex
 	seen := map[idempotency.Key]int{}
@@ -167,7 +168,7 @@ func recoverDisjoint(t *testing.T, s *suite) {
 	for range 4 {
 		wg.Go(func() {
 			for {
-				got, err := s.Recoverer.Recover(t.Context(), idempotency.RecoverOptions{Limit: 3, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+				got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 3, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
 				mu.Lock()
 				if err != nil {
 					t.Errorf("recover: %v", err)
@@ -228,7 +229,7 @@ func postponeSentAgain(t *testing.T, s *suite) {
 
 // stuckIsAPersons: who has a Lister shows people what is theirs, and they end it in each of their ways.
 func stuckIsAPersons(t *testing.T, s *suite) {
-	lister, has := s.Store.(idempotency.Lister)
+	lister, has := s.Store.(store.Lister)
 	if !has {
 		t.Skip("it is no Lister")
 	}
@@ -236,7 +237,7 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 	for _, name := range []string{"happened", "did not", "ask again", "not theirs"} {
 		keys[name] = s.command(name, "pay 100")
 		l := s.win(t, keys[name])
-		ok(t, "doubt", s.Store.Doubt(t.Context(), l, "", 0))
+		ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "", 0))
 	}
 	for _, c := range s.takes(t, 10) {
 		stuck := c.Record.Key.Value != "not theirs"
@@ -257,18 +258,18 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 			t.Errorf("%d of at most %d, %v", len(got), limit, err)
 		}
 	}
-	take := func(name string) idempotency.Claimed {
-		c, err := idempotency.TakeStuck(t.Context(), s.Store, keys[name].Key, long)
+	take := func(name string) store.ClaimResult {
+		c, err := store.ClaimStuck(t.Context(), s.Store, keys[name].Key, long)
 		ok(t, name, err)
-		if _, err := idempotency.TakeStuck(t.Context(), s.Store, keys[name].Key, long); !errors.Is(err, idempotency.ErrNotStuck) {
+		if _, err := store.ClaimStuck(t.Context(), s.Store, keys[name].Key, long); !errors.Is(err, store.ErrNotStuck) {
 			t.Errorf("%s, taken twice: %v", name, err)
 		}
 		return c
 	}
 	ok(t, "finish", s.Store.Finish(t.Context(), take("happened").Lease, result("a person found out"), idempotency.Retention{}))
 	ok(t, "release", s.Store.Release(t.Context(), take("did not").Lease))
-	ok(t, "doubt", s.Store.Doubt(t.Context(), take("ask again").Lease, "the provider is back", 0))
-	if _, err := idempotency.TakeStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err, idempotency.ErrNotStuck) {
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), take("ask again").Lease, "the provider is back", 0))
+	if _, err := store.ClaimStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err, store.ErrNotStuck) {
 		t.Errorf("what recovery has: %v", err)
 	}
 	isState(t, s.get(t, keys["happened"].Key), idempotency.Completed)

@@ -1,4 +1,4 @@
-// Package idempotencytest is the exam that every idempotency.Store passes, and that users' own stores may take: each line of the
+// Package idempotencytest is the exam that every store.Store passes, and that users' own stores may take: each line of the
 // documents of Store and Recoverer, each way in which other systems' stores have failed their users, crowds, random
 // histories against a model, and linearizability with calls whose replies are lost.
 //
@@ -20,15 +20,16 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Harness is a store that takes the exam.
 type Harness struct {
-	Store     idempotency.Store
-	Recoverer idempotency.Recoverer
+	Store     store.Store
+	Recoverer store.Recoverer
 	// Others are further clients of the same data, as other processes would be: concurrent tests spread over all. Nil: only
 	// Store.
-	Others   []idempotency.Store
+	Others   []store.Store
 	Features Features
 }
 
@@ -115,9 +116,9 @@ func other(r idempotency.Request) idempotency.Request {
 	return r
 }
 
-func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease time.Duration, rerun bool) idempotency.Claimed {
+func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease time.Duration, rerun bool) store.ClaimResult {
 	t.Helper()
-	got, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: token, Lease: lease, Rerun: rerun})
+	got, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: token, Lease: lease, Rerun: rerun})
 	if err != nil {
 		t.Fatalf("claim: %v", err)
 	}
@@ -128,7 +129,7 @@ func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease t
 }
 
 // win claims a key that can be won, for long.
-func (s *suite) win(t *testing.T, r idempotency.Request) idempotency.Lease {
+func (s *suite) win(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	got := s.claim(t, r, rand.Text(), long, false)
 	if !got.Won {
@@ -141,12 +142,12 @@ func (s *suite) win(t *testing.T, r idempotency.Request) idempotency.Lease {
 }
 
 // aLocalPhase is the progress from which any attempt goes on.
-func aLocalPhase() idempotency.Progress {
-	return idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "local", State: idempotency.StepDone}}}
+func aLocalPhase() store.Progress {
+	return store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "local", State: store.StepDone}}}
 }
 
 // lapse claims a key for an owner that vanishes, and returns when its lease has ended.
-func (s *suite) lapse(t *testing.T, r idempotency.Request) idempotency.Lease {
+func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
 	t.Helper()
 	if s.local {
 		l := s.win(t, r)
@@ -165,7 +166,7 @@ func (s *suite) lapse(t *testing.T, r idempotency.Request) idempotency.Lease {
 // ended waits for the end of a key's lease, as each client sees it: where the server tells no time, each has to work it out.
 func (s *suite) ended(t *testing.T, k idempotency.Key) {
 	t.Helper()
-	for _, client := range append([]idempotency.Store{s.Store}, s.Others...) {
+	for _, client := range append([]store.Store{s.Store}, s.Others...) {
 		await(t, "the end of the lease", func() bool {
 			rec, there, err := client.Get(t.Context(), k)
 			if err != nil || !there {
@@ -176,7 +177,7 @@ func (s *suite) ended(t *testing.T, k idempotency.Key) {
 	}
 }
 
-func (s *suite) get(t *testing.T, k idempotency.Key) idempotency.Record {
+func (s *suite) get(t *testing.T, k idempotency.Key) store.Record {
 	t.Helper()
 	rec, there, err := s.Store.Get(t.Context(), k)
 	if err != nil || !there {
@@ -188,18 +189,18 @@ func (s *suite) get(t *testing.T, k idempotency.Key) idempotency.Record {
 	return rec
 }
 
-func (s *suite) finish(t *testing.T, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) {
+func (s *suite) finish(t *testing.T, l store.Lease, res idempotency.Result, keep idempotency.Retention) {
 	t.Helper()
 	ok(t, "finish", s.Store.Finish(t.Context(), l, res, keep))
 }
 
 // takes recovers up to limit keys of this exam's operation for long.
-func (s *suite) takes(t *testing.T, limit int) []idempotency.Claimed {
+func (s *suite) takes(t *testing.T, limit int) []store.ClaimResult {
 	t.Helper()
-	return s.recover(t, idempotency.RecoverOptions{Limit: limit, Lease: long})
+	return s.recover(t, store.RecoverOptions{Limit: limit, Lease: long})
 }
 
-func (s *suite) recover(t *testing.T, opt idempotency.RecoverOptions) []idempotency.Claimed {
+func (s *suite) recover(t *testing.T, opt store.RecoverOptions) []store.ClaimResult {
 	t.Helper()
 	opt.Operations, opt.Token = []string{s.op}, rand.Text()
 	got, err := s.Recoverer.Recover(t.Context(), opt)
@@ -216,14 +217,14 @@ func (s *suite) recover(t *testing.T, opt idempotency.RecoverOptions) []idempote
 }
 
 // recovered brings a key into a recoverer's hands, for long.
-func (s *suite) recovered(t *testing.T, r idempotency.Request) idempotency.Claimed {
+func (s *suite) recovered(t *testing.T, r idempotency.Request) store.ClaimResult {
 	t.Helper()
 	s.lapse(t, r)
 	return s.theOne(t, r.Key)
 }
 
 // theOne recovers one key, the only one that there is of this operation.
-func (s *suite) theOne(t *testing.T, k idempotency.Key) idempotency.Claimed {
+func (s *suite) theOne(t *testing.T, k idempotency.Key) store.ClaimResult {
 	t.Helper()
 	got := s.takes(t, 10)
 	if len(got) != 1 || got[0].Record.Key != k {
@@ -242,12 +243,12 @@ func ok(t *testing.T, what string, err error) {
 // isLost fails the test unless the write was refused.
 func isLost(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, idempotency.ErrLeaseLost) {
+	if !errors.Is(err, store.ErrLeaseLost) {
 		t.Fatalf("%s: %v, want ErrLeaseLost", what, err)
 	}
 }
 
-func isState(t *testing.T, rec idempotency.Record, want idempotency.State) {
+func isState(t *testing.T, rec store.Record, want idempotency.State) {
 	t.Helper()
 	if rec.State != want {
 		t.Fatalf("the state is %s, want %s: %+v", rec.State, want, rec)

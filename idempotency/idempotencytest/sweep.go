@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // sweeps are the exams on retention and counts.
@@ -21,7 +22,7 @@ func sweeps() []exam {
 }
 
 // sweepAll sweeps in batches until nothing is left.
-func (s *suite) sweepAll(t *testing.T, limit int) (all idempotency.Swept) {
+func (s *suite) sweepAll(t *testing.T, limit int) (all store.SweepResult) {
 	t.Helper()
 	for range 1000 {
 		got, err := s.Recoverer.Sweep(t.Context(), limit)
@@ -41,7 +42,7 @@ func (s *suite) sweepAll(t *testing.T, limit int) (all idempotency.Swept) {
 
 func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	const n = 7
-	if got := s.sweepAll(t, 10); got != (idempotency.Swept{}) {
+	if got := s.sweepAll(t, 10); got != (store.SweepResult{}) {
 		t.Fatalf("of nothing: %+v", got)
 	}
 	var bodies, tombs []idempotency.Request
@@ -80,7 +81,7 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	if !s.Features.ServerTTL && got.Tombstones != n {
 		t.Errorf("%+v, want %d tombstones", got, n)
 	}
-	if got := s.sweepAll(t, 3); got != (idempotency.Swept{}) {
+	if got := s.sweepAll(t, 3); got != (store.SweepResult{}) {
 		t.Errorf("once more: %+v", got)
 	}
 	for _, r := range bodies {
@@ -100,7 +101,7 @@ func sweepNeverWhatIsUnfinished(t *testing.T, s *suite) {
 		keys[situation] = cell.fresh()
 		cell.bring(t, keys[situation], situation)
 	}
-	if got := s.sweepAll(t, 100); got != (idempotency.Swept{}) {
+	if got := s.sweepAll(t, 100); got != (store.SweepResult{}) {
 		t.Errorf("swept %+v", got)
 	}
 	for situation, want := range states {
@@ -126,7 +127,7 @@ func sweepLeavesWhatIsNotOverdue(t *testing.T, s *suite) {
 			all = append(all, kept{r, res})
 		}
 	}
-	if got := s.sweepAll(t, 100); got != (idempotency.Swept{}) {
+	if got := s.sweepAll(t, 100); got != (store.SweepResult{}) {
 		t.Errorf("swept %+v", got)
 	}
 	for _, k := range all {
@@ -151,12 +152,12 @@ func sweepSparesANewOwner(t *testing.T, s *suite) {
 				t.Errorf("sweep: %v", err)
 			}
 		})
-		got, err := s.Store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: rand.Text(), Lease: long})
+		got, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: long})
 		wg.Wait()
 		if err != nil || !got.Won {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		ok(t, "the new owner's save", s.Store.Save(t.Context(), got.Lease, idempotency.Progress{Stage: idempotency.LocalCreated}))
+		ok(t, "the new owner's save", s.Store.Save(t.Context(), got.Lease, store.Progress{Stage: idempotency.LocalCreated}))
 	}
 }
 
@@ -167,13 +168,13 @@ func expiredTellsTheOutcome(t *testing.T, s *suite) {
 	for _, res := range []idempotency.Result{result("yes"), refusal} {
 		r := s.fresh()
 		l := s.win(t, r)
-		ok(t, "save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.ProviderConfirmed, Steps: []idempotency.Step{{Name: "a", Data: []byte("card")}}}))
+		ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{{Name: "a", Data: []byte("card")}}}))
 		s.finish(t, l, res, idempotency.Retention{Body: s.tick()})
 		await(t, "the body to be overdue", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
 		for range 2 {
 			want := res
 			want.Body, want.Header = nil, nil
-			for _, rec := range []idempotency.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, true).Record} {
+			for _, rec := range []store.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, true).Record} {
 				if rec.State != idempotency.Expired || !sameResult(rec.Result, want) || rec.Result.At.IsZero() || len(rec.Progress.Steps) != 0 {
 					t.Errorf("%+v", rec)
 				}
@@ -187,12 +188,12 @@ func expiredTellsTheOutcome(t *testing.T, s *suite) {
 }
 
 func statsCounts(t *testing.T, s *suite) {
-	count := func() idempotency.Stats {
+	count := func() store.Stats {
 		got, err := s.Recoverer.Stats(t.Context())
 		ok(t, "stats", err)
 		return got
 	}
-	if got := count(); got != (idempotency.Stats{}) {
+	if got := count(); got != (store.Stats{}) {
 		t.Fatalf("of nothing: %+v", got)
 	}
 	for _, situation := range []string{"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused", "expired"} {

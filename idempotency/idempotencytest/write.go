@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // writes are the exams on what an owner does.
@@ -37,13 +38,13 @@ func extendCanShorten(t *testing.T, s *suite) {
 func saveOnlyUnderARunningLease(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	one := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone}}}
+	one := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone}}}
 	for range 2 {
 		ok(t, "save", s.Store.Save(t.Context(), l, one))
 	}
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
 	s.ended(t, r.Key)
-	isLost(t, "save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.ProviderConfirmed}))
+	isLost(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	if rec := s.get(t, r.Key); !sameProgress(rec.Progress, one) {
 		t.Errorf("%+v", rec.Progress)
 	}
@@ -101,7 +102,7 @@ func finishByARecoverer(t *testing.T, s *suite) {
 	c := s.theOne(t, r.Key)
 	isLost(t, "the owner's finish", s.Store.Finish(t.Context(), owner, result("late"), idempotency.Retention{}))
 	ok(t, "extend", s.Store.Extend(t.Context(), c.Lease, 2*long))
-	ok(t, "save", s.Store.Save(t.Context(), c.Lease, idempotency.Progress{Stage: idempotency.ProviderConfirmed}))
+	ok(t, "save", s.Store.Save(t.Context(), c.Lease, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	s.finish(t, c.Lease, result("asked the provider"), idempotency.Retention{})
 	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || !sameResult(rec.Result, result("asked the provider")) {
 		t.Errorf("%+v", rec)
@@ -111,7 +112,7 @@ func finishByARecoverer(t *testing.T, s *suite) {
 func releaseFreesForAnyCommand(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	ok(t, "save", s.Store.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated}))
+	ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated}))
 	ok(t, "release", s.Store.Release(t.Context(), l))
 	ok(t, "release again", s.Store.Release(t.Context(), l))
 	if _, there, err := s.Store.Get(t.Context(), r.Key); err != nil || there {
@@ -135,8 +136,8 @@ func releaseSentAgainSparesTheNextOwner(t *testing.T, s *suite) {
 func doubtGivesTheReason(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	ok(t, "doubt", s.Store.Doubt(t.Context(), l, "the provider did not answer: žluťoučký", long))
-	ok(t, "doubt again", s.Store.Doubt(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
+	ok(t, "doubt again", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	rec := s.get(t, r.Key)
 	if rec.State != idempotency.Unknown || rec.Reason != "the provider did not answer: žluťoučký" || rec.LeaseLeft > 0 || string(rec.Input) != string(r.Input) {
 		t.Errorf("%+v", rec)
@@ -154,9 +155,9 @@ func fencingLateWriter(t *testing.T, s *suite) {
 	if !now.Won {
 		t.Fatalf("%+v", now)
 	}
-	mixed := []idempotency.Lease{old, {Key: r.Key, Fence: now.Lease.Fence, Token: old.Token}, {Key: r.Key, Fence: old.Fence, Token: now.Lease.Token}}
+	mixed := []store.Lease{old, {Key: r.Key, Fence: now.Lease.Fence, Token: old.Token}, {Key: r.Key, Fence: old.Fence, Token: now.Lease.Token}}
 	for _, l := range mixed {
-		for _, call := range []string{"Extend", "Save", "Finish", "Finish_failure", "Release", "Doubt", "Postpone", "Postpone_stuck"} {
+		for _, call := range []string{"Extend", "Save", "Finish", "Finish_failure", "Release", "MarkUnknown", "Postpone", "Postpone_stuck"} {
 			isLost(t, call, s.write(t, l, call))
 		}
 	}

@@ -3,13 +3,9 @@ package pgstore
 import (
 	"context"
 	"fmt"
-
-	"github.com/effectonce/effectonce/idempotency"
 )
 
-var _ idempotency.Blocks = (*Store)(nil)
-
-// NextBlock implements idempotency.Blocks, for idempotency.NewHiLo: it reserves size numbers of a name, of which nobody else gets any,
+// NextBlock implements keys.Blocks, for keys.NewHiLo: it reserves size numbers of a name, of which nobody else gets any,
 // and returns the first. Processes that share a name share its numbers, which begin with 1; they may use different sizes.
 //
 // It is one statement on one row, so reservations of a name queue for the moment of a commit: take a size that lasts for seconds. A

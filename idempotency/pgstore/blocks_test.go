@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
@@ -20,7 +20,7 @@ func TestBlocks_NobodyGetsANumberTwice(t *testing.T) {
 	var all []int64
 	var wg sync.WaitGroup
 	for _, size := range []int64{1, 7, 50, 1000} {
-		numbers, err := idempotency.NewHiLo(s.store, "invoice", size)
+		numbers, err := keys.NewHiLo(s.store, "invoice", size)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -52,7 +53,7 @@ func TestResource_Cascade(t *testing.T) {
 func TestForget_WhatIsOpenStays(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	c, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Minute})
+	c, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil || !c.Won {
 		t.Fatal(c, err)
 	}
@@ -71,7 +72,7 @@ func TestForget_WhatIsOpenStays(t *testing.T) {
 			t.Errorf("%+v, %v, %v", rec, found, err)
 		}
 		if state == idempotency.InProgress {
-			if err := s.store.Doubt(t.Context(), c.Lease, "nobody knows", time.Minute); err != nil {
+			if err := s.store.MarkUnknown(t.Context(), c.Lease, "nobody knows", time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}

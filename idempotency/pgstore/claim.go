@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -17,14 +18,14 @@ const turns = 20
 
 var errBusy = errors.New("pgstore: the key changes faster than it can be claimed: try again")
 
-// Claim implements idempotency.Store: one statement for a key that is free or decided, one more to take over, note the end of a lease or
+// Claim implements store.Store: one statement for a key that is free or decided, one more to take over, note the end of a lease or
 // claim over a tombstone.
 //
 // It waits at most Config.Wait for a transaction of InTx that has the key; then the record says IN_PROGRESS, with the caller's
 // own fingerprint, for nobody can see yet which command that is.
-func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
-		return idempotency.Claimed{}, err
+		return store.ClaimResult{}, err
 	}
 	k := r.Key
 	for range turns {
@@ -34,9 +35,9 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 		case errors.Is(err, pgx.ErrNoRows):
 			continue // somebody's transaction made it meanwhile
 		case pgerr.Is(err, pgerr.LockNotAvailable):
-			return idempotency.Claimed{Record: s.hidden(r)}, nil
+			return store.ClaimResult{Record: s.hidden(r)}, nil
 		case err != nil:
-			return idempotency.Claimed{}, fmt.Errorf("pgstore: claiming a key: %w", err)
+			return store.ClaimResult{}, fmt.Errorf("pgstore: claiming a key: %w", err)
 		case known.won:
 			return fresh(r, opt, known.record.Fence), nil
 		}
@@ -45,31 +46,31 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 			return out, err
 		}
 	}
-	return idempotency.Claimed{}, errBusy
+	return store.ClaimResult{}, errBusy
 }
 
 // hidden is what is known of a key that another transaction holds.
-func (s *Store) hidden(r idempotency.Request) idempotency.Record {
-	return idempotency.Record{
-		Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: idempotency.Progress{Stage: idempotency.Received},
+func (s *Store) hidden(r idempotency.Request) store.Record {
+	return store.Record{
+		Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received},
 		LeaseLeft: s.cfg.Wait,
 	}
 }
 
 // fresh is a key that was free.
-func fresh(r idempotency.Request, opt idempotency.ClaimOptions, fence int64) idempotency.Claimed {
-	return idempotency.Claimed{
+func fresh(r idempotency.Request, opt store.ClaimOptions, fence int64) store.ClaimResult {
+	return store.ClaimResult{
 		Won:   true,
-		Lease: idempotency.Lease{Key: r.Key, Fence: fence, Token: opt.Token},
-		Record: idempotency.Record{
-			Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: idempotency.Progress{Stage: idempotency.Received},
+		Lease: store.Lease{Key: r.Key, Fence: fence, Token: opt.Token},
+		Record: store.Record{
+			Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received},
 			Input: append([]byte(nil), r.Input...), Fence: fence, LeaseLeft: opt.Lease,
 		},
 	}
 }
 
 // met goes by what is known of the key. again: it changed before anything was done.
-func (s *Store) met(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions, known row) (out idempotency.Claimed, again bool, err error) {
+func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, known row) (out store.ClaimResult, again bool, err error) {
 	k, rec := r.Key, known.record
 	at := []any{k.Tenant, k.Operation, k.Value, rec.Fence, known.token}
 	lease := microseconds(opt.Lease)
@@ -85,12 +86,12 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt idempotency.
 	case ended && rec.State == idempotency.InProgress:
 		return s.step(ctx, k, opt, s.sql.note, at)
 	}
-	return idempotency.Claimed{Record: rec}, false, nil
+	return store.ClaimResult{Record: rec}, false, nil
 }
 
 // step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's, unless its
 // outcome is unknown now. again: something of what it went by is otherwise.
-func (s *Store) step(ctx context.Context, k idempotency.Key, opt idempotency.ClaimOptions, sql string, args []any) (out idempotency.Claimed, again bool, err error) {
+func (s *Store) step(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (out store.ClaimResult, again bool, err error) {
 	now, err := scan(s.db.QueryRow(ctx, sql, args...), k)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return out, true, nil
@@ -98,24 +99,24 @@ func (s *Store) step(ctx context.Context, k idempotency.Key, opt idempotency.Cla
 	if err != nil {
 		return out, false, fmt.Errorf("pgstore: claiming a key: %w", err)
 	}
-	out = idempotency.Claimed{Record: now.record}
+	out = store.ClaimResult{Record: now.record}
 	if now.record.State == idempotency.InProgress {
-		out.Won, out.Lease = true, idempotency.Lease{Key: k, Fence: now.record.Fence, Token: opt.Token}
+		out.Won, out.Lease = true, store.Lease{Key: k, Fence: now.record.Fence, Token: opt.Token}
 	}
 	return out, false, nil
 }
 
-// Get implements idempotency.Store.
-func (s *Store) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
+// Get implements store.Store.
+func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	if err := k.Check(); err != nil {
-		return idempotency.Record{}, false, err
+		return store.Record{}, false, err
 	}
 	known, err := scan(s.db.QueryRow(ctx, s.sql.get, k.Tenant, k.Operation, k.Value), k)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && known.gone {
-		return idempotency.Record{}, false, nil
+		return store.Record{}, false, nil
 	}
 	if err != nil {
-		return idempotency.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
+		return store.Record{}, false, fmt.Errorf("pgstore: reading a key: %w", err)
 	}
 	return known.record, true, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -53,8 +54,8 @@ type Store struct {
 }
 
 var (
-	_ idempotency.Store     = (*Store)(nil)
-	_ idempotency.Recoverer = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.Recoverer = (*Store)(nil)
 )
 
 // New returns the store whose table is in db. It does not connect. An error says which field of the Config is wrong.

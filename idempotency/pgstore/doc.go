@@ -8,7 +8,7 @@
 //		return idempotency.Result{Code: 201, Resource: id, Body: body}, nil
 //	})
 //
-// A [Store] is also an idempotency.Store and Recoverer, for work with provider calls, which cannot be in a transaction. Both
+// A [Store] is also an store.Store and Recoverer, for work with provider calls, which cannot be in a transaction. Both
 // use one table, and the same key may come by either way.
 //
 // The table is made by migrations (the set Idempotency), in the schema of Config. Everything runs READ COMMITTED on the primary; a

@@ -26,7 +26,7 @@ type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 // connection. It adds no round trip to do's own transaction: the claim travels with BEGIN, the result with COMMIT. A replay takes two.
 //
 // do may run more than once (Config.Attempts), each time in a new transaction after the former one was rolled back; whatever else it
-// does, a call to a provider above all, belongs into idempotency.Guard. What its error means:
+// does, a call to a provider above all, belongs into guard.Guard. What its error means:
 //
 //   - [idempotency.Terminal]: what it wrote is rolled back, its result is kept as a refusal (Failure is the code), committed,
 //     returned without an error, and replayed.

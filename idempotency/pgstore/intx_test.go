@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
@@ -131,9 +132,9 @@ func TestInTx_WaitsThenInProgress(t *testing.T) {
 
 func waitsThenInProgress(t *testing.T, same bool) {
 	s, r := newScene(t, pgstore.Config{Wait: -1}), pay("100")
-	store := s.store
+	other := s.store
 	if !same {
-		store = s.open(s.Pool, pgstore.Config{Wait: -1})
+		other = s.open(s.Pool, pgstore.Config{Wait: -1})
 	}
 	inside, leave := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
@@ -146,14 +147,14 @@ func waitsThenInProgress(t *testing.T, same bool) {
 		ended <- err
 	}()
 	<-inside
-	res, err := store.InTx(t.Context(), r, books(r))
+	res, err := other.InTx(t.Context(), r, books(r))
 	s.is(err, idempotency.ErrInProgress)
 	var in *idempotency.InProgressError
 	if !errors.As(err, &in) || in.RetryAfter <= 0 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	// A guard that comes by the same key is told the same.
-	claimed, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour})
+	claimed, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour})
 	if err != nil || claimed.Won || claimed.Record.State != idempotency.InProgress || claimed.Record.LeaseLeft <= 0 {
 		t.Errorf("claim: %+v, %v", claimed, err)
 	}
@@ -413,8 +414,8 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	ctx := t.Context()
-	claim := func(r idempotency.Request) idempotency.Lease {
-		c, err := s.store.Claim(ctx, r, idempotency.ClaimOptions{Token: "owner", Lease: time.Hour})
+	claim := func(r idempotency.Request) store.Lease {
+		c, err := s.store.Claim(ctx, r, store.ClaimOptions{Token: "owner", Lease: time.Hour})
 		if err != nil || !c.Won {
 			t.Fatalf("%+v, %v", c, err)
 		}
@@ -435,7 +436,7 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 			no(err)
 		},
 		idempotency.InProgress: func(r idempotency.Request) { claim(r) },
-		idempotency.Unknown:    func(r idempotency.Request) { no(s.store.Doubt(ctx, claim(r), "?", 0)) },
+		idempotency.Unknown:    func(r idempotency.Request) { no(s.store.MarkUnknown(ctx, claim(r), "?", 0)) },
 		idempotency.Expired: func(r idempotency.Request) {
 			no(s.store.Finish(ctx, claim(r), idempotency.Result{Code: 201, Resource: "7"}, idempotency.Retention{Body: time.Nanosecond, Tombstone: time.Hour}))
 		},

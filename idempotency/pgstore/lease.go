@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 var errLease = errors.New("pgstore: a lease must be longer than nothing")
@@ -14,7 +15,7 @@ var errLease = errors.New("pgstore: a lease must be longer than nothing")
 // write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether that is what was
 // to be reached. A statement that neither wrote nor found that looks a second time, for it may have waited for its own twin,
 // sent before, whose write its snapshot did not show.
-func (s *Store) write(ctx context.Context, what, sql string, l idempotency.Lease, done func(state idempotency.State, there bool) bool, args ...any) error {
+func (s *Store) write(ctx context.Context, what, sql string, l store.Lease, done func(state idempotency.State, there bool) bool, args ...any) error {
 	if err := l.Key.Check(); err != nil {
 		return err
 	}
@@ -31,7 +32,7 @@ func (s *Store) write(ctx context.Context, what, sql string, l idempotency.Lease
 			return nil
 		}
 	}
-	return fmt.Errorf("pgstore: %s: %w", what, idempotency.ErrLeaseLost)
+	return fmt.Errorf("pgstore: %s: %w", what, store.ErrLeaseLost)
 }
 
 func never(idempotency.State, bool) bool { return false }
@@ -42,16 +43,16 @@ func finished(state idempotency.State, _ bool) bool {
 	return state == idempotency.Completed || state == idempotency.FailedReplayable || state == idempotency.Expired
 }
 
-// Extend implements idempotency.Store.
-func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Duration) error {
+// Extend implements store.Store.
+func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) error {
 	if lease <= 0 {
 		return errLease
 	}
 	return s.write(ctx, "extending a lease", s.sql.extend, l, never, microseconds(lease))
 }
 
-// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
-func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
+func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	steps, err := encode(p.Steps, len(p.Steps) == 0)
 	if err != nil {
 		return fmt.Errorf("pgstore: saving progress: %w", err)
@@ -59,8 +60,8 @@ func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Pro
 	return s.write(ctx, "saving progress", s.sql.save, l, itIs, string(p.Stage), steps, s.writer, s.seq.Add(1))
 }
 
-// Finish implements idempotency.Store.
-func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+// Finish implements store.Store.
+func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	args, err := resultArgs(res, keep)
 	if err != nil {
 		return err
@@ -78,12 +79,12 @@ func resultArgs(res idempotency.Result, keep idempotency.Retention) ([]any, erro
 	return []any{res.Code, res.Schema, res.Failure, res.Resource, header, res.Body, until(body), until(tombstone)}, nil
 }
 
-// Release implements idempotency.Store.
-func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, l store.Lease) error {
 	return s.write(ctx, "releasing a key", s.sql.release, l, itIs)
 }
 
-// Doubt implements idempotency.Store.
-func (s *Store) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+// MarkUnknown implements store.Store.
+func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
 	return s.write(ctx, "giving a key to recovery", s.sql.doubt, l, itIs, printable(reason), microseconds(after))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -107,8 +108,8 @@ func TestSave_Late(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	store := s.open(pool, pgstore.Config{})
-	c, err := store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour})
+	keys := s.open(pool, pgstore.Config{})
+	c, err := keys.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,15 +117,15 @@ func TestSave_Late(t *testing.T) {
 	if err := pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
-	charged := idempotency.Progress{Stage: idempotency.ProviderConfirmed, Steps: []idempotency.Step{{Name: "charge", State: idempotency.StepDone, Key: "c"}}}
-	mailing := idempotency.Progress{Stage: idempotency.ProviderRequestSent, Steps: append(charged.Steps, idempotency.Step{Name: "mail", State: idempotency.StepSent, Key: "m"})}
+	charged := store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{{Name: "charge", State: store.StepDone, Key: "c"}}}
+	mailing := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: append(charged.Steps, store.Step{Name: "mail", State: store.StepSent, Key: "m"})}
 	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, "pgstore: save") }, 0, pgtest.Late)
-	if err := store.Save(t.Context(), c.Lease, charged); err == nil {
+	if err := keys.Save(t.Context(), c.Lease, charged); err == nil {
 		t.Fatal("the first save was answered")
 	}
 	<-trap.Fired()
-	for _, p := range []idempotency.Progress{charged, mailing} {
-		if err := store.Save(t.Context(), c.Lease, p); err != nil {
+	for _, p := range []store.Progress{charged, mailing} {
+		if err := keys.Save(t.Context(), c.Lease, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -135,10 +136,10 @@ func TestSave_Late(t *testing.T) {
 		t.Errorf("%+v, %v", rec.Progress, err)
 	}
 	// Nobody has it any more: that is not "replaced since".
-	if err := store.Doubt(t.Context(), c.Lease, "", 0); err != nil {
+	if err := keys.MarkUnknown(t.Context(), c.Lease, "", 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Save(t.Context(), c.Lease, charged); !errors.Is(err, idempotency.ErrLeaseLost) {
+	if err := keys.Save(t.Context(), c.Lease, charged); !errors.Is(err, store.ErrLeaseLost) {
 		t.Errorf("after the lease: %v", err)
 	}
 }
@@ -185,7 +186,7 @@ func TestInTx_AwayIsRetryable(t *testing.T) {
 		proxy.Refuse(true)
 		proxy.CutAll()
 		res, err := books(r)(ctx, tx)
-		return res, idempotency.Indefinite(err)
+		return res, idempotency.OutcomeUnknown(err)
 	})
 	if class, _ := idempotency.Classify(err); class != idempotency.ClassUnknown {
 		t.Errorf("what the handler calls unknown: %v", err)

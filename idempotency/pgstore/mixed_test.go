@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -19,7 +21,7 @@ import (
 func TestMixed_GuardAndInTx(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Wait: 30 * time.Second})
-	guard, err := idempotency.New(s.store, idempotency.Config{Wait: 30 * time.Second})
+	guard, err := guard.New(s.store, guard.Config{Wait: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	if _, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+	if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -70,7 +72,7 @@ func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
 	if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.Unknown {
 		t.Errorf("%+v", rec)
 	}
-	got, err := s.store.Recover(t.Context(), idempotency.RecoverOptions{Limit: 1, Lease: time.Hour, Token: "recoverer"})
+	got, err := s.store.Recover(t.Context(), store.RecoverOptions{Limit: 1, Lease: time.Hour, Token: "recoverer"})
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}

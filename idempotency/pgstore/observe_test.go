@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 func TestObserver(t *testing.T) {
@@ -39,13 +40,13 @@ func TestObserver(t *testing.T) {
 	do(r, books(r))
 	held, doubted, old := pay("1"), pay("1"), pay("1")
 	for _, r := range []idempotency.Request{held, doubted} {
-		if _, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
+		if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rec, _, err := s.store.Get(t.Context(), doubted.Key)
 	if err == nil {
-		err = s.store.Doubt(t.Context(), idempotency.Lease{Key: doubted.Key, Fence: rec.Fence, Token: "t"}, "?", 0)
+		err = s.store.MarkUnknown(t.Context(), store.Lease{Key: doubted.Key, Fence: rec.Fence, Token: "t"}, "?", 0)
 	}
 	if err == nil {
 		_, err = expiring.InTx(t.Context(), old, books(old))

@@ -11,6 +11,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -49,7 +50,7 @@ func TestPartition_KeepsWhatIsThere(t *testing.T) {
 	if _, err := s.store.InTx(t.Context(), done, books(done)); err != nil {
 		t.Fatal(err)
 	}
-	held, err := s.store.Claim(t.Context(), open, idempotency.ClaimOptions{Token: "t", Lease: time.Hour})
+	held, err := s.store.Claim(t.Context(), open, store.ClaimOptions{Token: "t", Lease: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

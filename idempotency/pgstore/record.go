@@ -9,11 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // row is what a statement says of a key.
 type row struct {
-	record idempotency.Record
+	record store.Record
 	token  string
 	won    bool // it was made by this statement, or by recover
 	gone   bool // a tombstone that is overdue
@@ -46,7 +47,7 @@ func scan(r pgx.Row, key idempotency.Key, more ...any) (row, error) {
 	}
 	if rec.State == idempotency.Expired {
 		res.Body, header, steps = nil, nil, nil
-		rec.Progress = idempotency.Progress{}
+		rec.Progress = store.Progress{}
 	}
 	if err := decode(steps, &rec.Progress.Steps); err != nil {
 		return row{}, fmt.Errorf("the steps of a record: %w", err)

@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Recover implements idempotency.Recoverer. Recoverers that run at the same time pass each other (SKIP LOCKED).
-func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+// Recover implements store.Recoverer. Recoverers that run at the same time pass each other (SKIP LOCKED).
+func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
 	}
@@ -22,7 +23,7 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 		return nil, fmt.Errorf("pgstore: looking for what to recover: %w", err)
 	}
 	type taken struct {
-		idempotency.Claimed
+		store.ClaimResult
 		due int64
 	}
 	all, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (taken, error) {
@@ -32,30 +33,30 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 		)
 		got, err := scan(r, k, &k.Tenant, &k.Operation, &k.Value, &due)
 		got.record.Key = k
-		return taken{idempotency.Claimed{
-			Won: true, Lease: idempotency.Lease{Key: k, Fence: got.record.Fence, Token: opt.Token}, Record: got.record,
+		return taken{store.ClaimResult{
+			Won: true, Lease: store.Lease{Key: k, Fence: got.record.Fence, Token: opt.Token}, Record: got.record,
 		}, due}, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: taking what is to be recovered: %w", err)
 	}
 	slices.SortStableFunc(all, func(a, b taken) int { return cmp.Compare(a.due, b.due) })
-	out := make([]idempotency.Claimed, len(all))
+	out := make([]store.ClaimResult, len(all))
 	for i := range all {
-		out[i] = all[i].Claimed
+		out[i] = all[i].ClaimResult
 	}
 	return out, nil
 }
 
-// Postpone implements idempotency.Recoverer.
-func (s *Store) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+// Postpone implements store.Recoverer.
+func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
 	return s.write(ctx, "giving a key back", s.sql.postpone, l, itIs, printable(reason), microseconds(after), stuck)
 }
 
-// Sweep implements idempotency.Recoverer: two statements of at most limit rows, each a transaction. A limit of a thousand keeps it
+// Sweep implements store.Recoverer: two statements of at most limit rows, each a transaction. A limit of a thousand keeps it
 // within a few milliseconds; run it again while More.
-func (s *Store) Sweep(ctx context.Context, limit int) (idempotency.Swept, error) {
-	var swept idempotency.Swept
+func (s *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error) {
+	var swept store.SweepResult
 	if limit <= 0 {
 		return swept, nil
 	}
@@ -78,14 +79,14 @@ func (s *Store) Sweep(ctx context.Context, limit int) (idempotency.Swept, error)
 	return swept, nil
 }
 
-// Stats implements idempotency.Recoverer. It reads what is open, and nothing else.
-func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
+// Stats implements store.Recoverer. It reads what is open, and nothing else.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	var (
-		st     idempotency.Stats
+		st     store.Stats
 		oldest int64
 	)
 	if err := s.db.QueryRow(ctx, s.sql.stats).Scan(&st.InProgress, &st.Unknown, &st.Stuck, &oldest); err != nil {
-		return idempotency.Stats{}, fmt.Errorf("pgstore: counting what is open: %w", err)
+		return store.Stats{}, fmt.Errorf("pgstore: counting what is open: %w", err)
 	}
 	st.OldestInProgress = time.Duration(oldest) * time.Microsecond
 	return st, nil

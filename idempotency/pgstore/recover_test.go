@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -17,7 +18,7 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
 	for range 2 {
-		if _, err := s.store.Claim(t.Context(), pay("1"), idempotency.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+		if _, err := s.store.Claim(t.Context(), pay("1"), store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
 			t.Fatal(err)
 		}
 		r := pay("1")
@@ -36,7 +37,7 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a wait would end in an error
 	defer cancel()
-	opt := idempotency.RecoverOptions{Limit: 10, Lease: time.Hour, Token: "recoverer"}
+	opt := store.RecoverOptions{Limit: 10, Lease: time.Hour, Token: "recoverer"}
 	if got, err := s.store.Recover(ctx, opt); err != nil || len(got) != 1 {
 		t.Errorf("recovered %d, %v", len(got), err)
 	}
@@ -58,7 +59,7 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("1")
-	if _, err := s.store.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
+	if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "t", Lease: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for _, set := range []string{

@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/internal/netcut"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -46,19 +48,19 @@ type region struct {
 	*scene
 	name     string
 	provider *provider
-	guard    *idempotency.Guard
+	guard    *guard.Guard
 	server   *httptest.Server
 }
 
 // pays makes the payment locally and charges the card: two phases, the second under a key that is the request's own everywhere.
 func (at *region) pays(ctx context.Context, r idempotency.Request) (idempotency.Result, error) {
-	return at.guard.Run(ctx, r, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ idempotency.Call) ([]byte, error) {
+	return at.guard.Run(ctx, r, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ guard.Call) ([]byte, error) {
 			return nil, pgx.BeginFunc(ctx, at.Pool, func(tx pgx.Tx) error { _, err := books(r)(ctx, tx); return err })
 		}); err != nil {
 			return idempotency.Result{}, err
 		}
-		if _, err := op.Call(ctx, "charge", func(_ context.Context, c idempotency.Call) ([]byte, error) {
+		if _, err := op.Call(ctx, "charge", func(_ context.Context, c guard.Call) ([]byte, error) {
 			at.provider.charge(c.Key)
 			return nil, nil
 		}); err != nil {
@@ -106,7 +108,7 @@ func newWorld(t *testing.T, routed, forward bool) *world {
 			if forward {
 				homes[other.name] = quiet.Forward(&url.URL{Scheme: "http", Host: addr}, between)
 			}
-			regions := idempotency.Regions{Here: at.name, Known: []string{"eu1", "us1"}, Default: "eu1"}
+			regions := keys.Regions{Here: at.name, Known: []string{"eu1", "us1"}, Default: "eu1"}
 			handler = quiet.Region(regions, keyOf, homes, at)
 		}
 		at.server.Config.Handler = handler
@@ -128,7 +130,7 @@ func (w *world) region(name string) *region {
 	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, amount int not null)")
 	at := &region{scene: &scene{DB: db, t: w.t}, name: name, provider: w.provider, server: httptest.NewUnstartedServer(nil)}
 	at.store = at.open(db.Pool, pgstore.Config{})
-	guard, err := idempotency.New(at.store, idempotency.Config{})
+	guard, err := guard.New(at.store, guard.Config{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -263,7 +265,7 @@ func TestRegions_TheHomeMoves(t *testing.T) {
 		t.Fatal(status)
 	}
 	w.wire.Cut(t)
-	moved := idempotency.Regions{Here: "us1", Known: []string{"eu1", "us1"}, TenantHome: func(string) string { return "us1" }}
+	moved := keys.Regions{Here: "us1", Known: []string{"eu1", "us1"}, TenantHome: func(string) string { return "us1" }}
 	r := idempotency.Request{Key: idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: "eu1.k"}}
 	if err := moved.Check(r.Key); err != nil {
 		t.Fatal(err)
@@ -276,7 +278,7 @@ func TestRegions_TheHomeMoves(t *testing.T) {
 	w.is(1, 1, 1, 2)
 	// The former home refuses what it no longer owns, as soon as it knows.
 	moved.Here = "eu1"
-	if err := moved.Check(r.Key); !errors.Is(err, idempotency.ErrWrongRegion) {
+	if err := moved.Check(r.Key); !errors.Is(err, keys.ErrWrongRegion) {
 		t.Error(err)
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-var _ idempotency.Lister = (*Store)(nil)
+var _ store.Lister = (*Store)(nil)
 
-// Stuck implements idempotency.Lister.
-func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+// Stuck implements store.Lister.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 	rows, err := s.db.Query(ctx, s.sql.stuck, max(limit, 0))
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: stuck: %w", err)
@@ -23,5 +24,5 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: stuck: %w", err)
 	}
-	return idempotency.StuckAmong(ctx, s, keys, limit)
+	return store.StuckAmong(ctx, s, keys, limit)
 }

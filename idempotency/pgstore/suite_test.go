@@ -5,9 +5,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -27,7 +27,7 @@ func harness(t *testing.T, db *pgtest.DB, schema string) idempotencytest.Harness
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	store, err := pgstore.New(db.Pool, pgstore.Config{Schema: schema})
+	s, err := pgstore.New(db.Pool, pgstore.Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,5 +35,5 @@ func harness(t *testing.T, db *pgtest.DB, schema string) idempotencytest.Harness
 	if err != nil {
 		t.Fatal(err)
 	}
-	return idempotencytest.Harness{Store: store, Recoverer: store, Others: []idempotency.Store{other}}
+	return idempotencytest.Harness{Store: s, Recoverer: s, Others: []store.Store{other}}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -53,7 +54,7 @@ func TestInTx_RoundTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	store := s.open(pool, pgstore.Config{})
+	keys := s.open(pool, pgstore.Config{})
 	measure := func(what string, do func() error) (n int64) {
 		t.Helper()
 		for range 3 { // statements are prepared at first
@@ -74,31 +75,31 @@ func TestInTx_RoundTrips(t *testing.T) {
 	})
 	with := measure("with a key", func() error {
 		r := pay("100")
-		_, err := store.InTx(t.Context(), r, books(r))
+		_, err := keys.InTx(t.Context(), r, books(r))
 		return err
 	})
 	refused := measure("refused", func() error {
 		r := pay("100")
-		_, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		_, err := keys.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 			res, err := books(r)(ctx, tx)
 			return res, idempotency.Terminal("no", errOr(err))
 		})
 		return err
 	})
 	r := pay("100")
-	if _, err := store.InTx(t.Context(), r, books(r)); err != nil {
+	if _, err := keys.InTx(t.Context(), r, books(r)); err != nil {
 		t.Fatal(err)
 	}
 	replay := measure("replayed", func() error {
-		_, err := store.InTx(t.Context(), r, books(r))
+		_, err := keys.InTx(t.Context(), r, books(r))
 		return err
 	})
 	claim := measure("claimed and finished by a guard's calls", func() error {
-		c, err := store.Claim(t.Context(), pay("100"), idempotency.ClaimOptions{Token: "t", Lease: 1e9})
+		c, err := keys.Claim(t.Context(), pay("100"), store.ClaimOptions{Token: "t", Lease: 1e9})
 		if err != nil {
 			return err
 		}
-		return store.Finish(t.Context(), c.Lease, idempotency.Result{Code: 201}, idempotency.Retention{})
+		return keys.Finish(t.Context(), c.Lease, idempotency.Result{Code: 201}, idempotency.Retention{})
 	})
 	if without < 3 || with > without || refused > without || replay > 2 || claim > 2 {
 		t.Errorf("round trips: %d without, %d with, %d refused, %d replayed, %d claimed and finished", without, with, refused, replay, claim)

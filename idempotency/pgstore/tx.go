@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtx"
 )
@@ -161,7 +162,7 @@ func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, to
 	rec := known.record
 	if rec.State == idempotency.InProgress && rec.LeaseLeft <= 0 && r.Matches(rec.Fingerprint) {
 		args := []any{r.Key.Tenant, r.Key.Operation, r.Key.Value, rec.Fence, known.token}
-		noted, again, err := s.step(ctx, r.Key, idempotency.ClaimOptions{}, s.sql.note, args)
+		noted, again, err := s.step(ctx, r.Key, store.ClaimOptions{}, s.sql.note, args)
 		switch {
 		case err != nil:
 			return idempotency.Result{}, err

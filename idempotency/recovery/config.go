@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Config of a [Worker]. The zero value is safe: every field has the default that its comment names.
@@ -55,7 +56,7 @@ type Observer struct {
 	// Recovered: the work at an operation ended.
 	Recovered func(RecoveredInfo)
 	// Swept: a sweep ended.
-	Swept func(idempotency.Swept)
+	Swept func(store.SweepResult)
 	// Failed: the store did not answer a look or a sweep.
 	Failed func(error)
 }

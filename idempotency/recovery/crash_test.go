@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
@@ -46,7 +47,7 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	w.bank.Next(bank)
 	p := &process{Store: w.store, at: point}
 	w.as(p)
-	crashing, err := idempotency.New(p, idempotency.Config{})
+	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,7 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	if n := len(w.bank.Effects()) + len(w.mail.Effects()); n > 2 {
 		t.Fatalf("point %d: %d effects before recovery", point, n)
 	}
-	g, err := idempotency.New(w.store, idempotency.Config{})
+	g, err := guard.New(w.store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestRecovery_TheRecovererDies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.bank.Next(bank)
-				g, err := idempotency.New(w.store, idempotency.Config{})
+				g, err := guard.New(w.store, guard.Config{})
 				if err != nil {
 					t.Fatal(err)
 				}

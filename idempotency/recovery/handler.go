@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Handler knows how to find out about one operation, and how to end it.
@@ -13,21 +15,21 @@ type Handler struct {
 	// SameKey says that the providers take a second call with the same key for the first one, for longer than an operation can wait
 	// here: without a Probe, Resume then simply calls again. Wrong, and an effect happens twice.
 	SameKey bool
-	// Local looks up in the service's own database whether work without recovery points, as [idempotency.Guard.Do] runs it, was
+	// Local looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs it, was
 	// committed: Happened with the result, or DidNot, which frees the key unless there is a Resume. It is only asked of operations
 	// that recorded no step. Nil: such an operation is resumed, or given to a person.
-	Local func(ctx context.Context, rec idempotency.Record) (Fact, idempotency.Result, error)
-	// Resume goes on with the work: normally the function that [idempotency.Guard.Run] was given, which finds its input in
+	Local func(ctx context.Context, rec store.Record) (Fact, idempotency.Result, error)
+	// Resume goes on with the work: normally the function that [guard.Guard.Run] was given, which finds its input in
 	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when nothing was
 	// done, compensated when there is a Compensate, left to its caller when only local phases were done, and given to a person
 	// in the end.
-	Resume func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error)
-	// Compensate undoes what was done, normally by [idempotency.Op.Compensate], whose error it returns beside what the caller is to
+	Resume func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
+	// Compensate undoes what was done, normally by [guard.Op.Compensate], whose error it returns beside what the caller is to
 	// be told. It is used instead of Resume when that is nil, or the operation is older than ForwardFor.
-	Compensate func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error)
+	Compensate func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
 	// ForwardFor reports whether it is still worth going forward; nil: always. An operation that was begun to be undone is
 	// never taken forward by a saga, whatever it says.
-	ForwardFor func(rec idempotency.Record) bool
+	ForwardFor func(rec store.Record) bool
 }
 
 // Probe asks a provider what became of one step. It must not change anything there. An error, and NotYet, mean: ask again later.
@@ -36,7 +38,7 @@ type Probe func(ctx context.Context, q Question) (Answer, error)
 // Question names the step.
 type Question struct {
 	// Record is the operation, with the input that it was begun with.
-	Record idempotency.Record
+	Record store.Record
 	// Step is its name, and Key what went downstream with it.
 	Step, Key string
 	// Fence is the worker's: a provider that keeps the highest can refuse whoever had the operation before.

@@ -18,8 +18,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/dynamotest"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -60,19 +62,19 @@ type deadly struct {
 	k *killer
 }
 
-func (d *deadly) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+func (d *deadly) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	d.k.reach()
 	defer d.k.reach()
 	return d.Store.Claim(ctx, r, opt)
 }
 
-func (d *deadly) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+func (d *deadly) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	d.k.reach()
 	defer d.k.reach()
 	return d.Store.Save(ctx, l, p)
 }
 
-func (d *deadly) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (d *deadly) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	d.k.reach()
 	defer d.k.reach()
 	return d.Store.Finish(ctx, l, res, keep)
@@ -94,7 +96,7 @@ func paying() error {
 	if err != nil {
 		return err
 	}
-	g, err := idempotency.New(&deadly{store, k}, idempotency.Config{Lease: time.Minute})
+	g, err := guard.New(&deadly{store, k}, guard.Config{Lease: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -103,9 +105,9 @@ func paying() error {
 }
 
 // payOver charges and mails over HTTP; it may die before a request is sent and when it is answered.
-func payOver(base string, reach func()) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-	call := func(what string) func(ctx context.Context, c idempotency.Call) ([]byte, error) {
-		return func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+func payOver(base string, reach func()) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+	call := func(what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
+		return func(ctx context.Context, c guard.Call) ([]byte, error) {
 			reach()
 			defer reach()
 			var id string
@@ -113,7 +115,7 @@ func payOver(base string, reach func()) func(ctx context.Context, op *idempotenc
 			return []byte(id), err
 		}
 	}
-	return func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		card, err := op.Call(ctx, "charge", call("charge"))
 		if err != nil {
 			return idempotency.Result{}, err
@@ -227,7 +229,7 @@ func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := idempotency.New(store, idempotency.Config{})
+	g, err := guard.New(store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
@@ -20,7 +22,7 @@ func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		g, err := idempotency.New(w.store, idempotency.Config{Lease: time.Second})
+		g, err := guard.New(w.store, guard.Config{Lease: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +30,7 @@ func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := g.Run(t.Context(), request(), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		if _, err := g.Run(t.Context(), request(), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			for range 20 {
 				pass(900 * time.Millisecond)
 				if n, err := worker.Once(ctx); n != 0 || err != nil {
@@ -53,7 +55,7 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 		w := newWorld()
 		w.doubtful(t, fakeprovider.LostAnswer)
 		other := recovery.Handler{Probe: w.probe, Resume: w.pay}
-		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+		late := recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
 			w.settle(t, other, recovery.Config{})
 			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
@@ -81,7 +83,7 @@ type away struct {
 	left int
 }
 
-func (a *away) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+func (a *away) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	a.mu.Lock()
 	a.left--
 	gone := a.left >= 0
@@ -118,7 +120,7 @@ func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
 // halfway is a store that takes keys and then does not answer.
 type halfway struct{ recovery.Store }
 
-func (h halfway) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+func (h halfway) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	got, err := h.Store.Recover(ctx, opt)
 	return got, errors.Join(err, errors.New("the connection broke"))
 }

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
@@ -53,12 +56,12 @@ func (p *process) do(write func() error) error {
 	return err
 }
 
-func (p *process) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (c idempotency.Claimed, err error) {
+func (p *process) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult, err error) {
 	err = p.do(func() error { c, err = p.Store.Claim(ctx, r, opt); return err })
 	return c, err
 }
 
-func (p *process) Extend(ctx context.Context, l idempotency.Lease, d time.Duration) error {
+func (p *process) Extend(ctx context.Context, l store.Lease, d time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead || p.deaf {
@@ -67,28 +70,28 @@ func (p *process) Extend(ctx context.Context, l idempotency.Lease, d time.Durati
 	return p.Store.Extend(ctx, l, d)
 }
 
-func (p *process) Save(ctx context.Context, l idempotency.Lease, pr idempotency.Progress) error {
+func (p *process) Save(ctx context.Context, l store.Lease, pr store.Progress) error {
 	return p.do(func() error { return p.Store.Save(ctx, l, pr) })
 }
 
-func (p *process) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (p *process) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	return p.do(func() error { return p.Store.Finish(ctx, l, res, keep) })
 }
 
-func (p *process) Release(ctx context.Context, l idempotency.Lease) error {
+func (p *process) Release(ctx context.Context, l store.Lease) error {
 	return p.do(func() error { return p.Store.Release(ctx, l) })
 }
 
-func (p *process) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
-	return p.do(func() error { return p.Store.Doubt(ctx, l, reason, after) })
+func (p *process) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
+	return p.do(func() error { return p.Store.MarkUnknown(ctx, l, reason, after) })
 }
 
-func (p *process) Recover(ctx context.Context, opt idempotency.RecoverOptions) (c []idempotency.Claimed, err error) {
+func (p *process) Recover(ctx context.Context, opt store.RecoverOptions) (c []store.ClaimResult, err error) {
 	err = p.do(func() error { c, err = p.Store.Recover(ctx, opt); return err })
 	return c, err
 }
 
-func (p *process) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+func (p *process) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
 	return p.do(func() error { return p.Store.Postpone(ctx, l, reason, after, stuck) })
 }
 
@@ -137,7 +140,7 @@ type world struct {
 }
 
 func newWorld() *world {
-	return &world{store: idempotency.NewMemory(idempotency.MemoryConfig{}), payments: map[string]bool{}, undone: map[string]bool{}}
+	return &world{store: memstore.New(memstore.Config{}), payments: map[string]bool{}, undone: map[string]bool{}}
 }
 
 // as gives the providers to a process: they are where it may die.
@@ -147,7 +150,7 @@ func (w *world) as(p *process) {
 }
 
 // pay is the work: a row, a charge, a mail.
-func (w *world) pay(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+func (w *world) pay(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	id, err := op.Local(ctx, "payment", w.insert)
 	if err != nil {
 		return idempotency.Result{}, err
@@ -163,15 +166,15 @@ func (w *world) pay(ctx context.Context, op *idempotency.Op) (idempotency.Result
 	return idempotency.Result{Code: 201, Resource: string(id), Body: fmt.Appendf(nil, "%s %s of %s", card, mail, op.Record().Input)}, nil
 }
 
-func (w *world) insert(_ context.Context, c idempotency.Call) ([]byte, error) {
+func (w *world) insert(_ context.Context, c guard.Call) ([]byte, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.payments[c.Key] = true
 	return []byte("p-" + c.Key[:8]), nil
 }
 
-func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c idempotency.Call) ([]byte, error) {
-	return func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c guard.Call) ([]byte, error) {
+	return func(ctx context.Context, c guard.Call) ([]byte, error) {
 		id, err := p.Do(ctx, c.Key, what)
 		return []byte(id), marked(err)
 	}

@@ -13,9 +13,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -25,9 +27,9 @@ func TestRandom_Middleware(t *testing.T) {
 	t.Parallel()
 	inMemory(t, func(r *randomRun) {
 		rows := map[idempotency.Key][]string{} // under mu
-		r.http = func(p *process, g *idempotency.Guard) http.Handler { return r.unaware(p, g, rows) }
+		r.http = func(p *process, g *guard.Guard) http.Handler { return r.unaware(p, g, rows) }
 		r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }
-		r.handler = recovery.Handler{Local: func(_ context.Context, rec idempotency.Record) (recovery.Fact, idempotency.Result, error) {
+		r.handler = recovery.Handler{Local: func(_ context.Context, rec store.Record) (recovery.Fact, idempotency.Result, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if there := rows[rec.Key]; len(there) > 0 {
@@ -43,7 +45,7 @@ func TestRandom_Middleware(t *testing.T) {
 }
 
 // unaware is a handler behind the middleware. What it inserted before it finds again.
-func (r *randomRun) unaware(p *process, g *idempotency.Guard, rows map[idempotency.Key][]string) http.Handler {
+func (r *randomRun) unaware(p *process, g *guard.Guard, rows map[idempotency.Key][]string) http.Handler {
 	cfg := httpedge.Config{
 		Edge: httpedge.Edge{Logger: quiet}, Operation: func(*http.Request) string { return r.operation },
 		Fingerprint: func(_ *http.Request, body []byte) idempotency.Fingerprint {
@@ -118,7 +120,7 @@ func TestRandom_InTx(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.store, r.open = direct, func() recovery.Store { return direct }
-		r.http = func(p *process, _ *idempotency.Guard) http.Handler {
+		r.http = func(p *process, _ *guard.Guard) http.Handler {
 			if p.Store == nil { // who comes last
 				return r.inTx(p, direct)
 			}

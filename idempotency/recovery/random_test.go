@@ -16,8 +16,11 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
@@ -40,7 +43,7 @@ func inMemory(t *testing.T, set func(r *randomRun)) {
 	for seed := range seeds(100, 30) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRandomRun(seed, bubble)
-			r.store = idempotency.NewMemory(idempotency.MemoryConfig{})
+			r.store = memstore.New(memstore.Config{})
 			r.open = func() recovery.Store {
 				return &network{person: r.store.(person), r: r, latest: map[idempotency.Key]int{}}
 			}
@@ -93,7 +96,7 @@ func (a *tally) check(t *testing.T, least int) {
 // person is a store with the part that people's tools use.
 type person interface {
 	recovery.Store
-	idempotency.Lister
+	store.Lister
 }
 
 // pace is how a history passes the time.
@@ -113,14 +116,14 @@ var (
 type randomRun struct {
 	*world
 	pace
-	open      func() recovery.Store                               // as a process has it: over a network
-	http      func(p *process, g *idempotency.Guard) http.Handler // a process' handler
-	effects   func(k idempotency.Key) []int                       // how often each effect of a key is there
+	open      func() recovery.Store                         // as a process has it: over a network
+	http      func(p *process, g *guard.Guard) http.Handler // a process' handler
+	effects   func(k idempotency.Key) []int                 // how often each effect of a key is there
 	operation string
 	seed      uint64
 	began     time.Time
 	random    *rand.Rand // used under mu
-	cfg       idempotency.Config
+	cfg       guard.Config
 	recovery  recovery.Config
 	handler   recovery.Handler
 	sending   map[string]int // by key: who may have a request to a provider under way
@@ -144,7 +147,7 @@ func newRandomRun(seed uint64, p pace) *randomRun {
 		world: newWorld(), pace: p, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), sending: map[string]int{},
 		operation: fmt.Sprintf("payment.create.%d", seed),
 	}
-	r.cfg = idempotency.Config{
+	r.cfg = guard.Config{
 		Lease: r.real(5 * time.Second), RecordFor: r.real(10 * time.Second), RecoverAfter: r.real(5 * time.Second),
 		Wait: r.real(time.Duration(r.random.IntN(3)) * time.Second),
 	}
@@ -224,7 +227,7 @@ func (r *randomRun) play(t *testing.T) {
 
 // comeAgain lets each command's client ask a last time, when all is over.
 func (r *randomRun) comeAgain(t *testing.T) {
-	g, err := idempotency.New(r.store, idempotency.Config{})
+	g, err := guard.New(r.store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +245,7 @@ func (r *randomRun) comeAgain(t *testing.T) {
 func (r *randomRun) serve(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		p := &process{Store: r.open(), at: r.roll(60), deaf: r.roll(4) == 0}
-		g, err := idempotency.New(p, r.cfg)
+		g, err := guard.New(p, r.cfg)
 		if err != nil {
 			t.Error(err)
 			return
@@ -272,7 +275,7 @@ func (r *randomRun) died(p *process) {
 }
 
 // come is one request of one client: mostly the first command of the key. Some clients hang up early.
-func (r *randomRun) come(ctx context.Context, p *process, g *idempotency.Guard) {
+func (r *randomRun) come(ctx context.Context, p *process, g *guard.Guard) {
 	var command byte
 	if r.roll(5) == 0 {
 		command = 1
@@ -298,7 +301,7 @@ func (r *randomRun) key() string {
 }
 
 // ask asks over HTTP, and notes what is said for good.
-func (r *randomRun) ask(ctx context.Context, p *process, g *idempotency.Guard, req idempotency.Request) {
+func (r *randomRun) ask(ctx context.Context, p *process, g *guard.Guard, req idempotency.Request) {
 	w, hr := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", bytes.NewReader(req.Input))
 	hr.Header.Set(httpedge.HeaderKey, req.Key.Value)
 	r.http(p, g).ServeHTTP(w, hr)
@@ -310,9 +313,9 @@ func (r *randomRun) ask(ctx context.Context, p *process, g *idempotency.Guard, r
 }
 
 // paying is a handler that comes first, and guards work with providers.
-func (r *randomRun) paying(p *process, g *idempotency.Guard) http.Handler {
+func (r *randomRun) paying(p *process, g *guard.Guard) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
-		res, err := g.Run(hr.Context(), r.read(hr), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		res, err := g.Run(hr.Context(), r.read(hr), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			r.pass(3 * time.Second)
 			p.reach()
 			if p.deaf { // and it does not notice when its lease ends

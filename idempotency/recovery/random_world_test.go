@@ -13,14 +13,16 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
 // pay is world.pay, which marks what is on its way to a provider: from before it is recorded until it is answered.
-func (r *randomRun) pay(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+func (r *randomRun) pay(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	k := op.Record().Key
 	id, err := op.Local(ctx, "payment", r.insert)
 	if err != nil {
@@ -30,7 +32,7 @@ func (r *randomRun) pay(ctx context.Context, op *idempotency.Op) (idempotency.Re
 	if err != nil {
 		return idempotency.Result{Code: http.StatusPaymentRequired}, err
 	}
-	mail, err := r.call(ctx, op, "mail", idempotency.StepKey(k, "mail"), &r.mail)
+	mail, err := r.call(ctx, op, "mail", guard.StepKey(k, "mail"), &r.mail)
 	if err != nil {
 		return idempotency.Result{}, err
 	}
@@ -42,14 +44,14 @@ func paid(id, card, mail string, input []byte) idempotency.Result {
 }
 
 func chargeKey(k idempotency.Key) string {
-	return "provider_payment_p-" + idempotency.StepKey(k, "payment")[:8]
+	return "provider_payment_p-" + guard.StepKey(k, "payment")[:8]
 }
 
-func (r *randomRun) call(ctx context.Context, op *idempotency.Op, step, key string, p *fakeprovider.Provider) ([]byte, error) {
+func (r *randomRun) call(ctx context.Context, op *guard.Op, step, key string, p *fakeprovider.Provider) ([]byte, error) {
 	r.mark(key, 1)
 	answered := sync.OnceFunc(func() { r.mark(key, -1) })
 	defer answered()
-	return op.CallAs(ctx, step, key, func(ctx context.Context, c idempotency.Call) ([]byte, error) {
+	return op.CallAs(ctx, step, key, func(ctx context.Context, c guard.Call) ([]byte, error) {
 		defer answered()
 		return with(p, step)(ctx, c)
 	})
@@ -79,7 +81,7 @@ func (r *randomRun) look(_ context.Context, q recovery.Question) (recovery.Answe
 
 // decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else by going on.
 func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
-	lister, ok := s.(idempotency.Lister)
+	lister, ok := s.(store.Lister)
 	if !ok {
 		panic("the store does not list what is stuck")
 	}
@@ -88,7 +90,7 @@ func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
 		if rec.Key.Operation != r.operation {
 			continue
 		}
-		c, err := idempotency.TakeStuck(ctx, s, rec.Key, r.real(30*time.Second))
+		c, err := store.ClaimStuck(ctx, s, rec.Key, r.real(30*time.Second))
 		if err != nil {
 			continue
 		}
@@ -99,15 +101,15 @@ func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
 }
 
 // byHand reports whether it was a case for that.
-func (r *randomRun) byHand(ctx context.Context, s recovery.Store, c idempotency.Claimed) bool {
+func (r *randomRun) byHand(ctx context.Context, s recovery.Store, c store.ClaimResult) bool {
 	k := c.Record.Key
 	charge := recovery.Question{Step: "charge", Key: chargeKey(k)}
-	mail := recovery.Question{Step: "mail", Key: idempotency.StepKey(k, "mail")}
+	mail := recovery.Question{Step: "mail", Key: guard.StepKey(k, "mail")}
 	charged, _ := r.look(ctx, charge)
 	mailed, _ := r.look(ctx, mail)
 	switch {
 	case charged.Fact == recovery.Happened && mailed.Fact == recovery.Happened:
-		res := paid("p-"+idempotency.StepKey(k, "payment")[:8], string(charged.Data), string(mailed.Data), c.Record.Input)
+		res := paid("p-"+guard.StepKey(k, "payment")[:8], string(charged.Data), string(mailed.Data), c.Record.Input)
 		_ = s.Finish(ctx, c.Lease, res, idempotency.Retention{})
 		return true
 	case charged.Fact == recovery.DidNot && mailed.Fact == recovery.DidNot && r.roll(2) == 0:
@@ -118,18 +120,18 @@ func (r *randomRun) byHand(ctx context.Context, s recovery.Store, c idempotency.
 }
 
 // goOn finds out about the open steps and goes on with the work.
-func (r *randomRun) goOn(ctx context.Context, s recovery.Store, c idempotency.Claimed) {
-	g, err := idempotency.New(s, idempotency.Config{Lease: r.real(30 * time.Second), RecordFor: r.real(10 * time.Second)})
+func (r *randomRun) goOn(ctx context.Context, s recovery.Store, c store.ClaimResult) {
+	g, err := guard.New(s, guard.Config{Lease: r.real(30 * time.Second), RecordFor: r.real(10 * time.Second)})
 	if err != nil {
 		panic(err)
 	}
-	_, err = g.Resume(ctx, c, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	_, err = g.Resume(ctx, c, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		for _, step := range op.Steps() {
-			if step.State != idempotency.StepSent {
+			if step.State != store.StepSent {
 				continue
 			}
 			a, _ := r.look(ctx, recovery.Question{Step: step.Name, Key: step.Key})
-			to := map[recovery.Fact]idempotency.StepState{recovery.Happened: idempotency.StepDone, recovery.DidNot: ""}
+			to := map[recovery.Fact]store.StepState{recovery.Happened: store.StepDone, recovery.DidNot: ""}
 			state, known := to[a.Fact]
 			if !known {
 				return idempotency.Result{}, errors.New("something is on its way")
@@ -141,7 +143,7 @@ func (r *randomRun) goOn(ctx context.Context, s recovery.Store, c idempotency.Cl
 		return r.pay(ctx, op)
 	})
 	if err != nil {
-		_ = s.Doubt(ctx, c.Lease, idempotency.Reason(err), r.real(time.Second))
+		_ = s.MarkUnknown(ctx, c.Lease, store.Reason(err), r.real(time.Second))
 	}
 }
 
@@ -194,7 +196,7 @@ func (r *randomRun) charges(k idempotency.Key) []int {
 		}
 	}
 	for _, e := range r.mail.Effects() {
-		if e.Key == idempotency.StepKey(k, "mail") {
+		if e.Key == guard.StepKey(k, "mail") {
 			n[1]++
 		}
 	}
@@ -280,15 +282,15 @@ func (n *network) send(ctx context.Context, call func(ctx context.Context) error
 	return err
 }
 
-func (n *network) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
-	return over(ctx, n, func(ctx context.Context) (idempotency.Claimed, error) { return n.person.Claim(ctx, r, opt) })
+func (n *network) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
+	return over(ctx, n, func(ctx context.Context) (store.ClaimResult, error) { return n.person.Claim(ctx, r, opt) })
 }
 
-func (n *network) Extend(ctx context.Context, l idempotency.Lease, d time.Duration) error {
+func (n *network) Extend(ctx context.Context, l store.Lease, d time.Duration) error {
 	return n.send(ctx, func(ctx context.Context) error { return n.person.Extend(ctx, l, d) })
 }
 
-func (n *network) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+func (n *network) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	n.mu.Lock()
 	n.seq++
 	mine := n.seq
@@ -304,29 +306,29 @@ func (n *network) Save(ctx context.Context, l idempotency.Lease, p idempotency.P
 	})
 }
 
-func (n *network) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (n *network) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	return n.send(ctx, func(ctx context.Context) error { return n.person.Finish(ctx, l, res, keep) })
 }
 
-func (n *network) Release(ctx context.Context, l idempotency.Lease) error {
+func (n *network) Release(ctx context.Context, l store.Lease) error {
 	return n.send(ctx, func(ctx context.Context) error { return n.person.Release(ctx, l) })
 }
 
-func (n *network) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
-	return n.send(ctx, func(ctx context.Context) error { return n.person.Doubt(ctx, l, reason, after) })
+func (n *network) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
+	return n.send(ctx, func(ctx context.Context) error { return n.person.MarkUnknown(ctx, l, reason, after) })
 }
 
-func (n *network) Get(ctx context.Context, k idempotency.Key) (rec idempotency.Record, found bool, err error) {
+func (n *network) Get(ctx context.Context, k idempotency.Key) (rec store.Record, found bool, err error) {
 	if n.r.fate() != arrives {
 		return rec, false, errAway
 	}
 	return n.person.Get(ctx, k)
 }
 
-func (n *network) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
-	return over(ctx, n, func(ctx context.Context) ([]idempotency.Claimed, error) { return n.person.Recover(ctx, opt) })
+func (n *network) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
+	return over(ctx, n, func(ctx context.Context) ([]store.ClaimResult, error) { return n.person.Recover(ctx, opt) })
 }
 
-func (n *network) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+func (n *network) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
 	return n.send(ctx, func(ctx context.Context) error { return n.person.Postpone(ctx, l, reason, after, stuck) })
 }

@@ -8,19 +8,21 @@ import (
 	"testing/synctest"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
 // steps are a saga of a local row, a seat and a charge of two providers' calls; the last one decides.
-func (w *world) steps() []idempotency.SagaStep {
-	undo := func(p *fakeprovider.Provider) func(ctx context.Context, c idempotency.Call, data []byte) error {
-		return func(ctx context.Context, c idempotency.Call, data []byte) error {
+func (w *world) steps() []guard.SagaStep {
+	undo := func(p *fakeprovider.Provider) func(ctx context.Context, c guard.Call, data []byte) error {
+		return func(ctx context.Context, c guard.Call, data []byte) error {
 			return p.Undo(ctx, c.Key, string(data))
 		}
 	}
-	return []idempotency.SagaStep{
-		{Name: "payment", Local: true, Do: w.insert, Undo: func(_ context.Context, c idempotency.Call, _ []byte) error {
+	return []guard.SagaStep{
+		{Name: "payment", Local: true, Do: w.insert, Undo: func(_ context.Context, c guard.Call, _ []byte) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.undone[c.Key] = true
@@ -32,7 +34,7 @@ func (w *world) steps() []idempotency.SagaStep {
 	}
 }
 
-func (w *world) travel(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+func (w *world) travel(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	if err := op.Saga(ctx, w.steps()...); err != nil {
 		return idempotency.Result{Code: 409, Body: []byte("no")}, err
 	}
@@ -72,13 +74,13 @@ func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died boo
 	w.bank.Next(faults...)
 	p := &process{Store: w.store, at: point}
 	w.as(p)
-	crashing, err := idempotency.New(p, idempotency.Config{})
+	crashing, err := guard.New(p, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	died = p.live(func() { _, _ = crashing.Run(t.Context(), request(), w.travel) })
 	w.as(&process{})
-	g, err := idempotency.New(w.store, idempotency.Config{})
+	g, err := guard.New(w.store, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,18 +106,18 @@ func TestSaga_AnUndoThatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.bank.Next(fakeprovider.None, fakeprovider.Refuse)
-		work := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			steps := w.steps()
-			steps[2].Undo = func(context.Context, idempotency.Call, []byte) error {
+			steps[2].Undo = func(context.Context, guard.Call, []byte) error {
 				return idempotency.Terminal("too_late", errors.New("no refunds"))
 			}
 			return idempotency.Result{}, op.Saga(ctx, steps...)
 		}
-		g, err := idempotency.New(w.store, idempotency.Config{})
+		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, idempotency.ErrStuck) {
+		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, guard.ErrStuck) {
 			t.Error(err)
 		}
 		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
@@ -132,7 +134,7 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.bank.Next(fakeprovider.None, fakeprovider.LostAnswer)
-		g, err := idempotency.New(w.store, idempotency.Config{})
+		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,25 +142,25 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps := w.steps()
-		steps[3].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+		steps[3].Undo = func(ctx context.Context, c guard.Call, data []byte) error {
 			return w.bank.Undo(ctx, c.Key, string(data))
 		}
 		var order []string
 		for i, s := range steps {
 			undo := s.Undo
-			steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+			steps[i].Undo = func(ctx context.Context, c guard.Call, data []byte) error {
 				order = append(order, s.Name)
 				return undo(ctx, c, data)
 			}
 		}
 		w.settle(t, recovery.Handler{
-			Probe: w.probe, Resume: w.travel, ForwardFor: func(idempotency.Record) bool { return false },
-			Compensate: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			Probe: w.probe, Resume: w.travel, ForwardFor: func(store.Record) bool { return false },
+			Compensate: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 				return idempotency.Result{Code: 410}, op.Compensate(ctx, steps...)
 			},
 		}, recovery.Config{})
 		res, err := g.Run(t.Context(), request(), w.travel)
-		if err != nil || res.Failure != idempotency.CodeCompensated || res.Code != 410 || fmt.Sprint(order) != "[charge seat stock payment]" {
+		if err != nil || res.Failure != guard.CodeCompensated || res.Code != 410 || fmt.Sprint(order) != "[charge seat stock payment]" {
 			t.Errorf("%+v, %v, undone in the order %v", res, err, order)
 		}
 		for _, e := range append(w.bank.Effects(), w.mail.Effects()...) {
@@ -179,7 +181,7 @@ func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
 			w.bank.Next(fakeprovider.None, fakeprovider.LostRequest)
-			g, err := idempotency.New(w.store, idempotency.Config{})
+			g, err := guard.New(w.store, guard.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,11 +190,11 @@ func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
 			}
 			pass(idempotencyGrace)
 			began := false
-			back := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+			back := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 				steps := w.steps()
-				steps[3].Undo = func(context.Context, idempotency.Call, []byte) error { began = true; return nil }
+				steps[3].Undo = func(context.Context, guard.Call, []byte) error { began = true; return nil }
 				for i, s := range steps[:3] {
-					steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+					steps[i].Undo = func(ctx context.Context, c guard.Call, data []byte) error {
 						began = true
 						return s.Undo(ctx, c, data)
 					}
@@ -226,10 +228,10 @@ func TestSaga_WhatIsUndoneStaysSo(t *testing.T) {
 		w := newWorld()
 		w.bank.Next(fakeprovider.None, fakeprovider.Refuse) // the seat, the charge
 		undone, away := map[string]int{}, true
-		work := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			steps := w.steps()
 			for i, s := range steps[:3] {
-				steps[i].Undo = func(ctx context.Context, c idempotency.Call, data []byte) error {
+				steps[i].Undo = func(ctx context.Context, c guard.Call, data []byte) error {
 					undone[s.Name]++
 					if s.Name == "stock" && away {
 						return errors.New("no route")
@@ -239,7 +241,7 @@ func TestSaga_WhatIsUndoneStaysSo(t *testing.T) {
 			}
 			return idempotency.Result{}, op.Saga(ctx, steps...)
 		}
-		g, err := idempotency.New(w.store, idempotency.Config{})
+		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
 	"github.com/effectonce/effectonce/internal/dynamotest"
@@ -82,7 +83,7 @@ func crashOver(t *testing.T, s recovery.Store) {
 			handlers[c.request.Key.Operation] = recovery.Handler{Probe: c.probe, Resume: c.pay}
 			p := &process{Store: s, at: point}
 			c.as(p)
-			g, err := idempotency.New(p, idempotency.Config{Lease: 3 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
+			g, err := guard.New(p, guard.Config{Lease: 3 * time.Second, RecordFor: time.Second, RecoverAfter: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +105,7 @@ func crashOver(t *testing.T, s recovery.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := idempotency.New(s, idempotency.Config{})
+	g, err := guard.New(s, guard.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func crashOver(t *testing.T, s recovery.Store) {
 }
 
 // answered comes again, as the caller would, and looks what happened when there is an answer.
-func (c *caller) answered(ctx context.Context, t *testing.T, g *idempotency.Guard) bool {
+func (c *caller) answered(ctx context.Context, t *testing.T, g *guard.Guard) bool {
 	res, err := g.Run(ctx, c.request, c.pay)
 	if err != nil {
 		return false

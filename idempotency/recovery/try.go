@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 var (
@@ -24,18 +26,18 @@ type try struct {
 }
 
 // safely is work, of which a panic is an error: one operation must not stop the others.
-func (t *try) safely(ctx context.Context, op *idempotency.Op) (res idempotency.Result, err error) {
+func (t *try) safely(ctx context.Context, op *guard.Op) (res idempotency.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Its value may be what the operation is about, and this goes into the log and the store.
-			err = idempotency.Indefinite(fmt.Errorf("the handler panicked with a %T", p))
+			err = idempotency.OutcomeUnknown(fmt.Errorf("the handler panicked with a %T", p))
 		}
 	}()
 	return t.work(ctx, op)
 }
 
 // work finds out what happened, and then goes on from there.
-func (t *try) work(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+func (t *try) work(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	h, rec := t.handler, op.Record()
 	if len(op.Steps()) == 0 && h.Local != nil {
 		fact, res, err := h.Local(ctx, rec)
@@ -51,7 +53,7 @@ func (t *try) work(ctx context.Context, op *idempotency.Op) (idempotency.Result,
 		}
 	}
 	for _, s := range op.Steps() {
-		if s.State != idempotency.StepSent {
+		if s.State != store.StepSent {
 			continue
 		}
 		if err := t.ask(ctx, op, s); err != nil {
@@ -62,7 +64,7 @@ func (t *try) work(ctx context.Context, op *idempotency.Op) (idempotency.Result,
 	switch {
 	case h.Resume != nil && (forward || h.Compensate == nil):
 		return h.Resume(ctx, op)
-	case len(op.Steps()) > 0 && idempotency.StageOf(op.Steps()) == idempotency.LocalCreated && h.Compensate == nil:
+	case len(op.Steps()) > 0 && store.StageOf(op.Steps()) == idempotency.LocalCreated && h.Compensate == nil:
 		return idempotency.Result{}, errCallers
 	case len(op.Steps()) == 0 && len(rec.Progress.Steps) > 0:
 		return idempotency.Result{}, errFree
@@ -70,16 +72,16 @@ func (t *try) work(ctx context.Context, op *idempotency.Op) (idempotency.Result,
 		t.undone = true
 		return h.Compensate(ctx, op)
 	}
-	return idempotency.Result{}, fmt.Errorf("%w: its handler can neither go on with it nor undo it", idempotency.ErrStuck)
+	return idempotency.Result{}, fmt.Errorf("%w: its handler can neither go on with it nor undo it", guard.ErrStuck)
 }
 
 // ask finds out about one step whose outcome is open, and records the answer. No error: it is settled, or may be called again.
-func (t *try) ask(ctx context.Context, op *idempotency.Op, s idempotency.Step) error {
+func (t *try) ask(ctx context.Context, op *guard.Op, s store.Step) error {
 	if t.handler.Probe == nil {
 		if t.handler.SameKey {
 			return nil
 		}
-		return fmt.Errorf("%w: step %q may have happened, and its provider can neither be asked nor called again", idempotency.ErrStuck, s.Name)
+		return fmt.Errorf("%w: step %q may have happened, and its provider can neither be asked nor called again", guard.ErrStuck, s.Name)
 	}
 	a, err := t.handler.Probe(ctx, Question{Record: op.Record(), Step: s.Name, Key: s.Key, Fence: op.Fence()})
 	if err != nil {
@@ -87,9 +89,9 @@ func (t *try) ask(ctx context.Context, op *idempotency.Op, s idempotency.Step) e
 	}
 	switch a.Fact {
 	case Happened:
-		return op.Resolve(ctx, s.Name, idempotency.StepDone, a.Data)
+		return op.Resolve(ctx, s.Name, store.StepDone, a.Data)
 	case Refused:
-		return op.Resolve(ctx, s.Name, idempotency.StepFailed, idempotency.Refusal(a.Code, a.Text))
+		return op.Resolve(ctx, s.Name, store.StepFailed, guard.Refusal(a.Code, a.Text))
 	case DidNot:
 		return op.Resolve(ctx, s.Name, "", nil)
 	}

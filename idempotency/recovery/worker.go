@@ -13,19 +13,20 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
-	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Store is what a worker needs of a store.
 type Store interface {
-	idempotency.Store
-	idempotency.Recoverer
+	store.Store
+	store.Recoverer
 }
 
 // Worker recovers operations whose outcome is unknown. Any number of workers may share a store.
 type Worker struct {
 	store    Store
-	guard    *idempotency.Guard
+	guard    *guard.Guard
 	handlers map[string]Handler
 	cfg      Config
 	log      *slog.Logger
@@ -40,7 +41,7 @@ func New(store Store, handlers map[string]Handler, cfg Config) (*Worker, error) 
 	if err != nil {
 		return nil, err
 	}
-	guard, err := idempotency.New(store, idempotency.Config{Lease: cfg.Lease, Keep: cfg.Keep, Logger: cfg.Logger})
+	guard, err := guard.New(store, guard.Config{Lease: cfg.Lease, Keep: cfg.Keep, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("recovery: %w", err)
 	}
@@ -89,7 +90,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) Once(ctx context.Context) (taken int, err error) { return w.once(ctx, ctx) }
 
 func (w *Worker) once(ctx, working context.Context) (int, error) {
-	opt := idempotency.RecoverOptions{Limit: w.cfg.Batch, Lease: w.cfg.Lease, Grace: w.cfg.Grace, Token: rand.Text()}
+	opt := store.RecoverOptions{Limit: w.cfg.Batch, Lease: w.cfg.Lease, Grace: w.cfg.Grace, Token: rand.Text()}
 	if w.cfg.OthersElsewhere {
 		opt.Operations = slices.Sorted(maps.Keys(w.handlers))
 		if len(opt.Operations) == 0 {
@@ -115,7 +116,7 @@ func (w *Worker) once(ctx, working context.Context) (int, error) {
 }
 
 // recover works at one operation, and tells what became of it.
-func (w *Worker) recover(ctx context.Context, c idempotency.Claimed, since time.Time) {
+func (w *Worker) recover(ctx context.Context, c store.ClaimResult, since time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
 	outcome, err := w.decide(ctx, c, since)
@@ -137,7 +138,7 @@ func (w *Worker) recover(ctx context.Context, c idempotency.Claimed, since time.
 }
 
 // decide ends the operation, or gives it back.
-func (w *Worker) decide(ctx context.Context, c idempotency.Claimed, since time.Time) (Outcome, error) {
+func (w *Worker) decide(ctx context.Context, c store.ClaimResult, since time.Time) (Outcome, error) {
 	if time.Since(since) > w.cfg.Lease/10 { // it has waited for the others of its batch
 		if err := w.store.Extend(ctx, c.Lease, w.cfg.Lease); err != nil {
 			return Lost, err
@@ -155,7 +156,7 @@ func (w *Worker) decide(ctx context.Context, c idempotency.Claimed, since time.T
 			return Lost, err
 		}
 		return Released, nil
-	case errors.Is(err, idempotency.ErrLeaseLost), errors.Is(err, idempotency.ErrUnrecorded):
+	case errors.Is(err, store.ErrLeaseLost), errors.Is(err, guard.ErrUnrecorded):
 		return Lost, err
 	case err != nil:
 		return w.giveBack(ctx, c, err)
@@ -170,11 +171,11 @@ func (w *Worker) decide(ctx context.Context, c idempotency.Claimed, since time.T
 }
 
 // giveBack postpones an operation that stays unknown, or gives it to a person.
-func (w *Worker) giveBack(ctx context.Context, c idempotency.Claimed, why error) (Outcome, error) {
-	stuck := errors.Is(why, idempotency.ErrStuck) || w.cfg.MaxAttempts > 0 && c.Record.Attempts >= w.cfg.MaxAttempts
+func (w *Worker) giveBack(ctx context.Context, c store.ClaimResult, why error) (Outcome, error) {
+	stuck := errors.Is(why, guard.ErrStuck) || w.cfg.MaxAttempts > 0 && c.Record.Attempts >= w.cfg.MaxAttempts
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Lease)
 	defer cancel()
-	if err := w.store.Postpone(ctx, c.Lease, idempotency.Reason(why), w.wait(c.Record.Attempts), stuck); err != nil {
+	if err := w.store.Postpone(ctx, c.Lease, store.Reason(why), w.wait(c.Record.Attempts), stuck); err != nil {
 		return Lost, errors.Join(why, err)
 	}
 	if stuck {

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
@@ -20,7 +23,7 @@ import (
 func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {
 	t.Helper()
 	w.bank.Next(fault)
-	g, err := idempotency.New(w.store, idempotency.Config{RecoverAfter: -1})
+	g, err := guard.New(w.store, guard.Config{RecoverAfter: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +80,7 @@ func TestWorker_Outcomes(t *testing.T) {
 			}}
 		}, recovery.Postponed, idempotency.Unknown, "no route"},
 		"the handler panics": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) { panic("boom") }}
+			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) { panic("boom") }}
 		}, recovery.Postponed, idempotency.Unknown, "panicked with a string"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,12 +109,12 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		g, err := idempotency.New(w.store, idempotency.Config{})
+		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = g.Run(t.Context(), request(), func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-			_, err := op.Call(ctx, "charge", func(context.Context, idempotency.Call) ([]byte, error) { return nil, errors.New("no answer") })
+		_, err = g.Run(t.Context(), request(), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+			_, err := op.Call(ctx, "charge", func(context.Context, guard.Call) ([]byte, error) { return nil, errors.New("no answer") })
 			return idempotency.Result{}, err
 		})
 		if !errors.Is(err, idempotency.ErrUnknown) {
@@ -172,14 +175,14 @@ func TestWorker_LocalWork(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
 			p := &process{Store: w.store, at: 2} // it dies as owner
-			g, err := idempotency.New(p, idempotency.Config{})
+			g, err := guard.New(p, guard.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			work := func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, nil }
 			p.live(func() { _, _ = g.Do(t.Context(), request(), work) })
 			got := w.outcomes(t, map[string]recovery.Handler{operation: {
-				Local: func(_ context.Context, rec idempotency.Record) (recovery.Fact, idempotency.Result, error) {
+				Local: func(_ context.Context, rec store.Record) (recovery.Fact, idempotency.Result, error) {
 					return fact, idempotency.Result{Code: 201, Body: rec.Input}, nil
 				},
 			}}, recovery.Config{}, 1)
@@ -195,16 +198,16 @@ func TestWorker_TwoNeverHaveTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const operations = 60
-		m := idempotency.NewMemory(idempotency.MemoryConfig{})
+		m := memstore.New(memstore.Config{})
 		r := request()
 		for i := range operations {
 			r.Key.Value = fmt.Sprint(i)
-			if _, err := m.Claim(t.Context(), r, idempotency.ClaimOptions{Token: "one that died, of 128 bits", Lease: time.Second}); err != nil {
+			if _, err := m.Claim(t.Context(), r, store.ClaimOptions{Token: "one that died, of 128 bits", Lease: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var runs atomic.Int32
-		h := recovery.Handler{Resume: func(context.Context, *idempotency.Op) (idempotency.Result, error) {
+		h := recovery.Handler{Resume: func(context.Context, *guard.Op) (idempotency.Result, error) {
 			runs.Add(1)
 			pass(45 * time.Second) // longer than its lease
 			return idempotency.Result{Code: 200}, nil
@@ -248,7 +251,7 @@ func TestRun_Drains(t *testing.T) {
 				w.doubtful(t, fakeprovider.LostAnswer)
 				ctx, cancel := context.WithCancel(t.Context())
 				worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {
-					Probe: w.probe, Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+					Probe: w.probe, Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 						cancel()
 						select {
 						case <-ctx.Done():
@@ -280,7 +283,7 @@ func TestRun_Sweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, swept := newWorld(), 0
 		w.doubtful(t, fakeprovider.LostAnswer)
-		g, err := idempotency.New(w.store, idempotency.Config{})
+		g, err := guard.New(w.store, guard.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +293,7 @@ func TestRun_Sweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		worker, err := recovery.New(w.store, nil, recovery.Config{
-			OthersElsewhere: true, Observer: recovery.Observer{Swept: func(s idempotency.Swept) { swept += s.Bodies + s.Tombstones }},
+			OthersElsewhere: true, Observer: recovery.Observer{Swept: func(s store.SweepResult) { swept += s.Bodies + s.Tombstones }},
 		})
 		if err != nil {
 			t.Fatal(err)

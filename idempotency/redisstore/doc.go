@@ -1,6 +1,6 @@
 // Package redisstore keeps idempotency keys in Redis: an execution guard, fast and shared, that can forget.
 //
-// While one primary lives, every promise of idempotency.Store holds: each write compares the holder's token and fence in the
+// While one primary lives, every promise of store.Store holds: each write compares the holder's token and fence in the
 // one Lua script that writes, by the server's clock, and a reply that was lost is recognised by its token.
 //
 // What Redis acknowledged it may still lose: a replica is promoted without the last writes (replication is asynchronous, and

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/netcut"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/redistest"
@@ -21,8 +22,8 @@ import (
 // fate is what became of one key before the crash: what the server acknowledged, and what it may have heard.
 type fate struct {
 	request            idempotency.Request
-	terms              idempotency.ClaimOptions
-	lease              idempotency.Lease
+	terms              store.ClaimOptions
+	lease              store.Lease
 	claimed, completed bool // acknowledged
 	err                error
 }
@@ -81,8 +82,8 @@ func TestCrash_AOFAlways(t *testing.T) {
 }
 
 // run claims and finishes, up to the first error.
-func (f *fate) run(t *testing.T, s idempotency.Store) {
-	var got idempotency.Claimed
+func (f *fate) run(t *testing.T, s store.Store) {
+	var got store.ClaimResult
 	if got, f.err = s.Claim(t.Context(), f.request, f.terms); f.err != nil {
 		return
 	}
@@ -159,7 +160,7 @@ func TestFailover_Forgets(t *testing.T) {
 	if err := sink.enter("payment-late", before.Fence); !errors.Is(err, errRefused) {
 		t.Error("the sink took the old owner's late write")
 	}
-	if err := second.Finish(t.Context(), before, idempotency.Result{}, idempotency.Retention{}); !errors.Is(err, idempotency.ErrLeaseLost) {
+	if err := second.Finish(t.Context(), before, idempotency.Result{}, idempotency.Retention{}); !errors.Is(err, store.ErrLeaseLost) {
 		t.Errorf("the old owner's record: %v", err)
 	}
 }
@@ -234,18 +235,18 @@ func TestCluster(t *testing.T) {
 	const keys = 100
 	for i := range keys {
 		l := win(t, s, request(fmt.Sprint(i), ""))
-		if err := s.Doubt(t.Context(), l, "", 0); err != nil {
+		if err := s.MarkUnknown(t.Context(), l, "", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: keys + 1, Lease: time.Minute, Token: "r"})
+	got, err := s.Recover(t.Context(), store.RecoverOptions{Limit: keys + 1, Lease: time.Minute, Token: "r"})
 	if err != nil || len(got) != keys {
 		t.Fatal(len(got), err)
 	}
 	for _, c := range got {
 		finish(t, s, c.Lease, idempotency.Result{Body: []byte("b")})
 	}
-	if stats, err := s.Stats(t.Context()); err != nil || stats != (idempotency.Stats{}) {
+	if stats, err := s.Stats(t.Context()); err != nil || stats != (store.Stats{}) {
 		t.Fatal(stats, err)
 	}
 	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/child"
 	"github.com/effectonce/effectonce/internal/redistest"
 )
@@ -35,11 +36,11 @@ func request(key, command string) idempotency.Request {
 	}
 }
 
-func terms(lease time.Duration) idempotency.ClaimOptions {
-	return idempotency.ClaimOptions{Token: rand.Text(), Lease: lease}
+func terms(lease time.Duration) store.ClaimOptions {
+	return store.ClaimOptions{Token: rand.Text(), Lease: lease}
 }
 
-func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempotency.ClaimOptions) idempotency.Claimed {
+func claim(t *testing.T, s store.Store, r idempotency.Request, opt store.ClaimOptions) store.ClaimResult {
 	t.Helper()
 	got, err := s.Claim(t.Context(), r, opt)
 	if err != nil {
@@ -48,7 +49,7 @@ func claim(t *testing.T, s idempotency.Store, r idempotency.Request, opt idempot
 	return got
 }
 
-func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.Lease {
+func win(t *testing.T, s store.Store, r idempotency.Request) store.Lease {
 	t.Helper()
 	got := claim(t, s, r, terms(time.Minute))
 	if !got.Won {
@@ -57,7 +58,7 @@ func win(t *testing.T, s idempotency.Store, r idempotency.Request) idempotency.L
 	return got.Lease
 }
 
-func finish(t *testing.T, s idempotency.Store, l idempotency.Lease, res idempotency.Result) {
+func finish(t *testing.T, s store.Store, l store.Lease, res idempotency.Result) {
 	t.Helper()
 	if err := s.Finish(t.Context(), l, res, idempotency.Retention{}); err != nil {
 		t.Fatal(err)

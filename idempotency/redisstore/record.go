@@ -11,10 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // decode reads what the scripts' answer() returns: a verdict, the time, the record's fields and its body's.
-func decode(k idempotency.Key, cmd *redis.Cmd) (verdict bool, rec idempotency.Record, token string, err error) {
+func decode(k idempotency.Key, cmd *redis.Cmd) (verdict bool, rec store.Record, token string, err error) {
 	parts, err := cmd.Slice()
 	if err != nil {
 		return false, rec, "", fmt.Errorf("redisstore, not known whether it happened: %w", err)
@@ -72,14 +73,14 @@ func (d *decoder) json(name, s string, to any) {
 	}
 }
 
-func (d *decoder) record(k idempotency.Key) idempotency.Record {
+func (d *decoder) record(k idempotency.Key) store.Record {
 	if len(d.fields) == 0 {
-		return idempotency.Record{}
+		return store.Record{}
 	}
-	rec := idempotency.Record{
+	rec := store.Record{
 		Key: k, State: idempotency.State(d.fields["state"]), Fingerprint: d.print(d.fields["print"]), Fence: d.int("fence"),
 		Age: elapsed(d.now, d.int("claimed")), Attempts: int(d.int("tries")), Reason: d.fields["reason"], Stuck: d.fields["stuck"] == "1",
-		Progress: idempotency.Progress{Stage: idempotency.Received},
+		Progress: store.Progress{Stage: idempotency.Received},
 	}
 	d.json("progress", d.fields["progress"], &rec.Progress)
 	if input, ok := d.fields["input"]; ok {
@@ -96,14 +97,14 @@ func (d *decoder) record(k idempotency.Key) idempotency.Record {
 
 // result adds what a finished record tells. Its body may be overdue, or be gone before its time when something else than its
 // expiry removed it: either way the record is EXPIRED.
-func (d *decoder) result(rec *idempotency.Record) {
+func (d *decoder) result(rec *store.Record) {
 	rec.Result = idempotency.Result{
 		Code: int(d.int("code")), Resource: d.fields["resource"], Schema: int(d.int("schema")), Failure: d.fields["failure"],
 		At: time.UnixMicro(d.int("at")),
 	}
 	until, bounded := d.fields["body"]
 	if bounded && d.number("body", until) <= d.now || d.int("apart") > 0 && len(d.body) == 0 {
-		rec.State, rec.Progress = idempotency.Expired, idempotency.Progress{}
+		rec.State, rec.Progress = idempotency.Expired, store.Progress{}
 		return
 	}
 	d.json("progress", d.body["progress"], &rec.Progress)

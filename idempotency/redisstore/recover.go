@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // page is how many of a list are looked at in one go.
@@ -23,9 +24,9 @@ type candidate struct {
 	since float64
 }
 
-// Recover implements idempotency.Recoverer. It asks every bucket for what is overdue and takes the longest overdue first, each by a
+// Recover implements store.Recoverer. It asks every bucket for what is overdue and takes the longest overdue first, each by a
 // script that checks again. An error may come beside keys that were taken already.
-func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]idempotency.Claimed, error) {
+func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
 	}
@@ -33,7 +34,7 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: recover: %w", err)
 	}
-	var out []idempotency.Claimed
+	var out []store.ClaimResult
 	for _, c := range found {
 		if len(out) == opt.Limit {
 			break
@@ -43,7 +44,7 @@ func (s *Store) Recover(ctx context.Context, opt idempotency.RecoverOptions) ([]
 			return out, fmt.Errorf("recover: %w", err)
 		}
 		if won {
-			out = append(out, idempotency.Claimed{Won: true, Lease: idempotency.Lease{Key: c.key, Fence: rec.Fence, Token: token}, Record: rec})
+			out = append(out, store.ClaimResult{Won: true, Lease: store.Lease{Key: c.key, Fence: rec.Fence, Token: token}, Record: rec})
 		}
 	}
 	return out, nil
@@ -59,7 +60,7 @@ type list struct {
 
 // overdue reads the heads of all buckets' lists, a page of each per round trip, until each has given opt.Limit keys of the wanted
 // operations or its end. The time is one server's, which only decides what is looked at.
-func (s *Store) overdue(ctx context.Context, opt idempotency.RecoverOptions) ([]candidate, error) {
+func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candidate, error) {
 	now, err := s.client.Time(ctx).Result()
 	if err != nil {
 		return nil, err
@@ -114,14 +115,14 @@ func wanted(entries []redis.Z, operations []string) ([]candidate, error) {
 	return found, nil
 }
 
-// Sweep implements idempotency.Recoverer. It removes nothing: Redis ends bodies and tombstones on time by itself.
-func (s *Store) Sweep(ctx context.Context, _ int) (idempotency.Swept, error) {
-	return idempotency.Swept{}, ctx.Err()
+// Sweep implements store.Recoverer. It removes nothing: Redis ends bodies and tombstones on time by itself.
+func (s *Store) Sweep(ctx context.Context, _ int) (store.SweepResult, error) {
+	return store.SweepResult{}, ctx.Err()
 }
 
-// Stats implements idempotency.Recoverer. Buckets are counted one after the other.
-func (s *Store) Stats(ctx context.Context) (idempotency.Stats, error) {
-	var out idempotency.Stats
+// Stats implements store.Recoverer. Buckets are counted one after the other.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	var out store.Stats
 	now, err := s.client.Time(ctx).Result()
 	pipe := s.client.Pipeline()
 	var counts [buckets][3]*redis.IntCmd

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
@@ -15,12 +16,12 @@ func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 	cut, client, s, behind := lossy(t)
 	due := func(name string) idempotency.Request {
 		r := request(name, "")
-		if err := behind.Doubt(t.Context(), win(t, behind, r), "", 0); err != nil {
+		if err := behind.MarkUnknown(t.Context(), win(t, behind, r), "", 0); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	terms := idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}
+	terms := store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"}
 	due("warm")
 	if got, err := s.Recover(t.Context(), terms); err != nil || len(got) != 1 { // the script is known
 		t.Fatalf("%+v %v", got, err)
@@ -29,7 +30,7 @@ func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 	r, heals := due("k"), make(chan func(), 1)
 	client.AddHook(afterPage(func() { heals <- cut.DropReplies(t) }))
 	type reply struct {
-		taken []idempotency.Claimed
+		taken []store.ClaimResult
 		err   error
 	}
 	replies := make(chan reply, 1)

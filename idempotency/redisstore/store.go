@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // buckets spread the keys over the slots of a cluster; what one script touches is in one bucket. It can never change:
@@ -27,7 +28,7 @@ type Config struct {
 	Prefix string
 }
 
-// Store is an idempotency.Store and an idempotency.Recoverer over Redis 6.2 or later, a single server, Sentinel or a cluster. Its
+// Store is an store.Store and an store.Recoverer over Redis 6.2 or later, a single server, Sentinel or a cluster. Its
 // methods may be called from any goroutine.
 //
 // Bodies and tombstones end by Redis' own expiry, on time: Sweep has nothing to do.
@@ -40,9 +41,9 @@ type Store struct {
 }
 
 var (
-	_ idempotency.Store     = (*Store)(nil)
-	_ idempotency.Recoverer = (*Store)(nil)
-	_ idempotency.Lister    = (*Store)(nil)
+	_ store.Store     = (*Store)(nil)
+	_ store.Recoverer = (*Store)(nil)
+	_ store.Lister    = (*Store)(nil)
 
 	prefixes = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 )
@@ -98,11 +99,11 @@ func (s *Store) run(ctx context.Context, sc *redis.Script, k idempotency.Key, ar
 	return sc.Run(ctx, s.client, s.names(m), append([]any{m}, args...)...)
 }
 
-// Claim implements idempotency.Store. An error of the server or the network leaves open whether the key was taken: the same claim,
+// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same claim,
 // sent again, tells.
-func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotency.ClaimOptions) (idempotency.Claimed, error) {
+func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
-		return idempotency.Claimed{}, err
+		return store.ClaimResult{}, err
 	}
 	rerun := 0
 	if opt.Rerun {
@@ -114,23 +115,23 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt idempotenc
 	}
 	won, rec, token, err := decode(r.Key, s.run(ctx, s.scripts.claim, r.Key, args...))
 	if err != nil {
-		return idempotency.Claimed{}, fmt.Errorf("claim: %w", err)
+		return store.ClaimResult{}, fmt.Errorf("claim: %w", err)
 	}
-	out := idempotency.Claimed{Won: won, Record: rec}
+	out := store.ClaimResult{Won: won, Record: rec}
 	if won {
-		out.Lease = idempotency.Lease{Key: r.Key, Fence: rec.Fence, Token: token}
+		out.Lease = store.Lease{Key: r.Key, Fence: rec.Fence, Token: token}
 	}
 	return out, nil
 }
 
-// Get implements idempotency.Store. It asks the primary, never a replica.
-func (s *Store) Get(ctx context.Context, k idempotency.Key) (idempotency.Record, bool, error) {
+// Get implements store.Store. It asks the primary, never a replica.
+func (s *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
 	if err := k.Check(); err != nil {
-		return idempotency.Record{}, false, err
+		return store.Record{}, false, err
 	}
 	there, rec, _, err := decode(k, s.run(ctx, s.scripts.get, k))
 	if err != nil {
-		return idempotency.Record{}, false, fmt.Errorf("get: %w", err)
+		return store.Record{}, false, fmt.Errorf("get: %w", err)
 	}
 	return rec, there, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/netcut"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/redistest"
@@ -40,7 +41,7 @@ func TestClaim_ThroughItsLife(t *testing.T) {
 	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress || again.Record.LeaseLeft <= 0 {
 		t.Fatalf("%+v", again)
 	}
-	p := idempotency.Progress{Stage: idempotency.LocalCreated, Steps: []idempotency.Step{{Name: "a", State: idempotency.StepDone, Key: "x", Data: []byte{0, 1, 255}}}}
+	p := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone, Key: "x", Data: []byte{0, 1, 255}}}}
 	if err := s.Save(t.Context(), lease, p); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	heal := cut.DropReplies(t)
 	r := request("k", "100 EUR")
 	type reply struct {
-		claimed idempotency.Claimed
+		claimed store.ClaimResult
 		err     error
 	}
 	replies := make(chan reply, 1)
@@ -95,7 +96,7 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 		got, err := s.Claim(t.Context(), r, terms(time.Minute))
 		replies <- reply{got, err}
 	}()
-	var first idempotency.Record
+	var first store.Record
 	pgtest.Await(t, "the claim's arrival", func() (there bool, err error) {
 		first, there, err = behind.Get(t.Context(), r.Key)
 		return there, err
@@ -114,16 +115,16 @@ func TestWrites_RepliesLost(t *testing.T) {
 	cut := netcut.New(t, direct.Options().Addr)
 	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) { o.MaxRetries = -1 })
 	s := open(t, client, redistest.Prefix())
-	steps := map[string]func(l idempotency.Lease) error{
-		"extend": func(l idempotency.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
-		"save": func(l idempotency.Lease) error {
-			return s.Save(t.Context(), l, idempotency.Progress{Stage: idempotency.LocalCreated})
+	steps := map[string]func(l store.Lease) error{
+		"extend": func(l store.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
+		"save": func(l store.Lease) error {
+			return s.Save(t.Context(), l, store.Progress{Stage: idempotency.LocalCreated})
 		},
-		"finish": func(l idempotency.Lease) error {
+		"finish": func(l store.Lease) error {
 			return s.Finish(t.Context(), l, idempotency.Result{Code: 1}, idempotency.Retention{})
 		},
-		"release": func(l idempotency.Lease) error { return s.Release(t.Context(), l) },
-		"doubt":   func(l idempotency.Lease) error { return s.Doubt(t.Context(), l, "why", time.Minute) },
+		"release": func(l store.Lease) error { return s.Release(t.Context(), l) },
+		"doubt":   func(l store.Lease) error { return s.MarkUnknown(t.Context(), l, "why", time.Minute) },
 	}
 	warm := win(t, s, request("warm", ""))
 	for _, do := range steps {
@@ -134,7 +135,7 @@ func TestWrites_RepliesLost(t *testing.T) {
 		heal := cut.DropReplies(t)
 		err := do(l)
 		heal()
-		if err == nil || errors.Is(err, idempotency.ErrLeaseLost) {
+		if err == nil || errors.Is(err, store.ErrLeaseLost) {
 			t.Errorf("%s with its reply lost: %v", name, err)
 		}
 		if err := do(l); err != nil {
@@ -176,7 +177,7 @@ func TestSave_LateDuplicate(t *testing.T) {
 	var sent [][]any
 	client.AddHook(tap(func(args []any) { sent = append(sent, args) }))
 	for _, stage := range []idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent} {
-		if err := s.Save(t.Context(), l, idempotency.Progress{Stage: stage}); err != nil {
+		if err := s.Save(t.Context(), l, store.Progress{Stage: stage}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,11 +227,11 @@ func TestRecover_LooksAgain(t *testing.T) {
 	t.Parallel()
 	client, prefix := redistest.Client(t), redistest.Prefix()
 	s, behind := open(t, client, prefix), open(t, redistest.Client(t), prefix)
-	leases := map[string]idempotency.Lease{}
+	leases := map[string]store.Lease{}
 	for _, name := range []string{"extended", "postponed", "finished"} {
 		leases[name] = claim(t, s, request(name, ""), terms(time.Microsecond)).Lease
 	}
-	if err := s.Doubt(t.Context(), leases["postponed"], "", 0); err != nil {
+	if err := s.MarkUnknown(t.Context(), leases["postponed"], "", 0); err != nil {
 		t.Fatal(err)
 	}
 	client.AddHook(afterPage(func() {
@@ -244,7 +245,7 @@ func TestRecover_LooksAgain(t *testing.T) {
 			}
 		}
 	}))
-	got, err := s.Recover(t.Context(), idempotency.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
+	got, err := s.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: time.Minute, Token: "r"})
 	if err != nil || len(got) != 0 {
 		t.Fatalf("%+v %v", got, err)
 	}

@@ -7,10 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Stuck implements idempotency.Lister.
-func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, error) {
+// Stuck implements store.Lister.
+func (s *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
 	if limit <= 0 {
 		return nil, nil
 	}
@@ -32,5 +33,5 @@ func (s *Store) Stuck(ctx context.Context, limit int) ([]idempotency.Record, err
 			keys = append(keys, k)
 		}
 	}
-	return idempotency.StuckAmong(ctx, s, keys, limit)
+	return store.StuckAmong(ctx, s, keys, limit)
 }

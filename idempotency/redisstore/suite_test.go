@@ -3,19 +3,19 @@ package redisstore_test
 import (
 	"testing"
 
-	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/redistest"
 )
 
-// TestStore: every promise of idempotency.Store and its Recoverer, on a real server.
+// TestStore: every promise of store.Store and its Recoverer, on a real server.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
 		prefix := redistest.Prefix()
 		s := open(t, redistest.Client(t), prefix)
 		return idempotencytest.Harness{
-			Store: s, Recoverer: s, Others: []idempotency.Store{open(t, redistest.Client(t), prefix)},
+			Store: s, Recoverer: s, Others: []store.Store{open(t, redistest.Client(t), prefix)},
 			Features: idempotencytest.Features{ServerTTL: true},
 		}
 	})

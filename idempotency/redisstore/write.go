@@ -10,12 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 var errLease = errors.New("redisstore: a lease must be longer than nothing")
 
 // write runs a script by which the holder of a key writes.
-func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l idempotency.Lease, args ...any) error {
+func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l store.Lease, args ...any) error {
 	if err := l.Key.Check(); err != nil {
 		return err
 	}
@@ -24,22 +25,22 @@ func (s *Store) write(ctx context.Context, verb string, sc *redis.Script, l idem
 		return fmt.Errorf("redisstore: %s, not known whether it happened: %w", verb, err)
 	}
 	if done == 0 {
-		return idempotency.ErrLeaseLost
+		return store.ErrLeaseLost
 	}
 	return nil
 }
 
-// Extend implements idempotency.Store.
-func (s *Store) Extend(ctx context.Context, l idempotency.Lease, lease time.Duration) error {
+// Extend implements store.Store.
+func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) error {
 	if lease <= 0 {
 		return errLease
 	}
 	return s.write(ctx, "extend", s.scripts.extend, l, micros(lease))
 }
 
-// Save implements idempotency.Store. A save that arrives after a later one of this Store is dropped, as if
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if
 // that one had replaced it.
-func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Progress) error {
+func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("redisstore: write progress as JSON: %w", err)
@@ -47,8 +48,8 @@ func (s *Store) Save(ctx context.Context, l idempotency.Lease, p idempotency.Pro
 	return s.write(ctx, "save", s.scripts.save, l, b, s.writer, s.seq.Add(1))
 }
 
-// Finish implements idempotency.Store.
-func (s *Store) Finish(ctx context.Context, l idempotency.Lease, res idempotency.Result, keep idempotency.Retention) error {
+// Finish implements store.Store.
+func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	state := idempotency.Completed
 	if res.Failure != "" {
 		state = idempotency.FailedReplayable
@@ -74,18 +75,18 @@ func kept(d time.Duration) int64 {
 	return micros(d)
 }
 
-// Release implements idempotency.Store.
-func (s *Store) Release(ctx context.Context, l idempotency.Lease) error {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, l store.Lease) error {
 	return s.write(ctx, "release", s.scripts.release, l)
 }
 
-// Doubt implements idempotency.Store.
-func (s *Store) Doubt(ctx context.Context, l idempotency.Lease, reason string, after time.Duration) error {
+// MarkUnknown implements store.Store.
+func (s *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, after time.Duration) error {
 	return s.write(ctx, "doubt", s.scripts.shelve, l, reason, micros(after), 0, 0)
 }
 
-// Postpone implements idempotency.Recoverer.
-func (s *Store) Postpone(ctx context.Context, l idempotency.Lease, reason string, after time.Duration, stuck bool) error {
+// Postpone implements store.Recoverer.
+func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, after time.Duration, stuck bool) error {
 	person := 0
 	if stuck {
 		person = 1

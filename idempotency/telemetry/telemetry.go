@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 // Scope is the name of the instruments' meter.
@@ -108,16 +109,16 @@ func (t *Telemetry) Recovery() recovery.Observer {
 			t.one(t.recovered, i.Operation, attribute.String("outcome", string(i.Outcome)))
 		},
 		Failed: func(error) { t.failed.Add(context.Background(), 1) },
-		Swept: func(s idempotency.Swept) {
+		Swept: func(s store.SweepResult) {
 			t.swept.Add(context.Background(), int64(s.Bodies), metric.WithAttributes(attribute.String("kind", "body")))
 			t.swept.Add(context.Background(), int64(s.Tombstones), metric.WithAttributes(attribute.String("kind", "tombstone")))
 		},
 	}
 }
 
-// Stats is the part of a store that [Telemetry.Watch] asks; every [idempotency.Recoverer] has it.
+// Stats is the part of a store that [Telemetry.Watch] asks; every [store.Recoverer] has it.
 type Stats interface {
-	Stats(ctx context.Context) (idempotency.Stats, error)
+	Stats(ctx context.Context) (store.Stats, error)
 }
 
 // Watch asks the store at each collection, until the registration that it returns is unregistered. What a store cannot answer is

@@ -17,7 +17,10 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/idempotency/telemetry"
 )
 
@@ -137,7 +140,7 @@ func newTelemetry(t *testing.T) (*telemetry.Telemetry, *recorder) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	m, r := newTelemetry(t)
-	if _, err := m.Watch(idempotency.NewMemory(idempotency.MemoryConfig{})); err != nil {
+	if _, err := m.Watch(memstore.New(memstore.Config{})); err != nil {
 		t.Fatal(err)
 	}
 	doc, err := os.ReadFile("doc.go")
@@ -171,8 +174,8 @@ func TestFigures(t *testing.T) {
 	t.Parallel()
 	m, r := newTelemetry(t)
 	now := time.Now()
-	store := idempotency.NewMemory(idempotency.MemoryConfig{Now: func() time.Time { return now }})
-	guard, err := idempotency.New(store, idempotency.Config{Observer: m.Guard(), RecoverAfter: -1, Keep: idempotency.Retention{Body: time.Hour}})
+	s := memstore.New(memstore.Config{Now: func() time.Time { return now }})
+	guard, err := guard.New(s, guard.Config{Observer: m.Guard(), RecoverAfter: -1, Keep: idempotency.Retention{Body: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,22 +189,22 @@ func TestFigures(t *testing.T) {
 	try("a", 2, nil)
 	try("b", 1, idempotency.Terminal("card_declined", os.ErrInvalid))
 	try("c", 1, idempotency.Retryable(os.ErrInvalid))
-	try("d", 1, idempotency.Indefinite(os.ErrInvalid))
-	if _, err := store.Claim(t.Context(), idempotency.Request{Key: idempotency.Key{Operation: "pay", Value: "e"}},
-		idempotency.ClaimOptions{Token: "of somebody else, 128 bits", Lease: 10 * time.Hour}); err != nil {
+	try("d", 1, idempotency.OutcomeUnknown(os.ErrInvalid))
+	if _, err := s.Claim(t.Context(), idempotency.Request{Key: idempotency.Key{Operation: "pay", Value: "e"}},
+		store.ClaimOptions{Token: "of somebody else, 128 bits", Lease: 10 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	try("e", 0, nil)
 	now = now.Add(2 * time.Hour)
 	try("a", 1, nil)
-	worker, err := recovery.New(store, map[string]recovery.Handler{"pay": {}}, recovery.Config{Observer: m.Recovery()})
+	worker, err := recovery.New(s, map[string]recovery.Handler{"pay": {}}, recovery.Config{Observer: m.Recovery()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := worker.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Watch(store); err != nil {
+	if _, err := m.Watch(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.callback(t.Context(), observer{r: r}); err != nil {

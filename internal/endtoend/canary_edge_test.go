@@ -13,7 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/pgtest"
@@ -24,7 +26,7 @@ import (
 type edge struct {
 	said  *said
 	keys  *pgstore.Store
-	guard *idempotency.Guard
+	guard *guard.Guard
 	http  httpedge.Edge
 }
 
@@ -80,7 +82,7 @@ func TestI10EdgeSaysNothing(t *testing.T) {
 	if e.keys, err = pgstore.New(db.Pool, pgstore.Config{Logger: s.log(), Observer: s.told()}); err != nil {
 		t.Fatal(err)
 	}
-	if e.guard, err = idempotency.New(e.keys, idempotency.Config{Logger: s.log(), Observer: s.told(), RecoverAfter: -1}); err != nil {
+	if e.guard, err = guard.New(e.keys, guard.Config{Logger: s.log(), Observer: s.told(), RecoverAfter: -1}); err != nil {
 		t.Fatal(err)
 	}
 	e.transactions(t, db)
@@ -117,7 +119,7 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 	for _, key := range []idempotency.Key{{Operation: "pay", Value: keyCanary + "\n"}, {Operation: "pay", Value: keyCanary, Tenant: strings.Repeat(keyCanary, 50)}} {
 		_, err := e.keys.InTx(t.Context(), idempotency.Request{Key: key}, pay)
 		e.heard("an invalid key", idempotency.Result{}, err, false)
-		e.said.value("a wrong region", idempotency.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
+		e.said.value("a wrong region", keys.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
 	}
 	_, err = idempotency.NewRequest(idempotency.Key{Operation: "pay", Value: keyCanary}, map[string]string{"card": payloadCanary + "\xff"})
 	e.said.value("no canonical form", err)
@@ -126,8 +128,8 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 // providers fail, and recovery gives up.
 func (e edge) providers(t *testing.T) {
 	asked := errors.New(authored)
-	work := func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, idempotency.Call) ([]byte, error) { return []byte(payloadCanary), asked })
+	work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, guard.Call) ([]byte, error) { return []byte(payloadCanary), asked })
 		return e.private(), err
 	}
 	for _, command := range []string{"first", "first", "another"} {

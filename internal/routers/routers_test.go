@@ -15,7 +15,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/internal/routers"
 )
 
@@ -93,8 +95,8 @@ func overEcho(mw func(http.Handler) http.Handler, do func(id, body string) (int,
 func TestRouters(t *testing.T) {
 	for name, router := range all() {
 		t.Run(name, func(t *testing.T) {
-			store := idempotency.NewMemory(idempotency.MemoryConfig{})
-			guard, err := idempotency.New(store, idempotency.Config{Lease: time.Minute})
+			store := memstore.New(memstore.Config{})
+			guard, err := guard.New(store, guard.Config{Lease: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

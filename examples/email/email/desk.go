@@ -11,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/idempotency/store"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 // knows is asked about.
 type desk struct {
 	sender *sender
-	guard  *idempotency.Guard
+	guard  *guard.Guard
 	worker *recovery.Worker
 }
 
@@ -39,18 +41,18 @@ func (s *sender) desk(db *pgxpool.Pool) (*desk, error) {
 	if s.cfg.GiveUpAfter >= 0 {
 		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be tried
 	}
-	cfg := idempotency.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordFor: grace, RecoverAfter: -1}
+	cfg := guard.Config{Lease: s.cfg.SendTimeout, Keep: keep, RecordFor: grace, RecoverAfter: -1}
 	if s.cfg.OnUnknown == Resend && s.cfg.Lookup == nil {
 		cfg.Rerun = []string{operation}
 	}
-	if d.guard, err = idempotency.New(store, cfg); err != nil {
+	if d.guard, err = guard.New(store, cfg); err != nil {
 		return nil, err
 	}
 	h := recovery.Handler{
-		Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			var m Message
 			if err := json.Unmarshal(op.Record().Input, &m); err != nil {
-				return idempotency.Result{}, fmt.Errorf("%w: its input is no mail: %w", idempotency.ErrStuck, err)
+				return idempotency.Result{}, fmt.Errorf("%w: its input is no mail: %w", guard.ErrStuck, err)
 			}
 			return d.send(m)(ctx, op)
 		},
@@ -81,16 +83,16 @@ func request(m Message) (idempotency.Request, error) {
 }
 
 // send is the work of one mail: one call, whose downstream key is the Message-ID.
-func (d *desk) send(m Message) func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-	return func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
-		how, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ idempotency.Call) ([]byte, error) {
+func (d *desk) send(m Message) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		how, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ guard.Call) ([]byte, error) {
 			err := d.sender.cfg.Provider.Send(ctx, m)
 			d.sender.noteProvider(err)
 			switch {
 			case isRefused(err):
 				return nil, idempotency.Terminal("refused", err)
 			case isUnknown(err):
-				return nil, idempotency.Indefinite(err)
+				return nil, idempotency.OutcomeUnknown(err)
 			}
 			return []byte("accepted"), idempotency.Retryable(err)
 		})
@@ -135,13 +137,13 @@ func (d *desk) deal(ctx context.Context, c claim) result {
 	nobody := errors.As(err, &unknown) && (unknown.Stuck || s.cfg.Lookup == nil && s.cfg.OnUnknown == Hold)
 	again.err = err
 	switch {
-	case (err == nil || errors.Is(err, idempotency.ErrUnrecorded)) && res.Failure == "":
+	case (err == nil || errors.Is(err, guard.ErrUnrecorded)) && res.Failure == "":
 		return result{status: "sent", outcome: string(res.Body)}
 	case err == nil:
 		return result{status: "failed", outcome: "refused", err: errors.New(string(res.Body))}
 	case nobody || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
 		return result{status: "unknown", outcome: "unknown", err: err}
-	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) || errors.Is(err, idempotency.ErrLeaseLost):
+	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) || errors.Is(err, store.ErrLeaseLost):
 		return again
 	case s.cfg.GiveUpAfter >= 0 && c.age > s.cfg.GiveUpAfter:
 		return result{status: "failed", outcome: "gave up", err: err}

@@ -3,7 +3,7 @@
 //
 // A mail cannot be sent inside a transaction. Marking it as sent before sending loses it in a crash, and sending before
 // marking repeats it. So the effect only writes the row, once for a payment, with everything that will be in the mail. The
-// sender drains the rows: each mail is an operation of an idempotency.Guard whose key is its Message-ID. That it is about to be sent is
+// sender drains the rows: each mail is an operation of a guard.Guard whose key is its Message-ID. That it is about to be sent is
 // committed, it is sent with no transaction open, and what became of it is committed. An attempt of which nothing was written
 // down (a crash, a connection lost before the server's answer) is asked about by recovery, by its Message-ID, when there
 // is a [Lookup]; only what was not accepted is sent again.

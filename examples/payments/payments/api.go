@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 )
@@ -40,7 +41,7 @@ const (
 type api struct {
 	store *store
 	keys  *pgstore.Store
-	guard *idempotency.Guard
+	guard *guard.Guard
 	cards *cards // nil: payments need no card
 	edge  httpedge.Edge
 	wake  func()
@@ -92,7 +93,7 @@ func (a *api) make(ctx context.Context, req idempotency.Request, cmd command) (i
 			return a.store.create(ctx, tx, req.Key.Tenant, cmd)
 		})
 	}
-	return a.guard.Run(ctx, req, func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+	return a.guard.Run(ctx, req, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		return a.cards.work(ctx, op, req.Key.Tenant, cmd)
 	})
 }

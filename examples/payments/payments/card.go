@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 )
@@ -44,7 +45,7 @@ type cards struct {
 }
 
 // work is the whole operation, from its beginning or from wherever it was left.
-func (c *cards) work(ctx context.Context, op *idempotency.Op, tenant string, cmd command) (idempotency.Result, error) {
+func (c *cards) work(ctx context.Context, op *guard.Op, tenant string, cmd command) (idempotency.Result, error) {
 	var id ids
 	if err := phase(ctx, op, stepIDs, &id, func(context.Context) (any, error) { return newIDs(), nil }); err != nil {
 		return idempotency.Result{}, err
@@ -61,7 +62,7 @@ func (c *cards) work(ctx context.Context, op *idempotency.Op, tenant string, cmd
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	reference, err := op.CallAs(ctx, stepCharge, chargeKey(id), func(ctx context.Context, call idempotency.Call) ([]byte, error) {
+	reference, err := op.CallAs(ctx, stepCharge, chargeKey(id), func(ctx context.Context, call guard.Call) ([]byte, error) {
 		reference, err := c.provider.Charge(ctx, Charge{Key: call.Key, AccountID: cmd.AccountID, Amount: cmd.Amount, Currency: cmd.Currency})
 		return []byte(reference), err
 	})
@@ -82,8 +83,8 @@ func (c *cards) work(ctx context.Context, op *idempotency.Op, tenant string, cmd
 }
 
 // phase is a local one whose outcome is JSON.
-func phase(ctx context.Context, op *idempotency.Op, name string, to any, do func(ctx context.Context) (any, error)) error {
-	data, err := op.Local(ctx, name, func(ctx context.Context, _ idempotency.Call) ([]byte, error) {
+func phase(ctx context.Context, op *guard.Op, name string, to any, do func(ctx context.Context) (any, error)) error {
+	data, err := op.Local(ctx, name, func(ctx context.Context, _ guard.Call) ([]byte, error) {
 		v, err := do(ctx)
 		if err != nil {
 			return nil, err
@@ -115,7 +116,7 @@ func (c *cards) accept(ctx context.Context, tx pgx.Tx, tenant string, id ids, cm
 }
 
 // declined is the final refusal, kept and replayed.
-func (c *cards) declined(ctx context.Context, op *idempotency.Op, id ids, cause error) (idempotency.Result, error) {
+func (c *cards) declined(ctx context.Context, op *guard.Op, id ids, cause error) (idempotency.Result, error) {
 	err := phase(ctx, op, stepDecline, nil, func(ctx context.Context) (any, error) {
 		return nil, c.exec(ctx, c.store.decline, id.Payment.String())
 	})
@@ -155,7 +156,7 @@ func (c *cards) handler() recovery.Handler {
 			}
 			return recovery.Answer{Fact: recovery.Happened, Data: []byte(found)}, nil
 		},
-		Resume: func(ctx context.Context, op *idempotency.Op) (idempotency.Result, error) {
+		Resume: func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			var cmd command
 			if err := json.Unmarshal(op.Record().Input, &cmd); err != nil {
 				return idempotency.Result{}, fmt.Errorf("reading the recorded command: %w", err)

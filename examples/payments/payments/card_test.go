@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
@@ -57,7 +58,7 @@ func (f *cardFixture) serve(t *testing.T) *payments.Service {
 	}
 	s, err := payments.New(f.Pool, payments.Config{
 		Schema: f.Schema, Cards: provider, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
-		Guard:    idempotency.Config{RecoverAfter: -1},
+		Guard:    guard.Config{RecoverAfter: -1},
 		Recovery: recovery.Config{Grace: -1, Backoff: time.Millisecond, MaxBackoff: time.Millisecond},
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
@@ -56,7 +56,7 @@ func serveChild(url string) error {
 	}
 	cfg := payments.Config{
 		DatabaseURL: secret.Of(url), Schema: os.Getenv(envSchema), Listener: listener, SkipMigrate: true, Cards: bank,
-		Guard: idempotency.Config{Lease: time.Second}, Logger: slog.New(slog.DiscardHandler),
+		Guard: guard.Config{Lease: time.Second}, Logger: slog.New(slog.DiscardHandler),
 	}
 	cfg.Recovery.Every = time.Hour
 	fmt.Println(listener.Addr())

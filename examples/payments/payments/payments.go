@@ -25,6 +25,7 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
@@ -56,7 +57,7 @@ type Config struct {
 	// Cards charges a card for each payment. Default: payments need no card.
 	Cards Provider
 	// Guard sets how payments with a card are guarded. Default: a lease of 30 s, and recovery waits for 10 s, twice the longest request to the provider.
-	Guard idempotency.Config
+	Guard guard.Config
 	// Recovery sets how they are recovered. Default: a look every second, and 10 s of grace.
 	Recovery recovery.Config
 	// SkipMigrate leaves the tables to somebody else; without them Run fails and says so.
@@ -142,7 +143,7 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
 	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
 	cfg.Guard.RecoverAfter, cfg.Recovery.Grace = cmp.Or(cfg.Guard.RecoverAfter, 10*time.Second), cmp.Or(cfg.Recovery.Grace, 10*time.Second)
-	if a.guard, err = idempotency.New(a.keys, cfg.Guard); err != nil {
+	if a.guard, err = guard.New(a.keys, cfg.Guard); err != nil {
 		return nil, err
 	}
 	handlers := map[string]recovery.Handler{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
@@ -41,7 +42,7 @@ func TestARefusalThatIsNotRecorded(t *testing.T) {
 		t.Helper()
 		s, err := payments.New(db, payments.Config{
 			Schema: f.Schema, Cards: p, Logger: slog.New(slog.DiscardHandler), Recovery: recovery.Config{Grace: -1},
-			Guard: idempotency.Config{Lease: 2 * time.Second, RecordFor: 50 * time.Millisecond},
+			Guard: guard.Config{Lease: 2 * time.Second, RecordFor: 50 * time.Millisecond},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,274 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/memstore"
+	"github.com/effectonce/effectonce/idempotency/store"
+)
+
+// TestRerun_AFailureAfterATakeOverFreesNoKey: the former owner's transaction may have committed. A key that were free could be used for another
+// command, whose effect would come beside that one's.
+func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(){"an error": func() {}, "a panic": func() { panic("no luck") }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				m := memstore.New(memstore.Config{})
+				if _, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: "commits, and vanishes", Lease: time.Second}); err != nil {
+					t.Fatal(err)
+				}
+				pass(2 * time.Second)
+				g := newGuard(t, m, guard.Config{Rerun: []string{"payment.create"}})
+				func() {
+					defer func() { _ = recover() }()
+					_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+						fail()
+						return idempotency.Result{}, idempotency.Retryable(errors.New("a deadlock"))
+					})
+					if !errors.Is(err, idempotency.ErrUnknown) {
+						t.Errorf("who took it over is told %v", err)
+					}
+				}()
+				if _, err := g.Do(t.Context(), request(2), created); !errors.Is(err, idempotency.ErrMismatch) {
+					t.Errorf("another command: %v", err)
+				}
+				// The same one goes on at once: nothing is burned.
+				if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+					t.Errorf("the same command: %+v, %v", res, err)
+				}
+			})
+		})
+	}
+}
+
+// TestClaim_GivenUpIsTakenBack: a caller that leaves while its claim is under way leaves no key behind that is in progress and nobody's: nothing
+// was run, so nothing is unknown, and its retry runs.
+func TestClaim_GivenUpIsTakenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
+		f := newFaulty(memstore.New(memstore.Config{}))
+		ctx, leave := context.WithCancel(t.Context())
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == 1 {
+				leave()
+				return errAway
+			}
+			return nil
+		}
+		g := newGuard(t, f, guard.Config{})
+		_, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+			t.Error("it ran")
+			return idempotency.Result{}, nil
+		})
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable {
+			t.Errorf("who left is told %v", err)
+		}
+		if got := stateOf(t, f, request(1)); got != "" {
+			t.Errorf("the key is %s", got)
+		}
+		if res, err := g.Do(t.Context(), request(2), created); err != nil || res.Replayed {
+			t.Errorf("the next one: %+v, %v", res, err)
+		}
+	})
+}
+
+// TestClaim_GivenUpFreesNoLocalPhase: likewise of a key that has one recorded, and goes on with it.
+func TestClaim_GivenUpFreesNoLocalPhase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(memstore.New(memstore.Config{}))
+		g := newGuard(t, f, guard.Config{})
+		if _, err := g.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+			_, err := op.Local(ctx, "payment", func(context.Context, guard.Call) ([]byte, error) { return nil, nil })
+			return idempotency.Result{}, errors.Join(err, errAway)
+		}); !errors.Is(err, errAway) {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		before := f.count("claim")
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == before+1 {
+				leave()
+				return errAway
+			}
+			return nil
+		}
+		if _, err := g.Do(ctx, request(1), created); err == nil {
+			t.Error("who left is told yes")
+		}
+		if _, err := g.Do(t.Context(), request(2), created); !errors.Is(err, idempotency.ErrMismatch) {
+			t.Errorf("another command: %v", err)
+		}
+		if res, err := g.Do(t.Context(), request(1), created); err != nil || res.Replayed {
+			t.Errorf("the same one: %+v, %v", res, err)
+		}
+	})
+}
+
+// TestClaim_ATakeOverThatIsGivenUpStaysUnknown: what the former owner has done is as unknown as before.
+func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
+		f := newFaulty(memstore.New(memstore.Config{}))
+		ctx, leave := context.WithCancel(t.Context())
+		g := newGuard(t, f, guard.Config{Rerun: []string{"payment.create"}})
+		if _, err := g.Do(ctx, request(1), func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.OutcomeUnknown(errors.New("no answer"))
+		}); !errors.Is(err, idempotency.ErrUnknown) {
+			t.Fatal(err)
+		}
+		before := f.count("claim")
+		f.after = func(call string) error {
+			if call == "claim" && f.count("claim") == before+2 { // the first finds it, the second takes it
+				leave()
+				return errAway
+			}
+			return nil
+		}
+		if _, err := g.Do(ctx, request(1), created); err == nil {
+			t.Error("it ran")
+		}
+		if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	})
+}
+
+// TestClaim_AStoreThatIsAway: nothing was run, and the caller may come again.
+func TestClaim_AStoreThatIsAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFaulty(memstore.New(memstore.Config{}))
+		f.before = func(string) error { return errAway }
+		_, err := newGuard(t, f, guard.Config{}).Do(t.Context(), request(1), created)
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable || !errors.Is(err, errAway) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// givenUp makes the key a person's, and returns its last lease.
+func givenUp(t *testing.T, m *memstore.Store) store.Lease {
+	t.Helper()
+	c, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: "t", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.MarkUnknown(t.Context(), c.Lease, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := m.Recover(t.Context(), store.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "r"})
+	if err != nil || len(taken) != 1 {
+		t.Fatal(taken, err)
+	}
+	if err := m.Postpone(t.Context(), taken[0].Lease, "", 0, true); err != nil {
+		t.Fatal(err)
+	}
+	return taken[0].Lease
+}
+
+// TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's look and hand: that one
+// leaves no new record behind.
+func TestTakeStuck_FreedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(memstore.New(memstore.Config{}))
+	stuck := givenUp(t, f.Store)
+	f.before = func(call string) error {
+		if call != "claim" {
+			return nil
+		}
+		return f.Store.Release(t.Context(), stuck)
+	}
+	if got, err := store.ClaimStuck(t.Context(), f, request(1).Key, time.Minute); !errors.Is(err, store.ErrNotStuck) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got := stateOf(t, f, request(1)); got != "" {
+		t.Errorf("the key is %s", got)
+	}
+}
+
+// TestTakeStuck_FreedAndUsedMeanwhile: between a person's look and hand the key was freed and used again by a caller who vanished. What that one did is
+// not known, so its key is not freed.
+func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(memstore.New(memstore.Config{}))
+	stuck := givenUp(t, f.Store)
+	f.before = func(call string) error {
+		if call != "claim" {
+			return nil
+		}
+		if err := f.Store.Release(t.Context(), stuck); err != nil {
+			return err
+		}
+		c, err := f.Store.Claim(t.Context(), request(1), store.ClaimOptions{Token: "another", Lease: time.Minute})
+		return errors.Join(err, f.Store.MarkUnknown(t.Context(), c.Lease, "the process vanished", 0))
+	}
+	if got, err := store.ClaimStuck(t.Context(), f, request(1).Key, time.Minute); !errors.Is(err, store.ErrNotStuck) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	rec, _, err := f.Get(t.Context(), request(1).Key)
+	if err != nil || rec.State != idempotency.Unknown || rec.Reason != "the process vanished" || rec.LeaseLeft > 0 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+// TestClaim_LateTakeOver: a claim that may take a key over is executed late, while its caller waits for somebody else. The caller does not
+// find it to be its own and then free, when its work fails, what a former owner may have done.
+func TestClaim_LateTakeOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := memstore.New(memstore.Config{})
+		vanished := claimed(t, m, "vanished", time.Second)
+		var other store.Lease
+		f := newFaulty(m)
+		f.before = func(call string) error {
+			if call != "claim" || f.count("claim") != 2 {
+				return nil
+			}
+			// The second one, with Rerun, gets lost, and somebody else is faster; below it arrives, when that one gives up.
+			other = claimed(t, m, "other", time.Minute)
+			return errAway
+		}
+		var late store.ClaimOptions
+		f.claims = func(opt store.ClaimOptions) {
+			if opt.Rerun {
+				late = opt
+			}
+		}
+		pass(2 * time.Second)
+		g := newGuard(t, f, guard.Config{Wait: time.Minute, Rerun: []string{request(1).Key.Operation}})
+		go func() {
+			pass(5 * time.Second)
+			if err := m.MarkUnknown(t.Context(), other, "gave up", time.Hour); err != nil {
+				t.Error(err)
+			}
+			if c, err := m.Claim(t.Context(), request(1), late); err != nil || !c.Won {
+				t.Errorf("%+v, %v", c, err)
+			}
+		}()
+		_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+			return idempotency.Result{}, idempotency.Retryable(errors.New("busy"))
+		})
+		if err == nil || stateOf(t, m, request(1)) == "" {
+			t.Errorf("%v; fence %d was given up without knowing what it did", err, vanished.Fence)
+		}
+	})
+}
+
+// claimed claims the key for somebody, after whoever has it.
+func claimed(t *testing.T, m *memstore.Store, token string, lease time.Duration) store.Lease {
+	t.Helper()
+	c, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: token, Lease: lease, Rerun: true})
+	if err != nil || !c.Won {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	return c.Lease
+}

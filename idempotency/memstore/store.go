@@ -1,0 +1,380 @@
+package memstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/store"
+)
+
+// Config of a [Store]. The zero value is what tests want.
+type Config struct {
+	// Now is the clock. Nil: time.Now, which testing/synctest can turn.
+	Now func() time.Time
+}
+
+var errLease = errors.New("memstore: a lease must be longer than nothing")
+
+// Store is a store.Store, a Recoverer and a Lister in memory. Use [New].
+type Store struct {
+	now   func() time.Time
+	table *rules
+
+	mu    sync.Mutex
+	keys  map[idempotency.Key]*entry
+	fence int64 // the highest that any key got
+}
+
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Recoverer = (*Store)(nil)
+	_ store.Lister    = (*Store)(nil)
+)
+
+// entry is a key's record with what only the store needs: its times.
+type entry struct {
+	store.Record // LeaseLeft and Age are counted when it is read
+
+	token   string
+	claimed time.Time
+	lease   time.Time // the end of the owner's or recoverer's lease; zero: given up
+	due     time.Time // of an unknown one
+	body    time.Time // when it is overdue; zero: never
+	tomb    time.Time // likewise
+}
+
+// New returns an empty store.
+func New(cfg Config) *Store {
+	now := cfg.Now
+	if now == nil {
+		now = time.Now
+	}
+	return &Store{now: now, table: &table, keys: map[idempotency.Key]*entry{}}
+}
+
+// situation is what the clock makes of an entry; nil is none.
+func (e *entry) situation(now time.Time) situation {
+	over := func(t time.Time) bool { return !t.After(now) }
+	overdue := func(t time.Time) bool { return !t.IsZero() && over(t) }
+	switch {
+	case e == nil || overdue(e.tomb):
+		return free
+	case e.State == idempotency.InProgress && over(e.lease):
+		return lapsed
+	case e.State == idempotency.InProgress:
+		return leased
+	case e.State == idempotency.Expired:
+		return expired
+	case e.State != idempotency.Unknown && overdue(e.body):
+		return stale
+	case e.State == idempotency.Completed:
+		return done
+	case e.State == idempotency.FailedReplayable:
+		return refused
+	case e.Stuck:
+		return stuck
+	case !over(e.lease):
+		return recovering
+	case !over(e.due):
+		return waiting
+	}
+	return due
+}
+
+// record copies what an entry knows; a stale one is told as if it were swept.
+func (e *entry) record(now time.Time) store.Record {
+	r := e.Record
+	if e.situation(now) == stale {
+		r = erased(r)
+	}
+	r.Progress, r.Input, r.Result = r.Progress.Clone(), slices.Clone(r.Input), r.Result.Clone()
+	r.LeaseLeft = 0
+	if !e.lease.IsZero() && (r.State == idempotency.InProgress || r.State == idempotency.Unknown) {
+		r.LeaseLeft = e.lease.Sub(now)
+	}
+	r.Age = now.Sub(e.claimed)
+	return r
+}
+
+// Claim implements store.Store.
+func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
+	if err := errors.Join(ctx.Err(), r.Key.Check(), opt.Check()); err != nil {
+		return store.ClaimResult{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, e := m.now(), m.keys[r.Key]
+	what := claimed(e, r, opt)
+	did := m.table[what][e.situation(now)]
+	switch did {
+	case grant:
+		e = &entry{Record: store.Record{Key: r.Key, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received}, Input: slices.Clone(r.Input)}}
+		e.claimed = now
+		m.keys[r.Key] = e
+		m.give(e, opt.Token, now.Add(opt.Lease))
+	case takeOver:
+		e.Stuck = false
+		m.give(e, opt.Token, now.Add(opt.Lease))
+	case regrant:
+		e.lease = now.Add(opt.Lease)
+	case note:
+		e.due = e.lease
+	}
+	e.turn(did)
+	out := store.ClaimResult{Record: e.record(now)}
+	if did == grant || did == takeOver || did == regrant {
+		out.Won, out.Lease = true, store.Lease{Key: r.Key, Fence: e.Fence, Token: e.token}
+	}
+	return out, nil
+}
+
+// claimed says what a claim is to the entry that it met.
+func claimed(e *entry, r idempotency.Request, opt store.ClaimOptions) event {
+	switch {
+	case e == nil:
+		return claim
+	case !r.Matches(e.Fingerprint):
+		return claimOther
+	case e.State == idempotency.InProgress && e.token == opt.Token:
+		return claimAgain
+	case opt.Rerun, e.Progress.Stage == idempotency.LocalCreated:
+		return claimRerun
+	}
+	return claim
+}
+
+// turn puts the entry into the state that the effect leads to.
+func (e *entry) turn(did effect) {
+	if to := becomes[did]; to != "" {
+		e.State = to
+	}
+}
+
+// give makes somebody the holder.
+func (m *Store) give(e *entry, token string, until time.Time) {
+	m.fence++
+	e.Fence, e.token, e.lease, e.due = m.fence, token, until, time.Time{}
+}
+
+// write does what a holder asks for: apply is called with the effect, unless nothing is to change.
+func (m *Store) write(ctx context.Context, l store.Lease, what event, apply func(e *entry, did effect, now time.Time)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, e := m.now(), m.keys[l.Key]
+	at := e.situation(now)
+	if at != free && (e.Fence != l.Fence || e.token != l.Token) {
+		what = foreign
+	}
+	switch did := m.table[what][at]; did {
+	case lost:
+		return store.ErrLeaseLost
+	case repeat:
+		return nil
+	case forget:
+		delete(m.keys, l.Key)
+		return nil
+	default:
+		apply(e, did, now)
+		e.turn(did)
+		return nil
+	}
+}
+
+// Extend implements store.Store.
+func (m *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) error {
+	if lease <= 0 {
+		return errLease
+	}
+	return m.write(ctx, l, extend, func(e *entry, _ effect, now time.Time) { e.lease = now.Add(lease) })
+}
+
+// Save implements store.Store.
+func (m *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
+	p = p.Clone()
+	return m.write(ctx, l, save, func(e *entry, _ effect, _ time.Time) { e.Progress = p })
+}
+
+// Finish implements store.Store.
+func (m *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
+	what := succeed
+	if res.Failure != "" {
+		what = fail
+	}
+	body, tomb := keep.Terms()
+	res = res.Clone()
+	return m.write(ctx, l, what, func(e *entry, _ effect, now time.Time) {
+		res.At, res.Replayed = now, false
+		e.Result, e.Input = res, nil
+		e.lease, e.due, e.Stuck = time.Time{}, time.Time{}, false
+		e.body, e.tomb = after(now, body), after(now, tomb)
+	})
+}
+
+// after is now and the duration, and zero when that is negative: never.
+func after(now time.Time, d time.Duration) time.Time {
+	if d < 0 {
+		return time.Time{}
+	}
+	return now.Add(d)
+}
+
+// Release implements store.Store.
+func (m *Store) Release(ctx context.Context, l store.Lease) error {
+	return m.write(ctx, l, release, nil)
+}
+
+// MarkUnknown implements store.Store.
+func (m *Store) MarkUnknown(ctx context.Context, l store.Lease, reason string, delay time.Duration) error {
+	return m.write(ctx, l, doubt, func(e *entry, _ effect, now time.Time) { e.putBack(reason, now.Add(delay)) })
+}
+
+// putBack gives up the lease of an entry.
+func (e *entry) putBack(reason string, due time.Time) {
+	e.Reason, e.due, e.lease = reason, due, time.Time{}
+}
+
+// Get implements store.Store.
+func (m *Store) Get(ctx context.Context, k idempotency.Key) (store.Record, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Record{}, false, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, e := m.now(), m.keys[k]
+	if e.situation(now) == free {
+		return store.Record{}, false, nil
+	}
+	return e.record(now), true, nil
+}
+
+// erased is a record without its body, as a sweep leaves it.
+func erased(r store.Record) store.Record {
+	r.State, r.Result.Body, r.Result.Header, r.Progress = idempotency.Expired, nil, nil, store.Progress{}
+	return r
+}
+
+// Recover implements store.Recoverer.
+func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
+	if err := errors.Join(ctx.Err(), opt.Check()); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	var found []*entry
+	for _, e := range m.keys {
+		if opt.Operations != nil && !slices.Contains(opt.Operations, e.Key.Operation) {
+			continue
+		}
+		if at := e.situation(now); m.table[recover][at] == hand && (at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
+			found = append(found, e)
+		}
+	}
+	sort.Slice(found, func(i, j int) bool { return found[i].overdueSince().Before(found[j].overdueSince()) })
+	var out []store.ClaimResult
+	for _, e := range found[:min(len(found), opt.Limit)] {
+		e.Attempts++
+		m.give(e, opt.Token, now.Add(opt.Lease))
+		e.turn(hand)
+		out = append(out, store.ClaimResult{Won: true, Lease: store.Lease{Key: e.Key, Fence: e.Fence, Token: e.token}, Record: e.record(now)})
+	}
+	return out, nil
+}
+
+// overdueSince is when the entry could first have been recovered: its delay was over and its lease had ended.
+func (e *entry) overdueSince() time.Time {
+	if e.due.After(e.lease) {
+		return e.due
+	}
+	return e.lease
+}
+
+// Postpone implements store.Recoverer.
+func (m *Store) Postpone(ctx context.Context, l store.Lease, reason string, delay time.Duration, toPerson bool) error {
+	what := postpone
+	if toPerson {
+		what = giveUp
+	}
+	return m.write(ctx, l, what, func(e *entry, did effect, now time.Time) {
+		e.putBack(reason, now.Add(delay))
+		e.Stuck = did == park
+	})
+}
+
+// Sweep implements store.Recoverer.
+func (m *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error) {
+	if err := ctx.Err(); err != nil {
+		return store.SweepResult{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out store.SweepResult
+	now := m.now()
+	for _, want := range []effect{erase, forget} {
+		for k, e := range m.keys {
+			if m.table[sweep][e.situation(now)] != want {
+				continue
+			}
+			if out.Bodies+out.Tombstones >= limit {
+				out.More = true
+				return out, nil
+			}
+			if want == forget {
+				delete(m.keys, k)
+				out.Tombstones++
+				continue
+			}
+			e.Record = erased(e.Record)
+			out.Bodies++
+		}
+	}
+	return out, nil
+}
+
+// Stuck implements store.Lister.
+func (m *Store) Stuck(ctx context.Context, limit int) ([]store.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []store.Record
+	for _, e := range m.keys {
+		if e.Stuck && len(out) < limit {
+			out = append(out, e.record(m.now()))
+		}
+	}
+	return out, nil
+}
+
+// Stats implements store.Recoverer.
+func (m *Store) Stats(ctx context.Context) (store.Stats, error) {
+	if err := ctx.Err(); err != nil {
+		return store.Stats{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var s store.Stats
+	now := m.now()
+	for _, e := range m.keys {
+		switch e.State {
+		case idempotency.InProgress:
+			s.InProgress++
+			s.OldestInProgress = max(s.OldestInProgress, now.Sub(e.claimed))
+		case idempotency.Unknown:
+			s.Unknown++
+			if e.Stuck {
+				s.Stuck++
+			}
+		}
+	}
+	return s, nil
+}
