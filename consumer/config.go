@@ -78,7 +78,8 @@ type Config struct {
 	// middle of its first join waits for the join's end instead, up to RebalanceTimeout: only then can it leave.
 	DrainTimeout time.Duration
 
-	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on. Default: 5 s.
+	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on, and how often the end of a
+	// log is looked at that is not fetched meanwhile. Default: 5 s.
 	ResumeEvery time.Duration
 
 	// FetchBytes is what one fetch of one partition asks for, before decompression. Kafka answers with at least one whole batch.

@@ -29,6 +29,8 @@ type Consumer struct {
 	client  *client // set by Run
 	missing string  // of Run: what was said last of topics that cannot be read
 
+	standstill standstill
+
 	mu      sync.Mutex
 	started bool
 	gen     *generation // the current one, nil between two

@@ -129,7 +129,8 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	case known:
 		p.repeats(at, next)
 	}
-	p.decided(at)
+	p.setPosition(at)
+	p.commits.decided(p.Partition, at)
 	return at, nil
 }
 
@@ -210,18 +211,6 @@ func (p *partition) listOffsets(ctx context.Context) (first, end int64, err erro
 		}
 	}
 	return 0, 0, fmt.Errorf("the answer lacks partition %d", id)
-}
-
-func (p *partition) setPosition(next int64) {
-	p.mu.Lock()
-	p.next = next
-	p.mu.Unlock()
-}
-
-func (p *partition) sawEnd(high int64) {
-	p.mu.Lock()
-	p.high = high
-	p.mu.Unlock()
 }
 
 // newBackOff waits from 100 ms up to 5 s, with jitter, for ever.

@@ -38,10 +38,12 @@ type partition struct {
 	known      int64
 	saidAbsent bool // that an event below known was applied
 
-	mu     sync.Mutex
-	next   int64 // the first offset that is not decided; -1: not known yet
-	high   int64 // the end of the log, as of the last fetch
-	halted *Halt
+	mu       sync.Mutex
+	next     int64     // the first offset that is not decided; -1: not known yet
+	high     int64     // the end of the log, as of seen; -1: not known yet
+	seen     time.Time // when the end was last looked at
+	handling time.Time // since when the handler runs; zero: it does not
+	halted   *Halt
 }
 
 // run reads until work ends or the partition halts. Handlers run under handle, which may outlive work.
@@ -92,7 +94,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 	}
 	began := time.Now()
 	failpoint.Hit(failpoint.ConsumerHandle)
+	p.running(began)
 	outcomes, err := p.handle(ctx, batch.events)
+	p.running(time.Time{})
 	failpoint.Hit(failpoint.ConsumerHandled)
 	n := decidedHead(outcomes, len(batch.events))
 	p.remembered(batch.events, outcomes[:n])
@@ -242,10 +246,33 @@ func (p *partition) cut(n int) chunk {
 
 // decided moves the position and has it committed.
 func (p *partition) decided(next int64) {
-	p.mu.Lock()
-	p.next = next
-	p.mu.Unlock()
+	p.note(true, func() { p.next = next })
 	p.commits.decided(p.Partition, next)
+}
+
+// note changes where the partition or its log is, and tells whether something waits. decided: something was decided.
+func (p *partition) note(decided bool, change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	p.c.standstill.saw(p.Partition, p.next < 0 || p.high < 0 || p.next < p.high, decided)
+}
+
+func (p *partition) setPosition(next int64) { p.note(false, func() { p.next = next }) }
+
+func (p *partition) sawEnd(high int64) { p.note(false, func() { p.high, p.seen = high, time.Now() }) }
+
+func (p *partition) endIsOlder(than time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.seen) > than
+}
+
+// running notes since when the handler runs.
+func (p *partition) running(since time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.handling = since
 }
 
 func (p *partition) position() int64 {

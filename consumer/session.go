@@ -129,6 +129,7 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 	g.assign()
 	kg.Start(s.watch)
 	kg.Start(g.heartbeat)
+	kg.Start(g.ends)
 
 	finished := make(chan struct{})
 	kg.Start(func(ended context.Context) {
@@ -160,10 +161,11 @@ func (g *generation) assign() {
 			names = append(names, name)
 			g.partitions = append(g.partitions, &partition{
 				Partition: name, c: c, budget: limit, commits: g.commits,
-				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1,
+				ask: limit.share(n, c.cfg.FetchBytes), start: a.Offset, chunks: make(chan chunk), next: -1, high: -1,
 			})
 		}
 	}
+	c.standstill.assigned(names)
 	c.setGeneration(g)
 	failpoint.Hit(failpoint.ConsumerAssigned)
 	c.cfg.Logger.Info("partitions assigned", "generation", g.gen.ID, "partitions", fmt.Sprint(names))

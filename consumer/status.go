@@ -13,6 +13,9 @@ type Status struct {
 	// Down is whether Kafka, or a part of it, cannot be used now; DownSince is since when.
 	Down      bool      `json:"down"`
 	DownSince time.Time `json:"down_since,omitzero"`
+	// StalledSince is when this process last decided something or, when that is later, when records of its partitions began to
+	// wait. A rebalance does not set it back. Where the end of a log is not known yet, records are taken to wait. Zero: none do.
+	StalledSince time.Time `json:"stalled_since,omitzero"`
 	// LastError is the last trouble with Kafka, also when it is over. Empty: there was none.
 	LastError string `json:"last_error,omitempty"`
 }
@@ -22,10 +25,13 @@ type PartitionStatus struct {
 	Partition
 	// Next is the first offset that is not decided. -1: not known yet.
 	Next int64 `json:"next"`
-	// High is the end of the partition's log, as of the last fetch.
+	// High is the end of the partition's log, as of the last look, which is seconds ago at most while Kafka answers. -1: not
+	// known yet.
 	High int64 `json:"high"`
 	// Lag is how many offsets are between the two. -1: not known yet.
 	Lag int64 `json:"lag"`
+	// HandlingSince is since when the handler has had the batch that it has now. Zero: it has none.
+	HandlingSince time.Time `json:"handling_since,omitzero"`
 	// Halted is set when the partition stopped until somebody acts, with Reason as text.
 	Halted *Halt  `json:"halted,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -52,6 +58,7 @@ func (c *Consumer) Status() Status {
 	if !s.Down {
 		s.DownSince = time.Time{}
 	}
+	s.StalledSince = c.standstill.began()
 	c.mu.Lock()
 	g := c.gen
 	c.mu.Unlock()
@@ -68,8 +75,8 @@ func (c *Consumer) Status() Status {
 func (p *partition) status() PartitionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PartitionStatus{Partition: p.Partition, Next: p.next, High: p.high, Lag: -1, Halted: p.halted}
-	if p.next >= 0 {
+	s := PartitionStatus{Partition: p.Partition, Next: p.next, High: p.high, Lag: -1, HandlingSince: p.handling, Halted: p.halted}
+	if p.next >= 0 && p.high >= 0 {
 		s.Lag = max(0, p.high-p.next)
 	}
 	if p.halted != nil {
