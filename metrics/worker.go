@@ -175,9 +175,10 @@ func (f *inboxFigures) set(s inbox.Sample) {
 
 // status reads a consumer at each scrape: its partitions come and go.
 type status struct {
-	mu                            sync.Mutex
-	consumer                      *consumer.Consumer
-	partitions, halted, down, lag *prometheus.Desc
+	mu       sync.Mutex
+	consumer *consumer.Consumer
+
+	partitions, halted, down, stalled, lag, handling *prometheus.Desc
 }
 
 func newStatus(s *set) *status {
@@ -188,7 +189,9 @@ func newStatus(s *set) *status {
 		partitions: desc("assigned_partitions", "Partitions of this process; 0 is a standby."),
 		halted:     desc("halted_partitions", "Partitions of this process that stopped until somebody acts."),
 		down:       desc("down", "1 while Kafka cannot be used."),
+		stalled:    desc("stalled_seconds", "For how long this process has decided nothing although records wait; 0 while none do."),
 		lag:        desc("lag", "Records of a partition of this process that are not decided yet.", "topic", "partition"),
+		handling:   desc("handling_seconds", "For how long the handler has had its batch; 0 when it has none.", "topic", "partition"),
 	}
 }
 
@@ -200,7 +203,7 @@ func (s *status) watch(c *consumer.Consumer) {
 
 // Describe implements prometheus.Collector.
 func (s *status) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.partitions, s.halted, s.down, s.lag} {
+	for _, d := range []*prometheus.Desc{s.partitions, s.halted, s.down, s.stalled, s.lag, s.handling} {
 		to <- d
 	}
 }
@@ -224,9 +227,20 @@ func (s *status) Collect(to chan<- prometheus.Metric) {
 	gauge(s.partitions, float64(len(st.Partitions)))
 	gauge(s.halted, float64(len(st.Halted())))
 	gauge(s.down, down)
+	gauge(s.stalled, age(st.StalledSince))
 	for _, p := range st.Partitions {
+		id := strconv.Itoa(int(p.ID))
 		if p.Lag >= 0 {
-			gauge(s.lag, float64(p.Lag), p.Topic, strconv.Itoa(int(p.ID)))
+			gauge(s.lag, float64(p.Lag), p.Topic, id)
 		}
+		gauge(s.handling, age(p.HandlingSince), p.Topic, id)
 	}
+}
+
+// age is 0 for the zero time.
+func age(since time.Time) float64 {
+	if since.IsZero() {
+		return 0
+	}
+	return time.Since(since).Seconds()
 }
