@@ -6,8 +6,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
@@ -135,6 +138,60 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 		!strings.Contains(body, `effectonce_inbox_events_total{consumer="ledger",outcome="applied"} 1`) {
 		t.Errorf("metrics:\n%s", body)
 	}
+}
+
+// TestAWorkerThatAppliesNothingShows: its effect waits for what another session holds. What arrives meanwhile counts as lag.
+func TestAWorkerThatAppliesNothingShows(t *testing.T) {
+	t.Parallel()
+	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
+	cfg := config(t, db, topic)
+	cfg.Consumer.ResumeEvery = 20 * time.Millisecond
+	var err error
+	if cfg.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	run(t, cfg)
+	figure := func(name string) (v float64, found bool) {
+		_, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics")
+		m := regexp.MustCompile(`(?m)^effectonce_consumer_` + name + `\{[^}]*\} (\S+)$`).FindStringSubmatch(body)
+		if m == nil {
+			return 0, false
+		}
+		v, err := strconv.ParseFloat(m[1], 64)
+		return v, err == nil
+	}
+	await := func(what string, is func(v float64) bool, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			pgtest.Await(t, what+": "+name, func() (bool, error) {
+				v, found := figure(name)
+				return found && is(v), nil
+			})
+		}
+	}
+	zero := func(v float64) bool { return v == 0 }
+	await("nothing to do", zero, "lag", "stalled_seconds", "handling_seconds")
+	ctx := t.Context()
+	tx, err := db.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, "lock table ledger_entry"); err != nil {
+		t.Fatal(err)
+	}
+	for lag := 1.0; lag <= 4; lag++ {
+		e := created(t, some(100))
+		e.Topic = topic
+		publish(t, e)
+		await("a lock", func(v float64) bool { return v == lag }, "lag")
+	}
+	await("a lock", func(v float64) bool { return v > 0 }, "stalled_seconds", "handling_seconds")
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await("the lock is gone", zero, "lag", "stalled_seconds", "handling_seconds")
+	(&fixture{DB: db}).check(t, 4)
 }
 
 // TestAForeignEventIsBookedOnce: as Debezium's outbox router writes it, with its id in the header "id" and nothing of ours.

@@ -1,0 +1,45 @@
+package worker
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/consumer"
+)
+
+// TestMoving: a worker moves unless a partition is halted or nothing was decided for two minutes.
+func TestMoving(t *testing.T) {
+	t.Parallel()
+	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
+	name := consumer.Partition{Topic: "orders", ID: 3}
+	for what, c := range map[string]struct {
+		status consumer.Status
+		want   string
+	}{
+		"not joined":    {consumer.Status{}, ""},
+		"nothing waits": {consumer.Status{Partitions: []consumer.PartitionStatus{{Partition: name}}}, ""},
+		"busy":          {consumer.Status{StalledSince: at(time.Second)}, ""},
+		"stands": {consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
+			{Partition: name, Lag: 24, HandlingSince: at(140 * time.Second)}, {Partition: consumer.Partition{Topic: "orders"}, Lag: -1},
+		}}, "nothing was decided for 2m10s although 24 records wait: the handler of orders-3 has had its batch for 2m20s"},
+		"stands by itself": {
+			consumer.Status{StalledSince: at(130 * time.Second)},
+			"nothing was decided for 2m10s although 0 records wait: no handler runs",
+		},
+		"halted": {
+			consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
+				{Partition: name, Halted: &consumer.Halt{Partition: name, Offset: 7, Err: errors.New("broken")}},
+			}},
+			"1 partitions are halted, the first is orders/3 at offset 7, event 00000000-0000-0000-0000-000000000000",
+		},
+	} {
+		got := ""
+		if err := moving(c.status); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+}
