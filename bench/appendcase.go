@@ -160,7 +160,8 @@ func (s *stack) write(ctx context.Context, l writing, topic string, length time.
 	}, err
 }
 
-// writer is one of them, on a connection of its own. What is prepared at first use is prepared before it says that it is ready.
+// writer is one of them, on a connection of its own. What is prepared at first use is prepared before it says that it
+// is ready.
 func (l writing) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{}, length time.Duration) (times []time.Duration, err error) {
 	said := sync.OnceFunc(ready)
 	defer said()

@@ -14,9 +14,9 @@ import (
 	"github.com/segmentio/kafka-go/protocol/fetch"
 )
 
-// arrivals notes when each of n events, whose key is its number, was first seen in a topic. One request at a time asks all
-// partitions for what comes next, at least one byte of it, so the broker answers as soon as there is something: no queue, no
-// group and no pause of a reader stands in between.
+// arrivals notes when each of n events, whose key is its number, was first seen in a topic. One request at a time asks
+// all partitions for what comes next, at least one byte of it, so the broker answers as soon as there is something: no
+// queue, no group and no pause of a reader stands in between.
 type arrivals struct {
 	epoch time.Time
 	at    []atomic.Int64 // nanoseconds after epoch; 0: not yet

@@ -21,7 +21,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// background is a relay in a process of its own that works until it is told to stop, or killed. It never outlives this one.
+// background is a relay in a process of its own that works until it is told to stop, or killed. It never outlives this
+// one.
 type background struct {
 	process *proc.Process
 	answer  string // the file that it answers in
@@ -152,7 +153,8 @@ func (w *watched) Publish(ctx context.Context, events []event.Event) []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, err := range verdicts {
-		if lane := events[i].Position.Lane; err == nil && lane >= 0 && w.lanes[lane].Published.IsZero() { // from the WAL it is -1
+		// from the WAL it is -1
+		if lane := events[i].Position.Lane; err == nil && lane >= 0 && w.lanes[lane].Published.IsZero() {
 			w.lanes[lane].Published = now
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/effectonce/effectonce/outbox"
 )
 
-// A payment's way has three processes: one appends, a relay publishes, and the worker of examples/ledger books two entries for
-// each payment.
+// A payment's way has three processes: one appends, a relay publishes, and the worker of examples/ledger books two
+// entries for each payment.
 const (
 	nameChain    = "the whole chain, payments"
 	nameAppender = "- its appender"
@@ -29,7 +29,8 @@ const (
 	chainCallers = 4   // of Append, at a time
 )
 
-// chainCase: everything at once on this machine, from the start of three processes until the last payment is in the ledger.
+// chainCase: everything at once on this machine, from the start of three processes until the last payment is in the
+// ledger.
 func chainCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("chain", fmt.Sprintf("%d payments of %d bytes: %d transactions at a time append %d each, a relay publishes, the worker of examples/ledger books two "+
 		"entries for each; from the start of the processes to the last entry", o.chain, payloadSize, chainCallers, chainBatch))

@@ -156,8 +156,8 @@ func childMain(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(a)
 }
 
-// drain runs a relay until it has settled all events. The time is from Run to the last settle: joining, taking the lanes
-// over and the first connections are in it.
+// drain runs a relay until it has settled all events. The time is from Run to the last settle: joining, taking the
+// lanes over and the first connections are in it.
 func drain(ctx context.Context, j job) (a answer, err error) {
 	var sent atomic.Int64
 	pool, to, free, err := relayEnds(ctx, j, &sent)

@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and no Kafka, for the claim is what it
-// is about. A few events are appended each tick in its slices, and many in between.
+// The claims case makes an hour's worth of claims in minutes: many pumps, small claims, and no Kafka, for the claim is
+// what it is about. A few events are appended each tick in its slices, and many in between.
 const (
 	claimsSlices = 3
 	claimsPumps  = 16
@@ -21,8 +21,9 @@ const (
 	nameLast     = "claims, at the end"
 )
 
-// claimsCase: under a snapshot that stays open the rows of every settled claim and event stay where they are. A claim of few
-// events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of claiming.
+// claimsCase: under a snapshot that stays open the rows of every settled claim and event stay where they are. A claim
+// of few events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of
+// claiming.
 func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d slices of %v with %d events a second; the figures are 1/median claim time",
 		o.claims, claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))

@@ -44,8 +44,8 @@ func (o *options) planFlags(f *flag.FlagSet) {
 	f.StringVar(&o.docs, "docs", "", "with -model and -figures: write into the pages of this folder instead")
 }
 
-// costsCase measures what an event costs in each step of the chain, each step alone and in batches of two sizes, and writes
-// that where -model reads it.
+// costsCase measures what an event costs in each step of the chain, each step alone and in batches of two sizes, and
+// writes that where -model reads it.
 func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, log and network of each step alone", o.costEvents, payloadSize))
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
@@ -110,7 +110,8 @@ func costOf(g stageAnswer, n float64) plan.Cost {
 	}
 }
 
-// A small claim has about 50 events for each partition, more than the smallest fetch brings: each fetch is one record batch.
+// A small claim has about 50 events for each partition, more than the smallest fetch brings: each fetch is one record
+// batch.
 const (
 	costClaim = 50 * partitions
 	costFetch = 16 << 10

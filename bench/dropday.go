@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// While a day is dropped, batches are counted in slices of dropSlice: for dropBefore before, and until dropAfter has passed
-// after its end, when the disk may still be busy with it.
+// While a day is dropped, batches are counted in slices of dropSlice: for dropBefore before, and until dropAfter has
+// passed after its end, when the disk may still be busy with it.
 const (
 	dropSlice  = 100 * time.Millisecond
 	dropWarm   = time.Second
@@ -25,7 +25,8 @@ const (
 	nameBeside     = "Batch, beside the drop of a day"
 )
 
-// dropHistory drops the days of the history by the inbox's own maintenance: each time with a window that is a day shorter.
+// dropHistory drops the days of the history by the inbox's own maintenance: each time with a window that is a day
+// shorter.
 func (s *stack) dropHistory(ctx context.Context, h inbox.Handler, rep *report, rows int) error {
 	var took []float64
 	for turn := 1; turn <= historyDays; turn++ {
@@ -75,8 +76,8 @@ type slice struct {
 	handled int64
 }
 
-// rateBeside keeps four callers of h busy with new batches, does something beside them, and says how fast they were before
-// and during it, and in the worst slice of it.
+// rateBeside keeps four callers of h busy with new batches, does something beside them, and says how fast they were
+// before and during it, and in the worst slice of it.
 func rateBeside(ctx context.Context, h inbox.Handler, do func() error) (before, during figure, worst float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var handled atomic.Int64

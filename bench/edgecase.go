@@ -40,7 +40,8 @@ type order struct {
 	Note    string `json:"note"`
 }
 
-// edgeCase: what the edge costs a handler over HTTP, clients included: the header, the fingerprint, the key, and the answer that is kept.
+// edgeCase: what the edge costs a handler over HTTP, clients included: the header, the fingerprint, the key, and the
+// answer that is kept.
 func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
 		"makes the command's fingerprint, and calls InTx; for %v each", payloadSize, o.live.tax))

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// What COPY is given: a header, every row once with an id of the day, in order, and a trailer; however much is read at a time.
+// What COPY is given: a header, every row once with an id of the day, in order, and a trailer; however much is read at
+// a time.
 func TestHistoryDay(t *testing.T) {
 	t.Parallel()
 	const start, rows, rowSize = int64(1_760_000_000_000) / dayMillis * dayMillis, 1000, 2 + 4 + 6 + 4 + 16 + 4 + 8

@@ -6,9 +6,10 @@ import (
 	"runtime"
 )
 
-// growthCase: a backlog of millions must drain as fast as one of 100,000. What the backlog's age costs is kept apart from what
-// its length costs: while millions pile up a checkpoint passes, and after it the first delete on a page logs the whole page. So
-// the small backlog is drained in both states, and the big one once, in the middle of the small ones' turns.
+// growthCase: a backlog of millions must drain as fast as one of 100,000. What the backlog's age costs is kept apart
+// from what its length costs: while millions pile up a checkpoint passes, and after it the first delete on a page logs
+// the whole page. So the small backlog is drained in both states, and the big one once, in the middle of the small
+// ones' turns.
 func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	big, small := nameBacklog(o.backlog), nameBacklog(o.backlogSmall)
@@ -58,8 +59,8 @@ func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 
 func nameBacklog(n int) string { return fmt.Sprintf("backlog of %d", n) }
 
-// tenths are the first, the middle and the last part between marks that are n events apart. The start of the relay is in the
-// first.
+// tenths are the first, the middle and the last part between marks that are n events apart. The start of the relay is
+// in the first.
 func tenths(marks []float64, n int) (out []figure) {
 	if len(marks) < 3 {
 		return nil

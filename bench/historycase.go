@@ -19,8 +19,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// historyDays is over how many days the history is spread. They are the oldest of a window of 14 days, and are dropped one after
-// the other.
+// historyDays is over how many days the history is spread. They are the oldest of a window of 14 days, and are dropped
+// one after the other.
 const historyDays = 5
 
 // The inbox without history, and its names.
@@ -33,8 +33,8 @@ const (
 	nameReplay  = "duplicates of the old days, history"
 )
 
-// historyCase: an inbox that remembers many millions of ids beside one that remembers none, in one database and with one
-// ledger. Then the days of the history are dropped, one by one, while batches go on.
+// historyCase: an inbox that remembers many millions of ids beside one that remembers none, in one database and with
+// one ledger. Then the days of the history are dropped, one by one, while batches go on.
 func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("history", fmt.Sprintf("%d rows of history in %d days; %d messages in batches of %d, 4 partitions, one ledger row for each; replays are %d ids in a row of each old day",
 		o.history, historyDays, o.inboxBatched, inboxBatch, o.inboxBatched/historyDays))
@@ -139,8 +139,8 @@ type historyDay struct {
 	ended   bool
 }
 
-// fillHistory makes rows in each of the old days, in the order of their ids, as they would have come. The primary key is built
-// afterwards, which takes a third of the time.
+// fillHistory makes rows in each of the old days, in the order of their ids, as they would have come. The primary key
+// is built afterwards, which takes a third of the time.
 func (s *stack) fillHistory(ctx context.Context, rows, keep int) ([]*historyDay, error) {
 	found, err := s.db.Query(ctx, queryOldDays, historyDays)
 	if err != nil {

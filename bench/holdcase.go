@@ -18,16 +18,17 @@ const (
 	nameSteadyDead  = "others at a steady rate, one partition dead"
 )
 
-// steadyRate is how many events a second are appended in the steady half of the hold case, far below what the machine can
-// drain; it is measured for steadyFor after steadyIn, when the dead partition is held.
+// steadyRate is how many events a second are appended in the steady half of the hold case, far below what the machine
+// can drain; it is measured for steadyFor after steadyIn, when the dead partition is held.
 const (
 	steadyRate = 20_000
 	steadyIn   = 8 * time.Second
 	steadyFor  = 10 * time.Second
 )
 
-// holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is theirs
-// alone, from the moment on that the relay holds the dead one (the first seconds, HoldAfter, every lane waits for it).
+// holdCase: one of the partitions does not answer. The events of the others must go on nearly as fast; the rate is
+// theirs alone, from the moment on that the relay holds the dead one (the first seconds, HoldAfter, every lane waits
+// for it).
 func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside the one that may be dead", o.events, payloadSize, partitions))

@@ -34,7 +34,8 @@ func nameInTx(callers int) string  { return fmt.Sprintf("InTx, %d callers", call
 // replayed is how many keys are replayed again and again.
 const replayed = 1000
 
-// idempotencyCase: what a key costs the handler that it is for, in time and in round trips, and how fast it is answered again.
+// idempotencyCase: what a key costs the handler that it is for, in time and in round trips, and how fast it is answered
+// again.
 func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("idempotency", fmt.Sprintf("requests a second: a handler inserts a payment, updates one of %d accounts and appends an event, then commits, and answers %d bytes; "+
 		"InTx adds the key and keeps the answer; by hand is the key's row inserted first and updated last, each in a statement of its own; for %v each", accounts, payloadSize, o.live.tax))
@@ -62,7 +63,8 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 	if err := e.turns(ctx, o, rep, "idempotency", kinds, e.fill); err != nil {
 		return err
 	}
-	// One caller waits for round trips and for the log; sixteen use up the machine, where a key costs what its row costs, by hand too.
+	// One caller waits for round trips and for the log; sixteen use up the machine, where a key costs what its row
+	// costs, by hand too.
 	rep.atMost("idempotency", "time with InTx / without a key, 1 caller", 1.3, rep.ratios("idempotency", nameNoKey(1), nameInTx(1)))
 	rep.atMost("idempotency", "time with InTx / with a key by hand, 16 callers", 1.3, rep.ratios("idempotency", nameByHand, nameInTx(16)))
 	median, low, high := page.Spread(rep.ratios("idempotency", nameNoKey(16), nameInTx(16)))
@@ -112,8 +114,8 @@ func (s *stack) newEdge(ctx context.Context) (*edge, error) {
 	return e, nil
 }
 
-// turns measures all kinds in each turn, every one on tables of the same age. The keys' has some rows: one that is vacuumed while it is
-// empty has its plans made for reading all of it.
+// turns measures all kinds in each turn, every one on tables of the same age. The keys' has some rows: one that is
+// vacuumed while it is empty has its plans made for reading all of it.
 func (e *edge) turns(ctx context.Context, o options, rep *report, name string, kinds []requests, fill func(context.Context) error) error {
 	for turn := range o.repeats + 1 {
 		for _, k := range kinds {

@@ -30,8 +30,8 @@ func (c cost) minus(before cost) cost {
 	return cost{c.Seconds - before.Seconds, c.Statements - before.Statements, c.CPU - before.CPU, c.PostgresCPU - before.PostgresCPU}
 }
 
-// idleRelay measures a relay over an empty outbox: while it still looks for events as often as when there are some (its first
-// IdleAfter), and after that.
+// idleRelay measures a relay over an empty outbox: while it still looks for events as often as when there are some (its
+// first IdleAfter), and after that.
 func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
@@ -86,7 +86,8 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 	if idleAfter == 0 {
 		idleAfter = 30 * time.Second // the default
 	}
-	// Joining, and taking the lanes over, is over in the first tenth; the last look of the waking relay in the second second.
+	// Joining, and taking the lanes over, is over in the first tenth; the last look of the waking relay in the second
+	// second.
 	var at []cost
 	for _, moment := range []time.Duration{idleAfter / 10, idleAfter * 9 / 10, idleAfter + 2*time.Second, idleAfter + 2*time.Second + j.Length} {
 		select {

@@ -31,9 +31,9 @@ type inboxKind struct {
 	keep          bool // begin with what the kind before has left
 }
 
-// inboxCase: a ledger entry for each message, once. A batch effect against a transaction for each message, by this inbox
-// and written by hand, on 1, 8 and 32 connections. And the same batch by watermarks, which keep no row for a message, and
-// without any inbox.
+// inboxCase: a ledger entry for each message, once. A batch effect against a transaction for each message, by this
+// inbox and written by hand, on 1, 8 and 32 connections. And the same batch by watermarks, which keep no row for a
+// message, and without any inbox.
 func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
@@ -112,8 +112,8 @@ func newEvents(n int) []event.Event {
 	return out
 }
 
-// partitioned spreads events over partitions as a relay's topic has them: each partition is a stretch of whole batches, with
-// the numbers of 32 lanes.
+// partitioned spreads events over partitions as a relay's topic has them: each partition is a stretch of whole batches,
+// with the numbers of 32 lanes.
 func partitioned(events []event.Event, size, partitions int) []event.Event {
 	stretch := stretchOf(len(events), size, partitions)
 	for i := range events {
@@ -130,7 +130,8 @@ func stretchOf(events, size, n int) int {
 	return (batches + n - 1) / n * size
 }
 
-// stream hands the events out to callers at a time, each a stretch of them in calls of size, and returns how long that took.
+// stream hands the events out to callers at a time, each a stretch of them in calls of size, and returns how long that
+// took.
 func stream(ctx context.Context, h inbox.Handler, all []event.Event, size, callers int) (seconds float64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -23,9 +23,9 @@ const (
 	latencyWarm    = 1500 * time.Millisecond
 )
 
-// latencyCase: how long it takes from the moment at which a transaction with one event is due until a consumer has the event.
-// The schedule is fixed in advance: a stall counts for every event that was due in it, whoever was late. Then what a relay
-// costs that has nothing to do.
+// latencyCase: how long it takes from the moment at which a transaction with one event is due until a consumer has the
+// event. The schedule is fixed in advance: a stall counts for every event that was due in it, whoever was late. Then
+// what a relay costs that has nothing to do.
 func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
 		"The idle relay's events are statements", latencyRate, payloadSize, o.live.latency))

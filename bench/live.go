@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// live are the settings of the cases that measure relays and producers at work, for a while instead of for a number of events.
+// live are the settings of the cases that measure relays and producers at work, for a while instead of for a number of
+// events.
 type live struct {
 	latency     time.Duration // a turn of the latency case
 	tax         time.Duration // an alternative of the append case

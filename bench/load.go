@@ -24,7 +24,8 @@ const (
 	distinct = 20_000
 )
 
-// payloads makes JSON of 512 bytes that compresses as business data does. The seed is fixed: every process has the same.
+// payloads makes JSON of 512 bytes that compresses as business data does. The seed is fixed: every process has the
+// same.
 func payloads(n int) [][]byte { return payloadsOf(n, payloadSize) }
 
 // payloadsOf makes at most n of another size: fewer of large ones, and of those below 150 bytes only the beginning.
@@ -66,8 +67,9 @@ func (s *stack) payloadFile(payload [][]byte) (string, error) {
 	return path, os.WriteFile(path, bytes.Join(payload, []byte("\n")), 0o600)
 }
 
-// fill empties the outbox and appends n events to it as producers do, then vacuums. The checkpoint comes first: after it,
-// the first change of a page writes the whole page to the log, and a relay that follows its producers does not meet that.
+// fill empties the outbox and appends n events to it as producers do, then vacuums. The checkpoint comes first: after
+// it, the first change of a page writes the whole page to the log, and a relay that follows its producers does not meet
+// that.
 func (s *stack) fill(ctx context.Context, topic string, n int, payload [][]byte) error {
 	return s.fillAs(ctx, filling{topic: topic, n: n, payload: payload})
 }

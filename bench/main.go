@@ -1,6 +1,6 @@
-// Command bench measures what this repository promises about speed, beside the programs that it is compared with, in one
-// run and on one machine: a throwaway Postgres with fsync on, a real Kafka, the same bytes. Absolute figures move from
-// machine to machine and from run to run; the ratios are what it is for.
+// Command bench measures what this repository promises about speed, beside the programs that it is compared with, in
+// one run and on one machine: a throwaway Postgres with fsync on, a real Kafka, the same bytes. Absolute figures move
+// from machine to machine and from run to run; the ratios are what it is for.
 //
 //	go run .                    the cases that take no more than minutes, five repeats
 //	go run . -all               every case

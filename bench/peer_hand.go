@@ -40,8 +40,9 @@ func fillHand(ctx context.Context, s *stack, topic string, n int, payload [][]by
 }
 
 // handChild is the outbox that teams write themselves, and that most small libraries are: loops that take rows, publish
-// them and delete them within one transaction. It is the least that works. One loop keeps the order of the ids; of several,
-// nobody knows which comes first. A crash of one, or a broker that does not answer, keeps its transaction open.
+// them and delete them within one transaction. It is the least that works. One loop keeps the order of the ids; of
+// several, nobody knows which comes first. A crash of one, or a broker that does not answer, keeps its transaction
+// open.
 func handChild(ctx context.Context, j job) (a answer, err error) {
 	pool, err := pgxpool.New(ctx, j.URL)
 	if err != nil {

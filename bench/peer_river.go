@@ -62,8 +62,8 @@ func fillRiver(ctx context.Context, s *stack, topic string, n int, payload [][]b
 	return s.exec(ctx, queryVacuumRiver)
 }
 
-// riverChild works the jobs off; each publishes its event and waits for the ack, while the Writer gathers what the others
-// publish at the same time. The time ends with the last ack: River notes the last jobs' ends a little later.
+// riverChild works the jobs off; each publishes its event and waits for the ack, while the Writer gathers what the
+// others publish at the same time. The time ends with the last ack: River notes the last jobs' ends a little later.
 func riverChild(ctx context.Context, j job) (a answer, err error) {
 	cfg, err := pgxpool.ParseConfig(j.URL)
 	if err != nil {

@@ -28,8 +28,9 @@ var javaOptions = []string{"-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPaus
 // each five seconds look alike, so the last one counts.
 var producerLine = regexp.MustCompile(`(\d+) records sent, ([0-9.]+) records/sec`)
 
-// producerPerformance sends n of the file's payloads, acks=all and idempotent as is its default, without keys and headers,
-// as fast as it can, and returns its own figure: the start of the JVM is not in it, but is in cpu, the seconds of its process.
+// producerPerformance sends n of the file's payloads, acks=all and idempotent as is its default, without keys and
+// headers, as fast as it can, and returns its own figure: the start of the JVM is not in it, but is in cpu, the seconds
+// of its process.
 func (s *stack) producerPerformance(ctx context.Context, topic, file string, n int, p producerProps) (rate, cpu float64, err error) {
 	args := append(append([]string{}, javaOptions...),
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(s.libs, "*"), "org.apache.kafka.tools.ProducerPerformance",

@@ -12,8 +12,8 @@ const (
 	namePublish  = "plain Publish"
 )
 
-// relayCase: a relay drains a full outbox into Kafka, against Kafka's own load generator and against the publisher with no
-// database behind it. They take turns, so that a busy minute of the machine meets all of them.
+// relayCase: a relay drains a full outbox into Kafka, against Kafka's own load generator and against the publisher with
+// no database behind it. They take turns, so that a busy minute of the machine meets all of them.
 func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	file, err := s.payloadFile(payload)

@@ -25,8 +25,8 @@ const (
 	longLease = 2 * time.Minute
 )
 
-// relaysCase: two and four relays against one, each a process of its own, on the same events; then how long events wait when
-// one of two relays is told to stop, and when it is killed.
+// relaysCase: two and four relays against one, each a process of its own, on the same events; then how long events wait
+// when one of two relays is told to stop, and when it is killed.
 func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	lease := o.live.lease
 	if lease == 0 {
@@ -61,7 +61,8 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 		unit        string
 	}{
 		{nameHandOver, syscall.SIGTERM, 0, o.repeats, time.Second, "s"},
-		{nameTakeOver, syscall.SIGKILL, 1, o.live.relayKills, lease + time.Second, "s (lease + 1 s)"}, // a lease each: no warm-up
+		// a lease each: no warm-up
+		{nameTakeOver, syscall.SIGKILL, 1, o.live.relayKills, lease + time.Second, "s (lease + 1 s)"},
 	} {
 		for turn := one.first; turn <= one.last; turn++ {
 			f, err := s.leave(ctx, o, one.signal, lease)
@@ -77,13 +78,14 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	return nil
 }
 
-// warmEvents are drained by each of some relays before they are measured, so that connections, plans and heaps are as those of
-// relays that run for long.
+// warmEvents are drained by each of some relays before they are measured, so that connections, plans and heaps are as
+// those of relays that run for long.
 const warmEvents = 40_000
 
-// drainShared starts n relays and, when they have shared the lanes and drained something, stops their processes (SIGSTOP) while
-// the outbox is filled. The time is from the moment at which they may go on to the last settle. differ is by how many lanes their
-// shares differed at most meanwhile. With wal one relay reads the WAL, where the fill is then.
+// drainShared starts n relays and, when they have shared the lanes and drained something, stops their processes
+// (SIGSTOP) while the outbox is filled. The time is from the moment at which they may go on to the last settle. differ
+// is by how many lanes their shares differed at most meanwhile. With wal one relay reads the WAL, where the fill is
+// then.
 func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, payload [][]byte) (f figure, differ int, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
@@ -237,8 +239,8 @@ func (s *stack) records(ctx context.Context, topic string) (n int64, err error) 
 // flowRate is how many events a second are appended while a relay leaves.
 const flowRate = 1000
 
-// leave starts two relays and a steady flow of events, sends one relay a signal, and measures until the other owns every lane
-// and has published from each that it took over.
+// leave starts two relays and a steady flow of events, sends one relay a signal, and measures until the other owns
+// every lane and has published from each that it took over.
 func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease time.Duration) (figure, error) {
 	f := figure{Rate: flowRate}
 	topic, drop, err := s.topic(ctx, 0)

@@ -37,9 +37,10 @@ var brokerFaults = []struct {
 	{"orderly restart", func(c *kafkatest.Cluster, i int) error { c.Stop(i); return nil }, (*kafkatest.Cluster).TryStart, 0},
 }
 
-// restartsCase: what becomes of events that are published while brokers go and come back, by each client: how many are in the log twice, and
-// whether any is missing or out of the order of its key. Who publishes sends the same again until all are acked, as the relay does. All
-// clients publish at the same time, to topics of their own in one cluster, so that they meet the same faults.
+// restartsCase: what becomes of events that are published while brokers go and come back, by each client: how many are
+// in the log twice, and whether any is missing or out of the order of its key. Who publishes sends the same again until
+// all are acked, as the relay does. All clients publish at the same time, to topics of their own in one cluster, so
+// that they meet the same faults.
 func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
 	rep.note("restarts", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d pumps for each client, %d events at a time each, every %v; each fault at each broker, "+
 		"one after the other; the rate is that of events, the peak is nobody's", restartPumps, restartBatch, restartPause))
@@ -170,7 +171,8 @@ func (r *restartRun) end(s *stack) (figure, seen, error) {
 	return figure{Events: n, Seconds: took, Rate: float64(n) / took}, compare(r.sent, log), nil
 }
 
-// compare counts what is in the log again, what is not in it, and the first occurrences that are not in the order of their key.
+// compare counts what is in the log again, what is not in it, and the first occurrences that are not in the order of
+// their key.
 func compare(sent []event.Event, log []loggedRecord) (saw seen) {
 	first := map[uuid.UUID]bool{}
 	last := map[string]int{}

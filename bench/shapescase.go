@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shapesCase: what else could make a drain slower than it is with a hundred thousand keys, small payloads and nobody beside it.
+// shapesCase: what else could make a drain slower than it is with a hundred thousand keys, small payloads and nobody
+// beside it.
 func shapesCase(ctx context.Context, s *stack, o options, rep *report) error {
 	rep.note("shapes", fmt.Sprintf("drains of %d events of %d bytes: with %d keys, with one key in each lane, and while a snapshot is open that was taken before the "+
 		"first delete; then payloads of three sizes against plain Publish of as many bytes", o.events, payloadSize, keys))
@@ -66,8 +67,8 @@ func (s *stack) pin(ctx context.Context) (unpin func(), err error) {
 	return unpin, nil
 }
 
-// shapesOfPayloads: the ceiling of bytes is what the publisher sends with no database behind it. The ratio of events is that
-// of bytes, for both send the same payloads.
+// shapesOfPayloads: the ceiling of bytes is what the publisher sends with no database behind it. The ratio of events is
+// that of bytes, for both send the same payloads.
 func (s *stack) shapesOfPayloads(ctx context.Context, o options, rep *report) error {
 	var relays []string
 	for _, size := range []int{100, 4 << 10, 64 << 10} {

@@ -20,8 +20,8 @@ const (
 	steadyProducers = 16
 )
 
-// simulationCase: what the simulation says of the chain from append to effect, from costs that were measured step by step,
-// beside what the chain does: at steady rates, and in a drain of what waits.
+// simulationCase: what the simulation says of the chain from append to effect, from costs that were measured step by
+// step, beside what the chain does: at steady rates, and in a drain of what waits.
 func simulationCase(ctx context.Context, s *stack, o options, rep *report) error {
 	costs, err := o.readCosts(s)
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 // snapshotRate is how many events a second are appended while the snapshot is open.
 const snapshotRate = 1000
 
-// snapshotCase: a relay works while somebody's snapshot stays open, so that no vacuum takes away what it deletes. Claims must
-// not become slower as the dead rows pile up. The figures are claims a second of claiming, slice by slice; the warm-up is
-// the first slice, before the snapshot.
+// snapshotCase: a relay works while somebody's snapshot stays open, so that no vacuum takes away what it deletes.
+// Claims must not become slower as the dead rows pile up. The figures are claims a second of claiming, slice by slice;
+// the warm-up is the first slice, before the snapshot.
 func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	each := min(snapshotSlice, o.snapshot/4)
 	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are 1/median claim time, in each %v", snapshotRate, o.snapshot, each))

@@ -25,8 +25,8 @@ import (
 // partitions of every topic here.
 const partitions = 8
 
-// postgresSettings are what a production server of this size would have, as far as they matter to a short run; fsync and
-// full_page_writes are on. The log volume is large so that checkpoints come before a measurement and not within it.
+// postgresSettings are what a production server of this size would have, as far as they matter to a short run; fsync
+// and full_page_writes are on. The log volume is large so that checkpoints come before a measurement and not within it.
 var postgresSettings = []string{"shared_buffers=512MB", "max_wal_size=8GB", "checkpoint_timeout=30min"}
 
 // stack is the servers of a run and the ways to them.

@@ -21,8 +21,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// stageJob says which steps of the chain a child runs, and for how long: until each has had Events events, the first tenth of
-// which is not measured, or, when there is a Seconds, for so long after warmUp.
+// stageJob says which steps of the chain a child runs, and for how long: until each has had Events events, the first
+// tenth of which is not measured, or, when there is a Seconds, for so long after warmUp.
 type stageJob struct {
 	Append, Relay, Consume bool
 	Rate                   float64 // appended events a second; 0: as fast as it goes
@@ -57,9 +57,10 @@ type stages struct {
 	appends, claims, publishes             timings
 	settles, handles, toPublished, toApply timings
 	mu                                     sync.Mutex
-	begun                                  map[int32][]time.Time // by partition: the appends of the events that an effect has run for
-	assigned                               chan struct{}
-	once                                   sync.Once
+	// by partition: the appends of the events that an effect has run for
+	begun    map[int32][]time.Time
+	assigned chan struct{}
+	once     sync.Once
 }
 
 // stageChild runs the steps and measures.

@@ -16,7 +16,8 @@ func (u usage) minus(before usage) usage {
 	return usage{u.postgres - before.postgres, u.kafka - before.kafka}
 }
 
-// serverCPU sums over this process's children; zeros where there is no /proc, and for a broker that somebody else started.
+// serverCPU sums over this process's children; zeros where there is no /proc, and for a broker that somebody else
+// started.
 func serverCPU() usage { return serverCPUOf(os.Getpid()) }
 
 // serverCPUOf is that of the servers which another process has started.
@@ -34,8 +35,8 @@ func serverCPUOf(parent int) (u usage) {
 	return u
 }
 
-// withBackends is a postmaster's CPU. It looks again when a backend came or went meanwhile: one that was reaped between the
-// two looks at it would be in neither.
+// withBackends is a postmaster's CPU. It looks again when a backend came or went meanwhile: one that was reaped between
+// the two looks at it would be in neither.
 func withBackends(postmaster int) (sum float64) {
 	for range 10 {
 		backends := children(postmaster)

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	nameWAL       = "relay that reads the WAL"
-	nameTable     = "relay that polls"
-	nameWALIdle   = "empty outbox, relay that reads the WAL"
-	walHeartbeats = 4 // statements a second, at most: every 5 s the relay says that it lives, and looks whether it was told of everything
+	nameWAL     = "relay that reads the WAL"
+	nameTable   = "relay that polls"
+	nameWALIdle = "empty outbox, relay that reads the WAL"
+	// statements a second, at most: every 5 s the relay says that it lives, and looks whether it was told of everything
+	walHeartbeats = 4
 )
 
-// walCase: a relay that reads the WAL against one that polls, in turns: how long an event takes, how fast a backlog is drained that grew
-// while the relay stood still, and what is asked of Postgres while nothing happens.
+// walCase: a relay that reads the WAL against one that polls, in turns: how long an event takes, how fast a backlog is
+// drained that grew while the relay stood still, and what is asked of Postgres while nothing happens.
 func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) {
 	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, %d events that were appended while the relay was stopped. The idle relay's events are statements",
 		latencyRate, o.live.latency, o.live.relayEvents))

@@ -13,11 +13,12 @@ import (
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
 )
 
-// Heartbeats and commits go through the transport, which finds the coordinator each time and opens a new connection where one
-// is broken. kafka-go's group has one connection for a generation, and gives the generation up when one heartbeat fails: then all
-// members stop and join again, although the broker would have waited for SessionTimeout.
+// Heartbeats and commits go through the transport, which finds the coordinator each time and opens a new connection
+// where one is broken. kafka-go's group has one connection for a generation, and gives the generation up when one
+// heartbeat fails: then all members stop and join again, although the broker would have waited for SessionTimeout.
 
-// heartbeat keeps the generation alive until it is over by what the broker says, or by the clock. The generation ends with it.
+// heartbeat keeps the generation alive until it is over by what the broker says, or by the clock. The generation ends
+// with it.
 func (g *generation) heartbeat(ctx context.Context) {
 	const part = "heartbeats"
 	cfg := &g.c.cfg
@@ -99,8 +100,8 @@ func (c *client) commit(ctx context.Context, cfg *Config, gen *kafka.Generation,
 	return nil
 }
 
-// heartbeatRequest is version 0, which every broker speaks. kafka-go's own message does not go to the coordinator, and has fields
-// of version 4 wrong.
+// heartbeatRequest is version 0, which every broker speaks. kafka-go's own message does not go to the coordinator, and
+// has fields of version 4 wrong.
 type heartbeatRequest struct {
 	clientID, group string
 	generation      int32

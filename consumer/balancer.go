@@ -12,8 +12,8 @@ import (
 // sizes are topics that can be read, with their numbers of partitions.
 type sizes map[string]int
 
-// balancer is one of kafka-go's that tells what it saw. It asks for the partitions of all topics at once and gets none of any while
-// one does not exist, which happens when a topic has just been deleted.
+// balancer is one of kafka-go's that tells what it saw. It asks for the partitions of all topics at once and gets none
+// of any while one does not exist, which happens when a topic has just been deleted.
 type balancer struct {
 	kafka.GroupBalancer
 	saw *atomic.Pointer[sizes]
@@ -34,8 +34,8 @@ func (s *session) balancers() []kafka.GroupBalancer {
 	return []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, &s.saw}, balancer{kafka.RoundRobinGroupBalancer{}, &s.saw}}
 }
 
-// watch returns when topics have come or gone, or have another number of partitions than when they were assigned. kafka-go's own
-// ends a generation at once, and again and again, while a topic does not exist.
+// watch returns when topics have come or gone, or have another number of partitions than when they were assigned.
+// kafka-go's own ends a generation at once, and again and again, while a topic does not exist.
 func (s *session) watch(ctx context.Context) {
 	assigned := s.saw.Swap(nil) // nil: another member did it, and sees by itself what it overlooked
 	for {

@@ -93,8 +93,8 @@ type transactions struct {
 	open    map[int64]bool
 }
 
-// skip reports whether a batch belongs to an aborted transaction, by the rules of the broker's answer: a transaction is open
-// from its first offset until its producer's next marker.
+// skip reports whether a batch belongs to an aborted transaction, by the rules of the broker's answer: a transaction is
+// open from its first offset until its producer's next marker.
 func (t *transactions) skip(h *batchHeader) bool {
 	if len(t.pending) == 0 && len(t.open) == 0 {
 		return false
@@ -118,9 +118,9 @@ func (t *transactions) skip(h *batchHeader) bool {
 	return h.attributes&attrTransactional != 0 && t.open[h.producer]
 }
 
-// next decodes records from b until the chunk has want bytes or b ends, leaving out those below from. It returns what is
-// left of b, which begins with a batch that is half read when the chunk ends within one: nil when nothing whole is left. An error
-// speaks of what comes next in b; what stands before it is returned first.
+// next decodes records from b until the chunk has want bytes or b ends, leaving out those below from. It returns what
+// is left of b, which begins with a batch that is half read when the chunk ends within one: nil when nothing whole is
+// left. An error speaks of what comes next in b; what stands before it is returned first.
 func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chunk, []byte, error) {
 	c := chunk{next: from}
 	for left := int64(want); left > 0; {
@@ -144,8 +144,8 @@ func (d *decoder) next(b []byte, from int64, want int, txns *transactions) (chun
 	return c, b, nil
 }
 
-// begin opens the first batch of b unless it is open; none is when b holds no whole one. A batch of which nothing at or behind
-// from is for handlers is open and read.
+// begin opens the first batch of b unless it is open; none is when b holds no whole one. A batch of which nothing at or
+// behind from is for handlers is open and read.
 func (d *decoder) begin(b []byte, from int64, txns *transactions) error {
 	if d.open != nil {
 		return d.open.err
@@ -318,8 +318,9 @@ func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// inflateZstd does not stream, for a stream of ten bytes may ask for a window of 512 MiB, which is allocated at once. The
-// decoder's own limit on memory refuses such a window where the content is small, too; so the output's capacity is the limit.
+// inflateZstd does not stream, for a stream of ten bytes may ask for a window of 512 MiB, which is allocated at once.
+// The decoder's own limit on memory refuses such a window where the content is small, too; so the output's capacity is
+// the limit.
 func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 	if d.zstd == nil {
 		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)); err != nil {
@@ -334,8 +335,8 @@ func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 	}
 }
 
-// checkSnappy reads how long what follows says to be, before anything is allocated for it: one block, or Xerial's frames of one
-// block each, as Java writes them.
+// checkSnappy reads how long what follows says to be, before anything is allocated for it: one block, or Xerial's
+// frames of one block each, as Java writes them.
 func (d *decoder) checkSnappy(b []byte) error {
 	if !bytes.HasPrefix(b, xerial) || len(b) < xerialHead {
 		return d.checkBlock(b)
@@ -354,7 +355,8 @@ func (d *decoder) checkSnappy(b []byte) error {
 	return nil
 }
 
-// checkBlock reads the length in front of a block. That all of them together are not too long is seen while they are inflated.
+// checkBlock reads the length in front of a block. That all of them together are not too long is seen while they are
+// inflated.
 func (d *decoder) checkBlock(b []byte) error {
 	size, n := binary.Uvarint(b)
 	switch {

@@ -199,7 +199,8 @@ func FuzzDecodeBatch(f *testing.F) {
 	})
 }
 
-// BenchmarkDecode decodes fetches of 1 MiB of records of 512 bytes with all of our headers: what one core can do without a broker.
+// BenchmarkDecode decodes fetches of 1 MiB of records of 512 bytes with all of our headers: what one core can do
+// without a broker.
 func BenchmarkDecode(b *testing.B) {
 	const records = 1500
 	e := event.Event{

@@ -10,8 +10,9 @@ const minFetchBytes = 16 << 10
 
 // budget bounds what the partitions of a generation hold ahead of their handlers.
 //
-// A partition that holds nothing may always fetch, so that partitions whose handlers wait (for a provider, say) can never starve
-// the others; reading ahead needs room. The bound is therefore the larger of the limit and one fetch per partition.
+// A partition that holds nothing may always fetch, so that partitions whose handlers wait (for a provider, say) can
+// never starve the others; reading ahead needs room. The bound is therefore the larger of the limit and one fetch per
+// partition.
 type budget struct {
 	limit int64
 

@@ -21,8 +21,8 @@ func (o offsets) set(p Partition, next int64) {
 	o[p.Topic][int(p.ID)] = next
 }
 
-// committer commits the decided offsets of one generation, through that generation only: the broker refuses them once the
-// generation is over, so that a late commit cannot move the offset of a partition that others read now.
+// committer commits the decided offsets of one generation, through that generation only: the broker refuses them once
+// the generation is over, so that a late commit cannot move the offset of a partition that others read now.
 type committer struct {
 	send     func(map[string]map[int]int64) error // Generation.CommitOffsets
 	every    time.Duration                        // negative: at once

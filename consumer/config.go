@@ -18,18 +18,19 @@ type Start int
 const (
 	// StartEarliest begins with the oldest record that Kafka still has.
 	StartEarliest Start = iota
-	// StartLatest begins with what is produced after the group first sees the partition. That place is committed at once, so
-	// that a restart does not skip what came in between. A handler whose database has decided some of the partition goes on
-	// behind that, also when Kafka has forgotten the group's offset.
+	// StartLatest begins with what is produced after the group first sees the partition. That place is committed at
+	// once, so that a restart does not skip what came in between. A handler whose database has decided some of the
+	// partition goes on behind that, also when Kafka has forgotten the group's offset.
 	StartLatest
 )
 
-// Lost says what to do when Kafka no longer has the record that comes next: retention removed it unread, or the topic was
-// made again.
+// Lost says what to do when Kafka no longer has the record that comes next: retention removed it unread, or the topic
+// was made again.
 type Lost int
 
 const (
-	// LostContinue logs the exact range that is gone as an error, calls Observer.Lost, and goes on at the oldest record there is.
+	// LostContinue logs the exact range that is gone as an error, calls Observer.Lost, and goes on at the oldest record
+	// there is.
 	LostContinue Lost = iota
 	// LostHalt logs the same and halts the partition until somebody sets the group's offset.
 	LostHalt
@@ -39,18 +40,19 @@ const (
 type Behind int
 
 const (
-	// BehindRepeat reads again from where the database is. What it knows by id is a duplicate, and the rest is applied, and
-	// said: the database was restored from a backup, or somebody moved the group's offset.
+	// BehindRepeat reads again from where the database is. What it knows by id is a duplicate, and the rest is applied,
+	// and said: the database was restored from a backup, or somebody moved the group's offset.
 	BehindRepeat Behind = iota
-	// BehindIgnore goes on at the group's offset. For a group whose offset was moved forward on purpose, to leave events out.
+	// BehindIgnore goes on at the group's offset. For a group whose offset was moved forward on purpose, to leave
+	// events out.
 	BehindIgnore
 )
 
-// Config has the settings of a [Consumer]. The zero value of each is a safe default; negative durations switch a thing off where
-// that is said.
+// Config has the settings of a [Consumer]. The zero value of each is a safe default; negative durations switch a thing
+// off where that is said.
 type Config struct {
-	// Group is the Kafka consumer group. Default: the handler's Consumer, which is the inbox's name; required where that is
-	// empty.
+	// Group is the Kafka consumer group. Default: the handler's Consumer, which is the inbox's name; required where
+	// that is empty.
 	Group string
 	// ClientID names this process in the broker's logs and quotas. Default: Group.
 	ClientID string
@@ -67,48 +69,52 @@ type Config struct {
 
 	// Batch is the most events that one Handle gets. Default: 500.
 	Batch int
-	// BatchWait is how long an unfilled batch waits for more. It is added to the latency of a lone event. Default: 5 ms;
-	// negative: not at all.
+	// BatchWait is how long an unfilled batch waits for more. It is added to the latency of a lone event. Default: 5
+	// ms; negative: not at all.
 	BatchWait time.Duration
 	// CommitEvery is how often decided offsets are committed; a crash repeats what was decided since the last time.
 	// Default: 200 ms; negative: after each batch.
 	CommitEvery time.Duration
-	// DrainTimeout is how long Run lets running handlers finish after its ctx ended, before their ctx ends. Keep it below the
-	// time that the supervisor grants. Default: 20 s; negative: they are cancelled at once. A member that is told to stop in the
-	// middle of its first join waits for the join's end instead, up to RebalanceTimeout: only then can it leave.
+	// DrainTimeout is how long Run lets running handlers finish after its ctx ended, before their ctx ends. Keep it
+	// below the time that the supervisor grants. Default: 20 s; negative: they are cancelled at once. A member that is
+	// told to stop in the middle of its first join waits for the join's end instead, up to RebalanceTimeout: only then
+	// can it leave.
 	DrainTimeout time.Duration
 
-	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on, and how often the end of a
-	// log is looked at that is not fetched meanwhile. Default: 5 s.
+	// ResumeEvery is how often a halted partition asks its handler whether an operator let it go on, and how often the
+	// end of a log is looked at that is not fetched meanwhile. Default: 5 s.
 	ResumeEvery time.Duration
 
-	// FetchBytes is what one fetch of one partition asks for, before decompression. Kafka answers with at least one whole batch.
-	// Default: 1 MiB.
+	// FetchBytes is what one fetch of one partition asks for, before decompression. Kafka answers with at least one
+	// whole batch. Default: 1 MiB.
 	FetchBytes int
-	// FetchWait is how long the broker holds an empty fetch. Shorter costs requests, longer gains nothing. Default: 500 ms.
+	// FetchWait is how long the broker holds an empty fetch. Shorter costs requests, longer gains nothing. Default: 500
+	// ms.
 	FetchWait time.Duration
-	// BufferBytes is what all partitions together may hold ahead of their handlers. Beyond it a partition still has the one
-	// fetch that it is working on. Each partition holds at most two. Default: 64 MiB.
+	// BufferBytes is what all partitions together may hold ahead of their handlers. Beyond it a partition still has the
+	// one fetch that it is working on. Each partition holds at most two. Default: 64 MiB.
 	BufferBytes int
-	// MaxBatchBytes is the most that one record batch may have after decompression; a larger one halts its partition. Each
-	// partition may hold one batch of that size beyond BufferBytes; its events are made piece by piece.
-	// Default: 64 MiB.
+	// MaxBatchBytes is the most that one record batch may have after decompression; a larger one halts its partition.
+	// Each partition may hold one batch of that size beyond BufferBytes; its events are made piece by piece. Default:
+	// 64 MiB.
 	MaxBatchBytes int
 
-	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. When a process dies and
-	// starts again, all members stand for that long: the broker waits for the dead one. Default: 10 s.
+	// SessionTimeout is how long the broker waits for a heartbeat before it gives the partitions to others. When a
+	// process dies and starts again, all members stand for that long: the broker waits for the dead one. Default: 10 s.
 	SessionTimeout time.Duration
-	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers have to
-	// return once their ctx ended. Default: 30 s.
+	// RebalanceTimeout is how long the broker waits for members to come back in a rebalance: the time that handlers
+	// have to return once their ctx ended. Default: 30 s.
 	RebalanceTimeout time.Duration
-	// HeartbeatInterval is how soon a rebalance is noticed. At most a third of SessionTimeout. Default: 3 s, or that third.
+	// HeartbeatInterval is how soon a rebalance is noticed. At most a third of SessionTimeout. Default: 3 s, or that
+	// third.
 	HeartbeatInterval time.Duration
 
 	// Dial opens connections to brokers. Default: a net.Dialer with a time-out of 5 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// TLS encrypts them. Default: no encryption.
 	TLS *tls.Config
-	// SASL authenticates them. Its Start is called for each, and may read a password that changes. Default: no authentication.
+	// SASL authenticates them. Its Start is called for each, and may read a password that changes. Default: no
+	// authentication.
 	SASL sasl.Mechanism
 
 	// Logger gets what people must know; payloads, keys and headers never appear. Default: slog.Default().

@@ -11,8 +11,8 @@ import (
 // netTimeout bounds one exchange with a broker, besides the time that the broker itself was asked to wait.
 const netTimeout = 5 * time.Second
 
-// conns tracks open connections, because kafka-go cannot be told to stop waiting for an answer: closing the connection under it
-// is the only way, and the only way to know that its goroutines are gone.
+// conns tracks open connections, because kafka-go cannot be told to stop waiting for an answer: closing the connection
+// under it is the only way, and the only way to know that its goroutines are gone.
 type conns struct {
 	dialer func(ctx context.Context, network, address string) (net.Conn, error)
 

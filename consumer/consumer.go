@@ -36,8 +36,8 @@ type Consumer struct {
 	gen     *generation // the current one, nil between two
 }
 
-// New returns a consumer that feeds h with the events of topics. It checks everything that can be checked without a broker;
-// Run waits for brokers and topics that are not there.
+// New returns a consumer that feeds h with the events of topics. It checks everything that can be checked without a
+// broker; Run waits for brokers and topics that are not there.
 func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, error) {
 	if h == nil {
 		return nil, errors.New("consumer: no handler: pass what Each or Batch of an inbox returns")
@@ -68,10 +68,11 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	return c, nil
 }
 
-// Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to DrainTimeout,
-// commits what they decided, leaves the group and returns nil. The handler's Prepare is called first, again and
-// again until it succeeds. Brokers and topics that are away are waited for, and a topic holds up no other; the only errors are those of using a
-// Consumer twice. Run returns when the handlers have: one that ignores its ctx holds it up.
+// Run joins the group and consumes until ctx ends. Then it fetches no more, lets running handlers finish for up to
+// DrainTimeout, commits what they decided, leaves the group and returns nil. The handler's Prepare is called first,
+// again and again until it succeeds. Brokers and topics that are away are waited for, and a topic holds up no other;
+// the only errors are those of using a Consumer twice. Run returns when the handlers have: one that ignores its ctx
+// holds it up.
 func (c *Consumer) Run(ctx context.Context) error {
 	c.mu.Lock()
 	started := c.started
@@ -115,8 +116,8 @@ func (c *Consumer) prepare(ctx context.Context) bool {
 	return false
 }
 
-// awaitTopics waits until there is a topic that can be read, and returns those that can. kafka-go's join would have brokers make the
-// missing ones, with whatever partition count they have as default. None: ctx ended.
+// awaitTopics waits until there is a topic that can be read, and returns those that can. kafka-go's join would have
+// brokers make the missing ones, with whatever partition count they have as default. None: ctx ended.
 func (c *Consumer) awaitTopics(ctx context.Context) []string {
 	const part = "topics"
 	wait := newBackOff()

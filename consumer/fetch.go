@@ -97,9 +97,10 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 	return offset, nil
 }
 
-// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again. A group may have
-// none any more, because Kafka forgets the offsets of a group that was away for long, and those of a topic that is deleted: then
-// StartLatest would skip what the handler's database has never seen, and that tells where it is. When ctx has ended, nothing is found.
+// resolve finds where to begin, and commits the place when the group had none: a restart must not choose again. A group
+// may have none any more, because Kafka forgets the offsets of a group that was away for long, and those of a topic
+// that is deleted: then StartLatest would skip what the handler's database has never seen, and that tells where it is.
+// When ctx has ended, nothing is found.
 func (p *partition) resolve(ctx context.Context) (int64, error) {
 	if p.start >= 0 {
 		at := p.compare(ctx, p.start)
@@ -158,8 +159,9 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	return first, nil
 }
 
-// replaced says that the log ends before what the group has committed, or before what the handler's database has decided. Nothing
-// is known to be gone, but the log is another one: what the old one had beyond cannot be read any more.
+// replaced says that the log ends before what the group has committed, or before what the handler's database has
+// decided. Nothing is known to be gone, but the log is another one: what the old one had beyond cannot be read any
+// more.
 func (p *partition) replaced(known, first, end int64, halts bool) error {
 	return p.gone(LostRange{Partition: p.Partition, From: known, To: known},
 		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read of the old log is gone", first, end, halts)

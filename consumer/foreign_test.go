@@ -83,7 +83,8 @@ func TestTransactionsOfOtherProducers(t *testing.T) {
 	for _, e := range h.byPartition()[0] {
 		got = append(got, e.Position.Offset)
 	}
-	// commit 0-2, marker 3; abort 4-6, other 7, marker 8; abort 9-11, other 12, marker 13; commit 14-16, marker 17; abort 18-20, other 21, marker 22
+	// commit 0-2, marker 3; abort 4-6, other 7, marker 8; abort 9-11, other 12, marker 13; commit 14-16, marker 17;
+	// abort 18-20, other 21, marker 22
 	want := []int64{0, 1, 2, 7, 12, 14, 15, 16, 21}
 	if len(got) != len(want) {
 		t.Fatalf("offsets %v, want %v", got, want)

@@ -23,8 +23,8 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkatest"
 )
 
-// A member that slept through a rebalance decides its old events at last: its commit is refused, and the offset stays where the
-// new owner put it.
+// A member that slept through a rebalance decides its old events at last: its commit is refused, and the offset stays
+// where the new owner put it.
 func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -208,7 +208,8 @@ func TestBrokerRestart(t *testing.T) {
 	if got := committed(t, cluster.Brokers(), topic, topic, 2); got[0] != 20 || got[1] != 20 {
 		t.Errorf("committed %v", got)
 	}
-	// However many parts notice, nothing is said twice. How often it comes and goes while the broker starts is the broker's affair.
+	// However many parts notice, nothing is said twice. How often it comes and goes while the broker starts is the
+	// broker's affair.
 	for i, said := range regexp.MustCompile("cannot be used|can be used again").FindAllString(said.b.String(), -1) {
 		if want := []string{"cannot be used", "can be used again"}[i%2]; said != want {
 			t.Errorf("line %d says %q", i+1, said)
@@ -341,7 +342,8 @@ func TestATopicHoldsUpNoOther(t *testing.T) {
 	h.await(t, 30)
 }
 
-// A member that is told to stop while it joins again leaves: nobody waits for it, and its partitions are not given to it.
+// A member that is told to stop while it joins again leaves: nobody waits for it, and its partitions are not given to
+// it.
 func TestStopDuringAJoin(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

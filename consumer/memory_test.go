@@ -15,7 +15,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// most is what one piece of 64 KiB may allocate, garbage included, when a batch may have 1 MiB: LZ4's blocks are the largest part.
+// most is what one piece of 64 KiB may allocate, garbage included, when a batch may have 1 MiB: LZ4's blocks are the
+// largest part.
 const most = 24 << 20
 
 // allocated is how many bytes do allocates.

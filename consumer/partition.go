@@ -17,7 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one handles.
+// partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one
+// handles.
 type partition struct {
 	Partition
 	c       *Consumer
@@ -85,8 +86,8 @@ func (p *partition) run(work, handle context.Context) {
 	}
 }
 
-// decide hands a batch over and notes what was decided. Not done: the partition goes no further than the rest that it returns,
-// unless somebody resumes it; there is none when nobody can.
+// decide hands a batch over and notes what was decided. Not done: the partition goes no further than the rest that it
+// returns, unless somebody resumes it; there is none when nobody can.
 func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done bool) {
 	if len(batch.events) == 0 {
 		p.decided(batch.next)
@@ -186,8 +187,8 @@ type panicError struct {
 // Error tells what kind of panic it was.
 func (e *panicError) Error() string { return "the handler panicked" + discreet.Panic(e.value) }
 
-// gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for more. A batch
-// without events only moves the offset. False: work ended, or fetching did.
+// gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for
+// more. A batch without events only moves the offset. False: work ended, or fetching did.
 func (p *partition) gather(work context.Context) (chunk, bool) {
 	if work.Err() != nil {
 		return chunk{}, false

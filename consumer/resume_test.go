@@ -36,7 +36,8 @@ func (l logged) Handle(ctx context.Context, events []event.Event) ([]inbox.Outco
 	return l.Handler.Handle(ctx, events)
 }
 
-// A halted partition goes on where it stopped when an operator says so, without a restart, whatever is wrapped around its handler.
+// A halted partition goes on where it stopped when an operator says so, without a restart, whatever is wrapped around
+// its handler.
 func TestAHaltedPartitionIsResumed(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -76,7 +77,8 @@ func TestAHaltedPartitionIsResumed(t *testing.T) {
 	}
 }
 
-// TestP9_7_WindowAgainstRetention: a topic that keeps records for longer than ids are remembered is said, with the setting.
+// TestP9_7_WindowAgainstRetention: a topic that keeps records for longer than ids are remembered is said, with the
+// setting.
 func TestP9_7_WindowAgainstRetention(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -8,10 +8,10 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// compare is where to begin when the group has committed an offset: there, or where the handler's database is when that is
-// earlier. A database that was restored from a backup has forgotten effects whose offsets the group has committed; reading
-// them again costs duplicates, and not reading them would lose them. Usually the account is some seconds behind, which is
-// read again too.
+// compare is where to begin when the group has committed an offset: there, or where the handler's database is when that
+// is earlier. A database that was restored from a backup has forgotten effects whose offsets the group has committed;
+// reading them again costs duplicates, and not reading them would lose them. Usually the account is some seconds
+// behind, which is read again too.
 func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	if p.c.cfg.Behind == BehindIgnore {
 		return committed
@@ -25,7 +25,8 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 	case !ok, committed > end: // fetching says so, and asks once more
 		return committed
 	case end < next:
-		// The group has begun in the new log already. There is nothing to halt for: its offset is the place to go on at.
+		// The group has begun in the new log already. There is nothing to halt for: its offset is the place to go on
+		// at.
 		_ = p.replaced(next, first, end, false)
 		return committed
 	case next > committed:
@@ -93,8 +94,8 @@ func (p *partition) account(ctx context.Context) (next int64, known, ok bool) {
 	return 0, false, false
 }
 
-// remembered counts what was applied of the range that is read again, and says at its end when anything was: whoever restored
-// a database wants to know what has come back, and whoever did not must know that something is wrong.
+// remembered counts what was applied of the range that is read again, and says at its end when anything was: whoever
+// restored a database wants to know what has come back, and whoever did not must know that something is wrong.
 func (p *partition) remembered(events []event.Event, outcomes []inbox.Outcome) {
 	if p.again.To == 0 {
 		return

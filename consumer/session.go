@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by itself, after
-// SessionTimeout.
+// leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by
+// itself, after SessionTimeout.
 const leaveTimeout = 5 * time.Second
 
 // session is one life of kafka-go's ConsumerGroup.
@@ -72,8 +72,9 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	}
 }
 
-// leave takes this member out of the group while it joins again, which kafka-go cannot be told: it would be given partitions that
-// nobody reads until SessionTimeout. False: the broker has not told yet what this member is called, or cannot be reached.
+// leave takes this member out of the group while it joins again, which kafka-go cannot be told: it would be given
+// partitions that nobody reads until SessionTimeout. False: the broker has not told yet what this member is called, or
+// cannot be reached.
 func (s *session) leave(ctx context.Context) bool {
 	if s.member == "" {
 		return false
@@ -113,8 +114,8 @@ type generation struct {
 	cancelHandle context.CancelCauseFunc // handlers shall end too: the generation is over, or draining took too long
 }
 
-// generation runs one generation and returns when its handlers have ended and its offsets are committed: true when ctx ended,
-// with the generation still alive, so that the caller can leave the group in order.
+// generation runs one generation and returns when its handlers have ended and its offsets are committed: true when ctx
+// ended, with the generation still alive, so that the caller can leave the group in order.
 func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained bool) {
 	c := s.c
 	g := &generation{c: c, gen: kg}
@@ -136,8 +137,8 @@ func (s *session) generation(ctx context.Context, kg *kafka.Generation) (drained
 		g.run(ended, work, handle)
 		close(finished)
 		if ctx.Err() != nil {
-			// The generation lives until this function returns: it must not return before the group is closed, or kafka-go
-			// would join again at once.
+			// The generation lives until this function returns: it must not return before the group is closed, or
+			// kafka-go would join again at once.
 			<-ended.Done()
 		}
 	})
@@ -180,7 +181,8 @@ func (g *generation) over(err error) {
 	g.cancelHandle(fmt.Errorf("the generation is over: %w", err))
 }
 
-// run works until the generation ended or Run's ctx did, and the handlers have returned; then it commits what they decided.
+// run works until the generation ended or Run's ctx did, and the handlers have returned; then it commits what they
+// decided.
 func (g *generation) run(ended, work, handle context.Context) {
 	defer context.AfterFunc(ended, func() { g.over(kafka.ErrGenerationEnded) })()
 

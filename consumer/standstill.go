@@ -53,8 +53,8 @@ func (s *standstill) began() time.Time {
 	return s.since
 }
 
-// ends looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until ctx ends.
-// Otherwise their lag would stay at what it was when the fetching stopped.
+// ends looks at the ends of logs that are not fetched, because a handler is busy or a partition is halted, until ctx
+// ends. Otherwise their lag would stay at what it was when the fetching stopped.
 func (g *generation) ends(ctx context.Context) {
 	every := g.c.cfg.ResumeEvery
 	for {

@@ -36,8 +36,8 @@ func partition(s consumer.Status, id int32) (found consumer.PartitionStatus) {
 	return found
 }
 
-// While a handler hangs nothing is fetched. The lag is true all the same, and since when the process and the handler stand is
-// told, over a rebalance as well.
+// While a handler hangs nothing is fetched. The lag is true all the same, and since when the process and the handler
+// stand is told, over a rebalance as well.
 func TestAHandlerThatHangsIsSeen(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 2)
@@ -121,7 +121,8 @@ func TestTheLagIsUnknownAtFirst(t *testing.T) {
 	m := start(t, h, topic, cfg)
 	h.await(t, 10)
 	m.stop(t)
-	cfg.FetchWait, cfg.ResumeEvery = time.Minute, time.Hour // the log is read to its end, so that the broker holds the fetch
+	// the log is read to its end, so that the broker holds the fetch
+	cfg.FetchWait, cfg.ResumeEvery = time.Minute, time.Hour
 	m = start(t, h, topic, cfg)
 	await(t, "the position", func() bool {
 		s := m.Status()

@@ -13,8 +13,9 @@ type Status struct {
 	// Down is whether Kafka, or a part of it, cannot be used now; DownSince is since when.
 	Down      bool      `json:"down"`
 	DownSince time.Time `json:"down_since,omitzero"`
-	// StalledSince is when this process last decided something or, when that is later, when records of its partitions began to
-	// wait. A rebalance does not set it back. Where the end of a log is not known yet, records are taken to wait. Zero: none do.
+	// StalledSince is when this process last decided something or, when that is later, when records of its partitions
+	// began to wait. A rebalance does not set it back. Where the end of a log is not known yet, records are taken to
+	// wait. Zero: none do.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
 	// LastError is the last trouble with Kafka, also when it is over. Empty: there was none.
 	LastError string `json:"last_error,omitempty"`
@@ -25,8 +26,8 @@ type PartitionStatus struct {
 	Partition
 	// Next is the first offset that is not decided. -1: not known yet.
 	Next int64 `json:"next"`
-	// High is the end of the partition's log, as of the last look, which is seconds ago at most while Kafka answers. -1: not
-	// known yet.
+	// High is the end of the partition's log, as of the last look, which is seconds ago at most while Kafka answers.
+	// -1: not known yet.
 	High int64 `json:"high"`
 	// Lag is how many offsets are between the two. -1: not known yet.
 	Lag int64 `json:"lag"`

@@ -11,8 +11,8 @@ import (
 )
 
 // Tail reads the last events that each partition of a topic holds now, at most last of a partition, without a group and
-// without moving anybody's offset. Events of other producers come as [event.Decode] makes them; records that it refuses and
-// those of aborted transactions are left out. Of cfg only what opens connections and reads counts (Dial, TLS, SASL,
+// without moving anybody's offset. Events of other producers come as [event.Decode] makes them; records that it refuses
+// and those of aborted transactions are left out. Of cfg only what opens connections and reads counts (Dial, TLS, SASL,
 // IDHeader, FetchBytes, MaxBatchBytes). A topic that does not exist is an error.
 func Tail(ctx context.Context, brokers []string, topic string, last int, cfg Config) ([]event.Event, error) {
 	if last < 1 {

@@ -10,10 +10,11 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 )
 
-// Why not kafka.Client.Fetch: it drops what correctness needs. It hides the list of aborted transactions; it hides the last offset
-// of a batch, so that a batch whose last records were compacted away is fetched for ever; it ignores errors behind the first good
-// batch; and a hostile record count panics in a goroutine of its own. The transport (connections, TLS, SASL, leaders) is
-// kafka-go's; only this one request and its answer are read and written here, through its RawExchanger hook.
+// Why not kafka.Client.Fetch: it drops what correctness needs. It hides the list of aborted transactions; it hides the
+// last offset of a batch, so that a batch whose last records were compacted away is fetched for ever; it ignores errors
+// behind the first good batch; and a hostile record count panics in a goroutine of its own. The transport (connections,
+// TLS, SASL, leaders) is kafka-go's; only this one request and its answer are read and written here, through its
+// RawExchanger hook.
 
 // Versions of the Fetch API that are spoken here: 4 is the first with transactions, 12 would be the first flexible one.
 const (

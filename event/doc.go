@@ -7,8 +7,8 @@
 //
 // Identity is what makes an effect happen once. Four ways to choose an event's id, cheapest first:
 //
-//   - none: outbox.Append assigns a UUIDv7 ([NewID]); a retry of the whole transaction makes a new event, which is right
-//     because the first attempt rolled back;
+//   - none: outbox.Append assigns a UUIDv7 ([NewID]); a retry of the whole transaction makes a new event, which is
+//     right because the first attempt rolled back;
 //   - [IntentID]: a UUIDv5 of what is meant, for a producer that may append the same intent twice in two transactions;
 //   - [Derive]: for an event that a handler emits, so that running the handler again emits the same id;
 //   - [ForeignID] and [RecordID]: what a consumer gives to records of producers that know nothing of us.

@@ -30,14 +30,16 @@ type Event struct {
 	Payload []byte
 	// Time is when the fact happened (CloudEvents time), to the microsecond. Zero: when it was appended.
 	Time time.Time
-	// NotBefore is when the event may be published at the earliest. In the past or zero: as soon as it is committed. Append
-	// sets an event of the future aside; the database's clock decides when it is due, and only then does it take its place
-	// behind what its key has had until then. It is not on the wire.
+	// NotBefore is when the event may be published at the earliest. In the past or zero: as soon as it is committed.
+	// Append sets an event of the future aside; the database's clock decides when it is due, and only then does it take
+	// its place behind what its key has had until then. It is not on the wire.
 	NotBefore time.Time
-	// Position is where the event stands in its lane and in the log. The relay and the consumer set it; Append ignores it.
+	// Position is where the event stands in its lane and in the log. The relay and the consumer set it; Append ignores
+	// it.
 	Position Position
-	// Raw is the Kafka record as the consumer read it, which [Event.Record] takes apart. It may share memory with Payload. Nil
-	// for an event that was not read from anywhere. Packages consumer, inbox and watermill set it, and nobody else.
+	// Raw is the Kafka record as the consumer read it, which [Event.Record] takes apart. It may share memory with
+	// Payload. Nil for an event that was not read from anywhere. Packages consumer, inbox and watermill set it, and
+	// nobody else.
 	Raw []byte
 }
 
@@ -47,21 +49,23 @@ type Position struct {
 	Lane int16
 	// Epoch is "<outbox id>.<incarnation>": which numbering Seq belongs to. Empty for foreign events.
 	Epoch string
-	// Seq counts up in publish order within (Epoch, Topic, Partition, Lane). Gaps are legal; duplicates repeat their number.
+	// Seq counts up in publish order within (Epoch, Topic, Partition, Lane). Gaps are legal; duplicates repeat their
+	// number.
 	Seq int64
 	// Partition and Offset are where the consumer read the record.
 	Partition int32
 	Offset    int64
-	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it. The relay sets it
-	// to the database's time when it publishes: the record gets that or a later one. Zero: not known.
+	// Timestamp is the record's own time in Kafka's log, which an event's Time need not be. The consumer sets it.
+	// The relay sets it to the database's time when it publishes: the record gets that or a later one. Zero: not known.
 	Timestamp time.Time
 	// First is set by the relay when it knows of no earlier attempt to publish the event. It is not on the wire.
 	First bool
-	// Maybe says that an earlier attempt under another number may have written the event: it was refused after an attempt
-	// of unknown outcome, and an operator released it. A consumer that goes by numbers cannot tell; one by ids can.
+	// Maybe says that an earlier attempt under another number may have written the event: it was refused after an
+	// attempt of unknown outcome, and an operator released it. A consumer that goes by numbers cannot tell; one by ids
+	// can.
 	Maybe bool
-	// Replayed says that the event was written before under another number, and that an operator has it published once more.
-	// The consumer sets it.
+	// Replayed says that the event was written before under another number, and that an operator has it published once
+	// more. The consumer sets it.
 	Replayed bool
 }
 

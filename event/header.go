@@ -17,8 +17,8 @@ type Header struct {
 	Value []byte
 }
 
-// Names of the headers that the codec writes: the attributes of CloudEvents 1.0 in the binary mode of its Kafka protocol
-// binding, and three of our own that say where the event stands in its outbox.
+// Names of the headers that the codec writes: the attributes of CloudEvents 1.0 in the binary mode of its Kafka
+// protocol binding, and three of our own that say where the event stands in its outbox.
 const (
 	HeaderSpecVersion = "ce_specversion"
 	HeaderID          = "ce_id"
@@ -32,13 +32,13 @@ const (
 	HeaderLaneSeq     = "ce_laneseq"
 	HeaderMaybe       = "ce_maybe" // "true", or absent
 	HeaderTraceParent = "traceparent"
-	// HeaderReplay stands among the event's own headers, as "true", when an operator of the outbox has it published once more,
-	// under another number.
+	// HeaderReplay stands among the event's own headers, as "true", when an operator of the outbox has it published
+	// once more, under another number.
 	HeaderReplay = "effectonce_replay"
 )
 
-// MaxHeaders is how many headers of a record are understood, and how many members of a structured CloudEvent. A header of two
-// bytes in the log costs a hundred in memory, and a compressed one nothing in the log.
+// MaxHeaders is how many headers of a record are understood, and how many members of a structured CloudEvent. A header
+// of two bytes in the log costs a hundred in memory, and a compressed one nothing in the log.
 const MaxHeaders = 10_000
 
 // DefaultSource is the ce_source of an event that names none: CloudEvents requires one.
@@ -55,9 +55,10 @@ func ReservedHeader(name string) bool {
 	return strings.HasPrefix(name, "ce_") || name == HeaderContentType
 }
 
-// AppendHeaders appends the headers of e to dst in the order that is fixed for others to build on: ce_specversion, ce_id,
-// ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, ce_maybe, traceparent, then the
-// event's own by name. Attributes that e does not have are left out; a reserved name among e.Headers is left out too.
+// AppendHeaders appends the headers of e to dst in the order that is fixed for others to build on: ce_specversion,
+// ce_id, ce_source, ce_type, ce_time, content-type, ce_tenant, ce_epoch, ce_lane, ce_laneseq, ce_maybe, traceparent,
+// then the event's own by name. Attributes that e does not have are left out; a reserved name among e.Headers is left
+// out too.
 func AppendHeaders(dst []Header, e *Event) []Header {
 	w := headerWriter{dst: dst, buf: make([]byte, 0, headerBytes(e))}
 	source := e.Source
@@ -89,7 +90,8 @@ func AppendHeaders(dst []Header, e *Event) []Header {
 	return w.dst
 }
 
-// headerWriter cuts the values of one event's headers from one buffer: they are written a hundred thousand times a second.
+// headerWriter cuts the values of one event's headers from one buffer: they are written a hundred thousand times a
+// second.
 type headerWriter struct {
 	dst []Header
 	buf []byte
@@ -150,15 +152,16 @@ type Record struct {
 }
 
 // Decode makes an Event of a record, whoever produced it. idHeader names the header that carries the id (empty: ce_id;
-// Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics: what a foreign producer left out is empty, an
-// id that is no UUID becomes [ForeignID] of (ce_source, or else the topic), no id at all becomes [RecordID]. Of a header
-// that occurs twice the last one counts, as Kafka's own lastHeader does. Key and header values that are not UTF-8 are
-// kept byte for byte in their strings, but cannot be stored as text; [Storable] tells.
+// Debezium's outbox router writes "id"); a record without it is looked up under ce_id. It never fails and never panics:
+// what a foreign producer left out is empty, an id that is no UUID becomes [ForeignID] of (ce_source, or else the
+// topic), no id at all becomes [RecordID]. Of a header that occurs twice the last one counts, as Kafka's own lastHeader
+// does. Key and header values that are not UTF-8 are kept byte for byte in their strings, but cannot be stored as text;
+// [Storable] tells.
 //
-// A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as if it had
-// come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the header ce_x. One
-// that does not parse, or has more than [MaxHeaders] members, is an event like any other. Of the record's headers no more than
-// MaxHeaders are looked at; consumers refuse such a record.
+// A record in the structured mode of CloudEvents, whose content type is application/cloudevents+json, is taken apart as
+// if it had come in the binary mode: its data is the payload, datacontenttype the content type, and an extension x the
+// header ce_x. One that does not parse, or has more than [MaxHeaders] members, is an event like any other. Of the
+// record's headers no more than MaxHeaders are looked at; consumers refuse such a record.
 func Decode(r *Record, idHeader string) Event {
 	if idHeader == "" {
 		idHeader = HeaderID

@@ -32,9 +32,10 @@ func IntentID(namespace uuid.UUID, version int, intent string) uuid.UUID {
 // Derive gives next an id derived from its cause and a name, and returns it: a handler that runs twice for one cause
 // emits the same id. Names tell apart the events of one cause ("receipt", "ledger-1").
 //
-// The id has the layout of a UUIDv7 with the time of the cause's id, or of its Time when the id is not a v7, and a hash of
-// (cause id, name) for its random bits, so that it keeps its place in an inbox's day partitions. Of a cause
-// that is older than a consumer's window, as a late release is, it is quarantined there: use [IntentID] where causes wait for so long.
+// The id has the layout of a UUIDv7 with the time of the cause's id, or of its Time when the id is not a v7, and a hash
+// of (cause id, name) for its random bits, so that it keeps its place in an inbox's day partitions. Of a cause that is
+// older than a consumer's window, as a late release is, it is quarantined there: use [IntentID] where causes wait for
+// so long.
 func Derive(cause Event, name string, next Event) Event {
 	h := sha256.New()
 	h.Write(cause.ID[:])
@@ -69,12 +70,14 @@ func putTime(id *uuid.UUID, t time.Time) {
 	copy(id[:6], ms[2:])
 }
 
-// ForeignNamespace is the UUIDv5 namespace of [ForeignID] and [RecordID]. It never changes: ids made with it stand in inboxes.
+// ForeignNamespace is the UUIDv5 namespace of [ForeignID] and [RecordID]. It never changes: ids made with it stand in
+// inboxes.
 var ForeignNamespace = uuid.MustParse("6f7c1c62-27b5-5f0a-9a0e-3b7f5d0c8e11")
 
-// ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id). Of 32 hexadecimal digits
-// without hyphens, as random tokens and hashes have them too, one in 64 looks like a UUIDv7 by chance, of any day between 1970 and
-// 10889, and an inbox would not decide it: so a v7 is one only in one of its usual forms.
+// ForeignID turns a foreign producer's id into a UUID: itself when it is one, else the UUIDv5 of (source, id). Of 32
+// hexadecimal digits without hyphens, as random tokens and hashes have them too, one in 64 looks like a UUIDv7 by
+// chance, of any day between 1970 and 10889, and an inbox would not decide it: so a v7 is one only in one of its usual
+// forms.
 func ForeignID(source, id string) uuid.UUID {
 	if u, ok := parseUUID(id); ok && u != uuid.Nil && u != uuid.Max {
 		return u

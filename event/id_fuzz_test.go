@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// TestP9_9_ForeignIDsStayApart: a foreign id is a UUID only when all of it is. Two ids that differ in what stands around one
-// are two events, and neither is the other's duplicate.
+// TestP9_9_ForeignIDsStayApart: a foreign id is a UUID only when all of it is. Two ids that differ in what stands
+// around one are two events, and neither is the other's duplicate.
 func TestP9_9_ForeignIDsStayApart(t *testing.T) {
 	t.Parallel()
 	u := uuid.MustParse("0199a4c2-7d1c-7000-8000-0000000000ab")
@@ -32,8 +32,8 @@ func TestP9_9_ForeignIDsStayApart(t *testing.T) {
 	}
 }
 
-// FuzzIDs: what makes an id of foreign text never fails, gives one text always the same id and two texts two, and keeps an
-// effect's events in the day of their cause.
+// FuzzIDs: what makes an id of foreign text never fails, gives one text always the same id and two texts two, and keeps
+// an effect's events in the day of their cause.
 func FuzzIDs(f *testing.F) {
 	const u = "0199a4c2-7d1c-7000-8000-0000000000ab"
 	f.Add("s", u, "1"+u+"1", int64(0))
@@ -75,8 +75,8 @@ func plain(id string) string {
 	return id
 }
 
-// TestP9_9_TokensHaveNoTime: of random tokens and hashes in hexadecimal digits none is taken for the UUIDv7 of a random day, which an inbox
-// would refuse to decide.
+// TestP9_9_TokensHaveNoTime: of random tokens and hashes in hexadecimal digits none is taken for the UUIDv7 of a random
+// day, which an inbox would refuse to decide.
 func TestP9_9_TokensHaveNoTime(t *testing.T) {
 	t.Parallel()
 	for i := range 1000 {

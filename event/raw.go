@@ -2,9 +2,9 @@ package event
 
 import "encoding/binary"
 
-// Record returns the record that the consumer read, byte for byte: its key, which may be null, its value, and its headers in
-// their order, repeated ones and foreign bytes included. Time is the event's. For an event that was not read from Kafka, whose
-// Raw is nil, it is the record that the codec makes of it.
+// Record returns the record that the consumer read, byte for byte: its key, which may be null, its value, and its
+// headers in their order, repeated ones and foreign bytes included. Time is the event's. For an event that was not read
+// from Kafka, whose Raw is nil, it is the record that the codec makes of it.
 func (e *Event) Record() Record {
 	r := Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time, Value: e.Payload}
 	if e.Raw != nil {
@@ -20,7 +20,8 @@ func (e *Event) Record() Record {
 	return r
 }
 
-// Encode returns the record in Kafka's format 2, as [Event.Raw] keeps it: key, value and headers, without time and place.
+// Encode returns the record in Kafka's format 2, as [Event.Raw] keeps it: key, value and headers, without time and
+// place.
 func (r *Record) Encode() []byte {
 	n := len(r.Key) + len(r.Value) + 32
 	for _, h := range r.Headers {
@@ -44,7 +45,8 @@ func appendBytes(b, v []byte) []byte {
 	return append(binary.AppendVarint(b, int64(len(v))), v...)
 }
 
-// parseRaw takes key, value and headers off a record of Kafka's format 2: attributes, time, offset, key, value, headers.
+// parseRaw takes key, value and headers off a record of Kafka's format 2: attributes, time, offset, key, value,
+// headers.
 func parseRaw(b []byte) (key, value []byte, headers []Header, ok bool) {
 	if len(b) == 0 {
 		return nil, nil, nil, false

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// contentTypeStructured is the content type of a record whose value is a whole CloudEvent, as the structured mode of the Kafka
-// protocol binding has it. Other formats than JSON are left as they are.
+// contentTypeStructured is the content type of a record whose value is a whole CloudEvent, as the structured mode of
+// the Kafka protocol binding has it. Other formats than JSON are left as they are.
 const contentTypeStructured = "application/cloudevents+json"
 
 // isStructured reports whether a content type says so; parameters such as a charset may follow.
@@ -22,8 +22,8 @@ func isStructured(contentType string) bool {
 	return rest == "" || rest[0] == ';'
 }
 
-// decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode would have
-// become, and data the payload. It returns the id. False: it is none, and e is as it was.
+// decodeStructured takes a CloudEvent in the JSON format apart: attributes become what the headers of the binary mode
+// would have become, and data the payload. It returns the id. False: it is none, and e is as it was.
 func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 	members, ok := membersOf(value)
 	if !ok {
@@ -101,9 +101,11 @@ func attribute(raw json.RawMessage) (string, bool) {
 	return "", false
 }
 
-// structuredData is the payload: the bytes of data_base64, a text where the content type is not JSON's, else data as it stands.
+// structuredData is the payload: the bytes of data_base64, a text where the content type is not JSON's, else data as it
+// stands.
 func structuredData(members map[string]json.RawMessage, contentType string) (payload []byte, ok bool) {
-	if raw, has := members["data_base64"]; has && !isNull(raw) { // a null is what some libraries write for what is not there
+	// a null is what some libraries write for what is not there
+	if raw, has := members["data_base64"]; has && !isNull(raw) {
 		var text string
 		if json.Unmarshal(raw, &text) != nil {
 			return nil, false

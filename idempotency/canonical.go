@@ -12,25 +12,28 @@ import (
 	"github.com/gowebpki/jcs"
 )
 
-// Canonical returns a command's canonical bytes: its JSON in the form of RFC 8785, so that the order of members, white space and
-// the spelling of numbers and texts do not matter, and everything else does.
+// Canonical returns a command's canonical bytes: its JSON in the form of RFC 8785, so that the order of members, white
+// space and the spelling of numbers and texts do not matter, and everything else does.
 //
 // What it makes of things, beside what encoding/json does:
 //
-//   - Numbers are exact. RFC 8785 rounds to a float64, to which 9007199254740993 and 9007199254740992 are one; a number that a
-//     float64 does not hold is written as a marked text of all its digits instead. So int64, *big.Int and json.Number are safe. A number
-//     with an exponent beyond a million is refused, as are NaN and the infinities.
-//   - A float goes in as its shortest decimal: 0.1+0.2 is another amount than 0.3. Amounts belong into integers of the minor unit.
-//   - A time goes in as its text, zone and nanoseconds included: validation pins it (t.UTC().Truncate(time.Second)), or the same
-//     instant from two zones is two commands. The same holds for what depends on a locale (a decimal comma, a month's name), and for
-//     texts that only look alike: nothing is folded, trimmed or brought into a normal form of Unicode.
-//   - Text that is not UTF-8 is refused: encoding/json would make all of it one. So is U+FFFD, which stands for what encoding/json has
-//     read of such text before, \ud800 and \udfff among it; and a member that occurs twice, in a json.RawMessage.
-//   - nil and empty slices and maps are two things (null, []), an absent member and a zero one are, unless omitempty leaves it
-//     out. Bytes go in as base64.
+//   - Numbers are exact. RFC 8785 rounds to a float64, to which 9007199254740993 and 9007199254740992 are one; a number
+//     that a float64 does not hold is written as a marked text of all its digits instead. So int64, *big.Int and
+//     json.Number are safe. A number with an exponent beyond a million is refused, as are NaN and the infinities.
+//   - A float goes in as its shortest decimal: 0.1+0.2 is another amount than 0.3. Amounts belong into integers of the
+//     minor unit.
+//   - A time goes in as its text, zone and nanoseconds included: validation pins it (t.UTC().Truncate(time.Second)), or
+//     the same instant from two zones is two commands. The same holds for what depends on a locale (a decimal comma, a
+//     month's name), and for texts that only look alike: nothing is folded, trimmed or brought into a normal form of
+//     Unicode.
+//   - Text that is not UTF-8 is refused: encoding/json would make all of it one. So is U+FFFD, which stands for what
+//     encoding/json has read of such text before, \ud800 and \udfff among it; and a member that occurs twice, in a
+//     json.RawMessage.
+//   - nil and empty slices and maps are two things (null, []), an absent member and a zero one are, unless omitempty
+//     leaves it out. Bytes go in as base64.
 //
-// Pass the validated command, a Go value with defaults applied and unknown fields refused or dropped, not the body as it came: else a
-// client that leaves out a default asks something else than one that spells it out.
+// Pass the validated command, a Go value with defaults applied and unknown fields refused or dropped, not the body as
+// it came: else a client that leaves out a default asks something else than one that spells it out.
 func Canonical(command any) ([]byte, error) {
 	plain, err := json.Marshal(command)
 	if err != nil {
@@ -39,7 +42,8 @@ func Canonical(command any) ([]byte, error) {
 	return canonical(plain)
 }
 
-// ErrInvalidCommand is in the error of a command that has no canonical form: validation has to refuse it. The error repeats nothing of it.
+// ErrInvalidCommand is in the error of a command that has no canonical form: validation has to refuse it. The error
+// repeats nothing of it.
 var ErrInvalidCommand = errors.New("the command has no canonical form")
 
 var (

@@ -1,5 +1,5 @@
-// Package idempotency makes a request that is sent twice happen once: HTTP requests with an Idempotency-Key, and calls to
-// providers whose outcome may be unknown.
+// Package idempotency makes a request that is sent twice happen once: HTTP requests with an Idempotency-Key, and calls
+// to providers whose outcome may be unknown.
 //
 // A first endpoint, whose work is one Postgres transaction, needs these names, and pgstore's Store.InTx:
 //
@@ -21,7 +21,8 @@
 //   - store: what a store has to do.
 //   - httpedge and client: the two ends of HTTP.
 //
-// Remembering is all that a key does. Work that lives in one Postgres transaction belongs into pgstore's InTx, where key and
-// effect commit together; everything else, above all a call to a provider, may have happened although nobody heard of it.
-// That is why the end of a lease never frees a key: it makes the outcome unknown, and recovery asks the provider.
+// Remembering is all that a key does. Work that lives in one Postgres transaction belongs into pgstore's InTx, where
+// key and effect commit together; everything else, above all a call to a provider, may have happened although nobody
+// heard of it. That is why the end of a lease never frees a key: it makes the outcome unknown, and recovery asks the
+// provider.
 package idempotency

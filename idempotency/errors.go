@@ -11,19 +11,20 @@ var (
 	ErrMismatch = errors.New("idempotency key reused with a different request")
 	// ErrInProgress: another attempt is at it. An *InProgressError says when to come again.
 	ErrInProgress = errors.New("a request with this idempotency key is in progress")
-	// ErrUnknown: the work may have happened; recovery is to find out. The caller keeps its key and asks again later. An
-	// *UnknownError says more.
+	// ErrUnknown: the work may have happened; recovery is to find out. The caller keeps its key and asks again later.
+	// An *UnknownError says more.
 	ErrUnknown = errors.New("the outcome of this idempotency key's request is unknown")
 	// ErrExpired: it was done or refused, and its result is no longer kept. An *ExpiredError says which.
 	ErrExpired = errors.New("the result of this idempotency key is no longer kept")
 )
 
-// MismatchError is ErrMismatch with what its owner may know. It is only ever about a key of the same tenant and operation.
+// MismatchError is ErrMismatch with what its owner may know. It is only ever about a key of the same tenant and
+// operation.
 type MismatchError struct {
 	State    State  // of the first command
 	Resource string // what it made, if that is known
-	// Version is the fingerprint's that the record has; when the request knew none of that version, the two could not be
-	// compared.
+	// Version is the fingerprint's that the record has; when the request knew none of that version, the two could not
+	// be compared.
 	Version int16
 }
 
@@ -74,8 +75,8 @@ func (e *ExpiredError) Unwrap() error { return ErrExpired }
 type Class int
 
 const (
-	// Unclassified: the error says nothing. Whoever runs the work decides: one transaction that was rolled back certainly
-	// did nothing; after a call to a provider nobody knows.
+	// Unclassified: the error says nothing. Whoever runs the work decides: one transaction that was rolled back
+	// certainly did nothing; after a call to a provider nobody knows.
 	Unclassified Class = iota
 	// ClassTerminal: certainly no, for good: kept and replayed.
 	ClassTerminal
@@ -100,15 +101,16 @@ func (c *classified) Error() string {
 
 func (c *classified) Unwrap() error { return c.err }
 
-// Terminal marks an error as a final refusal by the business: the effect is rolled back, the Result returned beside the error (its
-// Failure set to the code) is kept and replayed. The code is stable and short: "card_declined". Whoever runs the work gives
-// its caller that Result and no error, the first time as every time after.
+// Terminal marks an error as a final refusal by the business: the effect is rolled back, the Result returned beside the
+// error (its Failure set to the code) is kept and replayed. The code is stable and short: "card_declined". Whoever runs
+// the work gives its caller that Result and no error, the first time as every time after.
 func Terminal(code string, err error) error { return mark(ClassTerminal, code, err) }
 
 // Retryable marks an error after which certainly nothing has happened: the key is free again.
 func Retryable(err error) error { return mark(ClassRetryable, "", err) }
 
-// OutcomeUnknown marks an error after which the work may have happened: the outcome is unknown until recovery has asked.
+// OutcomeUnknown marks an error after which the work may have happened: the outcome is unknown until recovery has
+// asked.
 func OutcomeUnknown(err error) error { return mark(ClassUnknown, "", err) }
 
 func mark(class Class, code string, err error) error {

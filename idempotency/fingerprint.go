@@ -8,40 +8,43 @@ import (
 	"fmt"
 )
 
-// Fingerprinter makes requests of commands. The zero value makes fingerprints of version 1 of the whole command; it may be used at
-// the same time by many.
+// Fingerprinter makes requests of commands. The zero value makes fingerprints of version 1 of the whole command; it may
+// be used at the same time by many.
 //
-// What a fingerprint is made of is kept in records: whoever changes it (Form, Omit, Secret, or the command's own type) raises Version and
-// lists the former one under Older, for as long as records of it are kept, so that a retry over the release still finds its
-// record. While old and new releases run side by side, an old one refuses the new one's records as another command; to
-// avoid that, list the new version under Older one release ahead.
+// What a fingerprint is made of is kept in records: whoever changes it (Form, Omit, Secret, or the command's own type)
+// raises Version and lists the former one under Older, for as long as records of it are kept, so that a retry over the
+// release still finds its record. While old and new releases run side by side, an old one refuses the new one's records
+// as another command; to avoid that, list the new version under Older one release ahead.
 type Fingerprinter struct {
 	// Version is kept with the fingerprint, 1 or more. 0 means 1.
 	Version int16
-	// Form returns what the fingerprint of this version is made of: a field renamed back, a new one left out. It must not change the
-	// command. A nil result says that this command could not be asked in this version: no record of it matches. Nil is the command as it is.
+	// Form returns what the fingerprint of this version is made of: a field renamed back, a new one left out. It must
+	// not change the command. A nil result says that this command could not be asked in this version: no record of it
+	// matches. Nil is the command as it is.
 	Form func(command any) (any, error)
-	// Omit names members of the command's JSON, at its top, that are no part of what is asked: a credential, the key itself, the
-	// number of the attempt. They are not in the input either. A field of the command's type that never is part of its
-	// JSON has the tag `json:"-"`.
+	// Omit names members of the command's JSON, at its top, that are no part of what is asked: a credential, the key
+	// itself, the number of the attempt. They are not in the input either. A field of the command's type that never is
+	// part of its JSON has the tag `json:"-"`.
 	Omit []string
 	// Secret makes the fingerprint an HMAC, so that who reads the store cannot try commands with few possible values (a
 	// card's number) against it. Nil: a plain SHA-256. To rotate it, raise Version.
 	Secret []byte
-	// Older are the other versions in which records may have a fingerprint of the same command. Their own Older are not looked at.
+	// Older are the other versions in which records may have a fingerprint of the same command. Their own Older are not
+	// looked at.
 	Older []Fingerprinter
-	// KeepInput keeps the command's JSON, without what is omitted, as the request's input, from which recovery decodes it with
-	// encoding/json. Default: no input.
+	// KeepInput keeps the command's JSON, without what is omitted, as the request's input, from which recovery decodes
+	// it with encoding/json. Default: no input.
 	KeepInput bool
 }
 
-// NewRequest returns the zero Fingerprinter's request: a key with the fingerprint of its validated command (see Canonical).
+// NewRequest returns the zero Fingerprinter's request: a key with the fingerprint of its validated command (see
+// Canonical).
 func NewRequest(key Key, command any) (Request, error) {
 	return Fingerprinter{}.Request(key, command)
 }
 
-// Request returns the request for a validated command (see Canonical) under a key. An error matches ErrInvalidKey, or says that the
-// command has no canonical form or the versions are in a muddle; nothing was recorded.
+// Request returns the request for a validated command (see Canonical) under a key. An error matches ErrInvalidKey, or
+// says that the command has no canonical form or the versions are in a muddle; nothing was recorded.
 func (f Fingerprinter) Request(key Key, command any) (Request, error) {
 	if err := key.Check(); err != nil {
 		return Request{}, err

@@ -134,7 +134,8 @@ func TestCanonical_Refuses(t *testing.T) {
 	if _, err := idempotency.Canonical(`\ufffd`); err != nil {
 		t.Errorf("a backslash and letters are a text: %v", err)
 	}
-	for _, half := range []string{`"secret\ud800"`, `"secret\udfff"`} { // both are read as U+FFFD, so that nobody can tell them apart
+	// both are read as U+FFFD, so that nobody can tell them apart
+	for _, half := range []string{`"secret\ud800"`, `"secret\udfff"`} {
 		var text string
 		if err := json.Unmarshal([]byte(half), &text); err != nil {
 			t.Fatal(err)
@@ -354,8 +355,8 @@ func change(t *rapid.T, v any) any {
 	return tree(t, 1)
 }
 
-// TestCanonical_IsTheMeaning: however a value is spelt its canonical bytes are the same; those of two values are the same only
-// when they mean the same.
+// TestCanonical_IsTheMeaning: however a value is spelt its canonical bytes are the same; those of two values are the
+// same only when they mean the same.
 func TestCanonical_IsTheMeaning(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -380,8 +381,8 @@ func TestCanonical_IsTheMeaning(t *testing.T) {
 	})
 }
 
-// FuzzFingerprint: no JSON makes it fail other than by an error; what is canonical stays as it is in its own reading, and
-// hides no text.
+// FuzzFingerprint: no JSON makes it fail other than by an error; what is canonical stays as it is in its own reading,
+// and hides no text.
 func FuzzFingerprint(f *testing.F) {
 	for _, s := range []string{`{"a":[1,2.50,-0,1e400],"b":"\u0000x"}`, `"\ud83d\ude00"`, `[[[]]]`, `9007199254740993`, `{"a":1,"a":2}`, "\"\xff\"", `null`, `"\\ufffd"`} {
 		f.Add([]byte(s), "a")

@@ -2,8 +2,8 @@ package idempotency
 
 import "time"
 
-// Observer is told what a guard or pgstore's InTx does. A nil func is skipped. They are called from the goroutines of the callers and of the
-// heartbeats, so they must be quick and safe for concurrent use. None is told a key.
+// Observer is told what a guard or pgstore's InTx does. A nil func is skipped. They are called from the goroutines of
+// the callers and of the heartbeats, so they must be quick and safe for concurrent use. None is told a key.
 type Observer struct {
 	// Replayed: a caller was given a former attempt's result.
 	Replayed func(ReplayedInfo)
@@ -17,7 +17,8 @@ type Observer struct {
 	Unknown func(UnknownInfo)
 	// Finished: an attempt ended with a result, which is recorded.
 	Finished func(FinishedInfo)
-	// Released: an attempt ended, certainly without an effect but its recorded local phases, and the next one may begin at once.
+	// Released: an attempt ended, certainly without an effect but its recorded local phases, and the next one may begin
+	// at once.
 	Released func(ReleasedInfo)
 	// LeaseLost: an owner lost its lease while it worked, or could not reach the store until its end.
 	LeaseLost func(LeaseLostInfo)

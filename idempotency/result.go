@@ -11,8 +11,8 @@ import (
 
 // Result is what a caller is told, the first time and every time after.
 type Result struct {
-	// Code is the caller's own status: an HTTP status at the edge, where 0 is 204 of a success without a body, 200 with one, and 422 of a
-	// Failure. Not 500 and above: see Check.
+	// Code is the caller's own status: an HTTP status at the edge, where 0 is 204 of a success without a body, 200 with
+	// one, and 422 of a Failure. Not 500 and above: see Check.
 	Code int
 	// Header is what belongs to the answer beside its body: at the edge, allow-listed HTTP headers in canonical form.
 	Header map[string][]string
@@ -31,9 +31,9 @@ type Result struct {
 	At time.Time
 }
 
-// Check returns an error for a result that is none to keep and replay: a code of 500 and above is a failure of the moment, and text
-// that is not UTF-8, or has a zero byte, is nothing that every store can keep. Work that returns one has its transaction rolled back
-// by pgstore; a guard, which cannot, takes a success for unknown.
+// Check returns an error for a result that is none to keep and replay: a code of 500 and above is a failure of the
+// moment, and text that is not UTF-8, or has a zero byte, is nothing that every store can keep. Work that returns one
+// has its transaction rolled back by pgstore; a guard, which cannot, takes a success for unknown.
 func (r Result) Check() error {
 	if r.Code >= 500 {
 		return fmt.Errorf("idempotency: a result with the code %d would be replayed as long as it is kept: return an error in its place", r.Code)
@@ -63,13 +63,13 @@ func (r Result) Clone() Result {
 type Retention struct {
 	// Body is how long the result can be replayed: 0 means 24 h; negative keeps it as long as the tombstone.
 	Body time.Duration
-	// Tombstone is how long the key stays taken, its fingerprint and outcome known, at least as long as Body: 0 means 72 h, which
-	// outlives a weekend; negative keeps it for ever.
+	// Tombstone is how long the key stays taken, its fingerprint and outcome known, at least as long as Body: 0 means
+	// 72 h, which outlives a weekend; negative keeps it for ever.
 	Tombstone time.Duration
 }
 
-// Terms returns the retention with its defaults: how long body and tombstone are kept, negative for ever. The tombstone outlives
-// the body, whatever was set.
+// Terms returns the retention with its defaults: how long body and tombstone are kept, negative for ever. The tombstone
+// outlives the body, whatever was set.
 func (r Retention) Terms() (body, tombstone time.Duration) {
 	body, tombstone = r.Body, r.Tombstone
 	if body == 0 {

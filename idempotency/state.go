@@ -12,11 +12,13 @@ const (
 	FailedReplayable State = "FAILED_REPLAYABLE"
 	// Unknown: it may have happened, and nobody knows: a lease ended, or a provider did not answer. Recovery decides.
 	Unknown State = "UNKNOWN_REQUIRES_RECOVERY"
-	// Expired: it was completed or refused; the result is gone, the key, its fingerprint and the outcome are still there.
+	// Expired: it was completed or refused; the result is gone, the key, its fingerprint and the outcome are still
+	// there.
 	Expired State = "EXPIRED"
 )
 
-// Stage is how far an operation came that calls a provider. The guard derives it from the steps; people and alarms read it.
+// Stage is how far an operation came that calls a provider. The guard derives it from the steps; people and alarms read
+// it.
 type Stage string
 
 const (

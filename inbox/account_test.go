@@ -9,8 +9,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_2_TheAccountIsWrittenAtTheEnd: what was decided since the account last moved is in it when the partition is given away, so
-// that nobody reads it again when its days are gone. Another database's account is left alone: it may have forgotten some.
+// TestP9_2_TheAccountIsWrittenAtTheEnd: what was decided since the account last moved is in it when the partition is
+// given away, so that nobody reads it again when its days are gone. Another database's account is left alone: it may
+// have forgotten some.
 func TestP9_2_TheAccountIsWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -65,11 +65,13 @@ func TestP9_3_CommitUnknown(t *testing.T) {
 				told := observer.Retried
 				observer.Retried = func(i inbox.RetriedInfo) {
 					told(i)
-					if i.Reason == "conflict" { // the second run waits for the first one's rows: only now does its COMMIT arrive
+					// the second run waits for the first one's rows: only now does its COMMIT arrive
+					if i.Reason == "conflict" {
 						released.Do(trap.Release)
 					}
 				}
-				if err := w.inbox(inbox.Config{Dedup: dedup}).Prepare(t.Context()); err != nil { // the days, which may take longer than the lock time-out below
+				// the days, which may take longer than the lock time-out below
+				if err := w.inbox(inbox.Config{Dedup: dedup}).Prepare(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Dedup: dedup, Observer: observer, LockTimeout: 20 * time.Millisecond}))

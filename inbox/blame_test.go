@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_4_DoomIsNotPassedOn: an event finally failed, and while those before it are decided, one of them fails for the first
-// time. It is run again, and not parked for the other's failure.
+// TestP9_4_DoomIsNotPassedOn: an event finally failed, and while those before it are decided, one of them fails for the
+// first time. It is run again, and not parked for the other's failure.
 func TestP9_4_DoomIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -34,8 +34,8 @@ func TestP9_4_DoomIsNotPassedOn(t *testing.T) {
 	same(t, "parked", w.parked(), []string{"failed refused " + e[2].ID.String()})
 }
 
-// TestP9_5_LostAnswerOfACount: whether a run was counted is not known when the answer is lost. Such answers add up to no
-// evidence against the event.
+// TestP9_5_LostAnswerOfACount: whether a run was counted is not known when the answer is lost. Such answers add up to
+// no evidence against the event.
 func TestP9_5_LostAnswerOfACount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_3_ACommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed. Nothing
-// was kept.
+// TestP9_3_ACommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed.
+// Nothing was kept.
 func TestP9_3_ACommitAnsweredByRollback(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")

@@ -33,64 +33,72 @@ type Config struct {
 	// topic's retention in Kafka plus the longest outage that you want to catch up from: an event that is older when it
 	// arrives is not applied, because nobody can tell any more whether it was. Below 7 days it needs AllowShortWindow.
 	Window time.Duration
-	// AllowShortWindow accepts a Window below 7 days (at least one day), and one shorter than the topics' retention, of which
-	// a consumer warns.
+	// AllowShortWindow accepts a Window below 7 days (at least one day), and one shorter than the topics' retention, of
+	// which a consumer warns.
 	AllowShortWindow bool
 	// DaysAhead is how many days of partitions are made ahead of time, 1 to 60; default 7. It is also how far in the
 	// future the time inside an id may lie, for clocks differ.
 	DaysAhead int
 
-	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables, or the maintainer's role, which may
-	// execute the owner's functions. Default: the db given to New. When no process has such a role, run `relay inbox maintain` from cron.
+	// MaintenanceDB makes and drops days, which needs the role that owns the inbox's tables, or the maintainer's role,
+	// which may execute the owner's functions. Default: the db given to New. When no process has such a role, run
+	// `relay inbox maintain` from cron.
 	MaintenanceDB *pgxpool.Pool
-	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their day.
-	// Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay inbox maintain`.
+	// MaintainEvery is the time between two passes of Run; default 1 h. Longer than a day, and ids may wait for their
+	// day. Negative: Run makes, drops and cleans nothing, for a worker whose role may not and that leaves it to `relay
+	// inbox maintain`.
 	MaintainEvery time.Duration
 
-	// Dedup is how a repeat is told from a new event; default [ByID]. It is fixed at the consumer's first start: another one
-	// is refused, because it knows nothing of what was applied.
+	// Dedup is how a repeat is told from a new event; default [ByID]. It is fixed at the consumer's first start:
+	// another one is refused, because it knows nothing of what was applied.
 	Dedup Dedup
 
-	// OnFailure is what becomes of an event that finally fails, and of one of which nobody can tell whether it was applied;
-	// default [ParkKey].
+	// OnFailure is what becomes of an event that finally fails, and of one of which nobody can tell whether it was
+	// applied; default [ParkKey].
 	OnFailure FailurePolicy
-	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: any number. At the bound the
-	// key's partition halts until the list is shorter. It is counted by Run every 15 s, so a list may grow past it a little.
+	// ParkedPerKey is how many events may wait behind a parked key; default 10,000, negative: any number. At the bound
+	// the key's partition halts until the list is shorter. It is counted by Run every 15 s, so a list may grow past it
+	// a little.
 	ParkedPerKey int
-	// CrashAttempts is how many counted runs an event gets that was under way whenever its process was killed; default 10. Then
-	// it is parked with [CodeKilled]. Fewer than the kills and rebalances of an ordinary day, and innocent events are parked.
+	// CrashAttempts is how many counted runs an event gets that was under way whenever its process was killed;
+	// default 10. Then it is parked with [CodeKilled]. Fewer than the kills and rebalances of an ordinary day, and
+	// innocent events are parked.
 	CrashAttempts int
-	// Gate makes a counted run alone in a process that has several inboxes: give all of them one [NewGate]. Default: its own.
+	// Gate makes a counted run alone in a process that has several inboxes: give all of them one [NewGate]. Default:
+	// its own.
 	Gate *Gate
-	// ReleaseEvery is how often Run looks for events that an operator released; default 1 s, negative: it releases nothing.
+	// ReleaseEvery is how often Run looks for events that an operator released; default 1 s, negative: it releases
+	// nothing.
 	ReleaseEvery time.Duration
 
 	// MaxAttempts is how often an effect runs that keeps failing with an error of no class; default 10, which with the
-	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the effect
-	// again, while the database answers, counts as well. What the database rejects (class 42: no such column, no right) for
-	// several keys of a type, none of whose effects is applied meanwhile, counts no longer: a deployment is to blame, and its
-	// partitions wait. Return [Terminal] for what you know to be an event's fault, such as a row-level security policy that
-	// refuses its row (42501): two keys of which that is true look like a deployment.
+	// default Backoff is about five minutes. Then OnFailure decides. 1 gives up at once. A session that ends in the
+	// effect again, while the database answers, counts as well. What the database rejects (class 42: no such column, no
+	// right) for several keys of a type, none of whose effects is applied meanwhile, counts no longer: a deployment is
+	// to blame, and its partitions wait. Return [Terminal] for what you know to be an event's fault, such as a
+	// row-level security policy that refuses its row (42501): two keys of which that is true look like a deployment.
 	MaxAttempts int
-	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with jitter.
+	// Backoff is the wait after the first failed attempt; default 200 ms. It grows by 2.3 up to two minutes, with
+	// jitter.
 	Backoff time.Duration
-	// MaxRetryFor is how long an event may answer [Retryable] before OnFailure decides; default 1 h, negative: for ever.
+	// MaxRetryFor is how long an event may answer [Retryable] before OnFailure decides; default 1 h, negative: for
+	// ever.
 	MaxRetryFor time.Duration
 
-	// LockTimeout bounds each wait for a lock of the transaction, above all for a twin of an event that another process is
-	// applying; default 5 s, negative: the session's own. Then the whole transaction runs again.
+	// LockTimeout bounds each wait for a lock of the transaction, above all for a twin of an event that another process
+	// is applying; default 5 s, negative: the session's own. Then the whole transaction runs again.
 	LockTimeout time.Duration
 	// StatementTimeout bounds each statement of the transaction, the effect's included; default 1 min, negative: the
 	// session's own. A cut statement is an error of the effect.
 	StatementTimeout time.Duration
 
-	// EffectTimeout bounds the effects of one transaction: their context ends then, which is an error of the one that ran,
-	// and a batch is split. Default 5 min, negative: none. The server ends a session that is idle in its transaction for
-	// half as long again, unless it has an idle_in_transaction_session_timeout of its own.
+	// EffectTimeout bounds the effects of one transaction: their context ends then, which is an error of the one that
+	// ran, and a batch is split. Default 5 min, negative: none. The server ends a session that is idle in its
+	// transaction for half as long again, unless it has an idle_in_transaction_session_timeout of its own.
 	EffectTimeout time.Duration
 
-	// TracerProvider makes a span "process" for each run of an effect, linked to the traces that its events were appended in. What
-	// the effect appends continues that span. Nil: no spans.
+	// TracerProvider makes a span "process" for each run of an effect, linked to the traces that its events were
+	// appended in. What the effect appends continues that span. Nil: no spans.
 	TracerProvider trace.TracerProvider
 	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
 	Propagator propagation.TextMapPropagator
@@ -105,13 +113,13 @@ type Config struct {
 type FailurePolicy int
 
 const (
-	// ParkKey parks the event, and puts every later event of its (tenant, topic, key) behind it, until an operator releases or
-	// discards them. Other keys go on. An event without a key is parked alone.
+	// ParkKey parks the event, and puts every later event of its (tenant, topic, key) behind it, until an operator
+	// releases or discards them. Other keys go on. An event without a key is parked alone.
 	ParkKey FailurePolicy = iota
 	// ParkEvent parks the event alone: later events of its key overtake it. For effects that do not need order.
 	ParkEvent
-	// Halt stops the partition at the event, with a [HaltError]. Nothing behind it is applied until somebody acts. So does an
-	// event that is too old or too far ahead, or that its number does not decide, which the others quarantine.
+	// Halt stops the partition at the event, with a [HaltError]. Nothing behind it is applied until somebody acts. So
+	// does an event that is too old or too far ahead, or that its number does not decide, which the others quarantine.
 	Halt
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestP9_3_ConflictsShrinkABatch: partitions that share rows meet the more of them the more events a transaction has. After two
-// conflicts in a row it has half as many, the next batch begins so, and it grows again when there are none.
+// TestP9_3_ConflictsShrinkABatch: partitions that share rows meet the more of them the more events a transaction has.
+// After two conflicts in a row it has half as many, the next batch begins so, and it grows again when there are none.
 func TestP9_3_ConflictsShrinkABatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,8 +57,9 @@ func TestP9_3_ConflictsShrinkABatch(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_5_ALiveProcessLeavesItsRange: a rebalance or a deploy interrupts the first batch after an assignment. The process has
-// outlived it, so that its successor need not look for a killer among its events, one run and one count each.
+// TestP9_5_ALiveProcessLeavesItsRange: a rebalance or a deploy interrupts the first batch after an assignment. The
+// process has outlived it, so that its successor need not look for a killer among its events, one run and one count
+// each.
 func TestP9_5_ALiveProcessLeavesItsRange(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(500)

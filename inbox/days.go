@@ -62,14 +62,16 @@ func (k *keeper) read(ctx context.Context, db querier) (days, error) {
 	return d, nil
 }
 
-// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew. The
-// consumer's row may hold another window than this process while a change of it is rolled out: the longer one counts.
+// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew.
+// The consumer's row may hold another window than this process while a change of it is rolled out: the longer one
+// counts.
 func (k *keeper) missing(d days) (list []dayNumber) { return k.missingOf(d, true) }
 
 // jumped: the clock has passed the last day that was made by more than the next one.
 func (d *days) jumped() bool { return d.until >= 0 && d.today > d.until+1 }
 
-// missingOf leaves out, unless all are meant, the days over which the clock has jumped: nobody knows whether there were any.
+// missingOf leaves out, unless all are meant, the days over which the clock has jumped: nobody knows whether there were
+// any.
 func (k *keeper) missingOf(d days, all bool) (list []dayNumber) {
 	for n := max(d.today-max(d.longest, k.window), d.dropped); n <= d.today+dayNumber(k.ahead); n++ {
 		if !slices.Contains(d.attached, dayPrefix+dayName(n)) && (all || !d.jumped() || n <= d.until || n >= d.today) {
@@ -85,7 +87,8 @@ func (k *keeper) missingOf(d days, all bool) (list []dayNumber) {
 	return list
 }
 
-// makeDays makes what is missing. all: also the days over which the clock has jumped. Several processes may do so at once.
+// makeDays makes what is missing. all: also the days over which the clock has jumped. Several processes may do so at
+// once.
 func (k *keeper) makeDays(ctx context.Context, all bool) (made []string, err error) {
 	d, err := k.read(ctx, k.db)
 	if err != nil {
@@ -122,7 +125,8 @@ func (k *keeper) makeDay(ctx context.Context, n dayNumber) error {
 	return err
 }
 
-// makeMissing makes the days of list, read again while no one else makes days or raises dropped_before. It blocks no insert.
+// makeMissing makes the days of list, read again while no one else makes days or raises dropped_before. It blocks no
+// insert.
 func (k *keeper) makeMissing(ctx context.Context, list func(days) []dayNumber) (made []string, err error) {
 	tx, err := k.db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

@@ -229,7 +229,8 @@ func TestP9_1_UndecidableIDs(t *testing.T) {
 	}
 }
 
-// blockedDetach lets maintenance wait in DETACH behind an open insert into an old day, and returns what ends that insert.
+// blockedDetach lets maintenance wait in DETACH behind an open insert into an old day, and returns what ends that
+// insert.
 func (w *world) blockedDetach(ctx context.Context, in *inbox.Inbox) (release func(), maintained chan error) {
 	w.t.Helper()
 	if err := in.Prepare(w.t.Context()); err != nil { // it writes its own window once
@@ -491,8 +492,8 @@ func TestNotMigrated(t *testing.T) {
 	}
 }
 
-// TestP9_7_AClockThatJumps: what the database's clock says is not believed beyond the last day that was made: nothing is dropped, nothing
-// is too old by it, and new ids are applied. An operator says that it is right.
+// TestP9_7_AClockThatJumps: what the database's clock says is not believed beyond the last day that was made: nothing
+// is dropped, nothing is too old by it, and new ids are applied. An operator says that it is right.
 func TestP9_7_AClockThatJumps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

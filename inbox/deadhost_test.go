@@ -13,8 +13,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_5_AHostThatDiesInATransaction: it says nothing any more, not even that it is gone, and something between it and the
-// server keeps the connection open. Whoever has the partition next waits for its rows, and no longer than the server for a word.
+// TestP9_5_AHostThatDiesInATransaction: it says nothing any more, not even that it is gone, and something between it
+// and the server keeps the connection open. Whoever has the partition next waits for its rows, and no longer than the
+// server for a word.
 func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,8 +48,8 @@ func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_5_ATransactionIsWatched: what the server does about a silent host is set for the transaction and no longer. A time-out
-// that the role or the database has stays as it is.
+// TestP9_5_ATransactionIsWatched: what the server does about a silent host is set for the transaction and no longer. A
+// time-out that the role or the database has stays as it is.
 func TestP9_5_ATransactionIsWatched(t *testing.T) {
 	t.Parallel()
 	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_keepalives_idle'),

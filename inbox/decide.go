@@ -62,8 +62,8 @@ func (f *failure) maybe() bool {
 // put every event behind a savepoint.
 type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure)
 
-// graceCommit is how long a COMMIT that was sent may take after the caller's context ended: cutting it would only make its
-// outcome unknown.
+// graceCommit is how long a COMMIT that was sent may take after the caller's context ended: cutting it would only make
+// its outcome unknown.
 const graceCommit = 5 * time.Second
 
 // work is what one transaction decides.
@@ -85,9 +85,9 @@ type passing struct {
 
 // decide handles events in one transaction.
 //
-// Round trips: one for begin, state, both inserts and the look for open events; the effect's; one for commit. Two more when
-// the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is written, and one
-// where nothing is new.
+// Round trips: one for begin, state, both inserts and the look for open events; the effect's; one for commit. Two more
+// when the consumer has parked keys or events, or there is one to quarantine; one more as long as the progress is
+// written, and one where nothing is new.
 func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	p, f := in.dedup.plan(w.events, w.guard, false)
 	if f != nil {
@@ -132,7 +132,8 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 		return &failure{kind: canceled, err: ctx.Err()}
 	}
 	if !p.wrote() && a.written == 0 {
-		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby was cut.
+		// Every row was there, committed by others, and seen before it is safe where a commit's wait for its standby
+		// was cut.
 		if f := in.barrier(ctx, conn.Conn()); f != nil {
 			return f
 		}
@@ -176,8 +177,8 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// passAndCommit moves the progress at the very end, where there is one to move: its row is also what the partition's next
-// owner writes, who must not wait for an effect of ours.
+// passAndCommit moves the progress at the very end, where there is one to move: its row is also what the partition's
+// next owner writes, who must not wait for an effect of ours.
 func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
 	if pass != nil {
 		_, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next)
@@ -310,7 +311,8 @@ func (p *planned) holds(s *state, windowDays dayNumber, ahead int) bool {
 	return true
 }
 
-// new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the new one.
+// new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the
+// new one.
 func (p *planned) new(id uuid.UUID) bool {
 	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int { return bytes.Compare(a.id[:], b[:]) })
 	if found {
@@ -339,9 +341,9 @@ func (p *planned) array(where place) string {
 	return string(append(b, '}'))
 }
 
-// insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything of the
-// consumer is open, in one round trip. The record comes before the look, for whoever parked one of them held its row until
-// that was committed.
+// insert begins the transaction, reads the state, records the events as the strategy has it and looks whether anything
+// of the consumer is open, in one round trip. The record comes before the look, for whoever parked one of them held its
+// row until that was committed.
 func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guard) (open bool, f *failure) {
 	var b pgx.Batch
 	b.Queue(sqlBegin)
@@ -409,7 +411,8 @@ func (p *planned) mark(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log order.
+// fresh writes the outcomes that are known before the effect runs, and returns the indexes of the new events in log
+// order.
 func (p *planned) fresh(events []event.Event, skip map[uuid.UUID]bool, a *aside, out []Outcome) []int {
 	fresh := make([]int, 0, p.inserted)
 	for i := range p.ids {
@@ -435,8 +438,8 @@ func lostSession() *failure {
 	return &failure{kind: lost, index: -1, err: errors.New("inbox: the session ended while the effect had it")}
 }
 
-// silent: the server ended the session of a transaction that said nothing for too long. It did not commit, although a COMMIT
-// may be what is answered so.
+// silent: the server ended the session of a transaction that said nothing for too long. It did not commit, although a
+// COMMIT may be what is answered so.
 func silent(err error) bool {
 	return pgerr.Is(err, pgerr.IdleInTransaction) || pgerr.Is(err, pgerr.TransactionTimeout)
 }

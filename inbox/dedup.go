@@ -14,36 +14,40 @@ type Dedup int
 
 const (
 	// ByID keeps a row for each event: its id. It knows a repeat whoever sends it, in whatever order, from whatever
-	// partition, and after a restore of the producers' database, for Config.Window. It costs a row and an index entry an
-	// event, and a partition a day.
+	// partition, and after a restore of the producers' database, for Config.Window. It costs a row and an index entry
+	// an event, and a partition a day.
 	ByID Dedup = iota
 
-	// ByWatermark keeps a row for each partition and numbering: how far the numbers are decided that a relay gave its events
-	// (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only relays write to, with
-	// a partition count that does not change while events are repeated. What it does not know by a number it does not guess:
+	// ByWatermark keeps a row for each partition and numbering: how far the numbers are decided that a relay gave its
+	// events (ce_epoch, ce_lane, ce_laneseq). It has no row for an event, and no window. It needs a topic that only
+	// relays write to, with a partition count that does not change while events are repeated. What it does not know by
+	// a number it does not guess:
 	//
-	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it after an
-	//     unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing overtakes it, until
-	//     somebody has looked whether it was applied. One that is replayed is quarantined alone: it comes after newer ones anyway.
-	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is accepted
-	//     ([Operator.AcceptNumbering]): what was published just before may be published again under new numbers, and is then applied
-	//     again, unless a business key stands behind the effect. What comes late under an older incarnation is quarantined. A consumer
-	//     that comes to a topic for the first time after a rise has nothing to ask by: what the log has under both, it applies twice.
+	//   - An event that may have been published under another number (ce_maybe: an operator of the outbox released it
+	//     after an unknown outcome) is parked without a run, as Config.OnFailure says: with its key, so that nothing
+	//     overtakes it, until somebody has looked whether it was applied. One that is replayed is quarantined alone: it
+	//     comes after newer ones anyway.
+	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is
+	//     accepted ([Operator.AcceptNumbering]): what was published just before may be published again under new
+	//     numbers, and is then applied again, unless a business key stands behind the effect. What comes late under an
+	//     older incarnation is quarantined. A consumer that comes to a topic for the first time after a rise has
+	//     nothing to ask by: what the log has under both, it applies twice.
 	//   - A record without a number is quarantined, and halts a partition that has none with one.
 	//   - Two events that were appended with the same id are two events.
 	//
-	// A restore of the outbox that nobody fenced makes its relay count from the backup on: new events look like repeats, and are
-	// dropped. Run `relay fence`.
+	// A restore of the outbox that nobody fenced makes its relay count from the backup on: new events look like
+	// repeats, and are dropped. Run `relay fence`.
 	ByWatermark
 
-	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer writes to who
-	// never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat of the writer has
-	// an offset of its own and is applied again. A topic that was made again begins its offsets again; a record of it is
-	// told by the record's time (not the event's), which must be later than all before, and halts its partition until an operator has the offsets forgotten
-	// ([Operator.ForgetOffsets]). One that a relay wrote halts its partition, for relays repeat.
+	// ByOffset keeps a row for each partition: how far its offsets are decided. It is for a topic that one writer
+	// writes to who never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat
+	// of the writer has an offset of its own and is applied again. A topic that was made again begins its offsets
+	// again; a record of it is told by the record's time (not the event's), which must be later than all before, and
+	// halts its partition until an operator has the offsets forgotten ([Operator.ForgetOffsets]). One that a relay
+	// wrote halts its partition, for relays repeat.
 	//
-	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where they have
-	// none: a row each, and no assumption about offsets that begin again.
+	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where
+	// they have none: a row each, and no assumption about offsets that begin again.
 	ByOffset
 )
 
@@ -83,7 +87,8 @@ type strategy interface {
 	read(res pgx.BatchResults, p *planned) error
 	// holds: by what the transaction itself read, the plan is right.
 	holds(p *planned, s *state) bool
-	// forget is the statement that takes the record of an event back that waits, for it gets one when it runs; empty: it has none.
+	// forget is the statement that takes the record of an event back that waits, for it gets one when it runs; empty:
+	// it has none.
 	forget(where place) string
 }
 

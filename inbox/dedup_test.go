@@ -45,8 +45,8 @@ func TestP9_8_OtherStrategies(t *testing.T) {
 	}
 }
 
-// TestP9_8_MovedFromIDs: what was applied by ids is no new event to the watermark, although no number of it is known; and whoever
-// still goes by ids is refused.
+// TestP9_8_MovedFromIDs: what was applied by ids is no new event to the watermark, although no number of it is known;
+// and whoever still goes by ids is refused.
 func TestP9_8_MovedFromIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -185,8 +185,8 @@ func TestP9_8_StateIsShown(t *testing.T) {
 	}
 }
 
-// TestP9_8_OffsetsOfEventsWithATime: what producers say of their events' time tells nothing of the topic. It may be of next year, and the
-// same after the topic was made again.
+// TestP9_8_OffsetsOfEventsWithATime: what producers say of their events' time tells nothing of the topic. It may be of
+// next year, and the same after the topic was made again.
 func TestP9_8_OffsetsOfEventsWithATime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

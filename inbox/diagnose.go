@@ -14,8 +14,8 @@ import (
 
 // Diagnosis is what an inbox shows to who examines it, as `relay doctor` does. It has facts only.
 type Diagnosis struct {
-	// MissingRights are those that a worker needs and the connection's role lacks, as "table inbox_parked: insert". When
-	// there are any, nothing else is filled in.
+	// MissingRights are those that a worker needs and the connection's role lacks, as "table inbox_parked: insert".
+	// When there are any, nothing else is filled in.
 	MissingRights []string
 	// DaysAhead is how many days after today have a partition, without a gap; -1: today has none.
 	DaysAhead int

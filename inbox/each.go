@@ -100,8 +100,8 @@ func batchFailure(ctx context.Context, g *guardTx, err error, fresh []int) *fail
 	return whole
 }
 
-// guarded calls an effect, turns a panic into an error and looks at what became of the transaction. What libraries quote of
-// the event in their errors ends here: everything behind logs, stores and shows the text.
+// guarded calls an effect, turns a panic into an error and looks at what became of the transaction. What libraries
+// quote of the event in their errors ends here: everything behind logs, stores and shows the text.
 func guarded(g *guardTx, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,7 +12,8 @@ import (
 
 // Effect is what an event does. It runs inside the transaction that records the event's id, so that both are kept or
 // neither is; it must do everything through tx, and it may run again, see the package comment. Its error decides what
-// happens next: [Skip], [Terminal], [Retryable], or any other, which is retried and then given up, as Config.OnFailure says.
+// happens next: [Skip], [Terminal], [Retryable], or any other, which is retried and then given up, as Config.OnFailure
+// says.
 //
 // tx refuses Commit and Rollback; calling one fails the event. tx.Begin makes a savepoint, which may be committed and
 // rolled back as usual.
@@ -20,8 +21,8 @@ type Effect func(ctx context.Context, tx pgx.Tx, e event.Event) error
 
 // BatchEffect is an [Effect] for many events at once: only new ones, in log order, no id twice. An error that carries
 // [At] names the event that failed; without a name the batch is split until the event stands alone. [Skip] skips the
-// whole batch, At(i, Skip) one event, and errors.Join of several At skips several; what the run wrote is rolled back and
-// the others run again.
+// whole batch, At(i, Skip) one event, and errors.Join of several At skips several; what the run wrote is rolled back
+// and the others run again.
 type BatchEffect func(ctx context.Context, tx pgx.Tx, events []event.Event) error
 
 // Skip is returned by an effect that wants nothing of an event: its id is recorded, and nothing that this effect wrote
@@ -58,7 +59,8 @@ func Retryable(err error) error {
 	return &retryableError{err: err}
 }
 
-// At says that err is the error of the event with index i in the slice that a [BatchEffect] was given. A nil err stays nil.
+// At says that err is the error of the event with index i in the slice that a [BatchEffect] was given. A nil err stays
+// nil.
 func At(i int, err error) error {
 	if err == nil {
 		return nil
@@ -74,10 +76,10 @@ func TerminalCode(err error) (string, bool) {
 	return "", false
 }
 
-// Types runs the effect of an event's type. The entry "*" is for types that are not in the map; func(...) error { return
-// inbox.Skip } there ignores them. Without it an unknown type is [Terminal] with [CodeUnknownType]: the event is neither
-// lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not copied. A nil
-// effect in it panics.
+// Types runs the effect of an event's type. The entry "*" is for types that are not in the map; func(...) error {
+// return inbox.Skip } there ignores them. Without it an unknown type is [Terminal] with [CodeUnknownType]: the event is
+// neither lost nor retried for ever, and is parked until it is released to a version that knows the type. m is not
+// copied. A nil effect in it panics.
 func Types(m map[string]Effect) Effect {
 	for name, do := range m {
 		if do == nil {
@@ -96,9 +98,8 @@ func Types(m map[string]Effect) Effect {
 	}
 }
 
-// JSON parses the payload into a T for do. A payload that is not the JSON of a T is [Terminal] with [CodeMalformed]; the
-// error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first. A nil do
-// panics.
+// JSON parses the payload into a T for do. A payload that is not the JSON of a T is [Terminal] with [CodeMalformed];
+// the error never quotes it. Nor is a tombstone: where a topic has them, look for a nil Payload first. A nil do panics.
 func JSON[T any](do func(ctx context.Context, tx pgx.Tx, e event.Event, v T) error) Effect {
 	if do == nil {
 		panic("inbox: JSON: the effect is nil")

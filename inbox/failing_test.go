@@ -172,8 +172,8 @@ func TestP9_5_Classes(t *testing.T) {
 	}
 }
 
-// TestP9_5_OthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline, is not
-// taken for a database that is away, which would be waited for without an end.
+// TestP9_5_OthersOutages: an effect that fails for something else's network, or cuts its own connection by a deadline,
+// is not taken for a database that is away, which would be waited for without an end.
 func TestP9_5_OthersOutages(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(context.Context, pgx.Tx) error{
@@ -273,8 +273,8 @@ func TestP9_2_ManyTwins(t *testing.T) {
 	}
 }
 
-// TestP9_2_IDsAreInsertedInOrder: of two events, a batch has the one with the higher id first, and somebody else holds the
-// lower one. The batch must wait without the higher one, which the other takes next.
+// TestP9_2_IDsAreInsertedInOrder: of two events, a batch has the one with the higher id first, and somebody else holds
+// the lower one. The batch must wait without the higher one, which the other takes next.
 func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
 	t.Parallel()
 	w, r := newWorld(t), &retries{}
@@ -603,8 +603,8 @@ func TestTypesAndJSON(t *testing.T) {
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }
 
-// TestP9_3_EndedDuringTheEffect: whoever called Handle has given it up when the effect returns. Its partition may be another's
-// by now, so that nothing is committed for it.
+// TestP9_3_EndedDuringTheEffect: whoever called Handle has given it up when the effect returns. Its partition may be
+// another's by now, so that nothing is committed for it.
 func TestP9_3_EndedDuringTheEffect(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), some(6)

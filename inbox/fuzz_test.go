@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// FuzzForeignBytes: whatever a foreign producer writes into a record, the event can be parked, is shown as it was, byte for byte,
-// and can be discarded. Nothing of it makes the database refuse, which would halt the partition for good.
+// FuzzForeignBytes: whatever a foreign producer writes into a record, the event can be parked, is shown as it was, byte
+// for byte, and can be discarded. Nothing of it makes the database refuse, which would halt the partition for good.
 func FuzzForeignBytes(f *testing.F) {
 	w := newWorld(f)
 	in := w.inbox(inbox.Config{MaxAttempts: 1})

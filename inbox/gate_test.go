@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestP9_5_AHangingRunKeepsNobodyWaiting: a run that must be alone waits for one that hangs, and no other run waits for either.
+// TestP9_5_AHangingRunKeepsNobodyWaiting: a run that must be alone waits for one that hangs, and no other run waits for
+// either.
 func TestP9_5_AHangingRunKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -169,8 +169,8 @@ func (b *batch) after(ctx context.Context, f *failure) error {
 
 func (b *batch) offset(i int) int64 { return b.events[i].Position.Offset }
 
-// attempt runs one transaction of effects: beside others, or counted and alone. The count stands exactly while the effect may
-// run, so that nothing but this run, or what it does to the process, is ever held against the event.
+// attempt runs one transaction of effects: beside others, or counted and alone. The count stands exactly while the
+// effect may run, so that nothing but this run, or what it does to the process, is ever held against the event.
 func (b *batch) attempt(ctx context.Context, counted bool, out []Outcome) *failure {
 	offset := b.offset(b.pos)
 	if !counted && !b.written && b.guard.unfinished().writes(offset) {
@@ -294,8 +294,8 @@ func (b *batch) bounded(ctx context.Context, f *failure) error {
 	return b.halt(ctx, f.err)
 }
 
-// answers: the database answers right after a session ended in an effect. Once that proves nothing, for a server or a pooler
-// may have started anew; again, and the effect is to blame, for what it did or for how long it said nothing.
+// answers: the database answers right after a session ended in an effect. Once that proves nothing, for a server or a
+// pooler may have started anew; again, and the effect is to blame, for what it did or for how long it said nothing.
 func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 	if in.db.Ping(ctx) != nil {
 		return false
@@ -384,7 +384,8 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 	return sleep(ctx, wait)
 }
 
-// leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was about.
+// leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was
+// about.
 func (b *batch) leave(ctx context.Context) {
 	if !b.written {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Handler is all that a consumer asks of what it feeds. [Inbox.Each] and [Inbox.Batch] return one. Wrap it by embedding, so
-// that what the wrapper does not change stays:
+// Handler is all that a consumer asks of what it feeds. [Inbox.Each] and [Inbox.Batch] return one. Wrap it by
+// embedding, so that what the wrapper does not change stays:
 //
 //	type logged struct{ inbox.Handler }
 //
@@ -22,10 +22,10 @@ import (
 // A handler without an inbox is a [HandlerFunc].
 type Handler interface {
 	// Handle takes the next events of one partition in log order and returns an Outcome for each. It returns when every
-	// event is decided, or with an error when it cannot go on; then the outcomes before the first Undecided are durable and
-	// their offsets may be committed, and nothing from the first Undecided on may be. It retries what is worth retrying by
-	// itself, for as long as ctx lives. An error that is a [*HaltError] says that the partition stops at an event until
-	// somebody acts. Handlers of different partitions run at the same time.
+	// event is decided, or with an error when it cannot go on; then the outcomes before the first Undecided are durable
+	// and their offsets may be committed, and nothing from the first Undecided on may be. It retries what is worth
+	// retrying by itself, for as long as ctx lives. An error that is a [*HaltError] says that the partition stops at an
+	// event until somebody acts. Handlers of different partitions run at the same time.
 	Handle(ctx context.Context, events []event.Event) ([]Outcome, error)
 	// Consumer is the default of the Kafka group. Empty: there is none.
 	Consumer() string
@@ -37,15 +37,16 @@ type Handler interface {
 	Assigned(topic string, partition int32)
 	// Revoked is called behind the last Handle of a partition that this process gives away, also when it ends.
 	Revoked(ctx context.Context, topic string, partition int32)
-	// Progress is the offset up to which everything of a partition is decided in the database of the effects. It may be some
-	// seconds behind. Not known: nothing of the partition was decided there, or no account is kept.
+	// Progress is the offset up to which everything of a partition is decided in the database of the effects. It may be
+	// some seconds behind. Not known: nothing of the partition was decided there, or no account is kept.
 	Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error)
 	// Resumed reports whether an operator let a halted partition go on. It is asked now and then.
 	Resumed(ctx context.Context, topic string, partition int32) (bool, error)
 }
 
-// HandlerFunc is a Handler that remembers nothing: events may come to it more than once, a database that was restored is not
-// noticed, and a halted partition waits for the next assignment. Do not make one of another Handler's Handle: embed that Handler.
+// HandlerFunc is a Handler that remembers nothing: events may come to it more than once, a database that was restored
+// is not noticed, and a halted partition waits for the next assignment. Do not make one of another Handler's Handle:
+// embed that Handler.
 type HandlerFunc func(ctx context.Context, events []event.Event) ([]Outcome, error)
 
 // Handle calls f.

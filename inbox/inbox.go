@@ -35,7 +35,8 @@ type Inbox struct {
 
 	// state is what the last transaction read; nil until the consumer is registered and its days are there.
 	state atomic.Pointer[state]
-	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a context.
+	// preparing is held by the one goroutine that makes days for the others. A channel, for waiting ends with a
+	// context.
 	preparing chan struct{}
 	outage    outage
 	// rejections are what the database rejects of effects.
@@ -69,8 +70,9 @@ func newTexts(prefix string) (t texts) {
 // New returns the inbox of a consumer whose tables are in db. It does not connect: [Inbox.Prepare], or the first event,
 // registers the consumer and makes its days.
 //
-// consumer names who remembers: every process that shares its work shares the name, and another name applies every event
-// again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says which field is wrong.
+// consumer names who remembers: every process that shares its work shares the name, and another name applies every
+// event again. It is 1 to 255 bytes of text. It is also the default of the Kafka group. An error says which field is
+// wrong.
 func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	if db == nil {
 		return nil, errors.New("inbox: New needs a *pgxpool.Pool")
@@ -156,10 +158,10 @@ func (in *Inbox) releasable() []string {
 	return append([]string{}, slices.Collect(maps.Keys(in.handlers.byTopic))...)
 }
 
-// Prepare registers the consumer and makes the days that are missing, where it goes by ids. The first call fixes the consumer's
-// floor, for ids of earlier days are history, and its Config.Dedup. A consumer calls it before it consumes; Handle does so by
-// itself. It fails when the tables are missing, days are missing that db's role may not make, or the consumer is registered with
-// another Dedup, and says what to do.
+// Prepare registers the consumer and makes the days that are missing, where it goes by ids. The first call fixes the
+// consumer's floor, for ids of earlier days are history, and its Config.Dedup. A consumer calls it before it consumes;
+// Handle does so by itself. It fails when the tables are missing, days are missing that db's role may not make, or the
+// consumer is registered with another Dedup, and says what to do.
 func (in *Inbox) Prepare(ctx context.Context) error {
 	if in.state.Load() != nil {
 		return nil

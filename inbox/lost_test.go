@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_4_AnEffectThatLosesItsSession: each time, while the database answers others: the first loss may be a failover or a pooler that
-// starts anew, and costs nothing; the others are attempts. Its neighbours are applied.
+// TestP9_4_AnEffectThatLosesItsSession: each time, while the database answers others: the first loss may be a failover
+// or a pooler that starts anew, and costs nothing; the others are attempts. Its neighbours are applied.
 func TestP9_4_AnEffectThatLosesItsSession(t *testing.T) {
 	t.Parallel()
 	const attempts = 3

@@ -12,8 +12,8 @@ import (
 )
 
 // TestP9_6_AnotherMemberCounted: a member looks for released events and waits for the lock, behind who puts an event
-// into the list, and meanwhile another one has counted the event, which it runs by now. The first does not count it too: with many members such counts would make a killer
-// of an event that never killed anything.
+// into the list, and meanwhile another one has counted the event, which it runs by now. The first does not count it
+// too: with many members such counts would make a killer of an event that never killed anything.
 func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "inbox")

@@ -2,9 +2,9 @@
 
 package inbox
 
-// The database of the model: a small copy of what the statements of queries*.go do, each a method named after its statement.
-// TestModelDatabase compares them with Postgres. A transaction is a value that its holder keeps: the locks that it has, and
-// what its COMMIT will do. Reads see what is committed (READ COMMITTED).
+// The database of the model: a small copy of what the statements of queries*.go do, each a method named after its
+// statement. TestModelDatabase compares them with Postgres. A transaction is a value that its holder keeps: the locks
+// that it has, and what its COMMIT will do. Reads see what is committed (READ COMMITTED).
 
 const (
 	mIDs  = 5
@@ -45,7 +45,8 @@ type mProgress struct {
 
 // mDB is what is committed.
 type mDB struct {
-	row      [mIDs]uint8 // of inbox_message or inbox_message_any: 0 none, 1 done, 2 discarded. By watermark what ran has none, but counts
+	// of inbox_message or inbox_message_any: 0 none, 1 done, 2 discarded. By watermark what ran has none, but counts
+	row      [mIDs]uint8
 	effects  [mIDs]uint8
 	mark     [mKeys]uint8 // of inbox_parked_key: 0 none, 1 parked, 2 releasing
 	atBound  [mKeys]bool

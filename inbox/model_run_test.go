@@ -90,7 +90,8 @@ func (sc *mScenario) run(s *mState, p, q int, do emit) {
 // offset is that of the event at pos.
 func (r *mRunner) offset() int8 { return r.lo + int8(r.walk.pos) }
 
-// leaves: the end of the generation is noticed. The transaction is rolled back, and a count that stands goes back first.
+// leaves: the end of the generation is noticed. The transaction is rolled back, and a count that stands goes back
+// first.
 func (m *mMove) leaves() {
 	rules := &m.sc.rules
 	leave := func(r *mRunner) {
@@ -142,8 +143,8 @@ func (sc *mScenario) fetch(t *mState, q int, r *mRunner) {
 	sc.step(t, q, r)
 }
 
-// step is batch.step, up to its first statement. What one goroutine does between two statements is nobody else's business, so
-// it is no step of its own.
+// step is batch.step, up to its first statement. What one goroutine does between two statements is nobody else's
+// business, so it is no step of its own.
 func (sc *mScenario) step(t *mState, q int, r *mRunner) {
 	if r.walk.pos == int(r.n) {
 		r.next = r.lo + r.n
@@ -359,7 +360,8 @@ func (m *mMove) insert(events []event.Event, mine bits) {
 	})
 }
 
-// moveMark is the first pipeline by watermark. It waits for whoever replaces the same row, and finds out whether it began with it.
+// moveMark is the first pipeline by watermark. It waits for whoever replaces the same row, and finds out whether it
+// began with it.
 func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 	sc, q := m.sc, m.q
 	if !m.was.known {
@@ -485,7 +487,8 @@ func (sc *mScenario) setAside(t *mState, q int, r *mRunner, events []event.Event
 	}
 }
 
-// quarantine is sqlQuarantine: its snapshot, and its unique index, which waits for rows that come or go in other transactions.
+// quarantine is sqlQuarantine: its snapshot, and its unique index, which waits for rows that come or go in other
+// transactions.
 func (m *mMove) quarantine() {
 	sc, busy := m.sc, m.was.missing.any(m.l.push|m.l.leave)
 	if busy && m.was.asked {
@@ -519,7 +522,8 @@ func (m *mMove) quarantine() {
 	})
 }
 
-// mark is the rest of a parking transaction: unless the event is open, its mark is made or found, and held, and it is listed.
+// mark is the rest of a parking transaction: unless the event is open, its mark is made or found, and held, and it is
+// listed.
 func (m *mMove) mark(e uint8) {
 	sc := m.sc
 	list := func(r *mRunner, key uint8) {

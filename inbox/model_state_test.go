@@ -15,11 +15,12 @@ import (
 )
 
 // The model of the inbox: two processes of one consumer work on up to two partitions; each has a releaser; an operator
-// repairs, releases, discards and resumes; and bounded faults happen. Every interleaving of their statements is taken. What
-// they decide between two statements is decided by the functions that production runs: walk, span, state.plan,
+// repairs, releases, discards and resumes; and bounded faults happen. Every interleaving of their statements is taken.
+// What they decide between two statements is decided by the functions that production runs: walk, span, state.plan,
 // planned.holds, planned.aside, planned.fresh, releaseEnd, state.place. What the statements do is mDB.
 //
-// An event is its number, by its first occurrence in the log; of two events of a key the higher number is the later one.
+// An event is its number, by its first occurrence in the log; of two events of a key the higher number is the later
+// one.
 
 // mNature is what an event's effect does until the operator has repaired the code. A repaired effect succeeds.
 type mNature uint8

@@ -26,8 +26,8 @@ func explores(t *testing.T, sc mScenario, want string) {
 	t.Log(found)
 }
 
-// mOrder is two events of a key and one of another on a partition, the first one twice; mShort lacks the other, and mTwo has
-// two partitions.
+// mOrder is two events of a key and one of another on a partition, the first one twice; mShort lacks the other, and
+// mTwo has two partitions.
 var (
 	mOrder = mScenario{log: [2][]uint8{{0, 1, 0, 2}}, key: [mIDs]uint8{0, 0, 1}, batch: 3}
 	mShort = mScenario{log: [2][]uint8{{0, 1, 0}}, key: [mIDs]uint8{0, 0, 1}, batch: 2}

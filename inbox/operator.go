@@ -29,9 +29,10 @@ var ErrReleasing = errors.New("is being released at this moment: wait until it i
 // ErrNotHalted: the partition does not wait for anybody.
 var ErrNotHalted = errors.New("not halted: it goes on, or never stopped; list the consumers")
 
-// Operator is what a person may do with an inbox: look at what is parked or quarantined, mend it, release it, discard it. It
-// only changes the database; the workers, which have the effects, do the rest within Config.ReleaseEvery. Every change needs
-// a reason and leaves a row in inbox_audit, in the same transaction. Its methods may be called from several goroutines.
+// Operator is what a person may do with an inbox: look at what is parked or quarantined, mend it, release it, discard
+// it. It only changes the database; the workers, which have the effects, do the rest within Config.ReleaseEvery. Every
+// change needs a reason and leaves a row in inbox_audit, in the same transaction. Its methods may be called from
+// several goroutines.
 type Operator struct {
 	db       *pgxpool.Pool
 	prefix   string
@@ -39,9 +40,9 @@ type Operator struct {
 	name     string
 }
 
-// NewOperator makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and then
-// what is done by key or partition needs an Operator of that consumer. operator is the person's name, for the audit. An empty
-// schema is the connection's search_path.
+// NewOperator makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and
+// then what is done by key or partition needs an Operator of that consumer. operator is the person's name, for the
+// audit. An empty schema is the connection's search_path.
 func NewOperator(db *pgxpool.Pool, schema, consumer, operator string) (*Operator, error) {
 	prefix, err := pgschema.Prefix(schema)
 	switch {
@@ -85,8 +86,8 @@ type Edit struct {
 	ContentType *string
 }
 
-// EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in the
-// audit. It fails with ErrNotParked and ErrReleasing.
+// EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in
+// the audit. It fails with ErrNotParked and ErrReleasing.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	if edit.Headers != nil {
 		for name := range *edit.Headers {
@@ -144,10 +145,11 @@ func (edit Edit) apply(headers []event.Header) []event.Header {
 	return list
 }
 
-// ReleaseKey lets the events of a parked key go, in order: a worker runs them one after the other, and what came meanwhile
-// goes behind them. When one fails again, the key is parked again, and so it is at an event with [CodeMaybePublished] that is not
-// the first of the list: look whether it was applied, and then release the key, or discard the event. It returns how many events wait. It fails with
-// ErrNotParked; a key that is being released already is no error.
+// ReleaseKey lets the events of a parked key go, in order: a worker runs them one after the other, and what came
+// meanwhile goes behind them. When one fails again, the key is parked again, and so it is at an event with
+// [CodeMaybePublished] that is not the first of the list: look whether it was applied, and then release the key, or
+// discard the event. It returns how many events wait. It fails with ErrNotParked; a key that is being released already
+// is no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	const action = "release key"
 	err = o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -171,9 +173,10 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 	return events, err
 }
 
-// ReleaseEvent lets one event go that is parked or quarantined alone. Of a quarantined one, look at its business row first:
-// the inbox cannot tell whether it was applied. One that stands in the list of a parked key is not released by itself, which
-// would break the key's order: release the key, or discard what stands before it. It fails with ErrNotParked.
+// ReleaseEvent lets one event go that is parked or quarantined alone. Of a quarantined one, look at its business row
+// first: the inbox cannot tell whether it was applied. One that stands in the list of a parked key is not released by
+// itself, which would break the key's order: release the key, or discard what stands before it. It fails with
+// ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	const action = "release event"
 	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -196,9 +199,9 @@ type Discarded struct {
 	Events int64 `json:"events"`
 }
 
-// DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one, and its
-// record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the next release, and
-// the key at once when nothing does. It fails with ErrNotParked.
+// DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
+// and its record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the
+// next release, and the key at once when nothing does. It fails with ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d Discarded, err error) {
 	const action = "discard event"
 	err = o.discarding(ctx, func() error {
@@ -317,8 +320,8 @@ func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash
 	return err
 }
 
-// Resume lets a halted partition go on, with its count of runs at zero: mend the cause first. Its worker notices by itself
-// within seconds. It fails with ErrNotHalted.
+// Resume lets a halted partition go on, with its count of runs at zero: mend the cause first. Its worker notices by
+// itself within seconds. It fails with ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
 	const action = "resume partition"
 	if o.consumer == "" {

@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Retire says that a consumer is gone: from now on days are dropped by the windows of the others. Stop its workers first. It keeps
-// its floor, its account and what it has parked, so that it may come back under its name: it still knows what it applied, and what
-// is older than the days that are left is quarantined. It fails when the account has moved within the last minute.
+// Retire says that a consumer is gone: from now on days are dropped by the windows of the others. Stop its workers
+// first. It keeps its floor, its account and what it has parked, so that it may come back under its name: it still
+// knows what it applied, and what is older than the days that are left is quarantined. It fails when the account has
+// moved within the last minute.
 func (o *Operator) Retire(ctx context.Context, reason string) error {
 	const action = "retire consumer"
 	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
@@ -33,10 +34,10 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 	})
 }
 
-// SkipTo gives up what a partition holds between the account of the inbox and an offset: a record that halts it and can be neither
-// decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's: stop the workers first,
-// and set it to the same offset before they start again. A group's offset that is moved without the account goes back to it. It
-// fails when nothing of the partition was decided yet, or more than that offset.
+// SkipTo gives up what a partition holds between the account of the inbox and an offset: a record that halts it and can
+// be neither decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's:
+// stop the workers first, and set it to the same offset before they start again. A group's offset that is moved without
+// the account goes back to it. It fails when nothing of the partition was decided yet, or more than that offset.
 func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64, err error) {
 	const action = "skip records"
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AcceptNumbering lets the partitions of a consumer that goes [ByWatermark] go on with a new incarnation of an outbox, named as
-// events carry it (ce_epoch), and with those before it. Look first what was published around the rise: what comes again under
-// new numbers is applied again. Halted partitions go on by themselves; it returns how many.
+// AcceptNumbering lets the partitions of a consumer that goes [ByWatermark] go on with a new incarnation of an outbox,
+// named as events carry it (ce_epoch), and with those before it. Look first what was published around the rise: what
+// comes again under new numbers is applied again. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (partitions int64, err error) {
 	const action = "accept numbering"
 	n, ok := numberingOf(epoch)
@@ -34,10 +34,11 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 	return partitions, err
 }
 
-// Move has a consumer that goes [ByID] go by another strategy from now on. Stop its workers first, and start them afterwards with
-// that Config.Dedup: those that still go by ids are refused from this moment on. Until the time it returns, a window later, the
-// consumer looks at ids as well: what it has applied before is no new event, and what is older than its window is quarantined as
-// before. There is no way back, and none between the others, for they leave no record of an event by which ids could tell it.
+// Move has a consumer that goes [ByID] go by another strategy from now on. Stop its workers first, and start them
+// afterwards with that Config.Dedup: those that still go by ids are refused from this moment on. Until the time it
+// returns, a window later, the consumer looks at ids as well: what it has applied before is no new event, and what is
+// older than its window is quarantined as before. There is no way back, and none between the others, for they leave no
+// record of an event by which ids could tell it.
 func (o *Operator) Move(ctx context.Context, to Dedup, reason string) (idsUntil time.Time, err error) {
 	const action = "move consumer"
 	if to != ByWatermark && to != ByOffset {
@@ -59,9 +60,9 @@ func (o *Operator) Move(ctx context.Context, to Dedup, reason string) (idsUntil 
 	return idsUntil, err
 }
 
-// ForgetOffsets lets a consumer that goes [ByOffset] begin the partitions of a topic anew, after the topic was deleted and made
-// again: whatever it holds now is applied. Of a topic that was not made again, what its group has not committed is applied twice.
-// Halted partitions go on by themselves; it returns how many.
+// ForgetOffsets lets a consumer that goes [ByOffset] begin the partitions of a topic anew, after the topic was deleted
+// and made again: whatever it holds now is applied. Of a topic that was not made again, what its group has not
+// committed is applied twice. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (partitions int64, err error) {
 	const action = "forget offsets"
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {

@@ -25,30 +25,33 @@ const (
 	CodePanicked = "panicked"
 	// CodeUnavailable: its effect answered [Retryable] for longer than MaxRetryFor.
 	CodeUnavailable = "unavailable"
-	// CodeTooOld: its id is older than what is remembered, so nobody can tell whether it was applied. It is quarantined.
+	// CodeTooOld: its id is older than what is remembered, so nobody can tell whether it was applied. It is
+	// quarantined.
 	CodeTooOld = "too_old"
 	// CodeTooFarAhead: its id is of a day too far in the future: the clock that made it is broken. It is quarantined.
 	CodeTooFarAhead = "too_far_ahead"
-	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is parked as if it had failed.
+	// CodeMaybePublished: it may have been published under another number, see [ByWatermark]. It is parked as if it had
+	// failed.
 	CodeMaybePublished = "maybe_published"
 	// CodeReplayed: it was published under another number, see [ByWatermark]. It is quarantined.
 	CodeReplayed = "replayed"
 	// CodeOldNumbering: it is of a numbering that its partition has left, see [ByWatermark]. It is quarantined.
 	CodeOldNumbering = "old_numbering"
-	// CodeNoNumber: it carries no number, see [ByWatermark]. It is quarantined; where its partition has no event with one,
-	// it halts that.
+	// CodeNoNumber: it carries no number, see [ByWatermark]. It is quarantined; where its partition has no event with
+	// one, it halts that.
 	CodeNoNumber = "no_number"
-	// CodeNewNumbering: its numbering is newer than its partition's, see [ByWatermark]. Its partition halts until an operator
-	// accepts it.
+	// CodeNewNumbering: its numbering is newer than its partition's, see [ByWatermark]. Its partition halts until an
+	// operator accepts it.
 	CodeNewNumbering = "new_numbering"
-	// CodeOffsetsBack: its offset is decided, and its time is later than whatever was, see [ByOffset]. Its partition halts.
+	// CodeOffsetsBack: its offset is decided, and its time is later than whatever was, see [ByOffset]. Its partition
+	// halts.
 	CodeOffsetsBack = "offsets_went_back"
 	// CodeNumbered: a relay wrote it, which repeats events, see [ByOffset]. Its partition halts.
 	CodeNumbered = "written_by_a_relay"
 	// CodeListFull: the list of its key is at Config.ParkedPerKey. It is not parked: its partition halts.
 	CodeListFull = "list_full"
-	// CodeRejected: the database rejects a statement of the inbox, for want of a right, say. Its partition is noted as halted
-	// and tries again all the while.
+	// CodeRejected: the database rejects a statement of the inbox, for want of a right, say. Its partition is noted as
+	// halted and tries again all the while.
 	CodeRejected = "rejected"
 )
 
@@ -74,8 +77,8 @@ type aside struct {
 	code        string // of the first that is quarantined
 }
 
-// setAside looks at marks and open ids, once the ids are inserted, and puts what must not run where it belongs: events of a
-// marked key behind it, and those too old or too far ahead into quarantine.
+// setAside looks at marks and open ids, once the ids are inserted, and puts what must not run where it belongs: events
+// of a marked key behind it, and those too old or too far ahead into quarantine.
 func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, events []event.Event) (*aside, *failure) {
 	a := &aside{outcomes: map[int]Outcome{}}
 	hashes := make([][]byte, len(events))
@@ -130,8 +133,9 @@ type asideAt struct {
 	verdict asideVerdict
 }
 
-// aside decides, in log order, what of a transaction's events must not run, from the marks of the keys of its new events
-// (true: the list is full) and the ids that are open. full is the index of the first event whose list takes no more, or -1.
+// aside decides, in log order, what of a transaction's events must not run, from the marks of the keys of its new
+// events (true: the list is full) and the ids that are open. full is the index of the first event whose list takes no
+// more, or -1.
 func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt, full int) {
 	for _, i := range inLogOrder(p.ids) {
 		id := &p.ids[i]
@@ -174,7 +178,8 @@ func inLogOrder(ids []planID) []int {
 	return order
 }
 
-// readOpen returns which keys are marked (true: their list is full), holding the marks, and which of the new ids are open.
+// readOpen returns which keys are marked (true: their list is full), holding the marks, and which of the new ids are
+// open.
 func (in *Inbox) readOpen(ctx context.Context, conn *pgx.Conn, p *planned, hashes [][]byte) (marks map[string]bool, open map[uuid.UUID]bool, err error) {
 	marks, open = map[string]bool{}, map[uuid.UUID]bool{}
 	var ids []uuid.UUID
@@ -288,8 +293,8 @@ func (in *Inbox) tellAside(events []event.Event, a *aside) {
 		"count", len(a.quarantined), "code", a.code, "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset)
 }
 
-// park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it was
-// applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
+// park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it
+// was applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
 func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing, out []Outcome) *failure {
 	p, f := in.dedup.plan([]event.Event{*e}, g, true)
 	if f != nil {
@@ -375,7 +380,8 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 	return outcome, nil
 }
 
-// hold makes the mark of a key or finds it, and holds it, so that no releaser removes it before the event stands behind it.
+// hold makes the mark of a key or finds it, and holds it, so that no releaser removes it before the event stands behind
+// it.
 func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, reason string) *failure {
 	_, err := conn.Exec(ctx, in.sql.mark, in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key), storable(code, 255), storable(reason, 2000))
 	if err != nil {
@@ -400,8 +406,8 @@ func (in *Inbox) tellParked(e event.Event, cause error, attempts int) {
 	}
 }
 
-// noteHalt writes down that a partition waits for a person, so that one can be told and can resume it. That it halts does not
-// depend on it.
+// noteHalt writes down that a partition waits for a person, so that one can be told and can resume it. That it halts
+// does not depend on it.
 func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()

@@ -200,8 +200,8 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 // ConsumerState is a consumer of the inbox and how far it is.
 type ConsumerState struct {
 	Consumer string `json:"consumer"`
-	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was moved
-	// from them; nil: it does not.
+	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was
+	// moved from them; nil: it does not.
 	Dedup     string        `json:"dedup"`
 	IDsUntil  *time.Time    `json:"ids_until"`
 	Floor     time.Time     `json:"floor"` // the day of its first start: ids of earlier days are history
@@ -214,13 +214,13 @@ type ConsumerState struct {
 	Partitions []PartitionState `json:"partitions"`
 }
 
-// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and every
-// ten seconds while it works.
+// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and
+// every ten seconds while it works.
 type PartitionState struct {
 	Topic     string `json:"topic"`
 	Partition int32  `json:"partition"`
-	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the last
-	// assignment; From has reached it when all of that was decided.
+	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the
+	// last assignment; From has reached it when all of that was decided.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 	// Attempts are the counted runs of the event at From that ended with their process.
@@ -229,7 +229,8 @@ type PartitionState struct {
 	HaltedAt *time.Time `json:"halted_at"`
 	Code     string     `json:"code"`
 	Reason   string     `json:"reason"`
-	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end rests.
+	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
+	// rests.
 	Unmoved time.Duration `json:"unmoved"`
 }
 

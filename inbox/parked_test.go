@@ -58,8 +58,8 @@ func (w *world) parked() (list []string) {
 	return list
 }
 
-// TestP9_6_ParkKey: a finally failed event parks its key; later ones go behind it without running, other keys go on. What waits
-// has no row in the inbox. A duplicate of what waits is neither run nor listed again.
+// TestP9_6_ParkKey: a finally failed event parks its key; later ones go behind it without running, other keys go on.
+// What waits has no row in the inbox. A duplicate of what waits is neither run nor listed again.
 func TestP9_6_ParkKey(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox, map[uuid.UUID]error) inbox.Handler{
@@ -166,7 +166,8 @@ func TestP9_6_Bound(t *testing.T) {
 	}
 }
 
-// TestP9_6_ProcessTx: in the caller's own transaction, too, an event goes behind its parked key, and one that is open is decided.
+// TestP9_6_ProcessTx: in the caller's own transaction, too, an event goes behind its parked key, and one that is open
+// is decided.
 func TestP9_6_ProcessTx(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

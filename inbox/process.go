@@ -12,14 +12,15 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its key is
-// parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it retries nothing,
-// counts no attempts, and neither parks what fails nor halts a partition. It needs Config.Dedup ByID: only ids can tell of an event
-// by itself, out of its order.
+// ProcessTx records e and runs do in the caller's own transaction, once: Applied, Duplicate or Skipped; Parked when its
+// key is parked, and it was put behind it. The outcome holds when the caller commits. It is deduplication only: it
+// retries nothing, counts no attempts, and neither parks what fails nor halts a partition. It needs Config.Dedup ByID:
+// only ids can tell of an event by itself, out of its order.
 //
 // Record and effect stand behind a savepoint, so after an error nothing of the event is left in tx; a tx that is then
-// committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to be
-// decided, or the database's (40001 when tx is REPEATABLE READ or stricter and another process was quicker: begin again).
+// committed has not processed e. The error is that of do, a *HaltError for an event too old or too far in the future to
+// be decided, or the database's (40001 when tx is REPEATABLE READ or stricter and another process was quicker: begin
+// again).
 func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (Outcome, error) {
 	if in.cfg.Dedup != ByID {
 		return Undecided, fmt.Errorf("inbox: ProcessTx goes by ids only, and consumer %q goes by %s: whoever calls it for single events may call it out of order, "+
@@ -117,7 +118,8 @@ func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew 
 	return true, savepoint, nil
 }
 
-// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that. Undecided: neither.
+// asideTx looks, behind the id, whether e is open already or its key is parked, and puts it behind that. Undecided:
+// neither.
 func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcome, error) {
 	failed := func(err error) (Outcome, error) {
 		return Undecided, fmt.Errorf("inbox: looking for what is parked: %w", err)

@@ -27,8 +27,8 @@ type partitionName struct {
 	id    int32
 }
 
-// guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it, but for tests that
-// deliver the same events twice at the same time.
+// guard is what is known of a partition's progress since it was assigned. One Handle at a time uses it, but for tests
+// that deliver the same events twice at the same time.
 type guard struct {
 	mu     sync.Mutex
 	loaded bool
@@ -63,8 +63,8 @@ func (g *guard) width() int {
 	return g.most
 }
 
-// narrow halves the transactions to come, after one of so many events has lost. A conflict may cost a deadlock_timeout, so that
-// to try again whether larger ones get through must be rare where they do not.
+// narrow halves the transactions to come, after one of so many events has lost. A conflict may cost a deadlock_timeout,
+// so that to try again whether larger ones get through must be rare where they do not.
 func (g *guard) narrow(events int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,8 +107,8 @@ func (g *guard) decided(outcomes []Outcome, offset int64) {
 	g.span.decided(offset, slices.ContainsFunc(outcomes, func(o Outcome) bool { return o != Duplicate }))
 }
 
-// progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be a
-// new version each, which a pinned snapshot keeps.
+// progressEvery is how far inbox_progress may be behind what is decided. Moved with every transaction its row would be
+// a new version each, which a pinned snapshot keeps.
 const progressEvery = 10 * time.Second
 
 // began is the database that the partition began with.
@@ -118,8 +118,8 @@ func (g *guard) began() string {
 	return g.home
 }
 
-// stays compares the database that a transaction met with the one that the partition began with. It fails once: who goes on
-// all the same, as callers that are no consumer do, goes on in the new one.
+// stays compares the database that a transaction met with the one that the partition began with. It fails once: who
+// goes on all the same, as callers that are no consumer do, goes on in the new one.
 func (g *guard) stays(home string) *failure {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,8 @@ func (g *guard) owes() (next int64, home string) {
 	return g.owed, g.home
 }
 
-// Revoked implements [Handler]: what was decided since the progress was last moved is written down, for whoever comes next.
+// Revoked implements [Handler]: what was decided since the progress was last moved is written down, for whoever comes
+// next.
 func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
@@ -255,9 +256,10 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) (f *failur
 	return nil
 }
 
-// Progress is the offset up to which everything of a partition is decided for certain, by the database that the effects are
-// in; it may be some seconds behind. A group whose committed offset is ahead of it by more has been told of effects that this
-// database does not have: it was restored. known is false while the inbox has decided nothing of the partition.
+// Progress is the offset up to which everything of a partition is decided for certain, by the database that the effects
+// are in; it may be some seconds behind. A group whose committed offset is ahead of it by more has been told of effects
+// that this database does not have: it was restored. known is false while the inbox has decided nothing of the
+// partition.
 func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
 	next, _, _, known, err = in.readProgress(ctx, partitionName{topic, partition})
 	return next, known, err
@@ -266,7 +268,8 @@ func (in *Inbox) Progress(ctx context.Context, topic string, partition int32) (n
 // Progress is [Inbox.Progress], and notes which database answered: one that takes over later may know less.
 func (h *handler) Progress(ctx context.Context, topic string, partition int32) (next int64, known bool, err error) {
 	var home string
-	// First: if the database changes in between, the account is the new one's, and a change is noticed too much and not too little.
+	// First: if the database changes in between, the account is the new one's, and a change is noticed too much and not
+	// too little.
 	if f := h.askHome(ctx, &home); f != nil {
 		return 0, false, f.err
 	}
@@ -284,10 +287,10 @@ func (in *Inbox) askHome(ctx context.Context, home *string) *failure {
 	return nil
 }
 
-// MovedError is returned by a handler when its database is another one, or on another timeline, than the one with which it
-// began a partition: a standby has taken over, or a backup was restored. It may have forgotten effects whose offsets are
-// committed. Nothing of the batch was decided in it. A consumer begins its partitions anew, from where the database is. Other
-// callers may call Handle again; from which event on is theirs to find out, see [Inbox.Progress].
+// MovedError is returned by a handler when its database is another one, or on another timeline, than the one with which
+// it began a partition: a standby has taken over, or a backup was restored. It may have forgotten effects whose offsets
+// are committed. Nothing of the batch was decided in it. A consumer begins its partitions anew, from where the database
+// is. Other callers may call Handle again; from which event on is theirs to find out, see [Inbox.Progress].
 type MovedError struct {
 	From, To string // system identifier and timeline
 }
@@ -337,7 +340,8 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 	return from == offset && attempts > int64(in.cfg.CrashAttempts), nil
 }
 
-// uncount takes the count of a run back that this process outlived, also when ctx has ended. False: it could not be told.
+// uncount takes the count of a run back that this process outlived, also when ctx has ended. False: it could not be
+// told.
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()

@@ -39,8 +39,8 @@ func assigned(h inbox.Handler) {
 	}).Assigned("payments", 3)
 }
 
-// TestP9_5_RangeIsWrittenFirst: before the first batch after an assignment, and until one held something new: what a killed
-// process leaves is found. Later batches write nothing.
+// TestP9_5_RangeIsWrittenFirst: before the first batch after an assignment, and until one held something new: what a
+// killed process leaves is found. Later batches write nothing.
 func TestP9_5_RangeIsWrittenFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -72,8 +72,8 @@ func TestP9_5_RangeIsWrittenFirst(t *testing.T) {
 	}
 }
 
-// TestP9_5_UnfinishedRange: it is run one event at a time, counted before each run and committed each; what lies before and
-// behind it is run as ever.
+// TestP9_5_UnfinishedRange: it is run one event at a time, counted before each run and committed each; what lies before
+// and behind it is run as ever.
 func TestP9_5_UnfinishedRange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -96,8 +96,8 @@ func TestP9_5_UnfinishedRange(t *testing.T) {
 	}
 }
 
-// TestP9_5_Spent: counted runs that are spent park the event without running it, and with Halt its partition waits until an
-// operator resumes it, which sets the count to zero.
+// TestP9_5_Spent: counted runs that are spent park the event without running it, and with Halt its partition waits
+// until an operator resumes it, which sets the count to zero.
 func TestP9_5_Spent(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]inbox.FailurePolicy{"park": inbox.ParkKey, "halt": inbox.Halt} {
@@ -143,8 +143,8 @@ func TestP9_5_Spent(t *testing.T) {
 	}
 }
 
-// TestP9_5_CountIsTakenBack: a live process that leaves a counted run undecided takes its count back, so that rolling deploys
-// never park an innocent; and a failure that it outlives costs no counted run.
+// TestP9_5_CountIsTakenBack: a live process that leaves a counted run undecided takes its count back, so that rolling
+// deploys never park an innocent; and a failure that it outlives costs no counted run.
 func TestP9_5_CountIsTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -194,7 +194,8 @@ func TestP9_5_ADatabaseThatIsAwayIsNotCounted(t *testing.T) {
 	}), e), repeat(inbox.Applied, 1))
 }
 
-// TestP9_5_ACountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it counts.
+// TestP9_5_ACountedRunIsAlone: no other batch of the process runs beside it, and it waits for those that do, before it
+// counts.
 func TestP9_5_ACountedRunIsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -256,7 +257,8 @@ func TestP9_6_AReleasedKillerIsParkedAgain(t *testing.T) {
 	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}))
 	handle(t, h, e)
 	w.releaseKey("a", 2)
-	w.Exec(t, "update inbox_parked set release_attempts = 2 where message_id = $1", e[0].ID.String()) // two processes died of it
+	// two processes died of it
+	w.Exec(t, "update inbox_parked set release_attempts = 2 where message_id = $1", e[0].ID.String())
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select state = 'parked' and code = 'killed' from inbox_parked_key")
 	same(t, "parked", w.parked(), []string{"failed killed " + e[0].ID.String(), "behind  " + e[1].ID.String()})

@@ -11,7 +11,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_1_Quarantine: ids older than the window or too far ahead are set aside alone, never with their key, and never run.
+// TestP9_1_Quarantine: ids older than the window or too far ahead are set aside alone, never with their key, and never
+// run.
 func TestP9_1_Quarantine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,8 +48,8 @@ func TestP9_1_Quarantine(t *testing.T) {
 	same(t, "released, and delivered again", handle(t, h, e), repeat(D, 4))
 }
 
-// TestP9_1_ReleasedBelowDropped: the day of a parked event is dropped while it waits. It keeps its place before what waits
-// behind it, and its row goes to any; a late duplicate is quarantined and, released, found to be one.
+// TestP9_1_ReleasedBelowDropped: the day of a parked event is dropped while it waits. It keeps its place before what
+// waits behind it, and its row goes to any; a late duplicate is quarantined and, released, found to be one.
 func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -81,8 +82,8 @@ func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	same(t, "effects", w.effects(), ids(e))
 }
 
-// TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge: a consumer with the shorter window finds its own row in a day that another's
-// window keeps, and quarantines nothing.
+// TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge: a consumer with the shorter window finds its own row in a day that
+// another's window keeps, and quarantines nothing.
 func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -98,8 +99,8 @@ func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
 	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
 }
 
-// TestP9_1_DecidedWhileItWaits: a late duplicate waits to be quarantined, for the row of its id is just leaving the list,
-// decided. It is a duplicate, and nothing for an operator to wonder about.
+// TestP9_1_DecidedWhileItWaits: a late duplicate waits to be quarantined, for the row of its id is just leaving the
+// list, decided. It is a duplicate, and nothing for an operator to wonder about.
 func TestP9_1_DecidedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -9,8 +9,9 @@ begin isolation level read committed`
 // First in every writing transaction. Without a synchronous commit the offset could be committed in Kafka for an effect
 // that a crash of the database takes back. Days are counted from 1970-01-01, UTC, whatever the session's time zone is.
 //
-// A host that dies within the transaction must not keep its rows locked: the server asks after 10 s of silence whether it is
-// there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for too long.
+// A host that dies within the transaction must not keep its rows locked: the server asks after 10 s of silence whether
+// it is there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for
+// too long.
 const sqlState = `-- inbox: state
 select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text else s.idle end, true),
 	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end, true),
@@ -28,7 +29,8 @@ select set_config('idle_in_transaction_session_timeout', case when $4::text <> '
 from {schema}inbox_days d cross join (select current_setting('idle_in_transaction_session_timeout') as idle) s
 left join {schema}inbox_consumer c on c.consumer_name = $3::text`
 
-// Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy hides.
+// Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy
+// hides.
 const sqlHome = `-- inbox: home
 select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system() c`
 
@@ -48,26 +50,27 @@ const sqlAdopt = `-- inbox: adopt the open transaction`
 const sqlCommit = `-- inbox: commit
 commit`
 
-// For a transaction that writes nothing and decides by the rows of others: a row is visible, and may be lost in a failover,
-// when the wait of its COMMIT for a synchronous standby was cut. Only a commit that has written waits for the standby, and
-// then for everything before it. It locks no row, so that duplicates of many partitions do not wait for each other.
+// For a transaction that writes nothing and decides by the rows of others: a row is visible, and may be lost in a
+// failover, when the wait of its COMMIT for a synchronous standby was cut. Only a commit that has written waits for the
+// standby, and then for everything before it. It locks no row, so that duplicates of many partitions do not wait for
+// each other.
 const sqlBarrier = `-- inbox: barrier
 select pg_logical_emit_message(true, 'effectonce', ''::text)`
 
 const sqlRollback = `-- inbox: roll back
 rollback`
 
-// The floor is the day of the first start, and the strategy that of the first start; later starts only renew the window.
+// The floor is the day of the first start, and the strategy that of the first start; later starts only renew the
+// window.
 const sqlRegister = `-- inbox: register the consumer
 insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
 values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
 on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(), retired_at = null
 returning dedup`
 
-// What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was left
-// by an interrupted DETACH; loose ones were detached and not dropped.
-// Released are the days of ids that an operator released although they are too far ahead. The last column: this role may what
-// the owner may.
+// What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was
+// left by an interrupted DETACH; loose ones were detached and not dropped. Released are the days of ids that an
+// operator released although they are too far ahead. The last column: this role may what the owner may.
 const sqlDays = `-- inbox: days
 select p.relnamespace::regnamespace::text || '.',
 	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
@@ -85,8 +88,8 @@ select p.relnamespace::regnamespace::text || '.',
 	coalesce(d.believed_until - date '1970-01-01', -1)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`
 
-// Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number is
-// the table, for there may be an inbox in each schema.
+// Held by whoever makes days or raises dropped_before, for the one must not happen during the other. The second number
+// is the table, for there may be an inbox in each schema.
 const sqlLockDays = `-- inbox: lock the days
 select set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	pg_advisory_xact_lock(1701209710, '{schema}inbox_message'::regclass::oid::integer)::text`
@@ -124,8 +127,8 @@ drop table if exists {schema}{table}`
 const sqlConsumers = `-- inbox: consumers
 select consumer_name, window_days from {schema}inbox_consumer order by consumer_name`
 
-// One cleaner at a time. Rows of UUIDv7s are history from before the floor: they are what refuses a late duplicate until
-// dropped_before has passed the floor, and a day more for transactions that still saw it below.
+// One cleaner at a time. Rows of UUIDv7s are history from before the floor: they are what refuses a late duplicate
+// until dropped_before has passed the floor, and a day more for transactions that still saw it below.
 const sqlCleanAny = `-- inbox: clean any
 with old as materialized (
 	select a.ctid from {schema}inbox_message_any a, {schema}inbox_consumer c, {schema}inbox_days d

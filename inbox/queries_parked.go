@@ -1,10 +1,10 @@
 package inbox
 
-// SQL on what is open: inbox_parked_key, inbox_parked and inbox_progress, as the consuming side uses it. What operators do
-// stands in queries_operator.go.
+// SQL on what is open: inbox_parked_key, inbox_parked and inbox_progress, as the consuming side uses it. What operators
+// do stands in queries_operator.go.
 
-// Behind the ids, in a statement of its own: what an earlier holder of an id parked is only seen by a later snapshot. Nearly
-// always nothing is open, and then this is all that parking costs.
+// Behind the ids, in a statement of its own: what an earlier holder of an id parked is only seen by a later snapshot.
+// Nearly always nothing is open, and then this is all that parking costs.
 const sqlOpen = `-- inbox: open
 select exists (select from {schema}inbox_parked where consumer_name = $1::text)
 	or exists (select from {schema}inbox_parked_key where consumer_name = $1::text)`
@@ -51,7 +51,8 @@ order by n
 on conflict (consumer_name, message_id) do nothing
 returning message_id`
 
-// Behind it, for what another transaction decided while the statement above waited for the row that it took off the list.
+// Behind it, for what another transaction decided while the statement above waited for the row that it took off the
+// list.
 const sqlUnquarantine = `-- inbox: take back from quarantine
 delete from {schema}inbox_parked p where p.consumer_name = $1::text and p.message_id = any($2::text[]::uuid[]) and p.kind = 'quarantined'
 	and (exists (select from {schema}inbox_message m where m.consumer_name = $1::text and m.message_id = p.message_id)
@@ -113,9 +114,9 @@ on conflict (consumer_name, topic, partition) do update set halted_at = clock_ti
 const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
-// Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event that
-// is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left out: the oldest
-// of a worker that is down would fill the list.
+// Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event
+// that is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left
+// out: the oldest of a worker that is down would fill the list.
 const sqlReleasing = `-- inbox: releasing
 (select id, null::bytea, topic, id, release_attempts from {schema}inbox_parked
 	where consumer_name = $1::text and state = 'releasing' and ($3::text[] is null or topic = any($3::text[]))

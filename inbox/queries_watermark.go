@@ -14,8 +14,8 @@ select outbox_id::text, min(incarnation) from {schema}inbox_watermark where cons
 const sqlAccepted = `-- inbox: accepted numberings
 select outbox_id::text, max(incarnation) from {schema}inbox_numbering where consumer_name = $1::text group by outbox_id`
 
-// Whoever began with the same version waits here, and then finds it gone. A row is replaced and not updated: under a snapshot that
-// is kept open the versions of a row would be read by every look at it, and by every check of its index.
+// Whoever began with the same version waits here, and then finds it gone. A row is replaced and not updated: under a
+// snapshot that is kept open the versions of a row would be read by every look at it, and by every check of its index.
 const sqlMoveMark = `-- inbox: move a mark
 with base as (
 	delete from {schema}inbox_watermark where consumer_name = $1::text and topic = $2::text and partition = $3::integer
@@ -51,7 +51,8 @@ const sqlAcceptResumes = `-- inbox: resume what waited for a numbering
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
 where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
 
-// Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the commit.
+// Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the
+// commit.
 const sqlLockConsumers = `-- inbox: lock the consumers
 lock table {schema}inbox_consumer in access exclusive mode`
 

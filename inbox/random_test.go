@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_6_Random: several members work on one log at the same time, as zombies do, each in order; effects fail for good, and
-// now and then only once; two releasers run what an impatient operator lets go again and again. In the end every event is
-// applied once, and each key's in the order of the log (I1, I4).
+// TestP9_6_Random: several members work on one log at the same time, as zombies do, each in order; effects fail for
+// good, and now and then only once; two releasers run what an impatient operator lets go again and again. In the end
+// every event is applied once, and each key's in the order of the log (I1, I4).
 func TestP9_6_Random(t *testing.T) {
 	t.Parallel()
 	for _, dedup := range []inbox.Dedup{inbox.ByID, inbox.ByWatermark, inbox.ByOffset} {

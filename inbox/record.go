@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// keyHash names a key in inbox_parked_key: a Kafka key may be longer than an index row. Lengths stand in front, so that no two
-// keys run together. Nil for an event without a key, which is always alone.
+// keyHash names a key in inbox_parked_key: a Kafka key may be longer than an index row. Lengths stand in front, so that
+// no two keys run together. Nil for an event without a key, which is always alone.
 func keyHash(tenant, topic, key string) []byte {
 	if key == "" {
 		return nil
@@ -31,8 +31,8 @@ func keyHash(tenant, topic, key string) []byte {
 	return h.Sum(nil)
 }
 
-// encodeHeaders writes headers as inbox_parked keeps them: [name, base64 of the value] each, in their order. A name that is no
-// text of Postgres is empty and stands in base64 behind its value; a null value is null.
+// encodeHeaders writes headers as inbox_parked keeps them: [name, base64 of the value] each, in their order. A name
+// that is no text of Postgres is empty and stands in base64 behind its value; a null value is null.
 func encodeHeaders(headers []event.Header) string {
 	list := make([][]any, len(headers))
 	for i, h := range headers {
@@ -95,7 +95,8 @@ type record struct {
 	code      string
 }
 
-// event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its headers say.
+// event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its
+// headers say.
 func (r *record) event() (event.Event, error) {
 	headers, err := decodeHeaders(r.headers)
 	if err != nil {

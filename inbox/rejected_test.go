@@ -8,8 +8,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP9_3_AStandbyIsReachedForAMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the primary again.
-// A standby cannot say where the log of its primary is (55000), and connections to it stay open. No partition may stop for that.
+// TestP9_3_AStandbyIsReachedForAMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the
+// primary again. A standby cannot say where the log of its primary is (55000), and connections to it stay open. No
+// partition may stop for that.
 func TestP9_3_AStandbyIsReachedForAMoment(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
@@ -57,8 +58,8 @@ func TestP9_3_AStandbyIsReachedForAMoment(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events[:15]))
 }
 
-// TestP9_3_RejectedForAWhile: a statement of the inbox is rejected until somebody repairs the database. The partition is noted as
-// halted, an operator may resume it, and it goes on by itself.
+// TestP9_3_RejectedForAWhile: a statement of the inbox is rejected until somebody repairs the database. The partition
+// is noted as halted, an operator may resume it, and it goes on by itself.
 func TestP9_3_RejectedForAWhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,8 +111,9 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 	same(t, "effects", w.effects(), ids(events))
 }
 
-// TestP9_3_AnotherDatabaseDecidesNothing: a standby has taken over, and the name leads to it. What it does not have of the old
-// primary may be behind the group's offset, so that no transaction of a partition that began with that one is committed in it.
+// TestP9_3_AnotherDatabaseDecidesNothing: a standby has taken over, and the name leads to it. What it does not have of
+// the old primary may be behind the group's offset, so that no transaction of a partition that began with that one is
+// committed in it.
 func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)

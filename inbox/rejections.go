@@ -12,9 +12,9 @@ import (
 // maxRejections bounds the types whose effects the database is known to reject. One more counts as any failure does.
 const maxRejections = 1000
 
-// rejections tells a deployment that forgot a migration or a grant from an event that asks for what is not there. Where the
-// database rejects a statement (class 42) of one key, its event may be to blame. Where it does so for several keys and no
-// effect of their type is applied in between, no event is.
+// rejections tells a deployment that forgot a migration or a grant from an event that asks for what is not there. Where
+// the database rejects a statement (class 42) of one key, its event may be to blame. Where it does so for several keys
+// and no effect of their type is applied in between, no event is.
 type rejections struct {
 	mu sync.Mutex
 	of map[string]rejection // by type
@@ -65,8 +65,8 @@ func (r *rejections) applied(events []event.Event, out []Outcome) {
 	}
 }
 
-// undeployed reports whether the effect was rejected as those of other keys are. Then f waits for a person, unless events
-// stand before the rejected one: they go first, and f stays as it is.
+// undeployed reports whether the effect was rejected as those of other keys are. Then f waits for a person, unless
+// events stand before the rejected one: they go first, and f stays as it is.
 func (b *batch) undeployed(f *failure) bool {
 	index := f.index
 	if b.limit == b.pos+1 {

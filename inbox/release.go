@@ -30,8 +30,9 @@ type released struct {
 	counts int
 }
 
-// mine says whether the head may be counted by who looked: unless somebody else has counted it since, and so runs it. Members
-// that wait for the same lock would count it one after the other, and their number alone would make a killer of it.
+// mine says whether the head may be counted by who looked: unless somebody else has counted it since, and so runs it.
+// Members that wait for the same lock would count it one after the other, and their number alone would make a killer of
+// it.
 func (r *released) mine(head *record) bool {
 	if head.id == r.seen {
 		return head.attempts <= r.counts
@@ -91,8 +92,8 @@ func (in *Inbox) release(ctx context.Context) error {
 	return nil
 }
 
-// releaseOne runs the next event of a list, or the event alone, and says whether another one may follow. An error leaves
-// everything as it was, still to be released.
+// releaseOne runs the next event of a list, or the event alone, and says whether another one may follow. An error
+// leaves everything as it was, still to be released.
 func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err error) {
 	in := h.Inbox
 	if free, err := in.isFree(ctx, &r); err != nil || !free {
@@ -151,7 +152,8 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	return r.hash != nil, nil
 }
 
-// isFree: no other process runs what was released, nor does an operator change it. Whoever waits for that waits outside of the gate.
+// isFree: no other process runs what was released, nor does an operator change it. Whoever waits for that waits outside
+// of the gate.
 func (in *Inbox) isFree(ctx context.Context, r *released) (free bool, err error) {
 	sql, key := in.releaseSQL.freeAlone, any(r.id)
 	if r.hash != nil {
@@ -250,9 +252,9 @@ func (w *releaseWaits) forget(r *released) {
 	delete(w.of, r.name())
 }
 
-// countRelease locks, finds the head and counts its run, in a transaction of its own, unless a count of ours stands for it
-// already. Under the lock, and on a second look, an empty list means that the mark may go: nil is returned when nothing is
-// left to do. With a failure, head is what would have been counted.
+// countRelease locks, finds the head and counts its run, in a transaction of its own, unless a count of ours stands for
+// it already. Under the lock, and on a second look, an empty list means that the mark may go: nil is returned when
+// nothing is left to do. With a failure, head is what would have been counted.
 func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (head *record, f *failure) {
 	err := in.inTx(ctx, func(tx pgx.Tx) (err error) {
 		if head, err = in.lockHead(ctx, tx, r); err != nil || head == nil {
@@ -275,8 +277,8 @@ func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (he
 	return head, nil
 }
 
-// lockHead locks the mark of a list, or the row of an event alone, and reads the head; nil when it is not to be released any
-// more. A list that is empty under the lock loses its mark.
+// lockHead locks the mark of a list, or the row of an event alone, and reads the head; nil when it is not to be
+// released any more. A list that is empty under the lock loses its mark.
 func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, error) {
 	sql, key := in.releaseSQL.lockAlone, any(r.id)
 	if r.hash != nil {
@@ -313,8 +315,8 @@ func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// takeBack takes the count of a run back that this process outlived. When that cannot be told the database, the next run does
-// without a count of its own.
+// takeBack takes the count of a run back that this process outlived. When that cannot be told the database, the next
+// run does without a count of its own.
 func (h *handler) takeBack(ctx context.Context, head *record) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()

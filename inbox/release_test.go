@@ -73,8 +73,8 @@ func (s *switchable) effect(ctx context.Context, tx pgx.Tx, e event.Event) error
 	return write(ctx, tx, e)
 }
 
-// TestP9_6_ReleaseInOrder: a released key runs in the order of the log, what arrives meanwhile goes behind it, and the mark goes
-// only with an empty list.
+// TestP9_6_ReleaseInOrder: a released key runs in the order of the log, what arrives meanwhile goes behind it, and the
+// mark goes only with an empty list.
 func TestP9_6_ReleaseInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,7 +173,8 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	}
 }
 
-// TestP9_6_TwoReleasers: two processes release the same keys and a third one handles their duplicates: once each, in order.
+// TestP9_6_TwoReleasers: two processes release the same keys and a third one handles their duplicates: once each, in
+// order.
 func TestP9_6_TwoReleasers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -220,7 +221,8 @@ func TestP9_6_TwoReleasers(t *testing.T) {
 	}
 }
 
-// TestP9_6_Discard: a discarded event stays a duplicate; discarding the head lets the rest go on, discarding the key all of it.
+// TestP9_6_Discard: a discarded event stays a duplicate; discarding the head lets the rest go on, discarding the key
+// all of it.
 func TestP9_6_Discard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -309,7 +311,8 @@ func TestP9_6_Edit(t *testing.T) {
 	}
 }
 
-// TestP9_6_ParkingInsertsFirst: an event whose twin was applied after it had failed, and before it is parked, is a duplicate.
+// TestP9_6_ParkingInsertsFirst: an event whose twin was applied after it had failed, and before it is parked, is a
+// duplicate.
 func TestP9_6_ParkingInsertsFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -362,8 +365,8 @@ func TestP9_6_ReleaseRetryable(t *testing.T) {
 	}
 }
 
-// TestP9_6_AReleaseElsewhereKeepsNobodyWaiting: the process that looks for releases finds one that another process runs. It does not
-// wait for that behind its gate, where its own partitions would wait too.
+// TestP9_6_AReleaseElsewhereKeepsNobodyWaiting: the process that looks for releases finds one that another process
+// runs. It does not wait for that behind its gate, where its own partitions would wait too.
 func TestP9_6_AReleaseElsewhereKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
 	w, events := newWorld(t), keyed("a")

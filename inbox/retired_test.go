@@ -8,7 +8,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// TestP9_1_AConsumerThatReturns: a consumer that was retired does not hold days up, and knows what it applied when it starts again.
+// TestP9_1_AConsumerThatReturns: a consumer that was retired does not hold days up, and knows what it applied when it
+// starts again.
 func TestP9_1_AConsumerThatReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -82,9 +82,9 @@ func (s state) place(id uuid.UUID, windowDays dayNumber, ahead int) place {
 // farthest is how many days ahead a released id still gets a day of its own. A time beyond it is garbage.
 const farthest = 3650
 
-// releasePlace is where the row of an id goes that an operator releases or discards, which is never refused: to its own day
-// while that is not below dropped_before, and so can have its earlier row, else to any. By number no id is too far ahead to be
-// parked with its key, and both tables are asked: days that are not made ahead are not needed.
+// releasePlace is where the row of an id goes that an operator releases or discards, which is never refused: to its own
+// day while that is not below dropped_before, and so can have its earlier row, else to any. By number no id is too far
+// ahead to be parked with its key, and both tables are asked: days that are not made ahead are not needed.
 func (s state) releasePlace(id uuid.UUID) place {
 	d, ok := idDay(id)
 	if !ok || d < s.floor || d < s.dropped || d > s.today+farthest || s.dedup != ByID && d > s.today {

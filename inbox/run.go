@@ -21,10 +21,10 @@ const cleanBatch = 5000
 // boundEvery is how often the lists of parked keys are measured.
 const boundEvery = 15 * time.Second
 
-// Run keeps the inbox's days: it makes them ahead of time, drops those that every consumer's window has left, and cleans
-// inbox_message_any, every Config.MaintainEvery, sooner after a failure. And it runs what operators released, every
-// Config.ReleaseEvery. It returns nil when ctx ends. Run it in every process of the consumer, beside the consumer that has
-// the effect; they tolerate each other.
+// Run keeps the inbox's days: it makes them ahead of time, drops those that every consumer's window has left, and
+// cleans inbox_message_any, every Config.MaintainEvery, sooner after a failure. And it runs what operators released,
+// every Config.ReleaseEvery. It returns nil when ctx ends. Run it in every process of the consumer, beside the consumer
+// that has the effect; they tolerate each other.
 func (in *Inbox) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -108,9 +108,10 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 	return err
 }
 
-// MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner of
-// the tables, or with the maintainer's role. believe says that the database's clock is right although it has passed the last day
-// that was made: see `relay inbox maintain --believe-clock`. Only Schema, DaysAhead, LockTimeout and Logger of cfg are used.
+// MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner
+// of the tables, or with the maintainer's role. believe says that the database's clock is right although it has passed
+// the last day that was made: see `relay inbox maintain --believe-clock`. Only Schema, DaysAhead, LockTimeout and
+// Logger of cfg are used.
 func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool) (MaintainedInfo, error) {
 	if db == nil {
 		return MaintainedInfo{}, errors.New("inbox: MaintainAll needs a *pgxpool.Pool")

@@ -17,18 +17,19 @@ const SampleLimit = 100_000
 // Sample is the state of a consumer's inbox in figures that are cheap enough to be asked for every few seconds. Every
 // process of the consumer reads the same. Counts end at SampleLimit.
 type Sample struct {
-	// Parked events wait for a person, those that only wait behind another of their key included; ParkedFor is how long the
-	// oldest has waited, a quarantined one included.
+	// Parked events wait for a person, those that only wait behind another of their key included; ParkedFor is how long
+	// the oldest has waited, a quarantined one included.
 	Parked    int64
 	ParkedFor time.Duration
 	// Quarantined events are too old, or too far in the future, for anybody to tell whether they were applied.
 	Quarantined int64
-	// BlockedKeys have events in the list of parked ones. Releasing of them are on their way; AtBound have so many that the
-	// next one halts its partition.
+	// BlockedKeys have events in the list of parked ones. Releasing of them are on their way; AtBound have so many that
+	// the next one halts its partition.
 	BlockedKeys, Releasing, AtBound int64
 	// Halted is how many partitions wait for a person.
 	Halted int64
-	// DaysEnd is when the last day ends that has a partition, counted from today without a hole. Ids of later days would wait.
+	// DaysEnd is when the last day ends that has a partition, counted from today without a hole. Ids of later days
+	// would wait.
 	DaysEnd time.Time
 }
 

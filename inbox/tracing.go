@@ -18,8 +18,8 @@ import (
 // errPanicked is the status of a span whose effect panicked: the panic itself goes to the log.
 var errPanicked = errors.New("the effect panicked")
 
-// traced runs an effect within a span "process" of its own trace. One run is one span: an effect that runs again after a
-// deadlock has two, and the span ends before the COMMIT.
+// traced runs an effect within a span "process" of its own trace. One run is one span: an effect that runs again after
+// a deadlock has two, and the span ends before the COMMIT.
 func (in *Inbox) traced(do Effect, root bool) Effect {
 	if in.tracer == nil {
 		return do

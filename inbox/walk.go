@@ -1,8 +1,8 @@
 package inbox
 
-// walk is where one call of Handle stands among its events. Everything before pos is decided, nothing from pos on is: an
-// event behind a failing one waits, for it may have the same key. It only decides what the next transaction is about; it
-// knows no database and no clock, so that the model of the inbox takes its steps too.
+// walk is where one call of Handle stands among its events. Everything before pos is decided, nothing from pos on is:
+// an event behind a failing one waits, for it may have the same key. It only decides what the next transaction is
+// about; it knows no database and no clock, so that the model of the inbox takes its steps too.
 type walk struct {
 	pos, limit int // the next transaction handles [pos, limit)
 	bad        int // somewhere in [pos, bad) an event failed; 0: none known
@@ -23,8 +23,8 @@ func startWalk(events int) walk { return walk{limit: events, suspect: -1} }
 // givesUp says that the next transaction sets the suspect aside instead of running anything.
 func (w *walk) givesUp() bool { return w.doomed && w.pos == w.suspect }
 
-// reach moves limit to where the range that an earlier process left lets the next transaction end, and says whether it is a
-// counted run.
+// reach moves limit to where the range that an earlier process left lets the next transaction end, and says whether it
+// is a counted run.
 func (w *walk) reach(left span, offset func(i int) int64) (counted bool) {
 	switch at := offset(w.pos); {
 	case left.from <= at && at < left.to:
@@ -87,8 +87,8 @@ const (
 	turnOver              // the next transaction gives it up
 )
 
-// failed takes note of a failed run: of the event at index or, below pos, of any of those that ran. An event without a class
-// is final after that many tries, a retryable one when it was waitedOut.
+// failed takes note of a failed run: of the event at index or, below pos, of any of those that ran. An event without a
+// class is final after that many tries, a retryable one when it was waitedOut.
 func (w *walk) failed(index int, c class, tries int, waitedOut bool) turn {
 	if w.limit == w.pos+1 {
 		index = w.pos
@@ -127,11 +127,12 @@ func (w *walk) failed(index int, c class, tries int, waitedOut bool) turn {
 
 // span is what is known of a partition's progress since it was assigned.
 //
-// The offset range is written before a batch as long as it is armed: from the assignment until a batch held something new.
-// Repetitions prove nothing, for what killed the process may stand right behind them.
+// The offset range is written before a batch as long as it is armed: from the assignment until a batch held something
+// new. Repetitions prove nothing, for what killed the process may stand right behind them.
 type span struct {
 	armed bool
-	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing was.
+	// [from, to) was under way when an earlier process ended: it is run one event at a time, counted. Empty: nothing
+	// was.
 	from, to int64
 }
 

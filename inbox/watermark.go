@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero one are
-// the offsets of the partition itself.
+// numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero
+// one are the offsets of the partition itself.
 type numbering struct {
 	outbox      uuid.UUID
 	incarnation int32
@@ -40,9 +40,9 @@ func (n numbering) compare(m numbering) int {
 	return cmp.Or(bytes.Compare(n.outbox[:], m.outbox[:]), cmp.Compare(n.incarnation, m.incarnation))
 }
 
-// mark is how far the events of a numbering are decided in a partition: every one that is in the log, up to the highest number
-// of its lane. For a number is in the log for the first time after all lower ones of its lane, and what follows an event is
-// decided after it.
+// mark is how far the events of a numbering are decided in a partition: every one that is in the log, up to the highest
+// number of its lane. For a number is in the log for the first time after all lower ones of its lane, and what follows
+// an event is decided after it.
 type mark struct {
 	numbering
 	version int64           // of its row; 0: there is none yet
@@ -50,8 +50,8 @@ type mark struct {
 	latest  int64           // the latest time of a decided record, Unix milliseconds
 }
 
-// marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction that is
-// rolled back leaves them as they were.
+// marks are those of a partition, by numbering, and what is known of each outbox. They are never changed: a transaction
+// that is rolled back leaves them as they were.
 type marks struct {
 	of       []mark
 	accepted map[uuid.UUID]int32 // the latest incarnation that an operator accepted
@@ -155,8 +155,8 @@ func (j *judge) find(n numbering) int {
 	return i
 }
 
-// move takes note of an event that this transaction decides. The row is written even if it stays as it is: that no other
-// transaction has moved it is what the decision rests on.
+// move takes note of an event that this transaction decides. The row is written even if it stays as it is: that no
+// other transaction has moved it is what the decision rests on.
 func (j *judge) move(lane int16, number int64, e *event.Event) {
 	m := &j.of[j.last]
 	if !j.moved[j.last] {
@@ -178,8 +178,8 @@ func writtenAt(e *event.Event) time.Time {
 	return e.Position.Timestamp
 }
 
-// newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the partition
-// none as late. A partition that was added may get what was applied from another one.
+// newer: the partition, or in its place another one of the topic, has met earlier incarnations of the outbox, and the
+// partition none as late. A partition that was added may get what was applied from another one.
 func (j *judge) newer(n numbering) bool {
 	first, met := j.first[n.outbox]
 	met = met && first < n.incarnation
@@ -233,8 +233,8 @@ func (v verdict) halt(e *event.Event) error {
 var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, under a new number, so a consumer that goes by numbers "+
 	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
 
-// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp: the one
-// event is to be parked.
+// plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp:
+// the one event is to be parked.
 func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned, *failure) {
 	j := newJudge(m, offset)
 	p := &planned{ids: make([]planID, len(events)), name: partitionName{events[0].Topic, events[0].Position.Partition}}

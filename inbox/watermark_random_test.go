@@ -11,10 +11,10 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// TestP9_8_NumbersDecide: logs as relays write them (numbers of each lane rise among first occurrences, with gaps; claims are
-// repeated late, whole or in part, by whoever took over or woke up), read in batches by members that begin at any offset that is
-// not behind what is decided, some of whose transactions are rolled back. Each event is new exactly once, in the order of its
-// lane. It is the walk over the numbers alone, without a database.
+// TestP9_8_NumbersDecide: logs as relays write them (numbers of each lane rise among first occurrences, with gaps;
+// claims are repeated late, whole or in part, by whoever took over or woke up), read in batches by members that begin
+// at any offset that is not behind what is decided, some of whose transactions are rolled back. Each event is new
+// exactly once, in the order of its lane. It is the walk over the numbers alone, without a database.
 func TestP9_8_NumbersDecide(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {

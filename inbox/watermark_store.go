@@ -15,7 +15,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its effects run.
+// byNumber records how far the numbers of a partition are decided, in a row that a transaction replaces before its
+// effects run.
 type byNumber struct {
 	in                                         *Inbox
 	offset                                     bool // offsets are the numbers
@@ -74,8 +75,8 @@ func readMark(row pgx.CollectableRow) (m mark, err error) {
 	return m, nil
 }
 
-// plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older than what
-// was remembered, nobody can tell.
+// plan goes by the numbers, and by the age of ids as well while the consumer was moved from them: of one that is older
+// than what was remembered, nobody can tell.
 func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, *failure) {
 	m, cfg, s := g.getMarks(), &d.in.cfg, d.in.state.Load()
 	if m == nil {
@@ -105,7 +106,8 @@ func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, 
 	return p, nil
 }
 
-// queue replaces the marks, by numbering, so that two transactions that meet in several wait for each other in the first.
+// queue replaces the marks, by numbering, so that two transactions that meet in several wait for each other in the
+// first.
 func (d *byNumber) queue(b *pgx.Batch, p *planned) {
 	for _, i := range p.moved {
 		m := &p.marks.of[i]

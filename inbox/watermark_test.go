@@ -86,8 +86,8 @@ func TestP9_8_AppliesOnceWithoutARow(t *testing.T) {
 	}
 }
 
-// TestP9_8_TwinsAtTheSameTime: two members decide the same first events of a partition. The second waits, although there is no
-// row yet that it could lock.
+// TestP9_8_TwinsAtTheSameTime: two members decide the same first events of a partition. The second waits, although
+// there is no row yet that it could lock.
 func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"no row yet": 0, "behind a row": 7} {
@@ -122,8 +122,8 @@ func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestP9_8_ManyTwins: members that know nothing of each other hand the same log to the database at the same time, from the
-// first row on, in batches of their own sizes.
+// TestP9_8_ManyTwins: members that know nothing of each other hand the same log to the database at the same time, from
+// the first row on, in batches of their own sizes.
 func TestP9_8_ManyTwins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -141,8 +141,9 @@ func TestP9_8_ManyTwins(t *testing.T) {
 	same(t, "effects", w.effects(), ids(log))
 }
 
-// TestP9_8_NewNumberingHalts: what was published before an incarnation rose cannot be told from what is new in it, so each
-// partition stops there until it is accepted. What comes late under the old one is a repeat, or for a person to judge.
+// TestP9_8_NewNumberingHalts: what was published before an incarnation rose cannot be told from what is new in it, so
+// each partition stops there until it is accepted. What comes late under the old one is a repeat, or for a person to
+// judge.
 func TestP9_8_NewNumberingHalts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -197,8 +198,8 @@ func TestP9_8_FirstContactIsNoRise(t *testing.T) {
 	same(t, "older", handle(t, h, numbered(1, 1)), repeat(inbox.Quarantined, 1))
 }
 
-// TestP9_8_MaybePublishedIsParked: a second number for an event is not a second event, and nothing of its key overtakes it
-// before somebody has said what it is.
+// TestP9_8_MaybePublishedIsParked: a second number for an event is not a second event, and nothing of its key overtakes
+// it before somebody has said what it is.
 func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -290,8 +291,8 @@ func TestP9_8_HaltInsteadOfQuarantine(t *testing.T) {
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
 }
 
-// TestP9_8_ParkedAndReleased: a failed event moves the mark, what comes behind it goes behind it, and neither leaves a row before it
-// runs.
+// TestP9_8_ParkedAndReleased: a failed event moves the mark, what comes behind it goes behind it, and neither leaves a
+// row before it runs.
 func TestP9_8_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(*inbox.Inbox, *switchable) inbox.Handler{
@@ -331,8 +332,8 @@ func TestP9_8_ParkedAndReleased(t *testing.T) {
 	}
 }
 
-// TestP9_8_ReleasedIDFromAhead: by number an event whose clock runs ahead is parked with its key like any other. Nobody makes a day for
-// its id when it is released, which a worker's role could not: the soak found one that waited for ever.
+// TestP9_8_ReleasedIDFromAhead: by number an event whose clock runs ahead is parked with its key like any other. Nobody
+// makes a day for its id when it is released, which a worker's role could not: the soak found one that waited for ever.
 func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -360,7 +361,8 @@ func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	}
 }
 
-// TestP9_8_ParkingReadsTheMark: an event fails for good in one member while another applies it: it is a repeat, and not parked.
+// TestP9_8_ParkingReadsTheMark: an event fails for good in one member while another applies it: it is a repeat, and not
+// parked.
 func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -441,7 +443,8 @@ func TestP9_8_RowsThatAreGone(t *testing.T) {
 	same(t, "forgotten", handle(t, h, log[4:]), repeat(inbox.Applied, 6))
 }
 
-// TestP9_8_MarksStayFlat: while somebody keeps a snapshot, nothing that a mark was is removed. Moving it must not read all of that.
+// TestP9_8_MarksStayFlat: while somebody keeps a snapshot, nothing that a mark was is removed. Moving it must not read
+// all of that.
 func TestP9_8_MarksStayFlat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -487,8 +490,8 @@ begin
 	raise notice '%', plan;
 end $$`
 
-// TestP9_8_AReleaseStopsAtWhatNobodyJudged: releasing a key is a word on its first event, and not on another one of its list that
-// may have been applied.
+// TestP9_8_AReleaseStopsAtWhatNobodyJudged: releasing a key is a word on its first event, and not on another one of its
+// list that may have been applied.
 func TestP9_8_AReleaseStopsAtWhatNobodyJudged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -1,5 +1,5 @@
-// Package metrics gives a relay and a worker the figures that docs/metrics.md lists, for Prometheus: the same names, and so
-// the same dashboard, alerts and runbooks, for the relay binary and for programs that embed the library.
+// Package metrics gives a relay and a worker the figures that docs/metrics.md lists, for Prometheus: the same names,
+// and so the same dashboard, alerts and runbooks, for the relay binary and for programs that embed the library.
 //
 //	m, err := metrics.NewRelay(prometheus.DefaultRegisterer)
 //	...

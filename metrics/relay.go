@@ -209,8 +209,8 @@ func (m *Relay) Away() error {
 	return errors.Join(errs...)
 }
 
-// Run asks r for the figures of the outbox every [SampleEvery] until ctx ends, and returns nil. What cannot be read keeps
-// its last value; sampled_timestamp_seconds tells.
+// Run asks r for the figures of the outbox every [SampleEvery] until ctx ends, and returns nil. What cannot be read
+// keeps its last value; sampled_timestamp_seconds tells.
 func (m *Relay) Run(ctx context.Context, r *relay.Relay) error {
 	m.relay.Store(r)
 	every(ctx, func(ctx context.Context) {

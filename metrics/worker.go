@@ -145,8 +145,8 @@ func (m *Worker) Consumer() consumer.Observer {
 	}
 }
 
-// Run asks the inbox for its figures every [SampleEvery] until ctx ends, and returns nil; what c is doing is read at each
-// scrape. Either may be nil. What cannot be read keeps its last value.
+// Run asks the inbox for its figures every [SampleEvery] until ctx ends, and returns nil; what c is doing is read at
+// each scrape. Either may be nil. What cannot be read keeps its last value.
 func (m *Worker) Run(ctx context.Context, in *inbox.Inbox, c *consumer.Consumer) error {
 	m.consumer.from.watch(c)
 	if in == nil {

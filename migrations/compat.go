@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// readOldest asks which is the oldest binary, by its newest migration, that the schema serves; by set. A schema says so in
-// a comment on one of the set's tables, which a migration writes that leaves older binaries behind. A comment is part of
-// every dump, needs no right to be read, and a person sees it in \d+.
+// readOldest asks which is the oldest binary, by its newest migration, that the schema serves; by set. A schema says so
+// in a comment on one of the set's tables, which a migration writes that leaves older binaries behind. A comment is
+// part of every dump, needs no right to be read, and a person sees it in \d+.
 func readOldest(ctx context.Context, db DB, schema string) (map[int64]int64, error) {
 	rows, err := db.Query(ctx, queryOldest, schema)
 	if err != nil {

@@ -48,8 +48,8 @@ var (
 	literal   = regexp.MustCompile(`'(?:[^']|'')*'`)
 )
 
-// contracts lists what a migration takes from binaries that run already. What it does to tables that it makes itself, or
-// that an earlier file of the same release made, is not looked at by this: tables says which are new.
+// contracts lists what a migration takes from binaries that run already. What it does to tables that it makes itself,
+// or that an earlier file of the same release made, is not looked at by this: tables says which are new.
 func (m migration) contracts(tables []string) []string {
 	var found []string
 	text := strings.ToLower(literal.ReplaceAllString(comment.ReplaceAllString(m.sql, ""), "''"))

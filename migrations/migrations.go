@@ -20,7 +20,8 @@ const (
 	Outbox Set = "outbox"
 	// Inbox is what consumers need. It may live in another database than the outbox.
 	Inbox Set = "inbox"
-	// Idempotency is what pgstore needs. It belongs beside the business rows: a key and its effect are one transaction there.
+	// Idempotency is what pgstore needs. It belongs beside the business rows: a key and its effect are one transaction
+	// there.
 	Idempotency Set = "idempotency"
 )
 
@@ -31,8 +32,8 @@ const Table = "effectonce_migration"
 // DefaultLockTimeout is how long a migration waits for a table lock when Options says nothing.
 const DefaultLockTimeout = 500 * time.Millisecond
 
-// A migration that did not get a lock in time is tried again so often, after a pause of so many times what it waited: what has
-// queued up behind it goes on meanwhile.
+// A migration that did not get a lock in time is tried again so often, after a pause of so many times what it waited:
+// what has queued up behind it goes on meanwhile.
 const (
 	lockTries = 24
 	lockPause = 4

@@ -18,7 +18,8 @@ import (
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
-// copyFrom is the number of events from which COPY beats one statement, by measurement: docs/decisions/0001-append-many.md.
+// copyFrom is the number of events from which COPY beats one statement, by measurement:
+// docs/decisions/0001-append-many.md.
 const copyFrom = 50
 
 // Appender writes events into the outbox. The zero value is ready; a value may be copied and used by many goroutines.
@@ -28,25 +29,28 @@ type Appender struct {
 	// Schema holds the outbox's tables: 1 to 63 of a-z, 0-9 and _, not beginning with a digit. Empty: the connection's
 	// search_path decides, which a pooler may lose.
 	Schema string
-	// MaxPayload bounds an event's payload, in bytes. Zero: key, headers and payload together must fit into a Kafka record
-	// of 1 MiB, which is what brokers accept unless told otherwise. Negative: no bound. Raise it together with the topic's
-	// max.message.bytes: an event that the broker refuses is refused when it is too late for the business transaction.
+	// MaxPayload bounds an event's payload, in bytes. Zero: key, headers and payload together must fit into a Kafka
+	// record of 1 MiB, which is what brokers accept unless told otherwise. Negative: no bound. Raise it together with
+	// the topic's max.message.bytes: an event that the broker refuses is refused when it is too late for the business
+	// transaction.
 	MaxPayload int
-	// InboxWindow is how long consumers remember ids (inbox.Config.Window). An event whose own v7 id would be older than that
-	// when it is due is refused: no inbox would apply it. Zero: 14 days, the inbox's default. Negative: not checked.
+	// InboxWindow is how long consumers remember ids (inbox.Config.Window). An event whose own v7 id would be older
+	// than that when it is due is refused: no inbox would apply it. Zero: 14 days, the inbox's default. Negative: not
+	// checked.
 	InboxWindow time.Duration
 	// Propagator writes the trace of the context into the event's headers. Nil: W3C trace context, without baggage.
 	// A header that the event has already wins.
 	Propagator propagation.TextMapPropagator
-	// TracerProvider makes a span "append" for each call, in the trace of the context; the events' headers then name that
-	// span. Nil: no spans, and the headers name the caller's.
+	// TracerProvider makes a span "append" for each call, in the trace of the context; the events' headers then name
+	// that span. Nil: no spans, and the headers name the caller's.
 	TracerProvider trace.TracerProvider
 }
 
-// SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an interface
-// only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that rewrite the
-// arguments of a query must be asked for what is below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx) in GORM, with and
-// without PrepareStmt. Consumers' effects have no such form: their transaction is the inbox's, and pgx's.
+// SQLTx is a transaction of database/sql: *sql.Tx, or what embeds it and leaves ExecContext alone (sqlx). It is an
+// interface only a transaction fits, because an event appended outside of one is an event about nothing. ORMs that
+// rewrite the arguments of a query must be asked for what is below: tx.Tx in bun, tx.Statement.ConnPool.(outbox.SQLTx)
+// in GORM, with and without PrepareStmt. Consumers' effects have no such form: their transaction is the inbox's, and
+// pgx's.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Commit() error
@@ -63,13 +67,14 @@ func AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event) error {
 	return Appender{}.AppendSQL(ctx, tx, events...)
 }
 
-// Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement, or
-// one COPY for many events, in any mode of pgx. The events are not changed; one without an ID gets a UUIDv7 that the
-// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent. Events whose NotBefore lies in the
-// future, by this process's clock, go into another table by a statement of their own, and get an id of the time they are due.
+// Append writes the events, in their order, in tx: they are published if and after tx commits. It sends one statement,
+// or one COPY for many events, in any mode of pgx. The events are not changed; one without an ID gets a UUIDv7 that the
+// caller does not learn, so set [event.NewID] to know it. No events: nothing is sent. Events whose NotBefore lies in
+// the future, by this process's clock, go into another table by a statement of their own, and get an id of the time
+// they are due.
 //
-// All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx is
-// as good as before. Any other error comes from the database, and tx must be rolled back.
+// All events are checked first. One that cannot be published is refused with an [*EventError], nothing was sent, and tx
+// is as good as before. Any other error comes from the database, and tx must be rolled back.
 func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) (err error) {
 	if tx == nil {
 		return errors.New("outbox: tx is nil: append within the transaction of the business change")
@@ -128,8 +133,8 @@ type batch struct {
 	bytes  int  // of everything that is sent, roughly
 }
 
-// begin starts the span of a call that is to write events, checks them, and reaches the point before they are written. end ends
-// the span with what came of the call, and is never nil.
+// begin starts the span of a call that is to write events, checks them, and reaches the point before they are written.
+// end ends the span with what came of the call, and is never nil.
 func (a Appender) begin(ctx context.Context, call string, events []event.Event) (_ context.Context, batches []*batch, end func(error), err error) {
 	end = func(error) {}
 	if a.TracerProvider != nil && len(events) > 0 {

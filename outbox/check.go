@@ -8,7 +8,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// The bounds of an event. The table checks topic, key, texts and reserved headers once more, for producers in plain SQL.
+// The bounds of an event. The table checks topic, key, texts and reserved headers once more, for producers in plain
+// SQL.
 const (
 	maxRecord      = 1 << 20 // bytes; a broker's default is 1,048,588 for a batch of one
 	maxTopic       = 249     // Kafka's own: a topic is a directory name with "-partition" behind it
@@ -18,8 +19,8 @@ const (
 	maxHeaderName  = 255  // bytes
 	maxHeaderValue = 8192 // bytes
 
-	// recordOverhead is what a record takes beside key, payload and the texts counted one by one: batch and record framing
-	// (under 100 bytes), and names, lengths and fixed values of the codec's headers (under 300).
+	// recordOverhead is what a record takes beside key, payload and the texts counted one by one: batch and record
+	// framing (under 100 bytes), and names, lengths and fixed values of the codec's headers (under 300).
 	recordOverhead = 512
 	headerOverhead = 8 // two lengths, each a varint
 )

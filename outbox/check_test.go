@@ -198,8 +198,8 @@ func TestLargestPayloadFitsIntoARecord(t *testing.T) {
 	}
 }
 
-// What Append accepts the table must accept, or an event would abort the caller's transaction; and what Append refuses for
-// a reason that the table knows, the table refuses too, so that plain SQL cannot get in what Append keeps out.
+// What Append accepts the table must accept, or an event would abort the caller's transaction; and what Append refuses
+// for a reason that the table knows, the table refuses too, so that plain SQL cannot get in what Append keeps out.
 func TestAppendAndTableAgree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)

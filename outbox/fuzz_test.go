@@ -20,8 +20,8 @@ type kept struct {
 	payload                                              []byte
 }
 
-// FuzzAppend: whatever an event says goes in as data, by a statement and by COPY. It is refused before anything is sent, with an
-// EventError, or it comes back as it was: the database never has to say no.
+// FuzzAppend: whatever an event says goes in as data, by a statement and by COPY. It is refused before anything is
+// sent, with an EventError, or it comes back as it was: the database never has to say no.
 func FuzzAppend(f *testing.F) {
 	db := pgtest.New(f, migrations.Outbox)
 	f.Add("payments", "k", "T", "source", "tenant", "text/plain", "name", "value", []byte("payload"))

@@ -10,17 +10,18 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// LockKeys makes other transactions that lock one of these keys wait until tx ends. It is for events whose key has no row
-// that the transaction locks anyway: without some lock, two transactions append in one order and decide in the other, and
-// consumers see the key's events in an order that never was.
+// LockKeys makes other transactions that lock one of these keys wait until tx ends. It is for events whose key has no
+// row that the transaction locks anyway: without some lock, two transactions append in one order and decide in the
+// other, and consumers see the key's events in an order that never was.
 //
-// Call it once, before reading what the decision depends on, with all the keys: they are locked in an order that does not
-// deadlock, in one round trip. Empty keys are left out, for they promise no order. Two keys may share a lock (it is a
-// 64-bit hash), which costs a wait and nothing else. Each key takes a place in the server's lock table
+// Call it once, before reading what the decision depends on, with all the keys: they are locked in an order that does
+// not deadlock, in one round trip. Empty keys are left out, for they promise no order. Two keys may share a lock (it is
+// a 64-bit hash), which costs a wait and nothing else. Each key takes a place in the server's lock table
 // (max_locks_per_transaction), so lock hundreds, not hundreds of thousands.
 //
-// It refuses a REPEATABLE READ transaction: its snapshot is older than the locks, so whoever had them before has decided on what
-// it does not see. In SERIALIZABLE Postgres itself refuses such a decision when the other is SERIALIZABLE too.
+// It refuses a REPEATABLE READ transaction: its snapshot is older than the locks, so whoever had them before has
+// decided on what it does not see. In SERIALIZABLE Postgres itself refuses such a decision when the other is
+// SERIALIZABLE too.
 //
 // An error that is not about a key comes from the database, and tx must be rolled back. From plain SQL, lock one key by
 // select pg_advisory_xact_lock(hashtextextended('acc-1' collate "C", 0)), several in the order of these hashes.

@@ -6,22 +6,24 @@ const (
 	scheduledTable = "outbox_scheduled"
 )
 
-// columns is what Append fills, in the order of queryAppendOne's parameters. lane, id and created_at are the table's own.
+// columns is what Append fills, in the order of queryAppendOne's parameters. lane, id and created_at are the table's
+// own.
 func columns() []string {
 	return []string{
 		"message_id", "source", "tenant", "topic", "key", "type", "content_type", "headers", "payload", "event_time",
 	}
 }
 
-// Every value but the payload travels as text and is cast on the server: then the same statement works with every driver
-// and in every mode of pgx, whatever parameter types those would choose by themselves.
+// Every value but the payload travels as text and is cast on the server: then the same statement works with every
+// driver and in every mode of pgx, whatever parameter types those would choose by themselves.
 
 const queryAppendOne = `-- outbox: append one
 insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
 values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea, $10::text::timestamptz)`
 
 // Arrays as their text literals, and all payloads in one value that is cut apart on the server: base64 or hex inside an
-// array would cost twice the bytes. A null size makes a null payload. Ids are drawn above the ordered scan, in its order.
+// array would cost twice the bytes. A null size makes a null payload. Ids are drawn above the ordered scan, in its
+// order.
 const queryAppendMany = `-- outbox: append many
 insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
 select e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,

@@ -14,17 +14,17 @@ func Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) error {
 	return Appender{}.Queue(ctx, batch, events...)
 }
 
-// Queue is [Appender.Append] as a part of a batch of the caller's: the events travel with the statements of the business
-// change, behind those that are queued already, and cost no round trip of their own.
+// Queue is [Appender.Append] as a part of a batch of the caller's: the events travel with the statements of the
+// business change, behind those that are queued already, and cost no round trip of their own.
 //
-// Send the batch within the transaction of the business change (tx.SendBatch), after the locks that order its keys. A batch
-// that is sent on a connection or pool outside of a transaction is one itself, of all its statements, unless it begins or
-// commits others.
+// Send the batch within the transaction of the business change (tx.SendBatch), after the locks that order its keys. A
+// batch that is sent on a connection or pool outside of a transaction is one itself, of all its statements, unless it
+// begins or commits others.
 //
-// An event that cannot be published is refused with an [*EventError], and nothing was queued. It queues one statement for
-// all events, one more for those whose NotBefore lies in the future, and one more for every further 10,000 events or 8 MiB:
-// who reads results one by one should queue the events last. What the database refuses is told by the batch's results, and
-// the transaction must be rolled back. Append is better for fifty events and more.
+// An event that cannot be published is refused with an [*EventError], and nothing was queued. It queues one statement
+// for all events, one more for those whose NotBefore lies in the future, and one more for every further 10,000 events
+// or 8 MiB: who reads results one by one should queue the events last. What the database refuses is told by the batch's
+// results, and the transaction must be rolled back. Append is better for fifty events and more.
 func (a Appender) Queue(ctx context.Context, batch *pgx.Batch, events ...event.Event) (err error) {
 	if batch == nil {
 		return errors.New("outbox: batch is nil: queue within the batch of the business change")

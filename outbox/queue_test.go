@@ -18,8 +18,8 @@ import (
 // change is a statement of a business; a second one with the same number fails.
 const change = "insert into paid (n) values ($1)"
 
-// TestQueueInEveryMode: events that travel in a batch are stored as those that Append sends, in the order of the batch, and
-// commit with it.
+// TestQueueInEveryMode: events that travel in a batch are stored as those that Append sends, in the order of the batch,
+// and commit with it.
 func TestQueueInEveryMode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -49,7 +49,8 @@ func TestQueueInEveryMode(t *testing.T) {
 	}
 }
 
-// TestQueuedBatchIsOneTransaction: without a transaction around it, a batch is one: a statement that fails takes the events along.
+// TestQueuedBatchIsOneTransaction: without a transaction around it, a batch is one: a statement that fails takes the
+// events along.
 func TestQueuedBatchIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {

@@ -175,8 +175,8 @@ func TestRefusedByGrantsSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestP1UnreadableRowsAreRefused: one row that a relay cannot read would stop its lanes for ever, so the tables refuse what
-// any language may try to write.
+// TestP1UnreadableRowsAreRefused: one row that a relay cannot read would stop its lanes for ever, so the tables refuse
+// what any language may try to write.
 func TestP1UnreadableRowsAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)

@@ -28,13 +28,13 @@ type SQLTx interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Appended returns the events that tx itself has appended to topic and not yet committed, in the order in which they were
-// appended, savepoints included. An empty topic is every topic. Events of other transactions and of earlier ones are not
-// among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on
+// Appended returns the events that tx itself has appended to topic and not yet committed, in the order in which they
+// were appended, savepoints included. An empty topic is every topic. Events of other transactions and of earlier ones
+// are not among them, so tests may share a database. It ends the test when it cannot read; the role needs SELECT on
 // outbox_event and outbox_scheduled.
 //
-// Those with a NotBefore in the future come behind the others. An event's ID, Time and headers (the trace too) are those
-// that consumers will see. Of its Position only the lane is known.
+// Those with a NotBefore in the future come behind the others. An event's ID, Time and headers (the trace too) are
+// those that consumers will see. Of its Position only the lane is known.
 func Appended(ctx context.Context, t testing.TB, tx pgx.Tx, topic string) []event.Event {
 	t.Helper()
 	return Outbox{}.Appended(ctx, t, tx, topic)

@@ -7,8 +7,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// Events returns what was published so far, in order, as often as it was published: after a lost answer an event is there
-// twice.
+// Events returns what was published so far, in order, as often as it was published: after a lost answer an event is
+// there twice.
 func (p *MemoryPublisher) Events() []event.Event {
 	return p.matching(func(event.Event) bool { return true })
 }
@@ -30,8 +30,8 @@ func (p *MemoryPublisher) matching(match func(event.Event) bool) []event.Event {
 	return found
 }
 
-// Await waits until n events were published, repeated ones counted, and returns all there are. Its error is that ctx ended
-// before, with how many there were; give it a deadline, or t.Context() to wait as long as the test may run.
+// Await waits until n events were published, repeated ones counted, and returns all there are. Its error is that ctx
+// ended before, with how many there were; give it a deadline, or t.Context() to wait as long as the test may run.
 func (p *MemoryPublisher) Await(ctx context.Context, n int) ([]event.Event, error) {
 	for {
 		events, changed := p.look()

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// crash ends a process at its first COMMIT: instead of sending it, every connection is cut, and no new one can be made. It
-// is a tracer of pgx, because that is told of a statement before it is sent, with TLS too.
+// crash ends a process at its first COMMIT: instead of sending it, every connection is cut, and no new one can be made.
+// It is a tracer of pgx, because that is told of a statement before it is sent, with TLS too.
 type crash struct {
 	die   context.CancelFunc // ends the context of whatever the process does
 	armed atomic.Bool

@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// Deliver hands events to a handler as a consumer does: through the headers of a Kafka record and back, and each topic as
-// one partition in the order given. An event without an ID gets one. It returns what became of each event, in the order
-// of events; Undecided are those behind an error, which is the handler's first.
+// Deliver hands events to a handler as a consumer does: through the headers of a Kafka record and back, and each topic
+// as one partition in the order given. An event without an ID gets one. It returns what became of each event, in the
+// order of events; Undecided are those behind an error, which is the handler's first.
 //
 // A handler tries a failing effect again, by default for minutes. Let the test's inbox say why, and give up at once:
 //

@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/event"
 )
 
-// MemoryPublisher is a relay's publisher that keeps what it is given, in order, and misbehaves when it is told to. The zero
-// value is ready and acknowledges everything; it is safe for concurrent use and must not be copied. Each topic is one
-// partition: behind an event that was not acknowledged nothing of its topic is published by the same call.
+// MemoryPublisher is a relay's publisher that keeps what it is given, in order, and misbehaves when it is told to. The
+// zero value is ready and acknowledges everything; it is safe for concurrent use and must not be copied. Each topic is
+// one partition: behind an event that was not acknowledged nothing of its topic is published by the same call.
 type MemoryPublisher struct {
 	mu       sync.Mutex
 	events   []event.Event
@@ -112,8 +112,8 @@ func (p *MemoryPublisher) Refuse(match func(event.Event) bool) (accept func()) {
 	return p.refuse(refusal{match, "record"})
 }
 
-// RefuseTopic makes the publisher refuse a whole topic, as a broker does that does not know it or may not be written to.
-// The function returned ends it.
+// RefuseTopic makes the publisher refuse a whole topic, as a broker does that does not know it or may not be written
+// to. The function returned ends it.
 func (p *MemoryPublisher) RefuseTopic(topic string) (accept func()) {
 	return p.refuse(refusal{func(e event.Event) bool { return e.Topic == topic }, "topic"})
 }
@@ -142,7 +142,8 @@ func (p *MemoryPublisher) LoseReplies(n int) {
 	p.lost = n
 }
 
-// Fail makes the next n calls publish nothing and answer that nobody knows, as an unreachable broker does. Zero ends it.
+// Fail makes the next n calls publish nothing and answer that nobody knows, as an unreachable broker does. Zero ends
+// it.
 func (p *MemoryPublisher) Fail(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

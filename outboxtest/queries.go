@@ -1,7 +1,7 @@
 package outboxtest
 
-// What this transaction has appended: rows that it sees and that nobody has committed. A savepoint has a transaction id of
-// its own, above that of the transaction, so each row's own id is asked for. xmin has 32 bits; the distance to the
+// What this transaction has appended: rows that it sees and that nobody has committed. A savepoint has a transaction id
+// of its own, above that of the transaction, so each row's own id is asked for. xmin has 32 bits; the distance to the
 // transaction's id gives the others. No id: the transaction has written nothing.
 const queryAppended = `-- outboxtest: appended
 select e.lane, coalesce(e.message_id::text, ''), e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers::text,

@@ -14,10 +14,11 @@ import (
 
 // Redelivery is what became of the same events each time they came. Outcomes stand in the order of the events.
 type Redelivery struct {
-	// Crashed is of the process that died when it was about to commit for the first time: Undecided, for nothing of it was kept.
+	// Crashed is of the process that died when it was about to commit for the first time: Undecided, for nothing of it
+	// was kept.
 	Crashed []inbox.Outcome
-	// Concurrent is of two processes that got the events at the same time. For each event one says Applied (or whatever the
-	// handler made of it) and the other Duplicate.
+	// Concurrent is of two processes that got the events at the same time. For each event one says Applied (or whatever
+	// the handler made of it) and the other Duplicate.
 	Concurrent [2][]inbox.Outcome
 	// Batched and Single are of a process started afterwards, that got the events at once and then one by one.
 	Batched, Single []inbox.Outcome
@@ -34,12 +35,12 @@ func (r Redelivery) Count(i int, o inbox.Outcome) (n int) {
 }
 
 // Redeliver delivers the same events in every way in which they come more than once: to a process that dies before its
-// first COMMIT, to two processes at once, and to one that starts afterwards, in a batch and one by one. See [Deliver] for
-// what a delivery is.
+// first COMMIT, to two processes at once, and to one that starts afterwards, in a batch and one by one. See [Deliver]
+// for what a delivery is.
 //
-// build makes the handler of one process on the pool that it is given; the pools are made from the configuration of db and
-// closed in the end. The handler must use that pool, or the crash does not happen, which ends the test. build's error ends
-// it, too. The error returned is the first of a handler, but for the one that crashed.
+// build makes the handler of one process on the pool that it is given; the pools are made from the configuration of db
+// and closed in the end. The handler must use that pool, or the crash does not happen, which ends the test. build's
+// error ends it, too. The error returned is the first of a handler, but for the one that crashed.
 //
 // What the effect did is the test's to look at: rows once, and whatever was done outside of the transaction as often as
 // the effect ran, which is twice at least.
@@ -88,7 +89,8 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	return r, firstError(errs[0], errs[1])
 }
 
-// prepare does what a consumer does before it consumes: the inbox registers and makes its days, in transactions of its own.
+// prepare does what a consumer does before it consumes: the inbox registers and makes its days, in transactions of its
+// own.
 func prepare(ctx context.Context, t testing.TB, h inbox.Handler) {
 	t.Helper()
 	if err := h.Prepare(ctx); err != nil {

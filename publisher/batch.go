@@ -16,9 +16,9 @@ import (
 
 // batch encodes events as one Kafka record batch, magic 2 (KIP-98).
 //
-// It does what kafka-go's Client.Produce would do while sending, but here, for three reasons: the sizes are exact, so that
-// requests are cut where the broker's limit is; nothing reads the events after a request that timed out; and it costs a
-// third of the CPU (BenchmarkEncode), which a relay on two cores feels.
+// It does what kafka-go's Client.Produce would do while sending, but here, for three reasons: the sizes are exact, so
+// that requests are cut where the broker's limit is; nothing reads the events after a request that timed out; and it
+// costs a third of the CPU (BenchmarkEncode), which a relay on two cores feels.
 type batch struct {
 	compression kafka.Compression
 
@@ -57,8 +57,8 @@ func (b *batch) fill(events []event.Event, order []int32, limit, most int) int {
 	return b.count
 }
 
-// add appends one record: length, attributes, timestamp delta, offset delta, key, value, headers. All timestamps are the
-// batch's.
+// add appends one record: length, attributes, timestamp delta, offset delta, key, value, headers. All timestamps are
+// the batch's.
 func (b *batch) add(e *event.Event) {
 	if e.Position.Timestamp.After(b.floor) {
 		b.floor = e.Position.Timestamp
@@ -172,8 +172,8 @@ func (w *appendWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// codecFor is kafka-go's codec, but for snappy: its default searches twice as long for a few bytes less (3.5 against 2.0 µs
-// an event in BenchmarkEncode), on the cores that a relay shares with its database and its broker.
+// codecFor is kafka-go's codec, but for snappy: its default searches twice as long for a few bytes less (3.5 against
+// 2.0 µs an event in BenchmarkEncode), on the cores that a relay shares with its database and its broker.
 func codecFor(c kafka.Compression) compress.Codec {
 	if c == kafka.Snappy {
 		return &snappy.Codec{Compression: snappy.FasterCompression}

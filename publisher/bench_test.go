@@ -92,8 +92,8 @@ func BenchmarkReal(b *testing.B) {
 	}
 }
 
-// cpu is the CPU time that this process and its children, the broker, have used: on a machine that does other things too it
-// says more than a rate. Zero where there is no /proc.
+// cpu is the CPU time that this process and its children, the broker, have used: on a machine that does other things
+// too it says more than a rate. Zero where there is no /proc.
 func cpu(b *testing.B) (self, children time.Duration) {
 	b.Helper()
 	of := func(pid string) time.Duration {

@@ -38,7 +38,8 @@ func TestASlowClockMakesNoOldRecords(t *testing.T) {
 	}
 }
 
-// TestAFastDatabaseStopsNothing: where brokers refuse the time that events come with, as too far ahead, records get this machine's.
+// TestAFastDatabaseStopsNothing: where brokers refuse the time that events come with, as too far ahead, records get
+// this machine's.
 func TestAFastDatabaseStopsNothing(t *testing.T) {
 	t.Parallel()
 	refused, refuseAll := 0, false

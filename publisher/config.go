@@ -31,22 +31,23 @@ type Config struct {
 	ClientID string
 	// Compression is the codec of record batches: one of the constants above. Default "snappy".
 	Compression string
-	// Timeout bounds one request, connecting included; the broker gets half of it for its replicas. After it the outcome
-	// is unknown. Too short repeats events that were written. Default 10 s; at least 100 ms.
+	// Timeout bounds one request, connecting included; the broker gets half of it for its replicas. After it the
+	// outcome is unknown. Too short repeats events that were written. Default 10 s; at least 100 ms.
 	Timeout time.Duration
-	// BatchBytes bounds the uncompressed records of one request; an event that is larger travels alone. Keep it under the
-	// topics' max.message.bytes (Kafka's default is 1,048,588): a batch that is too large is split, which costs a request.
-	// Default 1,000,000.
+	// BatchBytes bounds the uncompressed records of one request; an event that is larger travels alone. Keep it under
+	// the topics' max.message.bytes (Kafka's default is 1,048,588): a batch that is too large is split, which costs a
+	// request. Default 1,000,000.
 	BatchBytes int
-	// RequestBytes is the largest request that the brokers take (their socket.request.max.bytes). A larger one would only end the
-	// connection, for ever: an event that needs one is refused here as too large. Default 104,857,600, as Kafka's; at least 2 MiB
-	// and BatchBytes.
+	// RequestBytes is the largest request that the brokers take (their socket.request.max.bytes). A larger one would
+	// only end the connection, for ever: an event that needs one is refused here as too large. Default 104,857,600, as
+	// Kafka's; at least 2 MiB and BatchBytes.
 	RequestBytes int
 	// UnknownTopicGrace is how long a topic that the broker does not know counts as "being created" and the verdict as
 	// unknown, before it is a refusal. Default 10 s; negative: none.
 	UnknownTopicGrace time.Duration
-	// RecheckEvery is how long a topic's partition count is believed before metadata and Pin are asked again. Default 30 s. After twice
-	// as long nothing is sent by it before they have answered, unless no broker does: accept a count that changed no sooner than that.
+	// RecheckEvery is how long a topic's partition count is believed before metadata and Pin are asked again. Default
+	// 30 s. After twice as long nothing is sent by it before they have answered, unless no broker does: accept a count
+	// that changed no sooner than that.
 	RecheckEvery time.Duration
 
 	// TLS encrypts connections. Nil: plaintext.
@@ -55,15 +56,17 @@ type Config struct {
 	SASL sasl.Mechanism
 	// Dial makes network connections. Nil: a dialer with a 3 s time-out and TCP keepalive every 15 s.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Transport replaces the whole way to the brokers; TLS, SASL, Dial and ClientID are then its own business and must not
-	// be set here. If it has a method CloseIdleConnections(), that is called to make it forget stale metadata, and by Close.
+	// Transport replaces the whole way to the brokers; TLS, SASL, Dial and ClientID are then its own business and must
+	// not be set here. If it has a method CloseIdleConnections(), that is called to make it forget stale metadata, and
+	// by Close.
 	Transport kafka.RoundTripper
 
-	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new. cluster is the id
-	// of the Kafka cluster, "" from brokers that do not tell: Pin refuses one that is not where the topics are. An error
-	// makes the verdicts of that call unknown if the topic is new, has grown or is in another cluster, or a refusal when the error
-	// has Rejected() == true. It is called at a topic's first use, every RecheckEvery, after a failure, and at each Publish while the
-	// topic is refused; by one goroutine at a time per topic. Nil: the first count seen is kept in memory for the life of the Kafka.
+	// Pin answers the partition count to use for a topic that has that many now, storing it when the topic is new.
+	// cluster is the id of the Kafka cluster, "" from brokers that do not tell: Pin refuses one that is not where the
+	// topics are. An error makes the verdicts of that call unknown if the topic is new, has grown or is in another
+	// cluster, or a refusal when the error has Rejected() == true. It is called at a topic's first use, every
+	// RecheckEvery, after a failure, and at each Publish while the topic is refused; by one goroutine at a time per
+	// topic. Nil: the first count seen is kept in memory for the life of the Kafka.
 	Pin func(ctx context.Context, cluster, topic string, partitions int) (int, error)
 
 	// Logger gets what an operator should see once: topics refused and well again. Nil: slog.Default().
@@ -72,8 +75,8 @@ type Config struct {
 	Observer Observer
 }
 
-// Observer is told what a Kafka does; nil functions are left out. They are called on the sending goroutines, from several
-// at a time, and must return quickly.
+// Observer is told what a Kafka does; nil functions are left out. They are called on the sending goroutines, from
+// several at a time, and must return quickly.
 type Observer struct {
 	// Produced: a request was acknowledged. bytes are as sent, compressed; took is the time from sending to the ack.
 	Produced func(topic string, partition, events, bytes int, took time.Duration)

@@ -1,8 +1,8 @@
 // Package publisher sends events to Kafka and says, event by event, what became of them.
 //
-// [Kafka] writes with acks=all and nothing else, one request in flight per topic and partition over all concurrent calls,
-// and a whole batch is acknowledged before the next one of its partition is sent. So the first occurrences of the events
-// of a partition stand in the log in the order in which they were given, whatever fails and is sent again.
+// [Kafka] writes with acks=all and nothing else, one request in flight per topic and partition over all concurrent
+// calls, and a whole batch is acknowledged before the next one of its partition is sent. So the first occurrences of
+// the events of a partition stand in the log in the order in which they were given, whatever fails and is sent again.
 //
 // A verdict is one of three:
 //

@@ -76,8 +76,8 @@ func (k *Kafka) route(ctx context.Context, routes map[string]*route, events []ev
 	return r
 }
 
-// choose is the partition of an event: by its key, or else by the text of its id, which spreads keyless events and sends a
-// repeated one to the same partition.
+// choose is the partition of an event: by its key, or else by the text of its id, which spreads keyless events and
+// sends a repeated one to the same partition.
 func choose(e *event.Event, count int) int {
 	if e.Key != "" {
 		return partitionOf(e.Key, count)

@@ -31,8 +31,8 @@ type Kafka struct {
 	running sync.WaitGroup
 }
 
-// NewKafka makes a Kafka of bootstrap addresses ("host:port"). It starts nothing and connects to nothing: brokers that are
-// away show in verdicts. An error says which setting to change.
+// NewKafka makes a Kafka of bootstrap addresses ("host:port"). It starts nothing and connects to nothing: brokers that
+// are away show in verdicts. An error says which setting to change.
 func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
 	var errs []error
 	if len(brokers) == 0 {
@@ -58,8 +58,8 @@ func NewKafka(brokers []string, cfg Config) (*Kafka, error) {
 	return k, nil
 }
 
-// Close makes running Publish calls send nothing more, waits for what they have in flight (at most Config.Timeout) and closes
-// the connections. Later calls get ErrClosed. It always returns nil.
+// Close makes running Publish calls send nothing more, waits for what they have in flight (at most Config.Timeout) and
+// closes the connections. Later calls get ErrClosed. It always returns nil.
 func (k *Kafka) Close() error {
 	k.mu.Lock()
 	if !k.closed {
@@ -81,8 +81,9 @@ func (k *Kafka) Reach(ctx context.Context) error {
 }
 
 // Publish sends events and returns a verdict for each, in their order; see the package's text for what verdicts mean.
-// Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later of
-// that partition is sent by this call, and other partitions go on. Small batches for partitions of one broker share a request.
+// Events of one partition are sent in the order of the slice; after the first that is not acknowledged, nothing later
+// of that partition is sent by this call, and other partitions go on. Small batches for partitions of one broker share
+// a request.
 //
 // The end of ctx stops new requests. What is in flight then still gets its verdict, within Config.Timeout.
 func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
@@ -121,8 +122,9 @@ func (k *Kafka) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// Route returns the function that chooses the partition of a topic's events, by the pinned count. A topic that was sent to
-// before is answered from memory; another one is asked for, which fails when no broker answers or the topic is refused.
+// Route returns the function that chooses the partition of a topic's events, by the pinned count. A topic that was sent
+// to before is answered from memory; another one is asked for, which fails when no broker answers or the topic is
+// refused.
 func (k *Kafka) Route(ctx context.Context, topic string) (func(e *event.Event) int32, error) {
 	t := k.topic(topic)
 	parts := t.snapshot()

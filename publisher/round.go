@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// joinBelow is up to which size a batch waits for others to share a request with. A larger one is a request's worth, and
-	// several of them are faster side by side.
+	// joinBelow is up to which size a batch waits for others to share a request with. A larger one is a request's
+	// worth, and several of them are faster side by side.
 	joinBelow = 64 << 10
 	// joinMost bounds the batches of a request that are joined.
 	joinMost = 1 << 20
-	// tardy is from when on a partition's answers are late: its batches go alone, for a broker answers a request when its last
-	// partition has its replicas.
+	// tardy is from when on a partition's answers are late: its batches go alone, for a broker answers a request when
+	// its last partition has its replicas.
 	tardy = time.Second
 )
 
-// round joins what one Publish call has for partitions of one broker at a time into one request: a broker's and a network's work
-// is mostly by the request, and a call with few events has some for many partitions.
+// round joins what one Publish call has for partitions of one broker at a time into one request: a broker's and a
+// network's work is mostly by the request, and a call with few events has some for many partitions.
 //
-// A batch waits until no worker of the call may come with another one: each of them waits for an answer too, or for something
-// else (rest), or has ended.
+// A batch waits until no worker of the call may come with another one: each of them waits for an answer too, or for
+// something else (rest), or has ended.
 type round struct {
 	k *Kafka
 
@@ -148,7 +148,8 @@ func (k *Kafka) answers(ctx context.Context, posts []*post) []answer {
 	return out
 }
 
-// roundTrip makes a request of posts. The time that the broker has for its replicas is half of ours, as kafka-go's client gives it.
+// roundTrip makes a request of posts. The time that the broker has for its replicas is half of ours, as kafka-go's
+// client gives it.
 func (k *Kafka) roundTrip(ctx context.Context, posts []*post) (*produce.Response, error) {
 	req := &rawproduce.Request{Acks: int16(kafka.RequireAll), Timeout: int32((k.cfg.Timeout / 2).Milliseconds())}
 	at := map[string]int{}

@@ -51,8 +51,8 @@ func (j *joins) take() map[int][]int {
 
 func newJoins() *joins { return &joins{of: map[int][]int{}, wrote: map[int][]string{}} }
 
-// TestFewEventsShareARequest: what a call has for eight partitions goes in one request. A partition that fails gets its own verdict,
-// and requests of its own until it answers again.
+// TestFewEventsShareARequest: what a call has for eight partitions goes in one request. A partition that fails gets its
+// own verdict, and requests of its own until it answers again.
 func TestFewEventsShareARequest(t *testing.T) {
 	t.Parallel()
 	seen, fails := newJoins(), false
@@ -95,7 +95,8 @@ func TestFewEventsShareARequest(t *testing.T) {
 	requests(8, 8, 8, 8, 8, 8, 8, 8)
 }
 
-// TestLeadersThatDiffer: a request that was made by old metadata is for several brokers now. It is not sent, and each part is.
+// TestLeadersThatDiffer: a request that was made by old metadata is for several brokers now. It is not sent, and each
+// part is.
 func TestLeadersThatDiffer(t *testing.T) {
 	t.Parallel()
 	seen := newJoins()
@@ -115,8 +116,8 @@ func TestLeadersThatDiffer(t *testing.T) {
 	}
 }
 
-// TestAJointAnswerIsLost: nothing of such a request is known, and a part that is refused when it is sent again may have been
-// written.
+// TestAJointAnswerIsLost: nothing of such a request is known, and a part that is refused when it is sent again may have
+// been written.
 func TestAJointAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	f := &fake{partitions: 4, err: io.ErrUnexpectedEOF, produce: func(_ context.Context, r request) *produce.ResponsePartition {

@@ -14,15 +14,15 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is the
-// caller's to repeat.
+// A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is
+// the caller's to repeat.
 const (
 	repeats     = 3
 	repeatAfter = 50 * time.Millisecond
 )
 
-// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not sent,
-// unless maybe: then a request before the last may have written any of them.
+// outcome of a group: the first acked events are in the log; the tried ones after them share err; what follows was not
+// sent, unless maybe: then a request before the last may have written any of them.
 type outcome struct {
 	acked, tried int
 	err          error
@@ -129,9 +129,9 @@ func (k *Kafka) fits(b *batch) error {
 	return nil
 }
 
-// produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records that
-// the broker named as refused, or -1. lost: the answer to an earlier request for it was lost, so the batch may be in the log
-// whatever err says.
+// produce sends a sealed batch, again when the way to the leader was wrong. first is the lowest index among the records
+// that the broker named as refused, or -1. lost: the answer to an earlier request for it was lost, so the batch may be
+// in the log whatever err says.
 func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) (first int, lost bool, err error) {
 	var waits backoff.BackOff
 	for {
@@ -166,8 +166,8 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 	}
 }
 
-// attempt makes one request, or has a part of one. It outlives ctx on purpose: a request that was sent has an outcome, and
-// dropping the answer would only make it unknown. Config.Timeout bounds it.
+// attempt makes one request, or has a part of one. It outlives ctx on purpose: a request that was sent has an outcome,
+// and dropping the answer would only make it unknown. Config.Timeout bounds it.
 func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) (first int, err error) {
 	started := time.Now()
 	failpoint.Hit(failpoint.PublisherSend)

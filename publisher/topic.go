@@ -21,9 +21,10 @@ type topic struct {
 	cluster string       // where they are
 	checked time.Time    // when metadata and pin were last asked; zero: ask again
 	known   time.Time    // when they last answered
-	moved   bool         // metadata has told of another count or cluster since, and the pin was not answered: parts are not to be used
-	round   int          // how many times that was
-	refused error        // the verdict of all events, since then
+	// metadata has told of another count or cluster since, and the pin was not answered: parts are not to be used
+	moved   bool
+	round   int   // how many times that was
+	refused error // the verdict of all events, since then
 
 	missing time.Time // since when the broker does not know it; zero: it does. Guarded by checking.
 
@@ -53,8 +54,9 @@ func (k *Kafka) topic(name string) *topic {
 
 // resolve returns the partitions to send to, or the verdict of everything for that topic.
 //
-// While a known topic is asked about again by one caller, the others go on with what they have, unless it is old: another relay may send
-// by another count by then, which was accepted. When no broker answers, all go on: the requests themselves will show what is wrong.
+// While a known topic is asked about again by one caller, the others go on with what they have, unless it is old:
+// another relay may send by another count by then, which was accepted. When no broker answers, all go on: the requests
+// themselves will show what is wrong.
 func (k *Kafka) resolve(ctx context.Context, t *topic) ([]*partition, error) {
 	t.mu.Lock()
 	parts, usable, round := t.parts, t.parts != nil && t.refused == nil, t.round

@@ -57,7 +57,8 @@ func (p *pinned) grow(partitions int) {
 	p.partitions = partitions
 }
 
-// grown publishes twice at a time while the pin answers for a topic that has grown, and wants both sent by the new count.
+// grown publishes twice at a time while the pin answers for a topic that has grown, and wants both sent by the new
+// count.
 func (p *pinned) grown(t *testing.T, e event.Event, count int) {
 	t.Helper()
 	gate, verdicts, before := make(chan struct{}), make(chan error, 2), len(p.sent)
@@ -79,8 +80,8 @@ func (p *pinned) grown(t *testing.T, e event.Event, count int) {
 	}
 }
 
-// TestP4_AMovedCountIsNotUsedMeanwhile: metadata has told of another count, and the pin was not answered. Who comes while another
-// asks again waits too.
+// TestP4_AMovedCountIsNotUsedMeanwhile: metadata has told of another count, and the pin was not answered. Who comes
+// while another asks again waits too.
 func TestP4_AMovedCountIsNotUsedMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +112,8 @@ func TestP4_AnUnansweredPinMakesNoCountNew(t *testing.T) {
 	})
 }
 
-// TestAGrownTopicKeepsItsPartitionsApart: a request to a partition is in flight while the topic's new count is accepted.
+// TestAGrownTopicKeepsItsPartitionsApart: a request to a partition is in flight while the topic's new count is
+// accepted.
 func TestAGrownTopicKeepsItsPartitionsApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

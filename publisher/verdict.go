@@ -19,14 +19,15 @@ const (
 	ScopeTopic  = "topic"  // whatever is sent to the topic
 )
 
-// ErrNotSent is matched by the verdict of an event that this call did not send, because an earlier event of its partition
-// was not acknowledged or because the call was told to stop. Whether an earlier call wrote it is not known.
+// ErrNotSent is matched by the verdict of an event that this call did not send, because an earlier event of its
+// partition was not acknowledged or because the call was told to stop. Whether an earlier call wrote it is not known.
 var ErrNotSent = errors.New("not sent")
 
 // ErrClosed is matched by verdicts of a Kafka that was closed.
 var ErrClosed = errors.New("publisher: closed")
 
-// Rejection is a certain refusal: the event will not be written until something changes. Nor was it, but see MaybeWritten.
+// Rejection is a certain refusal: the event will not be written until something changes. Nor was it, but see
+// MaybeWritten.
 type Rejection struct {
 	Topic     string
 	Partition int         // -1 when the topic as a whole refuses
@@ -39,8 +40,8 @@ type Rejection struct {
 // Rejected is true: a refusal is certain.
 func (r *Rejection) Rejected() bool { return true }
 
-// MaybeWritten reports whether the answer to an earlier request of the same call was lost: the event was refused when it was
-// sent again, and the first one may have written it.
+// MaybeWritten reports whether the answer to an earlier request of the same call was lost: the event was refused when
+// it was sent again, and the first one may have written it.
 func (r *Rejection) MaybeWritten() bool { return r.maybe }
 
 // Scope is ScopeRecord or ScopeTopic.
@@ -65,8 +66,8 @@ func (r *Rejection) Error() string {
 	return fmt.Sprintf("publisher: topic %s refuses this %s: %v", r.Topic, r.scope, r.Err)
 }
 
-// PartitionsChangedError refuses a topic whose partition count is no longer the pinned one: with another count keys move to
-// other partitions, and their order is lost on the way.
+// PartitionsChangedError refuses a topic whose partition count is no longer the pinned one: with another count keys
+// move to other partitions, and their order is lost on the way.
 type PartitionsChangedError struct {
 	Topic         string
 	Pinned, Found int
@@ -133,7 +134,8 @@ func classify(err error) class {
 		return unknown
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		// Most often a pooled connection that the broker closed while it was idle. The same batch again keeps the order.
+		// Most often a pooled connection that the broker closed while it was idle. The same batch again keeps the
+		// order.
 		return misrouted
 	}
 	return unknown

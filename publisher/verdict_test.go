@@ -162,8 +162,8 @@ func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 	}
 }
 
-// TestP4_ARefusalAfterALostAnswerSaysSo: the first request may have been written, the repeated one is refused. Neither the
-// refused event nor what stood behind it in that request is certain not to be in the log.
+// TestP4_ARefusalAfterALostAnswerSaysSo: the first request may have been written, the repeated one is refused. Neither
+// the refused event nor what stood behind it in that request is certain not to be in the log.
 func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"lost": true, "no leader": false, "disk": true} {
@@ -372,8 +372,8 @@ func TestARepetitionStaysInItsCluster(t *testing.T) {
 	}
 }
 
-// TestP4_AnOldCountIsNotUsedMeanwhile: who has not sent to a topic for long waits until it is known how many partitions it has, also while
-// another asks: the count may have been accepted long ago, and other relays send by it.
+// TestP4_AnOldCountIsNotUsedMeanwhile: who has not sent to a topic for long waits until it is known how many partitions
+// it has, also while another asks: the count may have been accepted long ago, and other relays send by it.
 func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

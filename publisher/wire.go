@@ -19,8 +19,8 @@ const refreshEvery = 250 * time.Millisecond
 
 // wire is the way to the brokers: kafka-go's Transport with two things added.
 //
-// A Transport asks for the metadata of every topic of the cluster again and again unless it is told which, and it is told
-// only when it is made: so it is replaced when a new topic is used. Naming a topic also makes the broker say "not
+// A Transport asks for the metadata of every topic of the cluster again and again unless it is told which, and it is
+// told only when it is made: so it is replaced when a new topic is used. Naming a topic also makes the broker say "not
 // authorised" where it would otherwise leave the topic out.
 //
 // And it has no way to ask for metadata now: closing its idle connections makes it start over, while requests in flight
@@ -46,16 +46,18 @@ func newWire(cfg Config) *wire {
 	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
 			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL, ClientID: cfg.ClientID,
-			// Shorter than the 350 s after which common load balancers forget a connection, and than the broker's 10 min.
+			// Shorter than the 350 s after which common load balancers forget a connection, and than the broker's 10
+			// min.
 			IdleTimeout: 4 * time.Minute,
-			// Also the time-out of a metadata request. Leaders that moved in order show in errors, which refresh at once.
+			// Also the time-out of a metadata request. Leaders that moved in order show in errors, which refresh at
+			// once.
 			MetadataTTL: 3 * time.Second, MetadataTopics: topics,
 		}
 	}}
 }
 
-// learn makes metadata of a topic available and, when it is new, of those of the events behind it: all by one Transport, for a
-// Transport costs connections and a request.
+// learn makes metadata of a topic available and, when it is new, of those of the events behind it: all by one
+// Transport, for a Transport costs connections and a request.
 func (w *wire) learn(topic string, behind []event.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

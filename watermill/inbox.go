@@ -17,16 +17,16 @@ import (
 
 // InboxConfig sets an [Inbox]. The zero value is safe.
 type InboxConfig struct {
-	// ID names the metadata that holds a message's id. Default "ce_id", which our relay writes. Where a message does not have
-	// it, its UUID is the id; where it has none either, its place in the log ([InboxConfig.Origin]); otherwise it is refused.
-	// An id that is no UUID becomes the UUIDv5 of it and of the metadata "ce_source", or else the topic.
+	// ID names the metadata that holds a message's id. Default "ce_id", which our relay writes. Where a message does
+	// not have it, its UUID is the id; where it has none either, its place in the log ([InboxConfig.Origin]); otherwise
+	// it is refused. An id that is no UUID becomes the UUIDv5 of it and of the metadata "ce_source", or else the topic.
 	ID string
-	// Key gives a message's key where Origin does not: when a message is parked, the later ones of its key go behind it. An
-	// error of it refuses the message. Default: [PartitionKey].
+	// Key gives a message's key where Origin does not: when a message is parked, the later ones of its key go behind
+	// it. An error of it refuses the message. Default: [PartitionKey].
 	Key func(topic string, m *message.Message) (string, error)
-	// Origin says where the subscriber found a message; false: it does not know. With it a message that kills its process is
-	// parked in the end (inbox.Config.CrashAttempts), and what is parked names its place. Default: not known. For watermill-kafka
-	// the repository's examples/watermill has the function.
+	// Origin says where the subscriber found a message; false: it does not know. With it a message that kills its
+	// process is parked in the end (inbox.Config.CrashAttempts), and what is parked names its place. Default: not
+	// known. For watermill-kafka the repository's examples/watermill has the function.
 	Origin func(m *message.Message) (Origin, bool)
 }
 
@@ -38,21 +38,23 @@ type Origin struct {
 	Time      time.Time // the record's timestamp; zero: now, which inbox.ByOffset does not take
 }
 
-// Inbox runs handlers of Watermill's router once per message, for one consumer: the message's id and what the handler did
-// are committed together. Handlers of several topics may share it. Two handlers of one topic need one each, over inboxes with
-// names of their own, or each message would reach only one of them. Run the inbox.Inbox beside the router, for its days and
-// for what operators release.
+// Inbox runs handlers of Watermill's router once per message, for one consumer: the message's id and what the handler
+// did are committed together. Handlers of several topics may share it. Two handlers of one topic need one each, over
+// inboxes with names of their own, or each message would reach only one of them. Run the inbox.Inbox beside the router,
+// for its days and for what operators release.
 //
 // What is returned to the router, and so acknowledged or not:
 //
-//   - nil, and so Ack, when the message is decided: applied (committed), a duplicate (the handler does not run), skipped
-//     (inbox.Skip), parked, or quarantined for its age. These are the outcomes of package inbox, with all that it says of them.
-//   - an error, and so Nack, when it is not: the context of the message ended, the inbox is set to halt, the handler returned
-//     messages, or the message has no id.
+//   - nil, and so Ack, when the message is decided: applied (committed), a duplicate (the handler does not run),
+//     skipped (inbox.Skip), parked, or quarantined for its age. These are the outcomes of package inbox, with all that
+//     it says of them.
+//   - an error, and so Nack, when it is not: the context of the message ended, the inbox is set to halt, the handler
+//     returned messages, or the message has no id.
 //
-// A handler that fails is run again by the inbox, which then parks the message. Middlewares around it that take an error for
-// the end of a message (Watermill's PoisonQueue, IgnoreErrors) acknowledge what was not decided, and Retry within it runs a
-// handler again in a transaction that has failed, or that still has what the first attempt wrote: leave them out. Add this middleware last, so that it is next to the handler.
+// A handler that fails is run again by the inbox, which then parks the message. Middlewares around it that take an
+// error for the end of a message (Watermill's PoisonQueue, IgnoreErrors) acknowledge what was not decided, and Retry
+// within it runs a handler again in a transaction that has failed, or that still has what the first attempt wrote:
+// leave them out. Add this middleware last, so that it is next to the handler.
 type Inbox struct {
 	in  *inbox.Inbox
 	cfg InboxConfig
@@ -104,11 +106,12 @@ func (i *Inbox) Handle(do func(m *message.Message, tx pgx.Tx) error) message.NoP
 	}
 }
 
-// Middleware runs the handler in the inbox. It gets a copy of the message, whose Ack and Nack do nothing and whose context has
-// [Tx] and [Event]; a message that an operator released comes without the router's values in its context.
+// Middleware runs the handler in the inbox. It gets a copy of the message, whose Ack and Nack do nothing and whose
+// context has [Tx] and [Event]; a message that an operator released comes without the router's values in its context.
 //
-// A handler must not return messages: the router would publish them when the transaction is over, so that a crash in between
-// loses them. It is an error, and nothing is committed: publish with [NewOutbox] or [NewOutboxFromContext] instead.
+// A handler must not return messages: the router would publish them when the transaction is over, so that a crash in
+// between loses them. It is an error, and nothing is committed: publish with [NewOutbox] or [NewOutboxFromContext]
+// instead.
 func (i *Inbox) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	w := &wrapped{Inbox: i, next: next}
 	w.handler = i.in.Each(w.effect)
@@ -179,8 +182,8 @@ func (w *wrapped) claim(topic, handler string) error {
 	return nil
 }
 
-// follow tells the inbox that a partition was assigned, as a consumer does. No subscriber says so: an offset that is not the
-// one behind the last may be the first after an assignment.
+// follow tells the inbox that a partition was assigned, as a consumer does. No subscriber says so: an offset that is
+// not the one behind the last may be the first after an assignment.
 func (w *wrapped) follow(at event.Position, topic string) {
 	if at.Partition == unknownPartition {
 		return

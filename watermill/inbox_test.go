@@ -24,7 +24,8 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// feed is a message.Subscriber that delivers what a test gives it, and gives it again when it is nacked, as a broker does.
+// feed is a message.Subscriber that delivers what a test gives it, and gives it again when it is nacked, as a broker
+// does.
 type feed struct {
 	mu     sync.Mutex
 	topics map[string]chan *message.Message
@@ -152,8 +153,8 @@ func do(m *message.Message, tx pgx.Tx) error {
 	return err
 }
 
-// TestEffectOnceAndAckAfterCommit: a message that comes twice is applied once, the second time without its handler, and is
-// acknowledged when the effect is there for others to see.
+// TestEffectOnceAndAckAfterCommit: a message that comes twice is applied once, the second time without its handler, and
+// is acknowledged when the effect is there for others to see.
 func TestEffectOnceAndAckAfterCommit(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
@@ -210,8 +211,8 @@ func await(t testing.TB, what string, cond func() bool) {
 	pgtest.Await(t, what, func() (bool, error) { return cond(), nil })
 }
 
-// TestNoKeyIsBurned: whatever ends the first attempt of a handler, the message is applied when it comes again. Watermill's own
-// Deduplicator drops it then (internal/interop shows that).
+// TestNoKeyIsBurned: whatever ends the first attempt of a handler, the message is applied when it comes again.
+// Watermill's own Deduplicator drops it then (internal/interop shows that).
 func TestNoKeyIsBurned(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(m *message.Message, tx pgx.Tx, end func()) error{
@@ -338,8 +339,8 @@ func TestNackLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestP9_6_ParkedAndReleased: a message that finally fails is acknowledged and parked, the later ones of its key go behind it,
-// and what an operator releases reaches the handler as it was, in order.
+// TestP9_6_ParkedAndReleased: a message that finally fails is acknowledged and parked, the later ones of its key go
+// behind it, and what an operator releases reaches the handler as it was, in order.
 func TestP9_6_ParkedAndReleased(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
@@ -449,7 +450,8 @@ func TestPublishInTheHandlersTransaction(t *testing.T) {
 	}
 }
 
-// TestTraceThroughAHandler: the run of a handler is linked to the trace of its message, and what it publishes goes on in the run's.
+// TestTraceThroughAHandler: the run of a handler is linked to the trace of its message, and what it publishes goes on
+// in the run's.
 func TestTraceThroughAHandler(t *testing.T) {
 	t.Parallel()
 	db, spans := effects(t, migrations.Outbox), tracetest.NewSpanRecorder()
@@ -504,7 +506,8 @@ func TestTwoHandlersOfATopic(t *testing.T) {
 	}
 }
 
-// TestP9_5_CountedRuns: with the place in the log known, a message that was under way whenever the process ended is parked.
+// TestP9_5_CountedRuns: with the place in the log known, a message that was under way whenever the process ended is
+// parked.
 func TestP9_5_CountedRuns(t *testing.T) {
 	t.Parallel()
 	db := effects(t)

@@ -12,11 +12,11 @@ import (
 
 // Names of metadata that have a meaning here.
 const (
-	// MetadataKey holds a message's key: messages of one key keep their order. It is the name that Watermill's own tests and
-	// examples for Kafka use.
+	// MetadataKey holds a message's key: messages of one key keep their order. It is the name that Watermill's own
+	// tests and examples for Kafka use.
 	MetadataKey = "partition_key"
-	// MetadataUUID is the header of a Kafka record that holds the message's UUID, as watermill-kafka's DefaultMarshaler writes
-	// and reads it. As metadata of a message it is reserved there, and here.
+	// MetadataUUID is the header of a Kafka record that holds the message's UUID, as watermill-kafka's DefaultMarshaler
+	// writes and reads it. As metadata of a message it is reserved there, and here.
 	MetadataUUID = "_watermill_message_uuid"
 	// metadataName is the name of a command or event of Watermill's package cqrs.
 	metadataName = "name"
@@ -26,8 +26,9 @@ const (
 	ownPrefix = "effectonce_"
 )
 
-// PartitionKey returns the metadata [MetadataKey]. It is the Key function by default, and what NewWithPartitioningMarshaler of
-// watermill-kafka wants, so that a publisher of it keeps the order of what our relay gives it.
+// PartitionKey returns the metadata [MetadataKey]. It is the Key function by default, and what
+// NewWithPartitioningMarshaler of watermill-kafka wants, so that a publisher of it keeps the order of what our relay
+// gives it.
 func PartitionKey(_ string, m *message.Message) (string, error) {
 	return m.Metadata.Get(MetadataKey), nil
 }
@@ -85,7 +86,8 @@ func setMetadata(e *event.Event, name, value string) (err error) {
 	return nil
 }
 
-// fromHeaders makes a message of the headers of a record. The UUID is the one that the producer gave, else the event's id.
+// fromHeaders makes a message of the headers of a record. The UUID is the one that the producer gave, else the event's
+// id.
 func fromHeaders(headers []event.Header, id string, payload []byte) *message.Message {
 	m := message.NewMessage(id, payload)
 	for _, h := range headers {

@@ -49,8 +49,8 @@ func drawMessage(t *rapid.T) *message.Message {
 	return m
 }
 
-// TestMetadataCrossesWithoutLoss: a message that goes through the outbox, the relay, a broker, the inbox, and the list of
-// parked messages is the message that was published. The relay's own headers come on top.
+// TestMetadataCrossesWithoutLoss: a message that goes through the outbox, the relay, a broker, the inbox, and the list
+// of parked messages is the message that was published. The relay's own headers come on top.
 func TestMetadataCrossesWithoutLoss(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
@@ -145,7 +145,8 @@ func TestFieldsOfAnEvent(t *testing.T) {
 	}
 }
 
-// TestRefusedMetadata: what cannot be a header, or would be somebody else's, is refused by name, and its value is not told.
+// TestRefusedMetadata: what cannot be a header, or would be somebody else's, is refused by name, and its value is not
+// told.
 func TestRefusedMetadata(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)

@@ -24,16 +24,17 @@ const DefaultType = "watermill.message"
 type OutboxConfig struct {
 	// Appender writes the events: its Schema, Source, bounds and tracing are those of package outbox.
 	Appender outbox.Appender
-	// Key gives a message's key: messages of one key are published and applied in the order in which they were appended; empty:
-	// no order. It has the type of watermill-kafka's GeneratePartitionKey, so that the function you have can stay. An error of
-	// it refuses the message. Default: [PartitionKey].
+	// Key gives a message's key: messages of one key are published and applied in the order in which they were
+	// appended; empty: no order. It has the type of watermill-kafka's GeneratePartitionKey, so that the function you
+	// have can stay. An error of it refuses the message. Default: [PartitionKey].
 	Key func(topic string, m *message.Message) (string, error)
 	// Type is the events' type where a message has neither the metadata "ce_type" nor "name". Default: [DefaultType].
 	Type string
 }
 
-// Outbox is a message.Publisher that appends to the outbox, within a transaction: what it publishes is published if and when
-// that commits. Make one for each transaction with [NewOutbox] or [NewOutboxSQL], or one for all with [NewOutboxFromContext].
+// Outbox is a message.Publisher that appends to the outbox, within a transaction: what it publishes is published if and
+// when that commits. Make one for each transaction with [NewOutbox] or [NewOutboxSQL], or one for all with
+// [NewOutboxFromContext].
 type Outbox struct {
 	cfg    OutboxConfig
 	mu     *sync.Mutex // a transaction takes one statement at a time; nil where each message brings its own
@@ -46,8 +47,8 @@ type Outbox struct {
 
 var _ message.Publisher = (*Outbox)(nil)
 
-// NewOutbox returns a publisher to the outbox within tx. It takes the place of forwarder.NewPublisher over a publisher of
-// watermill-sql; Close it or not, as you like.
+// NewOutbox returns a publisher to the outbox within tx. It takes the place of forwarder.NewPublisher over a publisher
+// of watermill-sql; Close it or not, as you like.
 func NewOutbox(tx pgx.Tx, cfg OutboxConfig) (*Outbox, error) {
 	if tx == nil {
 		return nil, errors.New("watermill: tx is nil: publish within the transaction of the business change")
@@ -73,9 +74,9 @@ func NewOutboxSQL(tx outbox.SQLTx, cfg OutboxConfig) (*Outbox, error) {
 	return o, nil
 }
 
-// NewOutboxFromContext returns a publisher that takes the transaction from each message's context, see [Tx] and [WithTx]. It
-// is for publishers that are made once, such as that of an event bus of Watermill's package cqrs: what a handler within an
-// [Inbox] publishes with its message's context is committed with its effect.
+// NewOutboxFromContext returns a publisher that takes the transaction from each message's context, see [Tx] and
+// [WithTx]. It is for publishers that are made once, such as that of an event bus of Watermill's package cqrs: what a
+// handler within an [Inbox] publishes with its message's context is committed with its effect.
 func NewOutboxFromContext(cfg OutboxConfig) *Outbox {
 	o := newOutbox(cfg)
 	o.txOf = Tx
@@ -96,9 +97,10 @@ func newOutbox(cfg OutboxConfig) *Outbox {
 	return &Outbox{cfg: cfg}
 }
 
-// Publish appends the messages in their order. It does not change them. The context of each message gives its event's trace,
-// and the first one's bounds the statement. A message that cannot be published is refused with an error that names it by its
-// place from 0 (an [*outbox.EventError] where the event is at fault); roll the transaction back after any error.
+// Publish appends the messages in their order. It does not change them. The context of each message gives its event's
+// trace, and the first one's bounds the statement. A message that cannot be published is refused with an error that
+// names it by its place from 0 (an [*outbox.EventError] where the event is at fault); roll the transaction back after
+// any error.
 func (o *Outbox) Publish(topic string, messages ...*message.Message) error {
 	if o.closed.Load() {
 		return errors.New("watermill: this outbox is closed: make one for each transaction")
@@ -117,8 +119,8 @@ func (o *Outbox) Publish(topic string, messages ...*message.Message) error {
 	return o.append(messages, events)
 }
 
-// append adds runs of messages that belong to one trace and one transaction, each with the context of its first: that is one
-// statement for all, unless somebody publishes for several requests at once.
+// append adds runs of messages that belong to one trace and one transaction, each with the context of its first: that
+// is one statement for all, unless somebody publishes for several requests at once.
 func (o *Outbox) append(messages []*message.Message, events []event.Event) error {
 	var propagator propagation.TextMapPropagator = propagation.TraceContext{}
 	if p := o.cfg.Appender.Propagator; p != nil {

@@ -67,8 +67,8 @@ func drain(t testing.TB, db *pgtest.DB, to relay.Publisher) {
 	}
 }
 
-// TestPublishedIfCommitted: with pgx and with database/sql, what is committed reaches a subscriber as it was published, and what
-// is rolled back does not.
+// TestPublishedIfCommitted: with pgx and with database/sql, what is committed reaches a subscriber as it was published,
+// and what is rolled back does not.
 func TestPublishedIfCommitted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -164,8 +164,8 @@ func TestWithoutATransaction(t *testing.T) {
 	}
 }
 
-// TestTransactionsAndTracesOfMessages: each message is appended in the transaction and the trace of its own context, and the
-// refused one is named by its place in the call.
+// TestTransactionsAndTracesOfMessages: each message is appended in the transaction and the trace of its own context,
+// and the refused one is named by its place in the call.
 func TestTransactionsAndTracesOfMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -214,8 +214,8 @@ func TestTransactionsAndTracesOfMessages(t *testing.T) {
 	}
 }
 
-// TestRelayOverAPublisherThatFails: an unreliable publisher behind the relay gets every message, and the first occurrences of
-// each key in order.
+// TestRelayOverAPublisherThatFails: an unreliable publisher behind the relay gets every message, and the first
+// occurrences of each key in order.
 func TestRelayOverAPublisherThatFails(t *testing.T) {
 	t.Parallel()
 	const keys, each = 40, 25
@@ -271,7 +271,8 @@ func inOrder(t testing.TB, log []*message.Message, keys, each int) {
 	}
 }
 
-// TestARefusedMessageParksItsKey: what the config calls a refusal goes where the relay puts events that a broker refuses.
+// TestARefusedMessageParksItsKey: what the config calls a refusal goes where the relay puts events that a broker
+// refuses.
 func TestARefusedMessageParksItsKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
@@ -297,8 +298,8 @@ func TestARefusedMessageParksItsKey(t *testing.T) {
 	}
 }
 
-// TestInKafkaAsWatermillWritesIt: what the relay writes to Kafka has the headers that watermill-kafka reads: the UUID under its
-// name, and all metadata.
+// TestInKafkaAsWatermillWritesIt: what the relay writes to Kafka has the headers that watermill-kafka reads: the UUID
+// under its name, and all metadata.
 func TestInKafkaAsWatermillWritesIt(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 2)

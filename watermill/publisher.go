@@ -19,22 +19,22 @@ import (
 
 // PublisherConfig sets a [Publisher]. The zero value is a safe default for every field.
 type PublisherConfig struct {
-	// Parallel is how many messages are on their way at a time, each of another lane. Default 32, the number of lanes. With
-	// fewer a slow publisher is slower still; more are never used for one topic.
+	// Parallel is how many messages are on their way at a time, each of another lane. Default 32, the number of lanes.
+	// With fewer a slow publisher is slower still; more are never used for one topic.
 	Parallel int
-	// Timeout is how long one message may take. Then its outcome counts as unknown, the context of the message ends, and its
-	// lane sends nothing until the publisher has answered after all: a publisher that never does costs one goroutine for each
-	// lane. Default 30 s; shorter than what the publisher itself takes to give up, and messages are written twice for nothing.
-	// Negative: no bound.
+	// Timeout is how long one message may take. Then its outcome counts as unknown, the context of the message ends,
+	// and its lane sends nothing until the publisher has answered after all: a publisher that never does costs one
+	// goroutine for each lane. Default 30 s; shorter than what the publisher itself takes to give up, and messages are
+	// written twice for nothing. Negative: no bound.
 	Timeout time.Duration
-	// Refused says what an error of the publisher means. Only answer RecordRefused or TopicRefused when it is certain that the
-	// message was not written and cannot be, such as sarama.ErrMessageSizeTooLarge: the event is parked then, and its key with
-	// it. A message that is refused so is sent once more, with nothing beside it, before it counts: publishers that gather what
-	// is on its way at the same time refuse the innocent with the guilty. Default: no error is a refusal, and a message that
-	// fails is sent again for ever.
+	// Refused says what an error of the publisher means. Only answer RecordRefused or TopicRefused when it is certain
+	// that the message was not written and cannot be, such as sarama.ErrMessageSizeTooLarge: the event is parked then,
+	// and its key with it. A message that is refused so is sent once more, with nothing beside it, before it counts:
+	// publishers that gather what is on its way at the same time refuse the innocent with the guilty. Default: no error
+	// is a refusal, and a message that fails is sent again for ever.
 	Refused func(topic string, err error) Refusal
-	// Propagator takes the trace out of an event's headers for its message's context; it must be the Appender's. Nil: W3C trace
-	// context, without baggage.
+	// Propagator takes the trace out of an event's headers for its message's context; it must be the Appender's. Nil:
+	// W3C trace context, without baggage.
 	Propagator propagation.TextMapPropagator
 }
 
@@ -52,14 +52,14 @@ const (
 
 // Publisher puts a message.Publisher behind a relay. It is safe for concurrent use.
 //
-// Watermill's Publish gives one error for many messages, which does not tell what was sent. So each message is published by a
-// call of its own, and its answer is its verdict: nil is acked, an error is unknown, a refusal is what PublisherConfig.Refused
-// says is one. The messages of a lane, and so of a key, go one after the other, the next when the one before was acked;
-// lanes go side by side. A relay that reads the WAL has one lane for all, whose numbers must rise in each partition: messages go
-// one at a time then, which is slow; let it read the table.
+// Watermill's Publish gives one error for many messages, which does not tell what was sent. So each message is
+// published by a call of its own, and its answer is its verdict: nil is acked, an error is unknown, a refusal is what
+// PublisherConfig.Refused says is one. The messages of a lane, and so of a key, go one after the other, the next when
+// the one before was acked; lanes go side by side. A relay that reads the WAL has one lane for all, whose numbers must
+// rise in each partition: messages go one at a time then, which is slow; let it read the table.
 //
-// The publisher must be synchronous: a nil that comes before the message is durable loses what a crash finds on the way. It
-// must put the messages of a key, see [PartitionKey], where they keep their order.
+// The publisher must be synchronous: a nil that comes before the message is durable loses what a crash finds on the
+// way. It must put the messages of a key, see [PartitionKey], where they keep their order.
 type Publisher struct {
 	to  message.Publisher
 	cfg PublisherConfig

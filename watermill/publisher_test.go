@@ -108,8 +108,8 @@ func unknown(err error) bool {
 	return err != nil && !notSent(err) && !rejected("record")(err) && !rejected("topic")(err)
 }
 
-// TestVerdictsAreTrue: what the publisher acked is acked, what it failed is unknown, and nothing behind that was sent. Other
-// lanes go on.
+// TestVerdictsAreTrue: what the publisher acked is acked, what it failed is unknown, and nothing behind that was sent.
+// Other lanes go on.
 func TestVerdictsAreTrue(t *testing.T) {
 	t.Parallel()
 	b := &broker{do: func(m *message.Message) error {
@@ -175,7 +175,8 @@ func TestMessagesOfALaneNeverOverlap(t *testing.T) {
 	}
 }
 
-// TestRefusals: only what the config calls a refusal is one. Behind it nothing of the lane is sent; a refused topic ends all.
+// TestRefusals: only what the config calls a refusal is one. Behind it nothing of the lane is sent; a refused topic
+// ends all.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	tooLarge, missing := errors.New("too large"), errors.New("no such topic")
@@ -213,8 +214,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestAnInnocentIsNotRefused: a publisher that gathers what is on its way refuses all of it for the sake of one message. That one
-// is refused, for it is refused alone as well.
+// TestAnInnocentIsNotRefused: a publisher that gathers what is on its way refuses all of it for the sake of one
+// message. That one is refused, for it is refused alone as well.
 func TestAnInnocentIsNotRefused(t *testing.T) {
 	t.Parallel()
 	tooLarge := errors.New("too large")
@@ -247,7 +248,8 @@ func TestAnInnocentIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestAPublisherThatDoesNotAnswer costs its time-out once. Its outcome is unknown, and its lane sends nothing until it answers.
+// TestAPublisherThatDoesNotAnswer costs its time-out once. Its outcome is unknown, and its lane sends nothing until it
+// answers.
 func TestAPublisherThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 )
 
-// event makes of a message what a consumer would make of its record: metadata are the headers. It keeps the record, so that a
-// message that is parked comes back as it was.
+// event makes of a message what a consumer would make of its record: metadata are the headers. It keeps the record, so
+// that a message that is parked comes back as it was.
 func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 	at, known := i.cfg.Origin(m)
 	r := event.Record{Topic: topic, Partition: at.Partition, Offset: at.Offset, Time: at.Time, Key: at.Key, Value: m.Payload}

@@ -81,8 +81,8 @@ func (c *call) attempt(l lane, e *event.Event) error {
 
 // publish sends one message and waits for the answer, for as long as Timeout says. The lane is free when it has come.
 func (c *call) publish(l lane, m *message.Message) error {
-	// Of its own: values of the relay's context are nobody's business, and what the publisher hands over to a subscriber in this
-	// process must not end with this call.
+	// Of its own: values of the relay's context are nobody's business, and what the publisher hands over to a
+	// subscriber in this process must not end with this call.
 	ctx, cancel := context.WithCancel(c.cfg.Propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata)))
 	m.SetContext(ctx)
 	answer := make(chan error, 1)

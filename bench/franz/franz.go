@@ -1,5 +1,5 @@
-// Package franz is a publisher for the relay over franz-go's idempotent producer, to be measured beside package publisher.
-// docs/decisions/0024-franz-go.md says what came of it.
+// Package franz is a publisher for the relay over franz-go's idempotent producer, to be measured beside package
+// publisher. docs/decisions/0024-franz-go.md says what came of it.
 package franz
 
 import (
@@ -29,7 +29,8 @@ type Config struct {
 	Sent func(bytes int)
 }
 
-// Publisher is a relay.Publisher and a relay.Router. Partitions are those of package publisher, which also asks for metadata.
+// Publisher is a relay.Publisher and a relay.Router. Partitions are those of package publisher, which also asks for
+// metadata.
 type Publisher struct {
 	route   *publisher.Kafka
 	client  *kgo.Client
@@ -60,7 +61,8 @@ func New(brokers []string, cfg Config) (*Publisher, error) {
 	if cfg.Plain {
 		opts = append(opts, kgo.DisableIdempotentWrite())
 	} else {
-		// Without it a record that was sent cannot be given up, and a call would last as long as its broker is away: longer than the lease.
+		// Without it a record that was sent cannot be given up, and a call would last as long as its broker is away:
+		// longer than the lease.
 		opts = append(opts, kgo.AllowIdempotentProduceCancellation())
 	}
 	client, err := kgo.NewClient(opts...)
@@ -84,8 +86,8 @@ func (p *Publisher) Route(ctx context.Context, topic string) (func(e *event.Even
 
 // Publish sends events and returns a verdict for each.
 //
-// franz-go fails all that it has of a partition when it fails one record of it, so nothing later is written. It does not say which
-// record of a batch was refused: then each of them is sent by itself, in order.
+// franz-go fails all that it has of a partition when it fails one record of it, so nothing later is written. It does
+// not say which record of a batch was refused: then each of them is sent by itself, in order.
 func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 	verdicts := make([]error, len(events))
 	// What is in flight when ctx ends still gets its verdict.

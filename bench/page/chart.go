@@ -47,8 +47,9 @@ type bar struct {
 	mid, low, high float64
 }
 
-// Chart draws the rates of some cases as SVG: a bar to the median on a log scale, a line from min to max, the fastest on top. An
-// alternative that several of the cases have is drawn as the first has measured it; the one named ours stands out.
+// Chart draws the rates of some cases as SVG: a bar to the median on a log scale, a line from min to max, the fastest
+// on top. An alternative that several of the cases have is drawn as the first has measured it; the one named ours
+// stands out.
 func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	var bars []bar
 	for _, c := range cases {

@@ -28,8 +28,8 @@ type Goal struct {
 	Met    bool    `json:"met"`
 }
 
-// Lines are the JSON lines of one run or of several, read into their cases, in the order in which those were first run. Where a
-// case was run more than once, its last run counts.
+// Lines are the JSON lines of one run or of several, read into their cases, in the order in which those were first run.
+// Where a case was run more than once, its last run counts.
 type Lines struct {
 	Cases []Case
 	About map[string]string // of the last run

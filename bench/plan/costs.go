@@ -1,6 +1,7 @@
-// Package plan says what a rate of events needs: CPU, log, disk, network, connections, and how many of each. It computes
-// with costs that the benchmark has measured, adds what nobody can measure on one machine as named assumptions, and
-// simulates the chain from append to effect, so that the same costs can be checked against a measured run.
+// Package plan says what a rate of events needs: CPU, log, disk, network, connections, and how many of each. It
+// computes with costs that the benchmark has measured, adds what nobody can measure on one machine as named
+// assumptions, and simulates the chain from append to effect, so that the same costs can be checked against a measured
+// run.
 package plan
 
 import (
@@ -11,8 +12,8 @@ import (
 	"slices"
 )
 
-// Cost is what one thing takes: CPU in microseconds by the process that spends it, and bytes. Client is the process that
-// uses this library: producer, relay or worker. DatabaseNet and KafkaNet count both directions.
+// Cost is what one thing takes: CPU in microseconds by the process that spends it, and bytes. Client is the process
+// that uses this library: producer, relay or worker. DatabaseNet and KafkaNet count both directions.
 type Cost struct {
 	Client      float64 `json:"client_us"`
 	Postgres    float64 `json:"postgres_us"`
@@ -38,8 +39,8 @@ func (c Cost) plus(d Cost, times float64) Cost {
 // Seconds is the CPU time of all processes together.
 func (c Cost) Seconds() float64 { return (c.Client + c.Postgres + c.Kafka) * 1e-6 }
 
-// Stage is a step that works on batches: a transaction, a claim, a fetch. It costs Batch for each, and Event for each event
-// in it.
+// Stage is a step that works on batches: a transaction, a claim, a fetch. It costs Batch for each, and Event for each
+// event in it.
 type Stage struct {
 	Batch Cost `json:"batch"`
 	Event Cost `json:"event"`
@@ -57,8 +58,8 @@ type Sample struct {
 	Cost Cost
 }
 
-// Fit splits two samples of different sizes into what a batch and what an event costs. No part is negative: where noise says
-// so it is zero, and the other explains the smaller batches alone.
+// Fit splits two samples of different sizes into what a batch and what an event costs. No part is negative: where noise
+// says so it is zero, and the other explains the smaller batches alone.
 func Fit(small, large Sample) Stage {
 	var s Stage
 	batch, event := s.Batch.parts(), s.Event.parts()
@@ -128,7 +129,8 @@ type Costs struct {
 	About  map[string]string `json:"about"`
 	Append Stage             `json:"append"` // batch: a transaction with nothing else in it
 	Relay  Stage             `json:"relay"`  // batch: a claim, from look to settle
-	// ClaimShare is the claim's part of the relay's CPU in Postgres; the settle has the rest. By the times that they take.
+	// ClaimShare is the claim's part of the relay's CPU in Postgres; the settle has the rest. By the times that they
+	// take.
 	ClaimShare float64 `json:"claim_share"`
 	Fetch      Stage   `json:"fetch"` // batch: a fetch; its Event stands in Inbox
 	Inbox      Stage   `json:"inbox"` // batch: a transaction; with the effect, one row of a ledger
@@ -142,8 +144,9 @@ type Costs struct {
 // measuredPartitions is how many the topics have that costs are measured with.
 const measuredPartitions = 8
 
-// relayed is what the relay takes for an event in claims of n. A batch's cost is that of a claim that reaches all partitions it
-// was measured with; to Kafka and to its client it is one of requests, and a small claim needs fewer, one for more partitions more.
+// relayed is what the relay takes for an event in claims of n. A batch's cost is that of a claim that reaches all
+// partitions it was measured with; to Kafka and to its client it is one of requests, and a small claim needs fewer, one
+// for more partitions more.
 func (c Costs) relayed(n float64, partitions int) Cost {
 	p := float64(partitions)
 	requests := p * (1 - math.Pow(1-1/p, n)) / measuredPartitions

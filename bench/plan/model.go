@@ -59,8 +59,8 @@ type Fullness struct {
 	Part float64
 }
 
-// For computes what a rate needs. CPU grows with the rate, and less with larger batches: that is all that the model knows of
-// Postgres on more cores than the costs were measured on.
+// For computes what a rate needs. CPU grows with the rate, and less with larger batches: that is all that the model
+// knows of Postgres on more cores than the costs were measured on.
 func For(c Costs, a Assumptions, rate float64) Need {
 	n := Need{Rate: rate}
 	n.Outboxes, n.InboxDatabases = count(rate, lowest(OutboxEnds(c, a))), count(rate, lowest(InboxEnds(c, a)))
@@ -129,8 +129,8 @@ func PartitionRate(c Costs) float64 {
 	return inboxBatch / (c.Inbox.Of(inboxBatch).Seconds() + c.Fetch.Batch.Seconds() + c.Waits.Handle*1e-3)
 }
 
-// partitions gives each outbox database a topic of its own: a claim that is spread over the partitions of all others makes requests of
-// a few records each.
+// partitions gives each outbox database a topic of its own: a claim that is spread over the partitions of all others
+// makes requests of a few records each.
 func (n *Need) partitions(c Costs, a Assumptions) {
 	n.Partitions = max(measuredPartitions, count(n.Rate/float64(n.Outboxes), PartitionRate(c)*a.Use)) * n.Outboxes
 	// What arrives between two looks of the relay comes as one batch, until a transaction is full.

@@ -42,7 +42,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// An outbox of 9.6 usable cores at 95 µs of Postgres for each event that is appended alone, and what its relay takes, ends at 9.6 of their sum.
+// An outbox of 9.6 usable cores at 95 µs of Postgres for each event that is appended alone, and what its relay takes,
+// ends at 9.6 of their sum.
 func TestWhatEndsAnOutbox(t *testing.T) {
 	t.Parallel()
 	c, a := simple(), DefaultAssumptions()
@@ -89,7 +90,8 @@ func TestMoreNeedsMore(t *testing.T) {
 	}
 }
 
-// What must be so whatever the costs are: the chain keeps up below saturation, its CPU is that of the costs, and nothing is faster than its waits.
+// What must be so whatever the costs are: the chain keeps up below saturation, its CPU is that of the costs, and
+// nothing is faster than its waits.
 func TestSimulateSteady(t *testing.T) {
 	t.Parallel()
 	c := simple()
@@ -106,7 +108,8 @@ func TestSimulateSteady(t *testing.T) {
 	}
 }
 
-// Two cores and 70 µs an event in all: a backlog drains at what the cores allow, and a steady load above that comes no faster.
+// Two cores and 70 µs an event in all: a backlog drains at what the cores allow, and a steady load above that comes no
+// faster.
 func TestSimulateSaturated(t *testing.T) {
 	t.Parallel()
 	c := simple()

@@ -35,9 +35,9 @@ type Outcome struct {
 	Apply50, Apply99        float64 // until the effect is committed
 }
 
-// Simulate runs the chain event by event: producers append, pumps claim, publish and settle, consumers gather and handle.
-// Every step needs a core for what it costs, and waits for what it waits for; cores are shared fairly by all who want one.
-// The background of an idle chain takes its part of the cores first.
+// Simulate runs the chain event by event: producers append, pumps claim, publish and settle, consumers gather and
+// handle. Every step needs a core for what it costs, and waits for what it waits for; cores are shared fairly by all
+// who want one. The background of an idle chain takes its part of the cores first.
 func Simulate(c Costs, l Load) Outcome {
 	s := &chain{Costs: c, Load: l, rng: rand.New(rand.NewPCG(1, 2)), from: 1}
 	s.cores = max(l.Cores-c.Idle.Seconds(), 0.05)

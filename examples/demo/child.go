@@ -47,7 +47,8 @@ const (
 	mailLease     = 2 * mailTimeout
 	mailBackoff   = 200 * time.Millisecond
 	childPatience = 15 * time.Second
-	// A payment whose process was killed is looked at when its lease has ended, and no request of its can be on the way to the bank any more.
+	// A payment whose process was killed is looked at when its lease has ended, and no request of its can be on the way
+	// to the bank any more.
 	cardTimeout  = 700 * time.Millisecond
 	cardLease    = time.Second
 	recoverEvery = 200 * time.Millisecond

@@ -62,8 +62,8 @@ func start(t *testing.T, args ...string) *demo {
 	return d
 }
 
-// end waits for the process, checks that it has left no file, and returns its exit code. Without a way to the binaries of
-// Postgres there is nothing to test.
+// end waits for the process, checks that it has left no file, and returns its exit code. Without a way to the binaries
+// of Postgres there is nothing to test.
 func (d *demo) end(t *testing.T) int {
 	t.Helper()
 	_ = d.Wait()

@@ -41,8 +41,8 @@ const (
 	relayPause = time.Second
 )
 
-// mail is the mail server's decision. The email worker is killed while its mail is being taken: the provider has it, and
-// nobody at the other end learns of it.
+// mail is the mail server's decision. The email worker is killed while its mail is being taken: the provider has it,
+// and nobody at the other end learns of it.
 func (f *faults) mail(_ mailbox.Mail, attempt int) mailbox.Verdict {
 	if !f.on || attempt > 1 {
 		return mailbox.Accept
@@ -61,8 +61,8 @@ func (f *faults) mail(_ mailbox.Mail, attempt int) mailbox.Verdict {
 	return mailbox.Accept
 }
 
-// charged is called when the bank has booked a charge and has told nobody yet. Half-way the process that asked for it is killed: the bank
-// has the money, and nobody at the other end knows.
+// charged is called when the bank has booked a charge and has told nobody yet. Half-way the process that asked for it
+// is killed: the bank has the money, and nobody at the other end knows.
 func (f *faults) charged(cards.Charge) {
 	if f.on && f.charges.Add(1)*2 >= int64(withCard(f.n)) {
 		f.killCards.Do(func() {

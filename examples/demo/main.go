@@ -1,7 +1,7 @@
-// Command demo shows the whole way of a payment: accepted over HTTP, one in ten with a card that a bank charges, published by two relays, booked by
-// one worker and mailed by another, while records are delivered twice and processes are killed, one of them between the bank's booking and its own record
-// of it. Then it counts, by other code than the workers', and ends with 0 when every payment has exactly one ledger pair and one mail, and every
-// card one charge.
+// Command demo shows the whole way of a payment: accepted over HTTP, one in ten with a card that a bank charges,
+// published by two relays, booked by one worker and mailed by another, while records are delivered twice and processes
+// are killed, one of them between the bank's booking and its own record of it. Then it counts, by other code than the
+// workers', and ends with 0 when every payment has exactly one ledger pair and one mail, and every card one charge.
 //
 // With no flags it needs nothing but Go: it fetches a Postgres the first time, and has an imitation of Kafka inside.
 package main

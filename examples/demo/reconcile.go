@@ -19,8 +19,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// evidence is what the count looks at. None of it comes from the code that is counted: SQL over the tables, the records of
-// the topic as another client library reads them, the answers that the customers got, and what the mail server took.
+// evidence is what the count looks at. None of it comes from the code that is counted: SQL over the tables, the records
+// of the topic as another client library reads them, the answers that the customers got, and what the mail server took.
 type evidence struct {
 	db        *pgxpool.Pool
 	prefix    string
@@ -187,8 +187,8 @@ func (r *report) readPayments(ctx context.Context, e evidence) (map[string]known
 	return paid, nil
 }
 
-// checkRecords: every payment's event is in the topic, with the payment's values, and nothing else is; and where a lane's
-// events appear for the first time, they are in the order of their numbers.
+// checkRecords: every payment's event is in the topic, with the payment's values, and nothing else is; and where a
+// lane's events appear for the first time, they are in the order of their numbers.
 func (r *report) checkRecords(records []*kgo.Record, paid map[string]known) {
 	byEvent := make(map[string]known, len(paid))
 	for _, k := range paid {

@@ -45,8 +45,8 @@ type stack struct {
 	lost chan error
 }
 
-// openStack starts what the flags do not name, and makes the tables and the topic. Of mails and charges the faults decide. On an error nothing is
-// left.
+// openStack starts what the flags do not name, and makes the tables and the topic. Of mails and charges the faults
+// decide. On an error nothing is left.
 func openStack(ctx context.Context, f flags, say func(string, ...any), broken *faults) (_ *stack, err error) {
 	s := &stack{keep: f.Keep, lost: make(chan error, 1)}
 	defer func() {
@@ -164,8 +164,8 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 	return nil
 }
 
-// openServers starts what runs inside this process: the payments API for payments without a card, a bank, and a mail server that can be asked what
-// it took.
+// openServers starts what runs inside this process: the payments API for payments without a card, a bank, and a mail
+// server that can be asked what it took.
 func (s *stack) openServers(ctx context.Context, broken *faults) (err error) {
 	// It charges again whenever it is asked again: only what asks it first is safe.
 	s.bank = cards.New(cards.Config{IgnoreKeys: true, Booked: broken.charged})

@@ -14,8 +14,8 @@ import (
 // partitions of the demo's topic.
 const partitions = 6
 
-// topic is the demo's own view of Kafka. It uses another client library than the relay and the workers, so that a mistake
-// in that one cannot hide itself.
+// topic is the demo's own view of Kafka. It uses another client library than the relay and the workers, so that a
+// mistake in that one cannot hide itself.
 type topic struct {
 	client  *kgo.Client
 	brokers []string

@@ -1,5 +1,5 @@
-// Command edge is the smallest idempotent HTTP service, and the code of docs/idempotency.md's "Begin": POST /orders with an
-// Idempotency-Key makes one order, however often it is sent. It expects a Postgres.
+// Command edge is the smallest idempotent HTTP service, and the code of docs/idempotency.md's "Begin": POST /orders
+// with an Idempotency-Key makes one order, however often it is sent. It expects a Postgres.
 package main
 
 import (
@@ -63,7 +63,8 @@ func (s shop) order(w http.ResponseWriter, r *http.Request) (res idempotency.Res
 	if o.Item == "" || o.Amount <= 0 {
 		return res, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "want an item and a positive amount"}
 	}
-	// 2. The key, in the scope of who asks (from your authentication) and what is asked, with the command's fingerprint.
+	// 2. The key, in the scope of who asks (from your authentication) and what is asked, with the command's
+	//    fingerprint.
 	req, err := idempotency.NewRequest(idempotency.Key{Tenant: "acme", Operation: "order.create", Value: key}, o)
 	if err != nil {
 		return res, err
@@ -95,7 +96,8 @@ func run(ctx context.Context, databaseURL string, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	sweeper := pgstore.Sweeper{Store: keys} // removes what is no longer kept; where there are providers, a recovery.Worker does
+	// removes what is no longer kept; where there are providers, a recovery.Worker does
+	sweeper := pgstore.Sweeper{Store: keys}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", shop{keys}.create)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}

@@ -1,6 +1,6 @@
-// Command watermill is a program written with Watermill, with effectonce under it: orders are published through the outbox in
-// the transaction that makes them, the relay brings them to Kafka, and a router's handler applies each one once, in the inbox,
-// and publishes a receipt in the same transaction. It expects a Postgres, a Kafka and the topics
+// Command watermill is a program written with Watermill, with effectonce under it: orders are published through the
+// outbox in the transaction that makes them, the relay brings them to Kafka, and a router's handler applies each one
+// once, in the inbox, and publishes a receipt in the same transaction. It expects a Postgres, a Kafka and the topics
 // "shop.orders" and "shop.receipts".
 //
 //	DATABASE_URL=postgres://app@localhost/app KAFKA_BROKERS=localhost:9092 go run .

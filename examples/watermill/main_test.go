@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestExample runs the program until the order that it places is revenue, and its receipt is in Kafka. Run again, it does not
-// count the first order twice.
+// TestExample runs the program until the order that it places is revenue, and its receipt is in Kafka. Run again, it
+// does not count the first order twice.
 func TestExample(t *testing.T) {
 	db := pgtest.New(t)
 	for _, topic := range []string{"shop.orders", "shop.receipts"} {

@@ -312,7 +312,8 @@ func TestOverTheWire(t *testing.T) {
 	}
 }
 
-// TestNetHTTPSendsAgainByItself: what has a key it takes for idempotent, and nobody is told that the first sending may have been served.
+// TestNetHTTPSendsAgainByItself: what has a key it takes for idempotent, and nobody is told that the first sending may
+// have been served.
 func TestNetHTTPSendsAgainByItself(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]bool{"a refusal": false, "nobody there any more": true} {
@@ -355,7 +356,8 @@ func TestNetHTTPSendsAgainByItself(t *testing.T) {
 	}
 }
 
-// TestARedirectIsTheSameIntent: it keeps the key that the Transport made, and what was in doubt; and as another method it is another question.
+// TestARedirectIsTheSameIntent: it keeps the key that the Transport made, and what was in doubt; and as another method
+// it is another question.
 func TestARedirectIsTheSameIntent(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]client.Verdict{http.StatusTemporaryRedirect: client.Unknown, http.StatusFound: client.Unknown} {

@@ -63,8 +63,9 @@ type intent struct {
 	first    int    // its first_status
 }
 
-// Repeat returns a context for a request that repeats an intent under its old key, when an earlier call for it ended Unknown or
-// was cut off: a refusal of this call then proves nothing about that one's attempts, unless it is the server's first answer.
+// Repeat returns a context for a request that repeats an intent under its old key, when an earlier call for it ended
+// Unknown or was cut off: a refusal of this call then proves nothing about that one's attempts, unless it is the
+// server's first answer.
 func Repeat(ctx context.Context) context.Context {
 	return context.WithValue(ctx, intentKey{}, &intent{doubt: true})
 }
@@ -75,7 +76,8 @@ func intentOf(ctx context.Context) *intent {
 	return i
 }
 
-// begin finds out whether a request is a new intent, or one that goes on: repeated by the caller, or redirected by http.Client.
+// begin finds out whether a request is a new intent, or one that goes on: repeated by the caller, or redirected by
+// http.Client.
 func begin(r *http.Request) *intent {
 	i := &intent{key: r.Header.Get(HeaderKey)}
 	if was := intentOf(r.Context()); was != nil {
@@ -90,12 +92,13 @@ func begin(r *http.Request) *intent {
 	return i
 }
 
-// Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the body.
+// Outcome says what an answer of a Transport, or of a http.Client over one, means for the intent. It does not read the
+// body.
 //
-// Once the fate of an attempt is unknown, only the server's record of the key can refuse: a replayed answer, or a problem with a
-// first_status. Any other refusal is Unknown then. It may come from something in front of the service, from a release with
-// another fingerprint, or from a handler that finds what the first attempt made. The same goes for an answer that does not come
-// from a Transport.
+// Once the fate of an attempt is unknown, only the server's record of the key can refuse: a replayed answer, or a
+// problem with a first_status. Any other refusal is Unknown then. It may come from something in front of the service,
+// from a release with another fingerprint, or from a handler that finds what the first attempt made. The same goes for
+// an answer that does not come from a Transport.
 func Outcome(res *http.Response, err error) Verdict {
 	var e *Error
 	switch {
@@ -152,8 +155,8 @@ func finished(code string) bool {
 	return code == "IDEMPOTENCY_RESULT_EXPIRED" || code == "IDEMPOTENCY_RESPONSE_NOT_KEPT"
 }
 
-// taken: the server refuses the key for what came under it before. That may have been this intent: fingerprinted by another
-// release, sent twice by a proxy, or long ago.
+// taken: the server refuses the key for what came under it before. That may have been this intent: fingerprinted by
+// another release, sent twice by a proxy, or long ago.
 func taken(code string) bool {
 	return code == "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" || code == "IDEMPOTENCY_KEY_OUTSIDE_WINDOW"
 }
@@ -169,7 +172,8 @@ func later(res *http.Response, code string) bool {
 	return code == "IDEMPOTENCY_REQUEST_IN_PROGRESS" || code == "IDEMPOTENCY_OUTCOME_UNKNOWN"
 }
 
-// judge looks at an attempt that wrote the request sent times: whether another one may help, and after what time at the earliest.
+// judge looks at an attempt that wrote the request sent times: whether another one may help, and after what time at the
+// earliest.
 func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, after time.Duration) {
 	if err != nil {
 		i.doubt = i.doubt || sent > 0 || !unsent(err)

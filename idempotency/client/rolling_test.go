@@ -23,9 +23,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// TestRollingDeploys: random histories of one intent against a service of two releases that know the command by two fingerprints,
-// behind a proxy that answers by itself, loses answers, and sends twice or late. A verdict must be true then, and after
-// everything has arrived.
+// TestRollingDeploys: random histories of one intent against a service of two releases that know the command by two
+// fingerprints, behind a proxy that answers by itself, loses answers, and sends twice or late. A verdict must be true
+// then, and after everything has arrived.
 func TestRollingDeploys(t *testing.T) {
 	t.Parallel()
 	verdicts := map[client.Verdict]int{}

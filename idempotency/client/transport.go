@@ -30,27 +30,30 @@ func NewKey() string { return uuid.NewString() }
 type Config struct {
 	// Base makes the single attempts. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// Methods get a key and are repeated; others pass to Base once. Default POST and PATCH. A request that has a key of its own is always
-	// repeated.
+	// Methods get a key and are repeated; others pass to Base once. Default POST and PATCH. A request that has a key of
+	// its own is always repeated.
 	Methods []string
 	// Attempts is how often an intent is tried at most. Default 8; negative: until its context ends.
 	Attempts int
-	// Attempt is how long one attempt waits for the head of an answer. Default 10 s; negative: as long as the context allows. Too short, and
-	// the server's work is asked for again and again while it goes on.
+	// Attempt is how long one attempt waits for the head of an answer. Default 10 s; negative: as long as the context
+	// allows. Too short, and the server's work is asked for again and again while it goes on.
 	Attempt time.Duration
-	// First and Most are the shortest and the longest pause between two attempts; each is half to one and a half times as long, by chance. Default 200 ms and 20 s.
+	// First and Most are the shortest and the longest pause between two attempts; each is half to one and a half times
+	// as long, by chance. Default 200 ms and 20 s.
 	First, Most time.Duration
-	// Patience is the longest Retry-After that is waited for; an answer that says more is returned at once. Default 1 min; negative: any.
+	// Patience is the longest Retry-After that is waited for; an answer that says more is returned at once. Default 1
+	// min; negative: any.
 	Patience time.Duration
-	// MaxBody is how much of a request's body is kept for the next attempt, when the request cannot give it again itself (GetBody). A larger one
-	// is an error, before anything is sent. Default 1 MiB; negative: any.
+	// MaxBody is how much of a request's body is kept for the next attempt, when the request cannot give it again
+	// itself (GetBody). A larger one is an error, before anything is sent. Default 1 MiB; negative: any.
 	MaxBody int64
 	// NewKey makes the key of a request that has none. Default the function NewKey.
 	NewKey func() string
 }
 
-// Transport is a http.RoundTripper that gives each intent a key and repeats it with that key until the outcome is known or its limits are
-// reached. It is safe for concurrent use if Base is. Set no Timeout on the http.Client that is shorter than what the retries need.
+// Transport is a http.RoundTripper that gives each intent a key and repeats it with that key until the outcome is known
+// or its limits are reached. It is safe for concurrent use if Base is. Set no Timeout on the http.Client that is
+// shorter than what the retries need.
 type Transport struct{ cfg Config }
 
 // New makes a Transport.
@@ -72,8 +75,8 @@ func New(cfg Config) *Transport {
 	return &Transport{cfg: cfg}
 }
 
-// RoundTrip is of http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an *Error. [Outcome]
-// says what that means.
+// RoundTrip is of http.RoundTripper. When the attempts are over it returns the last answer, whatever its status, or an
+// *Error. [Outcome] says what that means.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	i := begin(r)
 	if i.key == "" {

@@ -11,12 +11,13 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// drift is by how much a monotonic clock may run wrong, as a part of the time that passed: NTP lets a clock go wrong by 500 ppm
-// at most.
+// drift is by how much a monotonic clock may run wrong, as a part of the time that passed: NTP lets a clock go wrong by
+// 500 ppm at most.
 const drift = 500e-6
 
-// clock knows the server's time as an interval, from the Date of its responses, as Marzullo's algorithm narrows it: a response that was made
-// in the second Date was made after its beginning, and before the moment of sending plus a second.
+// clock knows the server's time as an interval, from the Date of its responses, as Marzullo's algorithm narrows it: a
+// response that was made in the second Date was made after its beginning, and before the moment of sending plus a
+// second.
 type clock struct {
 	skew time.Duration
 
@@ -50,7 +51,8 @@ func (c *clock) learn(date, sent, received time.Time) {
 	switch {
 	case !c.sampled:
 	case low > oldTop || top < oldLow:
-		// Two servers, or one before and after its clock was set, or the machine slept: nothing but both together is certain.
+		// Two servers, or one before and after its clock was set, or the machine slept: nothing but both together is
+		// certain.
 		low, top = min(low, oldLow), max(top, oldTop)
 	default:
 		low, top = max(low, oldLow), min(top, oldTop)

@@ -7,8 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestClock_HoldsTheServersTime: whatever the way takes, there and back, however wrong the host's wall clock and (within the drift) its
-// monotonic clock, and although Date has no fractions and the servers' clocks differ by the skew, the interval holds the true time.
+// TestClock_HoldsTheServersTime: whatever the way takes, there and back, however wrong the host's wall clock and
+// (within the drift) its monotonic clock, and although Date has no fractions and the servers' clocks differ by the
+// skew, the interval holds the true time.
 func TestClock_HoldsTheServersTime(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -51,8 +52,8 @@ func TestClock_Narrows(t *testing.T) {
 	}
 }
 
-// TestClock_AServersClockIsSet: a Date that cannot be true if the others were widens the interval, so that no lease is judged by
-// the one that is wrong.
+// TestClock_AServersClockIsSet: a Date that cannot be true if the others were widens the interval, so that no lease is
+// judged by the one that is wrong.
 func TestClock_AServersClockIsSet(t *testing.T) {
 	t.Parallel()
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {

@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/internal/dynamotest"
 )
 
-// TestCrash_ServerKilled: the server is killed while callers are at it, and comes back with its files. What was acknowledged is
-// there, and what was not is told when it is sent again. (That the files are there is the imitation's virtue; DynamoDB's own is its
-// replication. This is about what the store takes for acknowledged.)
+// TestCrash_ServerKilled: the server is killed while callers are at it, and comes back with its files. What was
+// acknowledged is there, and what was not is told when it is sent again. (That the files are there is the imitation's
+// virtue; DynamoDB's own is its replication. This is about what the store takes for acknowledged.)
 func TestCrash_ServerKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server of its own twice")

@@ -7,7 +7,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// same is the condition that a record is as it was found: every write that changes who may do what changes one of these.
+// same is the condition that a record is as it was found: every write that changes who may do what changes one of
+// these.
 const same = `#state = :wasState and #token = :wasToken and #fence = :wasFence and #lease = :wasLease`
 
 // mine is the condition that the caller holds the key, and that it is not finished.
@@ -35,7 +36,8 @@ func (v values) used(expressions string) values {
 	return out
 }
 
-// names maps the aliases of the expressions to the attributes that they are called after: "#state" to "state", which is reserved.
+// names maps the aliases of the expressions to the attributes that they are called after: "#state" to "state", which is
+// reserved.
 func names(expressions string) map[string]string {
 	out := map[string]string{}
 	for _, alias := range aliases.FindAllString(expressions, -1) {

@@ -16,8 +16,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Recover implements store.Recoverer. The index that finds overdue keys lags behind the table by some milliseconds; the conditional write
-// that takes one looks at the table. An error may come beside keys that were taken already.
+// Recover implements store.Recoverer. The index that finds overdue keys lags behind the table by some milliseconds; the
+// conditional write that takes one looks at the table. An error may come beside keys that were taken already.
 func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func eachBucket(ctx context.Context, ask func(ctx context.Context, bucket int64)
 	return group.Wait()
 }
 
-// query reads the index of unfinished keys of one bucket, of those that are ready between two times, longest overdue first, until each says that it
-// is enough.
+// query reads the index of unfinished keys of one bucket, of those that are ready between two times, longest overdue
+// first, until each says that it is enough.
 func (s *Store) query(ctx context.Context, bucket, from, until int64, each func(item) (more bool)) error {
 	pages := dynamodb.NewQueryPaginator(s.client, &dynamodb.QueryInput{
 		TableName: &s.table, IndexName: aws.String(indexName), KeyConditionExpression: aws.String(`#bucket = :bucket and #ready between :from and :until`),
@@ -131,7 +131,8 @@ func (s *Store) Sweep(ctx context.Context, _ int) (store.SweepResult, error) {
 	return store.SweepResult{}, ctx.Err()
 }
 
-// Stats implements store.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little behind.
+// Stats implements store.Recoverer. It reads the whole index, which has only what is unfinished, and lags a little
+// behind.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	var counts [buckets]store.Stats
 	err := eachBucket(ctx, func(ctx context.Context, b int64) error {

@@ -18,8 +18,8 @@ import (
 
 // Config is what a Store needs to know.
 type Config struct {
-	// Skew is how far the clocks of DynamoDB's servers may be apart. It widens the interval in which the time is known, at either
-	// end. 0 is 100 ms; negative is none, for a server of one's own.
+	// Skew is how far the clocks of DynamoDB's servers may be apart. It widens the interval in which the time is known,
+	// at either end. 0 is 100 ms; negative is none, for a server of one's own.
 	Skew time.Duration
 }
 
@@ -41,8 +41,8 @@ var (
 	_ store.Lister    = (*Store)(nil)
 )
 
-// New returns a store on the table, which CreateTable makes and Check looks at. It talks to nobody. The client's retries may stand as
-// they are.
+// New returns a store on the table, which CreateTable makes and Check looks at. It talks to nobody. The client's
+// retries may stand as they are.
 func New(client *dynamodb.Client, table string, cfg Config) (*Store, error) {
 	if client == nil || table == "" {
 		return nil, errors.New("dynamostore: a client and a table's name are required")
@@ -53,8 +53,8 @@ func New(client *dynamodb.Client, table string, cfg Config) (*Store, error) {
 	return &Store{client: client, table: table, clock: clock{skew: max(0, cfg.Skew)}, writer: rand.Text()}, nil
 }
 
-// now is the interval that holds the server's time, in microseconds since 1970. A store that has not heard from the server yet reads the
-// key, for the answer's date.
+// now is the interval that holds the server's time, in microseconds since 1970. A store that has not heard from the
+// server yet reads the key, for the answer's date.
 func (s *Store) now(ctx context.Context, k idempotency.Key) (low, top int64, err error) {
 	low, top, ok := s.clock.now()
 	if ok {
@@ -69,8 +69,8 @@ func (s *Store) now(ctx context.Context, k idempotency.Key) (low, top int64, err
 	return low, top, nil
 }
 
-// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same claim, sent again,
-// tells.
+// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same
+// claim, sent again, tells.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err
@@ -105,8 +105,8 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	}
 }
 
-// attempt does what a claim does to the item that was found; the write's condition is that it is still there as it was. It
-// returns the item as it is now.
+// attempt does what a claim does to the item that was found; the write's condition is that it is still there as it was.
+// It returns the item as it is now.
 func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, old item) (now item, won bool, err error) {
 	low, top, _ := s.clock.now()
 	span := micros(opt.Lease)
@@ -188,7 +188,8 @@ func (s *Store) put(ctx context.Context, fresh, old item) error {
 	return err
 }
 
-// update changes a record under a condition and returns it as it is then; a types.ConditionalCheckFailedException has it as it was.
+// update changes a record under a condition and returns it as it is then; a types.ConditionalCheckFailedException has
+// it as it was.
 func (s *Store) update(ctx context.Context, k idempotency.Key, change, condition string, v values) (item, error) {
 	v[":working"], v[":unknown"] = text(string(idempotency.InProgress)), text(string(idempotency.Unknown))
 	out, err := s.client.UpdateItem(ctx, &dynamodb.UpdateItemInput{

@@ -43,8 +43,8 @@ func through(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *d
 	return dynamotest.Connect(t, "http://"+cut.Addr(), change)
 }
 
-// TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK does not hear of a conditional write's success and sends it again; the second
-// time its condition fails on its own item.
+// TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK does not hear of a conditional write's success and sends it
+// again; the second time its condition fails on its own item.
 func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
@@ -77,7 +77,8 @@ func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 	}
 }
 
-// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it is sent again.
+// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it
+// is sent again.
 func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
@@ -173,8 +174,8 @@ func TestClock_TheServersNotTheHosts(t *testing.T) {
 	}
 }
 
-// TestLease_NeverShorterThanAsked: a store that has heard from the server once knows the time to a second, and an owner's lease
-// runs from the latest that it can be. The server's clock is this machine's here.
+// TestLease_NeverShorterThanAsked: a store that has heard from the server once knows the time to a second, and an
+// owner's lease runs from the latest that it can be. The server's clock is this machine's here.
 func TestLease_NeverShorterThanAsked(t *testing.T) {
 	t.Parallel()
 	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
@@ -195,7 +196,8 @@ func TestLease_NeverShorterThanAsked(t *testing.T) {
 	}
 }
 
-// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes nothing.
+// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes
+// nothing.
 func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
 	way := &transport{}
@@ -220,8 +222,8 @@ func TestSave_LateDuplicate(t *testing.T) {
 	}
 }
 
-// TestTTL_OnlyWhatIsFinished: the table's TTL is never set on a key that somebody works at or that is unknown, and on the others it comes
-// after the terms.
+// TestTTL_OnlyWhatIsFinished: the table's TTL is never set on a key that somebody works at or that is unknown, and on
+// the others it comes after the terms.
 func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	t.Parallel()
 	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
@@ -261,7 +263,8 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	}
 }
 
-// TestFinish_TooLarge: work is done, whether or not an item can hold its answer: a retry is told so, at once, and does not run it again.
+// TestFinish_TooLarge: work is done, whether or not an item can hold its answer: a retry is told so, at once, and does
+// not run it again.
 func TestFinish_TooLarge(t *testing.T) {
 	t.Parallel()
 	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
@@ -354,8 +357,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one owner
-// has finished: it gets none of them.
+// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one
+// owner has finished: it gets none of them.
 func TestRecover_LooksAgain(t *testing.T) {
 	t.Parallel()
 	way := &transport{}

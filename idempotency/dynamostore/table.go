@@ -14,7 +14,8 @@ import (
 // indexName is the sparse index of what is unfinished.
 const indexName = "unfinished"
 
-// Table is the definition of a store's table, billed by request. TTL on the attribute `ttl` is a call of its own: CreateTable makes both.
+// Table is the definition of a store's table, billed by request. TTL on the attribute `ttl` is a call of its own:
+// CreateTable makes both.
 func Table(name string) *dynamodb.CreateTableInput {
 	attribute := func(name string, kind types.ScalarAttributeType) types.AttributeDefinition {
 		return types.AttributeDefinition{AttributeName: aws.String(name), AttributeType: kind}
@@ -38,8 +39,8 @@ func Table(name string) *dynamodb.CreateTableInput {
 	}
 }
 
-// CreateTable makes the table with its index and TTL, and waits up to five minutes until it can be used. A table that is there already is left as it
-// is, and no error: Check looks at it.
+// CreateTable makes the table with its index and TTL, and waits up to five minutes until it can be used. A table that
+// is there already is left as it is, and no error: Check looks at it.
 func CreateTable(ctx context.Context, client *dynamodb.Client, name string) error {
 	var there *types.ResourceInUseException
 	if _, err := client.CreateTable(ctx, Table(name)); err != nil && !errors.As(err, &there) {
@@ -62,8 +63,9 @@ func CreateTable(ctx context.Context, client *dynamodb.Client, name string) erro
 	return nil
 }
 
-// Check looks at the table. The error says what must not be: another key or index, or a global table in which regions agree only
-// eventually. The warnings say what costs money or safety: TTL that is off, or a table that anybody may delete.
+// Check looks at the table. The error says what must not be: another key or index, or a global table in which regions
+// agree only eventually. The warnings say what costs money or safety: TTL that is off, or a table that anybody may
+// delete.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	out, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: &s.table}, s.clock.watch)
 	if err != nil {

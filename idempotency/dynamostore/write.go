@@ -17,8 +17,8 @@ import (
 
 var errLease = errors.New("dynamostore: a lease must be longer than nothing")
 
-// write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing: whether the call was sent
-// again after it had succeeded.
+// write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing:
+// whether the call was sent again after it had succeeded.
 func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, condition string, v values, repeated func(old item) bool) error {
 	v[":token"], v[":fence"] = text(l.Token), number(l.Fence)
 	_, err := s.update(ctx, l.Key, change, condition, v)
@@ -61,7 +61,8 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
 }
 
-// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had
+// replaced it.
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -79,9 +80,9 @@ func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error
 		})
 }
 
-// Finish implements store.Store. It reads the record, writes the body into an item of its own, which nobody sees yet, and turns the
-// record. Of a result that does not fit into an item (maxResult with header and progress) code, resource, schema and failure are kept: it is
-// EXPIRED at once, for the work is done, and no retry may do it again.
+// Finish implements store.Store. It reads the record, writes the body into an item of its own, which nobody sees yet,
+// and turns the record. Of a result that does not fit into an item (maxResult with header and progress) code, resource,
+// schema and failure are kept: it is EXPIRED at once, for the work is done, and no retry may do it again.
 func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
 	low, top, err := s.begin(ctx, l)
 	if err != nil {
@@ -132,8 +133,8 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	return err
 }
 
-// putBody writes what is sensitive of a result, and the progress, into an item with an end of its own, and returns its name: empty when
-// there is nothing to keep, and notKept when it is too large.
+// putBody writes what is sensitive of a result, and the progress, into an item with an end of its own, and returns its
+// name: empty when there is nothing to keep, and notKept when it is too large.
 func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res idempotency.Result, keep time.Duration, top int64) (string, error) {
 	name := "body " + rand.Text()
 	i := item{"key": text(member(k)), "part": text(name)}
@@ -196,7 +197,8 @@ func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, afte
 	return s.shelve(ctx, "postpone", l, reason, after, stuck, mine+` and #state = :unknown`)
 }
 
-// shelve gives up a lease. A delay is no promise to anybody, so it counts from the early end of the interval: no delay is due at once.
+// shelve gives up a lease. A delay is no promise to anybody, so it counts from the early end of the interval: no delay
+// is due at once.
 func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration, stuck bool, condition string) error {
 	low, _, err := s.begin(ctx, l)
 	if err != nil {

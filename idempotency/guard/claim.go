@@ -25,9 +25,9 @@ func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	return c, since, err
 }
 
-// takeBack gives up a claim that may have been granted without an answer: else a caller that only left early would leave a key
-// behind that is in progress for a lease, and unknown after it. One look, for the caller waits; if it fails, so it is. It returns what
-// the caller is told.
+// takeBack gives up a claim that may have been granted without an answer: else a caller that only left early would
+// leave a key behind that is in progress for a lease, and unknown after it. One look, for the caller waits; if it
+// fails, so it is. It returns what the caller is told.
 func (g *Guard) takeBack(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, cause error) error {
 	if definite(cause) {
 		return fmt.Errorf("idempotency: claiming the key (nothing was run): %w", cause)
@@ -80,8 +80,8 @@ func definite(err error) bool {
 	return false
 }
 
-// await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error is
-// the context's; that of the store is left to the claim.
+// await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error
+// is the context's; that of the store is left to the claim.
 func (g *Guard) await(ctx context.Context, r idempotency.Request, rec store.Record, until time.Time) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(500*time.Millisecond),
 		backoff.WithMaxElapsedTime(0))

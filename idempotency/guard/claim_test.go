@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// TestRerun_AFailureAfterATakeOverFreesNoKey: the former owner's transaction may have committed. A key that were free could be used for another
-// command, whose effect would come beside that one's.
+// TestRerun_AFailureAfterATakeOverFreesNoKey: the former owner's transaction may have committed. A key that were free
+// could be used for another command, whose effect would come beside that one's.
 func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(){"an error": func() {}, "a panic": func() { panic("no luck") }} {
@@ -49,8 +49,8 @@ func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
 	}
 }
 
-// TestClaim_GivenUpIsTakenBack: a caller that leaves while its claim is under way leaves no key behind that is in progress and nobody's: nothing
-// was run, so nothing is unknown, and its retry runs.
+// TestClaim_GivenUpIsTakenBack: a caller that leaves while its claim is under way leaves no key behind that is in
+// progress and nobody's: nothing was run, so nothing is unknown, and its retry runs.
 func TestClaim_GivenUpIsTakenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // a pause of the guard is over only when it knows who has left
@@ -175,8 +175,8 @@ func givenUp(t *testing.T, m *memstore.Store) store.Lease {
 	return taken[0].Lease
 }
 
-// TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's look and hand: that one
-// leaves no new record behind.
+// TestTakeStuck_FreedMeanwhile: two people look at one operation, and one of them frees its key between the other's
+// look and hand: that one leaves no new record behind.
 func TestTakeStuck_FreedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
@@ -195,8 +195,8 @@ func TestTakeStuck_FreedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTakeStuck_FreedAndUsedMeanwhile: between a person's look and hand the key was freed and used again by a caller who vanished. What that one did is
-// not known, so its key is not freed.
+// TestTakeStuck_FreedAndUsedMeanwhile: between a person's look and hand the key was freed and used again by a caller
+// who vanished. What that one did is not known, so its key is not freed.
 func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(memstore.New(memstore.Config{}))
@@ -220,8 +220,8 @@ func TestTakeStuck_FreedAndUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestClaim_LateTakeOver: a claim that may take a key over is executed late, while its caller waits for somebody else. The caller does not
-// find it to be its own and then free, when its work fails, what a former owner may have done.
+// TestClaim_LateTakeOver: a claim that may take a key over is executed late, while its caller waits for somebody else.
+// The caller does not find it to be its own and then free, when its work fails, what a former owner may have done.
 func TestClaim_LateTakeOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +233,8 @@ func TestClaim_LateTakeOver(t *testing.T) {
 			if call != "claim" || f.count("claim") != 2 {
 				return nil
 			}
-			// The second one, with Rerun, gets lost, and somebody else is faster; below it arrives, when that one gives up.
+			// The second one, with Rerun, gets lost, and somebody else is faster; below it arrives, when that one gives
+			// up.
 			other = claimed(t, m, "other", time.Minute)
 			return errAway
 		}

@@ -8,7 +8,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// flights are the attempts that run in this process, by what they ask: callers of one key with two commands do not share.
+// flights are the attempts that run in this process, by what they ask: callers of one key with two commands do not
+// share.
 type flights struct {
 	mu     sync.Mutex
 	flying map[flightKey]*flight

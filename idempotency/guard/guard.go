@@ -13,12 +13,12 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// Guard lets the work of a request happen once: the first caller of a key runs it under a lease, the others get its result,
-// or are told why not. It is safe for concurrent use.
+// Guard lets the work of a request happen once: the first caller of a key runs it under a lease, the others get its
+// result, or are told why not. It is safe for concurrent use.
 //
-// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends Config.Finish after
-// the last of them has left, and when the lease is lost, with the cause [store.ErrLeaseLost]. What has become of the work is recorded
-// even then.
+// Callers of one key in one process share one attempt: a hot key asks the store once. The work's context ends
+// Config.Finish after the last of them has left, and when the lease is lost, with the cause [store.ErrLeaseLost]. What
+// has become of the work is recorded even then.
 type Guard struct {
 	store   store.Store
 	cfg     Config
@@ -38,41 +38,45 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 	return &Guard{store: store, cfg: cfg, log: cfg.Logger}, nil
 }
 
-// Do runs local work once: normally one transaction of a database that is not the store's (where it is the store's, pgstore's
-// InTx commits key and effect together, and nothing of it can be unknown).
+// Do runs local work once: normally one transaction of a database that is not the store's (where it is the store's,
+// pgstore's InTx commits key and effect together, and nothing of it can be unknown).
 //
-// It returns the result that is recorded, Replayed when it is a former attempt's; a final refusal is a Result with a Failure and no error.
-// Otherwise errors.Is tells [idempotency.ErrMismatch], [idempotency.ErrInProgress], [idempotency.ErrUnknown], [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] and [idempotency.ErrInvalidKey];
-// any other error is the work's or the store's.
+// It returns the result that is recorded, Replayed when it is a former attempt's; a final refusal is a Result with a
+// Failure and no error. Otherwise errors.Is tells [idempotency.ErrMismatch], [idempotency.ErrInProgress],
+// [idempotency.ErrUnknown], [idempotency.ErrExpired], [store.ErrLeaseLost], [ErrUnrecorded] and
+// [idempotency.ErrInvalidKey]; any other error is the work's or the store's.
 //
-// What an error of the work means: [idempotency.Terminal] is recorded and replayed; [idempotency.Retryable], an error without a mark and a panic say
-// that the transaction was rolled back, and free the key; [idempotency.OutcomeUnknown], and an error without a mark after the context ended,
-// make the outcome unknown. A COMMIT whose answer was lost must be [idempotency.OutcomeUnknown]: Config.Classify can see to that. Work that was
-// taken over from an owner who vanished (Config.Rerun) frees no key: what that one committed is not undone with it.
+// What an error of the work means: [idempotency.Terminal] is recorded and replayed; [idempotency.Retryable], an error
+// without a mark and a panic say that the transaction was rolled back, and free the key; [idempotency.OutcomeUnknown],
+// and an error without a mark after the context ended, make the outcome unknown. A COMMIT whose answer was lost must be
+// [idempotency.OutcomeUnknown]: Config.Classify can see to that. Work that was taken over from an owner who vanished
+// (Config.Rerun) frees no key: what that one committed is not undone with it.
 //
-// When the store did not answer the claim, nothing was run: that error is [idempotency.Retryable]. Work that has to give a fence to its effect
-// takes Run, whose [Op.Fence] it is.
+// When the store did not answer the claim, nothing was run: that error is [idempotency.Retryable]. Work that has to
+// give a fence to its effect takes Run, whose [Op.Fence] it is.
 func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx context.Context) (idempotency.Result, error)) (idempotency.Result, error) {
 	return g.run(ctx, r, func(ctx context.Context, _ *Op) (idempotency.Result, error) { return work(ctx) })
 }
 
 // Run runs work that calls providers, in phases with recovery points: see [Op]. It returns as [Guard.Do] does.
 //
-// What an error of the work means, once a provider was asked: [idempotency.Terminal] is recorded and replayed, unless the outcome of a step
-// is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown: recovery goes on,
-// or the next caller when the operation is in Config.Rerun. A success with an open step is unknown too.
+// What an error of the work means, once a provider was asked: [idempotency.Terminal] is recorded and replayed, unless
+// the outcome of a step is open; every other one, and a panic, keeps the recovery points and makes the outcome unknown:
+// recovery goes on, or the next caller when the operation is in Config.Rerun. A success with an open step is unknown
+// too.
 //
-// After a local phase, and before a provider is asked, an error that would free the key only ends its lease. What the phase has
-// committed belongs to this command: another one is refused, and the next attempt goes on from the recovery points, the caller's at
-// once, or recovery's after Config.RecoverAfter. Before the first phase it is as in Do.
+// After a local phase, and before a provider is asked, an error that would free the key only ends its lease. What the
+// phase has committed belongs to this command: another one is refused, and the next attempt goes on from the recovery
+// points, the caller's at once, or recovery's after Config.RecoverAfter. Before the first phase it is as in Do.
 func (g *Guard) Run(ctx context.Context, r idempotency.Request, work func(ctx context.Context, op *Op) (idempotency.Result, error)) (idempotency.Result, error) {
 	return g.run(ctx, r, work)
 }
 
-// Resume goes on with an operation that the caller has taken from [store.Recoverer.Recover], under the recoverer's lease, which it
-// extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other error, a Retryable one too, the key is as
-// it was, with the recovery points made since, and still the caller's, who postpones or releases it. So work must not take back by itself
-// what a recorded phase did: the next attempt goes on as if that were there. A saga's Undo is recorded.
+// Resume goes on with an operation that the caller has taken from [store.Recoverer.Recover], under the recoverer's
+// lease, which it extends meanwhile. A success and a Terminal error are recorded as in [Guard.Run]; after any other
+// error, a Retryable one too, the key is as it was, with the recovery points made since, and still the caller's, who
+// postpones or releases it. So work must not take back by itself what a recorded phase did: the next attempt goes on as
+// if that were there. A saga's Undo is recorded.
 func (g *Guard) Resume(ctx context.Context, c store.ClaimResult, work func(ctx context.Context, op *Op) (idempotency.Result, error)) (idempotency.Result, error) {
 	if !c.Won {
 		return idempotency.Result{}, errors.New("idempotency: the key is not the caller's")
@@ -193,7 +197,8 @@ func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.T
 			return idempotency.Result{}, err
 		}
 		if opt.Rerun {
-			// A claim by the former terms may still be under way. Its token must not be found here: what it takes over is not released.
+			// A claim by the former terms may still be under way. Its token must not be found here: what it takes over
+			// is not released.
 			opt.Token, opt.Rerun = rand.Text(), false
 		}
 	}
@@ -214,8 +219,8 @@ func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
 	return working, func() { stop(); end(nil) }
 }
 
-// known is the answer of a record to a request that did not get the key. A mismatch comes before everything else: the other
-// command's result is nobody's business.
+// known is the answer of a record to a request that did not get the key. A mismatch comes before everything else: the
+// other command's result is nobody's business.
 func known(r idempotency.Request, rec store.Record) (idempotency.Result, error) {
 	if !r.Matches(rec.Fingerprint) {
 		return idempotency.Result{}, &idempotency.MismatchError{State: rec.State, Resource: rec.Result.Resource, Version: rec.Fingerprint.Version}

@@ -20,8 +20,8 @@ type keeper struct {
 	ended    chan struct{}
 }
 
-// keep extends the lease until stop, beginning at since, when it was asked for. The context that it returns ends when the lease is
-// lost, or would be by the time that the store gave.
+// keep extends the lease until stop, beginning at since, when it was asked for. The context that it returns ends when
+// the lease is lost, or would be by the time that the store gave.
 func (g *Guard) keep(ctx context.Context, l store.Lease, since time.Time) (context.Context, *keeper) {
 	ctx, lose := context.WithCancelCause(ctx)
 	beating, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -44,8 +44,8 @@ func (k *keeper) stop() {
 	k.lose(nil)
 }
 
-// beat extends the lease until ctx ends, and returns why it cannot any more. The end of the lease is measured here, from before
-// each question, so it is never later than the store's.
+// beat extends the lease until ctx ends, and returns why it cannot any more. The end of the lease is measured here,
+// from before each question, so it is never later than the store's.
 func (k *keeper) beat(ctx context.Context, end time.Time) error {
 	every := k.guard.cfg.Heartbeat
 	if every < 0 {

@@ -136,8 +136,8 @@ func TestHeartbeat_OutlivesAnOutage(t *testing.T) {
 	})
 }
 
-// TestFence_ALateWriteIsRefused: an owner that stood still longer than its lease finds another one's result, and gives it to
-// its caller: all callers are told the same.
+// TestFence_ALateWriteIsRefused: an owner that stood still longer than its lease finds another one's result, and gives
+// it to its caller: all callers are told the same.
 func TestFence_ALateWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,8 +281,8 @@ func TestFinish_ARefusalThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestShared_WhoLeaves: the work goes on while anybody of this process wants it, the one that leads included, and ends when nobody
-// does.
+// TestShared_WhoLeaves: the work goes on while anybody of this process wants it, the one that leads included, and ends
+// when nobody does.
 func TestShared_WhoLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 // Op is an operation in phases, each with a recovery point that is recorded when it is over; what a former attempt has
 // recorded is returned without being run again. No transaction is open across a phase.
 //
-// Names of phases are stable over releases and used once in an operation. The code between the phases runs again in every
-// attempt, so it only decides by what the phases gave. It is safe for concurrent use.
+// Names of phases are stable over releases and used once in an operation. The code between the phases runs again in
+// every attempt, so it only decides by what the phases gave. It is safe for concurrent use.
 type Op struct {
 	guard  *Guard
 	lease  store.Lease
@@ -29,13 +29,13 @@ type Op struct {
 
 // Call is what a phase is given.
 type Call struct {
-	// Key is the step's stable key, the same in every attempt. A call to a provider carries it, as its idempotency key or
-	// as a reference by which it can be asked; a local phase puts it under a unique constraint.
+	// Key is the step's stable key, the same in every attempt. A call to a provider carries it, as its idempotency key
+	// or as a reference by which it can be asked; a local phase puts it under a unique constraint.
 	Key string
 	// Fence rises with every owner of the operation: an effect that keeps the highest can refuse a late one.
 	Fence int64
-	// Again: an earlier attempt has begun it and recorded no outcome. A provider that takes two calls with one key for two must
-	// be asked first. Of a local phase nobody knows, and it is false.
+	// Again: an earlier attempt has begun it and recorded no outcome. A provider that takes two calls with one key for
+	// two must be asked first. Of a local phase nobody knows, and it is false.
 	Again bool
 }
 
@@ -75,11 +75,12 @@ func (o *Op) step(name string) (store.Step, bool) {
 	return o.steps[i], true
 }
 
-// Local runs a local phase, normally one transaction, and records what it gave. A crash between the two runs it again in the
-// next attempt: what it inserts stands behind a unique constraint on the key that it is given, and it finds what is there.
+// Local runs a local phase, normally one transaction, and records what it gave. A crash between the two runs it again
+// in the next attempt: what it inserts stands behind a unique constraint on the key that it is given, and it finds what
+// is there.
 //
-// Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase, an error
-// that may have come after its COMMIT must be [idempotency.OutcomeUnknown], or the key is freed with it.
+// Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase,
+// an error that may have come after its COMMIT must be [idempotency.OutcomeUnknown], or the key is freed with it.
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
 	s, known, err := o.meet(ctx, name)
 	if err != nil || known {
@@ -99,14 +100,15 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 // Call calls a provider. That it is about to is recorded before, and its answer after. The provider gets a key of
 // [StepKey], so a call that is made again is the same one for it.
 //
-// What an error of do means: [idempotency.Terminal] is a refusal for good, recorded and returned to every later attempt; [idempotency.Retryable] says that
-// certainly nothing has happened; every other one that the outcome is open, and it comes back as [idempotency.OutcomeUnknown].
+// What an error of do means: [idempotency.Terminal] is a refusal for good, recorded and returned to every later
+// attempt; [idempotency.Retryable] says that certainly nothing has happened; every other one that the outcome is open,
+// and it comes back as [idempotency.OutcomeUnknown].
 func (o *Op) Call(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
 	return o.CallAs(ctx, name, StepKey(o.lease.Key, name), do)
 }
 
-// CallAs is Call with a downstream key of the caller's, made of an id of the operation's own that an earlier phase recorded:
-// "provider_payment_<payment id>". A step that was begun keeps the key that it began with.
+// CallAs is Call with a downstream key of the caller's, made of an id of the operation's own that an earlier phase
+// recorded: "provider_payment_<payment id>". A step that was begun keeps the key that it began with.
 func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
 	if key == "" {
 		return nil, fmt.Errorf("idempotency: step %q needs a key to go downstream", name)
@@ -144,9 +146,9 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	return nil, idempotency.OutcomeUnknown(fmt.Errorf("step %q: %w", name, err))
 }
 
-// Resolve records what somebody has found out of a step whose outcome was open: StepDone with what it gave, StepFailed with a
-// code and a reason as [Refusal] makes them, or nothing (the empty state): it certainly did not happen, and nothing
-// that is under way can still make it happen.
+// Resolve records what somebody has found out of a step whose outcome was open: StepDone with what it gave, StepFailed
+// with a code and a reason as [Refusal] makes them, or nothing (the empty state): it certainly did not happen, and
+// nothing that is under way can still make it happen.
 func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data []byte) error {
 	s, ok := o.step(name)
 	if !ok {

@@ -103,7 +103,8 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 	}
 }
 
-// TestRun_ALocalPhaseKeepsItsKey: what it has committed is this command's. Another one under the key would go on with it.
+// TestRun_ALocalPhaseKeepsItsKey: what it has committed is this command's. Another one under the key would go on with
+// it.
 func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func() error{

@@ -19,8 +19,9 @@ type SagaStep struct {
 	Name string
 	// Do makes the step, as in [Op.Call]. What an earlier step gave is in [Op.Data]. Required.
 	Do func(ctx context.Context, c Call) ([]byte, error)
-	// Undo takes it back; data is what Do gave. It may run several times with the same key, and must then take it back once. Nil:
-	// there is nothing to take back. A Terminal error of it leaves the operation to a person; every other one is tried again.
+	// Undo takes it back; data is what Do gave. It may run several times with the same key, and must then take it back
+	// once. Nil: there is nothing to take back. A Terminal error of it leaves the operation to a person; every other
+	// one is tried again.
 	Undo func(ctx context.Context, c Call, data []byte) error
 	// Local says that Do and Undo are local phases: see [Op.Local].
 	Local bool
@@ -28,12 +29,13 @@ type SagaStep struct {
 	Key string
 }
 
-// Saga makes the steps in their order (Garcia-Molina and Salem, Sagas, 1987). When one is refused for good, those that are done are undone in
-// reverse, and the refusal is returned: the work returns it on, beside what its caller is to be told, and it is recorded. Any other error stops
-// the saga where it is, and the next attempt goes on there: forward, or back once an Undo was begun.
+// Saga makes the steps in their order (Garcia-Molina and Salem, Sagas, 1987). When one is refused for good, those that
+// are done are undone in reverse, and the refusal is returned: the work returns it on, beside what its caller is to be
+// told, and it is recorded. Any other error stops the saga where it is, and the next attempt goes on there: forward, or
+// back once an Undo was begun.
 //
-// What the saga has done is recorded before and after each step, and each step and each Undo has its own stable key: after a crash at any
-// point, nothing is done or undone twice by a provider that knows the key.
+// What the saga has done is recorded before and after each step, and each step and each Undo has its own stable key:
+// after a crash at any point, nothing is done or undone twice by a provider that knows the key.
 func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 	if o.undoBegun(steps) {
 		return o.Compensate(ctx, steps...)
@@ -58,9 +60,9 @@ func (o *Op) Saga(ctx context.Context, steps ...SagaStep) error {
 	return nil
 }
 
-// Compensate undoes what is done of the steps, in reverse, and returns the refusal that is recorded of one of them, or a Terminal
-// error with [CodeCompensated]. It needs to know what was done: an error that says which step's outcome is open
-// leaves the operation to recovery.
+// Compensate undoes what is done of the steps, in reverse, and returns the refusal that is recorded of one of them, or
+// a Terminal error with [CodeCompensated]. It needs to know what was done: an error that says which step's outcome is
+// open leaves the operation to recovery.
 func (o *Op) Compensate(ctx context.Context, steps ...SagaStep) error {
 	cause := idempotency.Terminal(CodeCompensated, errors.New("the operation was undone"))
 	for _, s := range slices.Backward(steps) {

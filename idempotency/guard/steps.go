@@ -11,12 +11,12 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// StepKey derives the key that one step of an operation gives downstream: a UUID (version 8) of the tenant, the operation, the
-// caller's key and the step's name, the same in every attempt, process and release. It is never the caller's key itself,
-// which another tenant may use as well, and no two steps of an operation share one.
+// StepKey derives the key that one step of an operation gives downstream: a UUID (version 8) of the tenant, the
+// operation, the caller's key and the step's name, the same in every attempt, process and release. It is never the
+// caller's key itself, which another tenant may use as well, and no two steps of an operation share one.
 //
-// Its life is the caller's key's: a key that is used for a new intent, after its tombstone is gone, derives the same step
-// keys, and a provider that still knows them answers as before. Where that may happen, take a key of an id that
+// Its life is the caller's key's: a key that is used for a new intent, after its tombstone is gone, derives the same
+// step keys, and a provider that still knows them answers as before. Where that may happen, take a key of an id that
 // the operation made for itself, such as provider_payment_<payment id>, and give it to [Op.CallAs].
 func StepKey(k idempotency.Key, step string) string {
 	var b []byte

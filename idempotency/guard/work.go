@@ -18,11 +18,13 @@ type attempt struct {
 	began time.Time
 	// resume: the key is a recoverer's, who decides what becomes of an operation that does not end.
 	resume bool
-	// after: the key was taken over. What its former owner has committed may not be known, so a failure of this one's frees no key.
+	// after: the key was taken over. What its former owner has committed may not be known, so a failure of this one's
+	// frees no key.
 	after bool
 }
 
-// work runs the work under the lease and records what became of it, a panic and runtime.Goexit included: they go on afterwards.
+// work runs the work under the lease and records what became of it, a panic and runtime.Goexit included: they go on
+// afterwards.
 func (g *Guard) work(ctx context.Context, a *attempt, do work) (res idempotency.Result, err error) {
 	ctx, k := g.keep(ctx, a.op.lease, a.began)
 	defer k.stop()
@@ -80,7 +82,8 @@ func (a *attempt) settle(ctx context.Context, res idempotency.Result, err error)
 	if how == finish {
 		res.Failure = cmp.Or(res.Failure, code)
 		if wrong := res.Check(); wrong != nil {
-			if res, err = (idempotency.Result{}), idempotency.Retryable(wrong); code == "" { // a success: what it did is done
+			// a success: what it did is done
+			if res, err = (idempotency.Result{}), idempotency.Retryable(wrong); code == "" {
 				err = idempotency.OutcomeUnknown(wrong)
 			}
 			how, _ = a.ending(ctx, err)
@@ -103,7 +106,8 @@ func (a *attempt) settle(ctx context.Context, res idempotency.Result, err error)
 	return idempotency.Result{}, a.doubt(ctx, err)
 }
 
-// record repeats a write until its outcome is known or RecordFor is over. The end of the caller's context does not cut it.
+// record repeats a write until its outcome is known or RecordFor is over. The end of the caller's context does not cut
+// it.
 func (a *attempt) record(ctx context.Context, write func(ctx context.Context) error) error {
 	return a.guard.record(ctx, write)
 }
@@ -175,7 +179,8 @@ func (a *attempt) doubt(ctx context.Context, cause error) error {
 	return a.unknown(cause, err == nil)
 }
 
-// unknown is what the caller of an operation is told that recovery is to end. One that is not recorded as such is found when its lease ends.
+// unknown is what the caller of an operation is told that recovery is to end. One that is not recorded as such is found
+// when its lease ends.
 func (a *attempt) unknown(cause error, recorded bool) error {
 	g, l := a.guard, a.op.lease
 	stage := store.StageOf(a.op.Steps())

@@ -38,7 +38,8 @@ func (everyTime) Do(ctx context.Context, _ idempotency.Request, work func(contex
 
 const orderBody = `{"account_id":"acc-4711","amount":1999,"currency":"EUR"}`
 
-// BenchmarkHandler: what a request costs at the edge beside its store: the key, the request with its fingerprint, the answer.
+// BenchmarkHandler: what a request costs at the edge beside its store: the key, the request with its fingerprint, the
+// answer.
 func BenchmarkHandler(b *testing.B) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set(httpedge.HeaderKey, "8e03978e-40d5-43e8-bc93-6894a57f9324")

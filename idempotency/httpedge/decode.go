@@ -16,11 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// Decode reads a request's body, of at most so many bytes (negative: any), as one JSON value into what to points to, strictly:
-// each member once and spelled as the struct's tag spells it, none that the struct does not have, nothing behind the value,
-// and text that is Unicode. Two readers cannot understand such a body in two ways. encoding/json by itself takes the last
-// of two equal names, any case of a name, and U+FFFD for any broken text. The error is a *Problem, 400 or 413, and quotes no
-// value.
+// Decode reads a request's body, of at most so many bytes (negative: any), as one JSON value into what to points to,
+// strictly: each member once and spelled as the struct's tag spells it, none that the struct does not have, nothing
+// behind the value, and text that is Unicode. Two readers cannot understand such a body in two ways. encoding/json by
+// itself takes the last of two equal names, any case of a name, and U+FFFD for any broken text. The error is a
+// *Problem, 400 or 413, and quotes no value.
 func Decode(w http.ResponseWriter, r *http.Request, most int64, to any) error {
 	body, err := readBody(w, r, most)
 	if err != nil {

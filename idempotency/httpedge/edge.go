@@ -21,26 +21,31 @@ type Edge struct {
 	// Types begins the type of every problem; the code in lower case follows. Point it at your own page. Default: this
 	// project's page about idempotency.
 	Types string
-	// Status changes the status of a code: some have 422 for validation and want 409 for a key that was used again. Default: Codes.
+	// Status changes the status of a code: some have 422 for validation and want 409 for a key that was used again.
+	// Default: Codes.
 	Status map[Code]int
-	// Policy is the header Idempotency-Policy of every answer, made by the function Policy from what the store was told to
-	// keep: the draft wants the expiry published. Default: no header.
+	// Policy is the header Idempotency-Policy of every answer, made by the function Policy from what the store was told
+	// to keep: the draft wants the expiry published. Default: no header.
 	Policy string
-	// RetryInProgress is the most that Retry-After says while another attempt works; what is left of its lease says the rest.
-	// Default 2 s, for most are done long before their lease ends.
+	// RetryInProgress is the most that Retry-After says while another attempt works; what is left of its lease says the
+	// rest. Default 2 s, for most are done long before their lease ends.
 	RetryInProgress time.Duration
-	// RetryUnknown is what Retry-After says while the outcome is unknown: about as long as recovery takes. Default 15 s.
+	// RetryUnknown is what Retry-After says while the outcome is unknown: about as long as recovery takes. Default 15
+	// s.
 	RetryUnknown time.Duration
-	// StatusURL is where the caller can watch its operation, served by StatusHandler. While another attempt works or the outcome is
-	// unknown, the answer is then 202 with this Location. It is a request's own: see At. Default: 409 and 503.
+	// StatusURL is where the caller can watch its operation, served by StatusHandler. While another attempt works or
+	// the outcome is unknown, the answer is then 202 with this Location. It is a request's own: see At. Default: 409
+	// and 503.
 	StatusURL string
-	// Headers are stored and replayed besides those that always are (Content-*, Location, Link, ETag and a few more). Date, Set-Cookie,
-	// credentials and what belongs to the connection never are, whatever is listed.
+	// Headers are stored and replayed besides those that always are (Content-*, Location, Link, ETag and a few more).
+	// Date, Set-Cookie, credentials and what belongs to the connection never are, whatever is listed.
 	Headers []string
-	// MaxBody is the largest body that is kept, in bytes: by JSON, Kept and the middleware. Default 1 MiB; negative: any.
+	// MaxBody is the largest body that is kept, in bytes: by JSON, Kept and the middleware. Default 1 MiB; negative:
+	// any.
 	MaxBody int
-	// Redact takes out what must not be kept, before a result is stored: by JSON, Kept and the middleware. Neither the first caller nor a retry sees what it took, for both
-	// get the same: to hide data from readers of the store only, use a Sealer. It must not change Code. Default: nothing.
+	// Redact takes out what must not be kept, before a result is stored: by JSON, Kept and the middleware. Neither the
+	// first caller nor a retry sees what it took, for both get the same: to hide data from readers of the store only,
+	// use a Sealer. It must not change Code. Default: nothing.
 	Redact func(res *idempotency.Result)
 	// OnReplay may add headers to a replayed answer. Default: none.
 	OnReplay func(h http.Header, res idempotency.Result)
@@ -48,8 +53,9 @@ type Edge struct {
 	Logger *slog.Logger
 }
 
-// Policy says in a header what a client may rely on: for how many seconds a completed request's answer is replayed, and for how many its key
-// stays taken. "replay=86400, remember=259200". A time without end is left out, as RFC 9651 has no word for it.
+// Policy says in a header what a client may rely on: for how many seconds a completed request's answer is replayed, and
+// for how many its key stays taken. "replay=86400, remember=259200". A time without end is left out, as RFC 9651 has no
+// word for it.
 func Policy(keep idempotency.Retention) string {
 	body, stone := cmp.Or(keep.Body, 24*time.Hour), cmp.Or(keep.Tombstone, 72*time.Hour)
 	if body < 0 {
@@ -73,8 +79,9 @@ func (e Edge) At(url string) Edge {
 // Write answers as the zero Edge does.
 func Write(w http.ResponseWriter, res idempotency.Result, err error) { Edge{}.Write(w, res, err) }
 
-// Write answers a request with what a guard, a store's InTx or Key returned: the result, or a problem for the error. A *Problem is written as it
-// is. Errors of package idempotency have the codes above. Any other is 500, and only the log says what it was.
+// Write answers a request with what a guard, a store's InTx or Key returned: the result, or a problem for the error. A
+// *Problem is written as it is. Errors of package idempotency have the codes above. Any other is 500, and only the log
+// says what it was.
 func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	class, _ := idempotency.Classify(err)
 	if err == nil || class == idempotency.ClassTerminal && (res.Code != 0 || res.Failure != "") {
@@ -167,8 +174,8 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 	_, _ = w.Write(res.Body)
 }
 
-// mismatch tells what became of the first command, which is the same tenant's: a client that changed its mind after a time-out can
-// then look for it. Its answer is never shown.
+// mismatch tells what became of the first command, which is the same tenant's: a client that changed its mind after a
+// time-out can then look for it. Its answer is never shown.
 func (e Edge) mismatch(w http.ResponseWriter, err error) {
 	p := Problem{Code: CodeKeyReused, Detail: "this Idempotency-Key belongs to a different request: use a new key for a new intent"}
 	var m *idempotency.MismatchError

@@ -100,7 +100,8 @@ func TestPeer_IETF42_TheStatusMapIsTheUsers(t *testing.T) {
 	}
 }
 
-// TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst, and TestPeer_PowertoolsTS2048: state and reference, never the answer.
+// TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst, and TestPeer_PowertoolsTS2048: state and reference, never the
+// answer.
 func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
 	t.Parallel()
 	for _, state := range []idempotency.State{idempotency.InProgress, idempotency.Completed, idempotency.FailedReplayable, idempotency.Unknown, idempotency.Expired} {
@@ -149,7 +150,8 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 	}
 }
 
-// TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded: the caller must not take a payment that was made for one that was not.
+// TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded: the caller must not take a payment that was made for one that
+// was not.
 func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
 	t.Parallel()
 	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")}, fmt.Errorf("%w: time-out", guard.ErrUnrecorded))

@@ -15,7 +15,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 )
 
-// The handler comes first: it reads the key, validates, and only then asks for it. Over Postgres it would call pgstore's InTx in place of Do.
+// The handler comes first: it reads the key, validates, and only then asks for it. Over Postgres it would call
+// pgstore's InTx in place of Do.
 func Example() {
 	guard, err := guard.New(memstore.New(memstore.Config{}), guard.Config{})
 	if err != nil {

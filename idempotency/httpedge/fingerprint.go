@@ -16,12 +16,14 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// canonicalVersion is the version of Canonical's form. It is far from those of commands, so that neither is ever taken for the other.
+// canonicalVersion is the version of Canonical's form. It is far from those of commands, so that neither is ever taken
+// for the other.
 const canonicalVersion = 16384
 
-// Canonical is the fingerprint of a request as bytes: method, path, query, media type and body. The order of names and white space do not matter in
-// a JSON body, nor the order of names in the query; a number counts as it is spelled. Headers, above all credentials, are left out. Of any other
-// body each byte counts, also the random boundary of multipart/form-data: give such routes a Fingerprint of their own.
+// Canonical is the fingerprint of a request as bytes: method, path, query, media type and body. The order of names and
+// white space do not matter in a JSON body, nor the order of names in the query; a number counts as it is spelled.
+// Headers, above all credentials, are left out. Of any other body each byte counts, also the random boundary of
+// multipart/form-data: give such routes a Fingerprint of their own.
 func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 	media := r.Header.Get("Content-Type")
 	if parsed, _, err := mime.ParseMediaType(media); err == nil {
@@ -46,8 +48,8 @@ func Canonical(r *http.Request, body []byte) idempotency.Fingerprint {
 
 var errTwice = errors.New("a name is there twice")
 
-// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice, in whatever case: two readers
-// may understand that differently, and Go takes the last one, so each byte of it counts.
+// canonicalJSON sorts names and drops white space. It is false for what is not one JSON value, or has a name twice, in
+// whatever case: two readers may understand that differently, and Go takes the last one, so each byte of it counts.
 func canonicalJSON(body []byte) ([]byte, bool) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()

@@ -22,9 +22,10 @@ const (
 // ErrNoKey: the request has no Idempotency-Key.
 var ErrNoKey = errors.New("the Idempotency-Key is missing")
 
-// Key returns the request's Idempotency-Key: of the quoted form, a string of RFC 9651, what it stands for, so that "k" and k are
-// the same key. Without one the error is ErrNoKey. When the header is there more than once, or is not 1 to 255 bytes of printable
-// ASCII, it matches idempotency.ErrInvalidKey. Nothing is looked up, and no error repeats the key.
+// Key returns the request's Idempotency-Key: of the quoted form, a string of RFC 9651, what it stands for, so that "k"
+// and k are the same key. Without one the error is ErrNoKey. When the header is there more than once, or is not 1 to
+// 255 bytes of printable ASCII, it matches idempotency.ErrInvalidKey. Nothing is looked up, and no error repeats the
+// key.
 func Key(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderKey)
 	switch len(values) {

@@ -19,8 +19,8 @@ type Guard interface {
 	Do(ctx context.Context, r idempotency.Request, work func(context.Context) (idempotency.Result, error)) (idempotency.Result, error)
 }
 
-// Tenant says who asks, from what authentication has found out: never from what the client claims of itself. An error is answered as 401,
-// a *Problem as itself, and nothing is recorded.
+// Tenant says who asks, from what authentication has found out: never from what the client claims of itself. An error
+// is answered as 401, a *Problem as itself, and nothing is recorded.
 type Tenant func(r *http.Request) (string, error)
 
 // OneTenant is the Tenant of a service that has only one.
@@ -30,29 +30,32 @@ func OneTenant(*http.Request) (string, error) { return "", nil }
 type Config struct {
 	// Edge is how it answers.
 	Edge Edge
-	// Optional lets requests without a key through, unguarded. Default: they are refused with 400. Mount the middleware per route to have both.
+	// Optional lets requests without a key through, unguarded. Default: they are refused with 400. Mount the middleware
+	// per route to have both.
 	Optional bool
-	// Methods are guarded; others pass. Default POST and PATCH: GET, HEAD, PUT and DELETE are idempotent by their shape.
+	// Methods are guarded; others pass. Default POST and PATCH: GET, HEAD, PUT and DELETE are idempotent by their
+	// shape.
 	Methods []string
-	// Operation names what is asked, stable over releases, at most 255 bytes of printable ASCII. Default: the request's pattern when the router
-	// has set one (net/http, chi), else method and path.
+	// Operation names what is asked, stable over releases, at most 255 bytes of printable ASCII. Default: the request's
+	// pattern when the router has set one (net/http, chi), else method and path.
 	Operation func(r *http.Request) string
-	// Validate sees the request and its body before anything is looked up or recorded. Its error is answered as 400, a *Problem as itself.
-	// Default: nothing is validated.
+	// Validate sees the request and its body before anything is looked up or recorded. Its error is answered as 400, a
+	// *Problem as itself. Default: nothing is validated.
 	Validate func(r *http.Request, body []byte) error
 	// Fingerprint tells two requests with one key apart. Default: Canonical.
 	Fingerprint func(r *http.Request, body []byte) idempotency.Fingerprint
-	// Classify says what a status of the handler means; a panic counts as 500. Default: ByStatus. Atomic is for handlers that leave nothing
-	// behind when they fail.
+	// Classify says what a status of the handler means; a panic counts as 500. Default: ByStatus. Atomic is for
+	// handlers that leave nothing behind when they fail.
 	Classify func(status int) idempotency.Class
-	// MaxRequest is the largest body of a request, in bytes: it is read whole, for the fingerprint. A larger one is refused with 413, and nothing is
-	// recorded. Default 1 MiB; negative: any.
+	// MaxRequest is the largest body of a request, in bytes: it is read whole, for the fingerprint. A larger one is
+	// refused with 413, and nothing is recorded. Default 1 MiB; negative: any.
 	MaxRequest int64
 }
 
-// ByStatus is the default meaning of a handler's status. 2xx and 3xx are kept and replayed, as are the refusals that are about the command itself
-// (402, 410, 422). Every other 4xx, 501 and 503 say that nothing was done, and that it may be otherwise later (404, 409, 412 and 424 too): nothing
-// is kept, the key is free. After any other 5xx nobody knows: the outcome is unknown, and a retry is told so until recovery has decided.
+// ByStatus is the default meaning of a handler's status. 2xx and 3xx are kept and replayed, as are the refusals that
+// are about the command itself (402, 410, 422). Every other 4xx, 501 and 503 say that nothing was done, and that it may
+// be otherwise later (404, 409, 412 and 424 too): nothing is kept, the key is free. After any other 5xx nobody knows:
+// the outcome is unknown, and a retry is told so until recovery has decided.
 func ByStatus(status int) idempotency.Class {
 	switch status {
 	case http.StatusPaymentRequired, http.StatusGone, http.StatusUnprocessableEntity:
@@ -69,7 +72,8 @@ func ByStatus(status int) idempotency.Class {
 	return idempotency.Unclassified
 }
 
-// Atomic is ByStatus for a handler whose work is one transaction: a 5xx or a panic of its rolls everything back, so the key is free again.
+// Atomic is ByStatus for a handler whose work is one transaction: a 5xx or a panic of its rolls everything back, so the
+// key is free again.
 func Atomic(status int) idempotency.Class {
 	if c := ByStatus(status); c != idempotency.ClassUnknown {
 		return c
@@ -77,19 +81,21 @@ func Atomic(status int) idempotency.Class {
 	return idempotency.ClassRetryable
 }
 
-// Middleware guards handlers that have no transaction to share with the key. Mount it inside of authentication, rate limits and compression, around
-// single routes.
+// Middleware guards handlers that have no transaction to share with the key. Mount it inside of authentication, rate
+// limits and compression, around single routes.
 //
-// What it cannot promise: its record is another transaction than the handler's, so a crash between the two leaves an outcome that is unknown
-// (never free, and never run again unless the guard's Rerun says so); it sees bytes before the handler validates them, so two
-// spellings of one command may count as two; it cannot see what a 5xx left behind (see Classify). A handler that can, calls a store's
-// InTx itself.
+// What it cannot promise: its record is another transaction than the handler's, so a crash between the two leaves an
+// outcome that is unknown (never free, and never run again unless the guard's Rerun says so); it sees bytes before the
+// handler validates them, so two spellings of one command may count as two; it cannot see what a 5xx left behind (see
+// Classify). A handler that can, calls a store's InTx itself.
 //
-// A request's body is read whole, and the answer is held back until it is recorded. An answer above Edge.MaxBody, or one that the handler flushes,
-// goes out as it comes: its request is done once all the same, but a retry is told CodeNotKept in its place. Neither 5xx nor panics
-// are ever kept; a panic goes on to the server, and the log names its type and place only. Connections cannot be hijacked through it.
+// A request's body is read whole, and the answer is held back until it is recorded. An answer above Edge.MaxBody, or
+// one that the handler flushes, goes out as it comes: its request is done once all the same, but a retry is told
+// CodeNotKept in its place. Neither 5xx nor panics are ever kept; a panic goes on to the server, and the log names its
+// type and place only. Connections cannot be hijacked through it.
 //
-// A client that hangs up does not end the handler: the request's context outlives it by the guard's Config.Finish, and the retry gets the answer.
+// A client that hangs up does not end the handler: the request's context outlives it by the guard's Config.Finish, and
+// the retry gets the answer.
 func Middleware(guard Guard, tenant Tenant, cfg Config) func(http.Handler) http.Handler {
 	m := &middleware{guard: guard, tenant: tenant, cfg: cfg}
 	if len(m.cfg.Methods) == 0 {
@@ -168,7 +174,8 @@ func as(err error, code Code) error {
 	return &Problem{Code: code, Detail: err.Error()}
 }
 
-// answered is the error of a handler's answer that is no success; who waited for it gets the same answer. Its text has none of it.
+// answered is the error of a handler's answer that is no success; who waited for it gets the same answer. Its text has
+// none of it.
 type answered struct {
 	status int
 	header map[string][]string
@@ -229,7 +236,8 @@ func withBody(r *http.Request, body []byte) *http.Request {
 	return r
 }
 
-// handle calls the handler. A panic is kept for finish: the guard must know that the outcome is not, and the server must see it.
+// handle calls the handler. A panic is kept for finish: the guard must know that the outcome is not, and the server
+// must see it.
 func (t *turn) handle(ctx context.Context) {
 	defer func() {
 		if t.panic = recover(); t.panic != nil && t.panic != http.ErrAbortHandler {
@@ -257,7 +265,8 @@ func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) 
 		panic(t.panic)
 	case t.out.streaming:
 	case kept && (res.Replayed || errors.Is(err, store.ErrLeaseLost) || errors.Is(err, idempotency.ErrUnknown)):
-		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be a refusal that is not recorded.
+		// Another attempt has ended, has, or will have the key, and its answer is the one that counts: this one may be
+		// a refusal that is not recorded.
 		t.m.cfg.Edge.Write(w, res, err)
 	default:
 		if kept && err != nil && !errors.As(err, &a) {

@@ -32,7 +32,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// scene is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a test's authentication.
+// scene is a handler behind the middleware, over a store that remembers in memory. The tenant is a header, as a test's
+// authentication.
 type scene struct {
 	store   *memstore.Store
 	handler http.Handler
@@ -194,8 +195,8 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 	}
 }
 
-// TestPeer_StripeV1_A500IsNotAResult, as Stripe's v1 stores it, and TestPeer_Fiber_AnyResponseIsCached: a 5xx is never replayed as if it
-// were one. Whether it left something behind nobody knows, so the retry does not run either.
+// TestPeer_StripeV1_A500IsNotAResult, as Stripe's v1 stores it, and TestPeer_Fiber_AnyResponseIsCached: a 5xx is never
+// replayed as if it were one. Whether it left something behind nobody knows, so the retry does not run either.
 func TestPeer_StripeV1_A500IsNotAResult(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{500, 502, 504, 599} {
@@ -218,7 +219,8 @@ func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 	t.Parallel()
 	status := 503
 	s := newScene(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-	for _, status = range []int{503, 500, 502, 201} { // a transaction rolled back leaves nothing: the key is free each time
+	// a transaction rolled back leaves nothing: the key is free each time
+	for _, status = range []int{503, 500, 502, 201} {
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
 			t.Errorf("%d: %d %v", status, w.Code, w.Header())
 		}
@@ -317,7 +319,8 @@ func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 	})
 }
 
-// TestMiddleware_WhatControlReaches: deadlines of the connection, and not the connection itself, past which nothing is recorded.
+// TestMiddleware_WhatControlReaches: deadlines of the connection, and not the connection itself, past which nothing is
+// recorded.
 func TestMiddleware_WhatControlReaches(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, _ *http.Request) {
@@ -388,7 +391,8 @@ func TestMiddleware_APanicIsTheServersAndNeverAResult(t *testing.T) {
 	}
 }
 
-// TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused (also ts#1502, java#2260, fiber): whatever became of the first command.
+// TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused (also ts#1502, java#2260, fiber): whatever became of the first
+// command.
 func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{201, 402, 500} {
@@ -425,8 +429,8 @@ func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 	s.ran(t, 1)
 }
 
-// TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey (also devlink#773, and fiber, whose keys have no scope): the second tenant neither
-// collides with the first one's key, nor sees its answer, nor waits for it.
+// TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey (also devlink#773, and fiber, whose keys have no scope): the
+// second tenant neither collides with the first one's key, nor sees its answer, nor waits for it.
 func TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey(t *testing.T) {
 	t.Parallel()
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -559,8 +563,8 @@ func TestMiddleware_WhatPasses(t *testing.T) {
 	}
 }
 
-// TestMiddleware_AStreamGoesOutAndIsNotKept: the reader sees the first part before the handler goes on, the request is done once, and the
-// retry is told why there is no answer for it.
+// TestMiddleware_AStreamGoesOutAndIsNotKept: the reader sees the first part before the handler goes on, the request is
+// done once, and the retry is told why there is no answer for it.
 func TestMiddleware_AStreamGoesOutAndIsNotKept(t *testing.T) {
 	t.Parallel()
 	read := make(chan struct{})
@@ -734,7 +738,8 @@ func overBadFinish(t *testing.T, refused error, do http.HandlerFunc) http.Handle
 	return httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(do)
 }
 
-// TestMiddleware_OnlyASuccessIsToldUnrecorded: a refusal that may not be recorded is not told, since the next attempt may succeed.
+// TestMiddleware_OnlyASuccessIsToldUnrecorded: a refusal that may not be recorded is not told, since the next attempt
+// may succeed.
 func TestMiddleware_OnlyASuccessIsToldUnrecorded(t *testing.T) {
 	t.Parallel()
 	away := errors.New("the store does not answer")
@@ -811,7 +816,8 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// TestCanonical_DoesNotChangeOverReleases: another form of the same request would refuse the retries of what a former release has recorded.
+// TestCanonical_DoesNotChangeOverReleases: another form of the same request would refuse the retries of what a former
+// release has recorded.
 func TestCanonical_DoesNotChangeOverReleases(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest(http.MethodPost, "/a%20b?y=2&x=1", nil)

@@ -19,18 +19,22 @@ const (
 	CodeKeyReused        Code = "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST" // 422
 	CodeInProgress       Code = "IDEMPOTENCY_REQUEST_IN_PROGRESS"               // 409, or 202 by Edge.At
 	CodeUnknown          Code = "IDEMPOTENCY_OUTCOME_UNKNOWN"                   // 503, or 202 by Edge.At
-	CodeExpired          Code = "IDEMPOTENCY_RESULT_EXPIRED"                    // 410: it was done; its answer is no longer kept
-	CodeNotKept          Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"                 // 410: it was done; its answer was too large or a stream
-	CodeRefused          Code = "REQUEST_REFUSED"                               // 422: for good; the problem's failure says why
-	CodeWrongRegion      Code = "IDEMPOTENCY_WRONG_REGION"                      // 421: the problem's home_region knows the key
-	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND"                            // 404
-	CodeResourceGone     Code = "RESOURCE_GONE"                                 // 410
-	CodeResourceChanged  Code = "RESOURCE_CHANGED"                              // 409
-	CodeUnauthenticated  Code = "UNAUTHENTICATED"                               // 401
-	CodeTooLarge         Code = "REQUEST_TOO_LARGE"                             // 413
-	CodeBadRequest       Code = "BAD_REQUEST"                                   // 400
-	CodeTryAgain         Code = "TRY_AGAIN"                                     // 503: repeat it with the same key
-	CodeInternal         Code = "INTERNAL"                                      // 500
+	// 410: it was done; its answer is no longer kept
+	CodeExpired Code = "IDEMPOTENCY_RESULT_EXPIRED"
+	// 410: it was done; its answer was too large or a stream
+	CodeNotKept Code = "IDEMPOTENCY_RESPONSE_NOT_KEPT"
+	// 422: for good; the problem's failure says why
+	CodeRefused Code = "REQUEST_REFUSED"
+	// 421: the problem's home_region knows the key
+	CodeWrongRegion      Code = "IDEMPOTENCY_WRONG_REGION"
+	CodeResourceNotFound Code = "RESOURCE_NOT_FOUND" // 404
+	CodeResourceGone     Code = "RESOURCE_GONE"      // 410
+	CodeResourceChanged  Code = "RESOURCE_CHANGED"   // 409
+	CodeUnauthenticated  Code = "UNAUTHENTICATED"    // 401
+	CodeTooLarge         Code = "REQUEST_TOO_LARGE"  // 413
+	CodeBadRequest       Code = "BAD_REQUEST"        // 400
+	CodeTryAgain         Code = "TRY_AGAIN"          // 503: repeat it with the same key
+	CodeInternal         Code = "INTERNAL"           // 500
 )
 
 // Codes are all codes with their usual status.
@@ -95,7 +99,8 @@ func title(c Code, status int) string {
 	return http.StatusText(status)
 }
 
-// Problem is an error as RFC 9457 has it. Return one from a validation or from Render's function, and Write answers with it.
+// Problem is an error as RFC 9457 has it. Return one from a validation or from Render's function, and Write answers
+// with it.
 type Problem struct {
 	Type   string `json:"type"`   // empty: Edge.Types and the code
 	Title  string `json:"title"`  // empty: the code's

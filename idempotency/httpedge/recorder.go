@@ -10,7 +10,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// recorder holds an answer back until it is known that it counts. One that is flushed, or grows too large, it lets through.
+// recorder holds an answer back until it is known that it counts. One that is flushed, or grows too large, it lets
+// through.
 type recorder struct {
 	w         http.ResponseWriter
 	header    http.Header
@@ -112,7 +113,8 @@ func (c *recorder) copyHeader() {
 	maps.Copy(h, c.sent())
 }
 
-// send lets the answer go: with every header that the handler set, and the body as it was recorded, so that a retry gets the same one.
+// send lets the answer go: with every header that the handler set, and the body as it was recorded, so that a retry
+// gets the same one.
 func (c *recorder) send(e Edge, res idempotency.Result, recorded bool) {
 	c.copyHeader()
 	body := c.body

@@ -12,15 +12,17 @@ import (
 	"github.com/effectonce/effectonce/idempotency/keys"
 )
 
-// headerForwarded is the region that has passed a request on. A request is passed on once: regions that disagree about a home must not
-// send it in circles.
+// headerForwarded is the region that has passed a request on. A request is passed on once: regions that disagree about
+// a home must not send it in circles.
 const headerForwarded = "Effectonce-Forwarded-By"
 
-// Region lets a request through to next when its key lives in this region. Otherwise the home's entry of homes serves it, normally
-// made by Forward; without an entry, and for a request that another region has passed on already, the answer is 421 with the code
-// IDEMPOTENCY_WRONG_REGION and the home's name: the client asks that region, with the same key.
+// Region lets a request through to next when its key lives in this region. Otherwise the home's entry of homes serves
+// it, normally made by Forward; without an entry, and for a request that another region has passed on already, the
+// answer is 421 with the code IDEMPOTENCY_WRONG_REGION and the home's name: the client asks that region, with the same
+// key.
 //
-// key says which key a request has, its tenant from authentication; it must not read the body. Its error is answered as Write does.
+// key says which key a request has, its tenant from authentication; it must not read the body. Its error is answered as
+// Write does.
 func (e Edge) Region(regions keys.Regions, key func(*http.Request) (idempotency.Key, error), homes map[string]http.Handler, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
@@ -41,10 +43,10 @@ func (e Edge) Region(regions keys.Regions, key func(*http.Request) (idempotency.
 	})
 }
 
-// Forward passes requests on to the same path of another region, with all their headers, credentials too: it is for regions of one
-// service that trust each other. When no answer comes, the request may have been done there: the client is told so, 503 with the code
-// IDEMPOTENCY_OUTCOME_UNKNOWN, and repeats it with the same key. It is never run here instead. transport nil is http.DefaultTransport; its
-// time-outs bound the wait.
+// Forward passes requests on to the same path of another region, with all their headers, credentials too: it is for
+// regions of one service that trust each other. When no answer comes, the request may have been done there: the client
+// is told so, 503 with the code IDEMPOTENCY_OUTCOME_UNKNOWN, and repeats it with the same key. It is never run here
+// instead. transport nil is http.DefaultTransport; its time-outs bound the wait.
 func (e Edge) Forward(to *url.URL, transport http.RoundTripper) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.SetXForwarded() },

@@ -12,7 +12,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// headerNotKept stands in a stored result whose body was not kept, and says why. No handler's header has this name: it is on no list.
+// headerNotKept stands in a stored result whose body was not kept, and says why. No handler's header has this name: it
+// is on no list.
 const headerNotKept = "Effectonce-Not-Kept"
 
 const defaultMaxBody = 1 << 20
@@ -58,8 +59,8 @@ func (e Edge) keep(to, h map[string][]string) {
 	}
 }
 
-// JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written as JSON, or that the code is a
-// 5xx: it would be replayed for ever, so the work returns an error in its place.
+// JSON is a result with v as its body, for the work that InTx or a guard runs. An error means that v cannot be written
+// as JSON, or that the code is a 5xx: it would be replayed for ever, so the work returns an error in its place.
 func JSON(code int, v any) (idempotency.Result, error) {
 	if err := checkResult(code); err != nil {
 		return idempotency.Result{}, err
@@ -89,9 +90,9 @@ func (e Edge) JSON(code int, v any) (idempotency.Result, error) {
 	return e.Kept(res)
 }
 
-// Kept returns res as it is to be stored: without headers that are not kept, and redacted. Work that InTx or a guard runs calls it last; the middleware
-// does by itself. A 5xx, and a body above MaxBody, are an error, by which the work is rolled back: of a large one keep a reference in Resource
-// instead, and Render it.
+// Kept returns res as it is to be stored: without headers that are not kept, and redacted. Work that InTx or a guard
+// runs calls it last; the middleware does by itself. A 5xx, and a body above MaxBody, are an error, by which the work
+// is rolled back: of a large one keep a reference in Resource instead, and Render it.
 func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
 	if err := checkResult(res.Code); err != nil {
 		return res, err
@@ -118,9 +119,10 @@ func (e Edge) maxBody() int {
 	return e.MaxBody
 }
 
-// Render makes the answer of a result that refers to a resource. show is called for a success that has a Resource, when it is replayed or has no
-// body; it looks the resource up and returns the answer in the form that res.Schema says, or a Problem such as Gone. What show leaves empty of
-// Code, Resource and Schema stays as it was. Errors, refusals and results without a Resource pass through.
+// Render makes the answer of a result that refers to a resource. show is called for a success that has a Resource, when
+// it is replayed or has no body; it looks the resource up and returns the answer in the form that res.Schema says, or a
+// Problem such as Gone. What show leaves empty of Code, Resource and Schema stays as it was. Errors, refusals and
+// results without a Resource pass through.
 func Render(ctx context.Context, res idempotency.Result, err error, show func(ctx context.Context, res idempotency.Result) (idempotency.Result, error)) (idempotency.Result, error) {
 	if err != nil || res.Failure != "" || res.Resource == "" || res.Body != nil && !res.Replayed {
 		return res, err

@@ -18,21 +18,23 @@ import (
 // headerSealed stands in a stored result whose header and body are encrypted, and names the key.
 const headerSealed = "Effectonce-Sealed"
 
-// ErrSealed: what a store has cannot be read with the keys at hand: the key is not in the ring, or the bytes were changed or moved.
+// ErrSealed: what a store has cannot be read with the keys at hand: the key is not in the ring, or the bytes were
+// changed or moved.
 var ErrSealed = errors.New("a sealed result cannot be opened")
 
-// Sealer encrypts what is stored of an answer, header and body, with AES-GCM, so that readers of the store or of its backups see neither. Its
-// Store does the same to a command's input and to what its steps gave. Code,
-// Failure, Resource and Schema stay readable: an expired key still tells them. The tenant, operation and key are authenticated with it: a
-// body that is moved to another's record does not open. What was stored before there was a Sealer is read as it is. Safe for concurrent use.
+// Sealer encrypts what is stored of an answer, header and body, with AES-GCM, so that readers of the store or of its
+// backups see neither. Its Store does the same to a command's input and to what its steps gave. Code, Failure, Resource
+// and Schema stay readable: an expired key still tells them. The tenant, operation and key are authenticated with it: a
+// body that is moved to another's record does not open. What was stored before there was a Sealer is read as it is.
+// Safe for concurrent use.
 type Sealer struct {
 	current string
 	keys    map[string]cipher.AEAD
 }
 
-// NewSealer makes a Sealer that seals with the key named current and opens with any of keys, each of 16, 24 or 32 bytes. To rotate: add the new
-// key everywhere, then make it current, and remove the old one when everything sealed with it has expired. A key is
-// good for 2^32 answers (NIST SP 800-38D, 8.3: nonces are random).
+// NewSealer makes a Sealer that seals with the key named current and opens with any of keys, each of 16, 24 or 32
+// bytes. To rotate: add the new key everywhere, then make it current, and remove the old one when everything sealed
+// with it has expired. A key is good for 2^32 answers (NIST SP 800-38D, 8.3: nonces are random).
 func NewSealer(current string, keys map[string][]byte) (*Sealer, error) {
 	s := &Sealer{current: current, keys: map[string]cipher.AEAD{}}
 	for id, key := range keys {
@@ -70,8 +72,8 @@ func (s *Sealer) Seal(k idempotency.Key, res idempotency.Result) (idempotency.Re
 	return res, nil
 }
 
-// Open returns a stored result as it was before Seal. An error matches ErrSealed. A result that is not sealed, or whose body has expired, is returned
-// as it is.
+// Open returns a stored result as it was before Seal. An error matches ErrSealed. A result that is not sealed, or whose
+// body has expired, is returned as it is.
 func (s *Sealer) Open(k idempotency.Key, res idempotency.Result) (idempotency.Result, error) {
 	ids := res.Header[headerSealed]
 	if len(ids) != 1 {
@@ -108,7 +110,8 @@ func (s *Sealer) sealBytes(plain, about []byte) []byte {
 	return s.keys[s.current].Seal([]byte(mark+s.current+"\x00"), nil, plain, about)
 }
 
-// openBytes returns bytes as they were before sealBytes; what was stored before there was a Sealer is returned as it is.
+// openBytes returns bytes as they were before sealBytes; what was stored before there was a Sealer is returned as it
+// is.
 func (s *Sealer) openBytes(data, about []byte) ([]byte, error) {
 	rest, is := bytes.CutPrefix(data, []byte(mark))
 	if !is {
@@ -144,10 +147,9 @@ func scope(what string, k idempotency.Key) []byte {
 	return b
 }
 
-// Store returns a store that seals results before they are kept in inner, and opens them again: for a guard; Recovering is for its
-// recovery. InTx is the Postgres store's own: there,
-// Seal inside the work and Open what InTx returned. Inputs and the data of steps are sealed too; the names of steps, and the keys that went
-// downstream, are not.
+// Store returns a store that seals results before they are kept in inner, and opens them again: for a guard; Recovering
+// is for its recovery. InTx is the Postgres store's own: there, Seal inside the work and Open what InTx returned.
+// Inputs and the data of steps are sealed too; the names of steps, and the keys that went downstream, are not.
 func (s *Sealer) Store(inner store.Store) store.Store {
 	return sealedStore{Store: inner, seal: s}
 }
@@ -168,8 +170,8 @@ type recoveringStore struct {
 	store.Recoverer
 }
 
-// Recover opens what it took. What cannot be opened here is not worked at here: its lease ends, and another worker, or a person in the end,
-// has it then.
+// Recover opens what it took. What cannot be opened here is not worked at here: its lease ends, and another worker, or
+// a person in the end, has it then.
 func (s recoveringStore) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	taken, err := s.Recoverer.Recover(ctx, opt)
 	var out []store.ClaimResult
@@ -197,7 +199,8 @@ func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.
 	return s.Store.Finish(ctx, l, res, keep)
 }
 
-// Claim opens what it found. What it cannot open is idempotency.OutcomeUnknown: the work is done, and its answer is there for who has the key.
+// Claim opens what it found. What it cannot open is idempotency.OutcomeUnknown: the work is done, and its answer is
+// there for who has the key.
 func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if r.Input != nil {
 		r.Input = s.seal.sealBytes(r.Input, scope("input", r.Key))

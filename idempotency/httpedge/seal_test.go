@@ -112,7 +112,8 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	}
 }
 
-// TestSealer_WhatRecoveryNeedsIsSealed: the command and what its steps gave, which whoever goes on with it gets as it was.
+// TestSealer_WhatRecoveryNeedsIsSealed: the command and what its steps gave, which whoever goes on with it gets as it
+// was.
 func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New(memstore.Config{})
@@ -151,8 +152,8 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 	}
 }
 
-// TestSealer_AKeyThatIsNotThere: the work is done, and this process cannot read its answer. The caller is not told that it failed, nor that it may
-// be done with another key; and a person is told why.
+// TestSealer_AKeyThatIsNotThere: the work is done, and this process cannot read its answer. The caller is not told that
+// it failed, nor that it may be done with another key; and a person is told why.
 func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	inner, req, log := memstore.New(memstore.Config{}), idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}

@@ -29,9 +29,10 @@ func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage ide
 	e.send(w, http.StatusAccepted, "application/json", Operation{State: state, Stage: stage, StatusURL: e.StatusURL})
 }
 
-// StatusHandler serves the operation-status resource: 200 with an Operation, and Retry-After while it is not finished, or 404. get is a Store's
-// Get. key says which key a request asks about; its tenant comes from authentication, so that another's key is as if it were not
-// there. Its error is answered as Write does. Bodies of answers are not shown: the retry with the key gets them.
+// StatusHandler serves the operation-status resource: 200 with an Operation, and Retry-After while it is not finished,
+// or 404. get is a Store's Get. key says which key a request asks about; its tenant comes from authentication, so that
+// another's key is as if it were not there. Its error is answered as Write does. Bodies of answers are not shown: the
+// retry with the key gets them.
 func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Record, bool, error), key func(*http.Request) (idempotency.Key, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)

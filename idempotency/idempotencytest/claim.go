@@ -99,7 +99,8 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 	}
 }
 
-// claimFenceRisesOverRelease: an effect that refuses lower fences must be able to refuse the owner from before the key was free.
+// claimFenceRisesOverRelease: an effect that refuses lower fences must be able to refuse the owner from before the key
+// was free.
 func claimFenceRisesOverRelease(t *testing.T, s *suite) {
 	r := s.fresh()
 	last := int64(0)
@@ -183,8 +184,8 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 	}
 }
 
-// claimMismatchInEveryState: whatever became of the first command, another one under its key learns no more than that, and
-// changes nothing (the matrix tells the latter).
+// claimMismatchInEveryState: whatever became of the first command, another one under its key learns no more than that,
+// and changes nothing (the matrix tells the latter).
 func claimMismatchInEveryState(t *testing.T, s *suite) {
 	for _, situation := range []string{"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused", "stale", "expired"} {
 		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}

@@ -90,8 +90,8 @@ func crowdOneEffect(t *testing.T, s *suite) {
 	}
 }
 
-// crowdTwoCommands: two commands race for one key: one command is done, once, and nobody who asked for the other is told its
-// answer as theirs.
+// crowdTwoCommands: two commands race for one key: one command is done, once, and nobody who asked for the other is
+// told its answer as theirs.
 func crowdTwoCommands(t *testing.T, s *suite) {
 	for range 5 {
 		r := s.fresh()
@@ -122,8 +122,8 @@ func crowdTwoCommands(t *testing.T, s *suite) {
 	}
 }
 
-// crowdOwnersVanish: every owner vanishes, before or after the provider booked, and never says anything. Callers and recoverers
-// go on until it is done; the recoverer asks the provider, and has it book only what it does not know.
+// crowdOwnersVanish: every owner vanishes, before or after the provider booked, and never says anything. Callers and
+// recoverers go on until it is done; the recoverer asks the provider, and has it book only what it does not know.
 func crowdOwnersVanish(t *testing.T, s *suite) {
 	var at provider
 	var all []idempotency.Request

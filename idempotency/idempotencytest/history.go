@@ -22,8 +22,8 @@ func histories() []exam {
 	}
 }
 
-// historyAsMemory: whatever calls come in whatever order, also under leases that were lost long ago, the store says what the memory
-// store says. That one's clock is turned, so that leases end for both between two calls.
+// historyAsMemory: whatever calls come in whatever order, also under leases that were lost long ago, the store says
+// what the memory store says. That one's clock is turned, so that leases end for both between two calls.
 func historyAsMemory(t *testing.T, s *suite) {
 	tried, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {

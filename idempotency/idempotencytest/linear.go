@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// historyLinearizable: clients that claim, write, recover and vanish at the same time, on one key. Their calls, as they overlapped, must
-// be explained by some order of single steps of the state machine; a call whose reply was lost may have happened at any time
-// after it was sent, or never.
+// historyLinearizable: clients that claim, write, recover and vanish at the same time, on one key. Their calls, as they
+// overlapped, must be explained by some order of single steps of the state machine; a call whose reply was lost may
+// have happened at any time after it was sent, or never.
 func historyLinearizable(t *testing.T, s *suite) {
 	for range 5 {
 		c := &concert{s: s, op: "op-" + rand.Text(), began: time.Now()}
@@ -89,8 +89,8 @@ func (c *concert) client(t *testing.T, id int) {
 		if mathrand.IntN(8) == 0 {
 			limit = time.Duration(1+mathrand.IntN(1000)) * time.Microsecond
 		}
-		// A call that was lost belongs to a client that is never heard of again; its next claim with the same token is the call sent
-		// again.
+		// A call that was lost belongs to a client that is never heard of again; its next claim with the same token is
+		// the call sent again.
 		if answered := c.call(t, id+10*i, in, limit); answered {
 			token = rand.Text()
 		}

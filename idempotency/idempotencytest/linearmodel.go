@@ -8,7 +8,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// linState is what a key may be between two steps. A lease that is short may have ended at any time, so that both are possible.
+// linState is what a key may be between two steps. A lease that is short may have ended at any time, so that both are
+// possible.
 type linState struct {
 	state idempotency.State // "" is nothing
 	other bool              // it is the other command's
@@ -29,8 +30,8 @@ const (
 	runs
 )
 
-// linModel is the state machine for porcupine. Where clients have clocks of their own, a lease that one of them noted as ended may still run
-// for another.
+// linModel is the state machine for porcupine. Where clients have clocks of their own, a lease that one of them noted
+// as ended may still run for another.
 func linModel(ownClocks bool) porcupine.Model {
 	noted := none
 	if ownClocks {

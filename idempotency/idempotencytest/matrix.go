@@ -11,8 +11,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/store"
 )
 
-// matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but claims and Recover
-// are the holder's; stranger's are those of someone who is not. What the words mean is in outcome and taken.
+// matrix says what becomes of each call in each situation: Store's and Recoverer's documents as a table. Calls but
+// claims and Recover are the holder's; stranger's are those of someone who is not. What the words mean is in outcome
+// and taken.
 const matrix = `
                     free   leased   lapsed   waiting  due      recovering stuck    done   refused stale  expired
 Claim               grant  tell     note     tell     tell     tell       tell     tell   tell    tell   tell

@@ -173,7 +173,8 @@ func rescuerSparesWhatWasFinished(t *testing.T, s *suite) {
 	}
 }
 
-// ownSuccessIsRecognised: the reply is lost, the same call is sent again, by the caller or by a driver that retries on its own.
+// ownSuccessIsRecognised: the reply is lost, the same call is sent again, by the caller or by a driver that retries on
+// its own.
 func ownSuccessIsRecognised(t *testing.T, s *suite) {
 	claimSameTokenAgain(t, s)
 	for i := range 20 {
@@ -224,8 +225,8 @@ func tombstonesOutliveBodies(t *testing.T, s *suite) {
 	}
 }
 
-// neverTwoAtOnce: claims and recoverers that fight for one key whose leases end all the time; whoever holds it enters a room,
-// which refuses a lower fence than it has seen, and then nobody with a lower fence may write.
+// neverTwoAtOnce: claims and recoverers that fight for one key whose leases end all the time; whoever holds it enters a
+// room, which refuses a lower fence than it has seen, and then nobody with a lower fence may write.
 func neverTwoAtOnce(t *testing.T, s *suite) {
 	r := s.fresh()
 	var highest atomic.Int64

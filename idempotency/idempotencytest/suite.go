@@ -1,5 +1,5 @@
-// Package idempotencytest is the exam that every store.Store passes, and that users' own stores may take: each line of the
-// documents of Store and Recoverer, each way in which other systems' stores have failed their users, crowds, random
+// Package idempotencytest is the exam that every store.Store passes, and that users' own stores may take: each line of
+// the documents of Store and Recoverer, each way in which other systems' stores have failed their users, crowds, random
 // histories against a model, and linearizability with calls whose replies are lost.
 //
 //	func TestStore(t *testing.T) {
@@ -27,19 +27,19 @@ import (
 type Harness struct {
 	Store     store.Store
 	Recoverer store.Recoverer
-	// Others are further clients of the same data, as other processes would be: concurrent tests spread over all. Nil: only
-	// Store.
+	// Others are further clients of the same data, as other processes would be: concurrent tests spread over all. Nil:
+	// only Store.
 	Others   []store.Store
 	Features Features
 }
 
 // Features are the differences that a store declares. The zero value declares none.
 type Features struct {
-	// ServerTTL: the server removes bodies and tombstones when it likes, and Sweep does not count them. They still must not be
-	// seen once they are overdue.
+	// ServerTTL: the server removes bodies and tombstones when it likes, and Sweep does not count them. They still must
+	// not be seen once they are overdue.
 	ServerTTL bool
-	// OwnClocks: the server tells no time, and each client works it out, so that for a moment they may disagree on whether a
-	// lease has ended.
+	// OwnClocks: the server tells no time, and each client works it out, so that for a moment they may disagree on
+	// whether a lease has ended.
 	OwnClocks bool
 	// Tick is the shortest lease and retention that the store tells from none. 0 is 1 ms.
 	Tick time.Duration
@@ -63,8 +63,9 @@ type suite struct {
 	local bool // keys that are won have a local phase recorded
 }
 
-// Run gives the exam. open returns a store that is empty, or at least shares nothing with another's; it is called once for most of
-// the exam, and once more for each part that sweeps or counts. It registers its own clean-up with the t that it gets.
+// Run gives the exam. open returns a store that is empty, or at least shares nothing with another's; it is called once
+// for most of the exam, and once more for each part that sweeps or counts. It registers its own clean-up with the t
+// that it gets.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	shared := open(t)
@@ -163,7 +164,8 @@ func (s *suite) lapse(t *testing.T, r idempotency.Request) store.Lease {
 	return got.Lease
 }
 
-// ended waits for the end of a key's lease, as each client sees it: where the server tells no time, each has to work it out.
+// ended waits for the end of a key's lease, as each client sees it: where the server tells no time, each has to work it
+// out.
 func (s *suite) ended(t *testing.T, k idempotency.Key) {
 	t.Helper()
 	for _, client := range append([]store.Store{s.Store}, s.Others...) {

@@ -80,7 +80,8 @@ func finishErasesTheInput(t *testing.T, s *suite) {
 	}
 }
 
-// finishAfterTheLeaseWasNoted: the owner was late, somebody noted it, but nobody took the key: its word is better than none.
+// finishAfterTheLeaseWasNoted: the owner was late, somebody noted it, but nobody took the key: its word is better than
+// none.
 func finishAfterTheLeaseWasNoted(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.lapse(t, r)

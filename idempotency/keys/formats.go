@@ -14,19 +14,20 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// ErrOutsideWindow is in the error of a Window's checks, beside ErrInvalidKey: the key is well-formed, and too old, or from a
-// future that no clock's error explains. Nothing was looked up or recorded for it.
+// ErrOutsideWindow is in the error of a Window's checks, beside ErrInvalidKey: the key is well-formed, and too old, or
+// from a future that no clock's error explains. Nothing was looked up or recorded for it.
 var ErrOutsideWindow = errors.New("idempotency key outside the window in which keys are accepted")
 
 // NewV4 returns a random key, a UUIDv4.
 //
-// When to choose it: the default; whoever makes the intent makes one, keeps it over all retries, and throws it away with the
-// intent. Cost: each key is stored until its tombstone goes; in the order of the index they are scattered. Trap: it says nothing
-// of its age, so a retry that comes after the tombstone is a new request. It panics only when the system has no randomness.
+// When to choose it: the default; whoever makes the intent makes one, keeps it over all retries, and throws it away
+// with the intent. Cost: each key is stored until its tombstone goes; in the order of the index they are scattered.
+// Trap: it says nothing of its age, so a retry that comes after the tombstone is a new request. It panics only when the
+// system has no randomness.
 func NewV4() string { return uuid.NewString() }
 
-// CheckV4 returns an error, matching ErrInvalidKey, for a value that is no UUIDv4 in its canonical spelling: lower case, with hyphens.
-// Another spelling would be another key.
+// CheckV4 returns an error, matching ErrInvalidKey, for a value that is no UUIDv4 in its canonical spelling: lower
+// case, with hyphens. Another spelling would be another key.
 func CheckV4(value string) error {
 	_, err := parseKey(value, 4)
 	return err
@@ -34,17 +35,18 @@ func CheckV4(value string) error {
 
 // NewV7 returns a key that names its millisecond, a UUIDv7, which a Window can refuse when it is old.
 //
-// When to choose it: a late retry must never be taken for a new request, although tombstones are not kept for ever. Cost: as
-// NewV4, and keys of one time stand together in the index; the client's clock has to be about right. Trap: whoever sees the key learns
-// when it was made; and a client that makes a new key for each attempt is no safer than without one. It panics only when the
-// system has no randomness.
+// When to choose it: a late retry must never be taken for a new request, although tombstones are not kept for ever.
+// Cost: as NewV4, and keys of one time stand together in the index; the client's clock has to be about right. Trap:
+// whoever sees the key learns when it was made; and a client that makes a new key for each attempt is no safer than
+// without one. It panics only when the system has no randomness.
 func NewV7() string { return uuid.Must(uuid.NewV7()).String() }
 
 // Window accepts keys that name their time, while they are young. When it is shorter than the tombstones are kept, no
 // retry can outlive what is remembered of it: it is refused, and never run as new.
 type Window struct {
-	// Age is how old a key may be, by the server's clock and the key's own word. 0 means 48 h, which leaves a day to the default
-	// tombstone. It should be shorter than Retention.Tombstone, less the longest time from a key's first use to its completion.
+	// Age is how old a key may be, by the server's clock and the key's own word. 0 means 48 h, which leaves a day to
+	// the default tombstone. It should be shorter than Retention.Tombstone, less the longest time from a key's first
+	// use to its completion.
 	Age time.Duration
 	// Skew is how far a client's clock may be ahead. 0 means 5 min; negative allows none.
 	Skew time.Duration
@@ -52,8 +54,9 @@ type Window struct {
 	Now func() time.Time
 }
 
-// CheckV7 returns an error, matching ErrInvalidKey, for a value that is no UUIDv7 in its canonical spelling (lower case, with hyphens), and one that
-// also matches ErrOutsideWindow for a key that is not of the window. See NewV7 for when to choose it.
+// CheckV7 returns an error, matching ErrInvalidKey, for a value that is no UUIDv7 in its canonical spelling (lower
+// case, with hyphens), and one that also matches ErrOutsideWindow for a key that is not of the window. See NewV7 for
+// when to choose it.
 func (w Window) CheckV7(value string) error {
 	id, err := parseKey(value, 7)
 	if err != nil {
@@ -64,8 +67,8 @@ func (w Window) CheckV7(value string) error {
 	return w.check(time.UnixMilli(int64(binary.BigEndian.Uint64(ms[:]))))
 }
 
-// CheckULID is CheckV7 for clients that make ULIDs: 26 characters of Crockford's base 32 in upper case. When to choose it, its cost and its
-// trap are NewV7's.
+// CheckULID is CheckV7 for clients that make ULIDs: 26 characters of Crockford's base 32 in upper case. When to choose
+// it, its cost and its trap are NewV7's.
 func (w Window) CheckULID(value string) error {
 	id, err := ulid.ParseStrict(value)
 	if err != nil || id.String() != value {
@@ -103,13 +106,13 @@ func parseKey(value string, version uuid.Version) (uuid.UUID, error) {
 	return id, nil
 }
 
-// Intent returns the key of an intent, a UUIDv5 of the parts that make it one: the same intent always gets the same key, without
-// anybody keeping it. No two lists of parts are the same intent.
+// Intent returns the key of an intent, a UUIDv5 of the parts that make it one: the same intent always gets the same
+// key, without anybody keeping it. No two lists of parts are the same intent.
 //
-// When to choose it: the caller cannot keep a key over its own crash, and the intent has a name: ("invoice", "2026-07", customer).
-// Cost: none beside the hash. Trap: a hash of the payload is no intent, a second purchase of the same things would be told the
-// first one's answer; and when the meaning of "the same intent" changes, version must rise, or new intents are taken for
-// old ones. It is no secret: whoever knows the parts knows the key.
+// When to choose it: the caller cannot keep a key over its own crash, and the intent has a name: ("invoice", "2026-07",
+// customer). Cost: none beside the hash. Trap: a hash of the payload is no intent, a second purchase of the same things
+// would be told the first one's answer; and when the meaning of "the same intent" changes, version must rise, or new
+// intents are taken for old ones. It is no secret: whoever knows the parts knows the key.
 func Intent(namespace uuid.UUID, version int, intent ...string) string {
 	var b strings.Builder
 	b.WriteString("v" + strconv.Itoa(version))

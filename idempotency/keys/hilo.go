@@ -9,16 +9,17 @@ import (
 
 // Blocks gives out blocks of numbers that nobody else gets: one write for a block instead of one for each number.
 type Blocks interface {
-	// NextBlock reserves size numbers of a named sequence, which begins with 1, and returns the first of them. A block whose reply is lost is
-	// lost with it. The size must be 1 or more.
+	// NextBlock reserves size numbers of a named sequence, which begins with 1, and returns the first of them. A block
+	// whose reply is lost is lost with it. The size must be 1 or more.
 	NextBlock(ctx context.Context, name string, size int64) (first int64, err error)
 }
 
 // HiLo gives out numbers that no other process does, a block at a time. It may be used at the same time by many.
 //
-// When to choose it: keys or ids that must be short numbers, made by many processes, without a round trip for each. Cost: a row in the
-// store and one write per block. Trap: the numbers are unique and nothing else: they have holes where a process ended within its
-// block, and two processes' blocks interleave, so a higher number is not a later one. Never put a Watermark over them.
+// When to choose it: keys or ids that must be short numbers, made by many processes, without a round trip for each.
+// Cost: a row in the store and one write per block. Trap: the numbers are unique and nothing else: they have holes
+// where a process ended within its block, and two processes' blocks interleave, so a higher number is not a later one.
+// Never put a Watermark over them.
 type HiLo struct {
 	blocks Blocks
 	name   string
@@ -29,8 +30,8 @@ type HiLo struct {
 // hilo is what is left of a block.
 type hilo struct{ next, left int64 }
 
-// NewHiLo returns a HiLo over the blocks of a sequence. size is how many numbers are reserved at a time, 1 or more; as many are lost
-// when the process ends.
+// NewHiLo returns a HiLo over the blocks of a sequence. size is how many numbers are reserved at a time, 1 or more; as
+// many are lost when the process ends.
 func NewHiLo(blocks Blocks, name string, size int64) (*HiLo, error) {
 	if blocks == nil || name == "" || size < 1 {
 		return nil, errors.New("idempotency: a HiLo needs blocks, the name of a sequence, and a size of 1 or more")

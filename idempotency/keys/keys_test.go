@@ -246,8 +246,8 @@ func TestHiLo_ALostReplyLosesItsBlock(t *testing.T) {
 	}
 }
 
-// FuzzKey: a key is taken exactly when each part is 1 to 255 printable bytes (the tenant may be empty), and a format's check never panics,
-// nor takes what Check does not.
+// FuzzKey: a key is taken exactly when each part is 1 to 255 printable bytes (the tenant may be empty), and a format's
+// check never panics, nor takes what Check does not.
 func FuzzKey(f *testing.F) {
 	f.Add("", "payment.create", "0199a4c2-7d1c-7000-8000-0000000000ab")
 	f.Add("t", "o", "01J1Z8XW9QK5V3C7M2N4P6R8T0")

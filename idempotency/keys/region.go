@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// ErrWrongRegion: the key lives in another region, whose store remembers it. Nothing was looked up or recorded here. A *WrongRegionError
-// says which.
+// ErrWrongRegion: the key lives in another region, whose store remembers it. Nothing was looked up or recorded here. A
+// *WrongRegionError says which.
 var ErrWrongRegion = errors.New("the idempotency key lives in another region")
 
 // WrongRegionError is ErrWrongRegion with the region to ask.
@@ -26,8 +26,9 @@ func (e *WrongRegionError) Error() string {
 
 func (e *WrongRegionError) Unwrap() error { return ErrWrongRegion }
 
-// Regions says where keys live: a store protects its own region only, so each key has one home, and only that runs its request.
-// All regions must have the same Known, TenantHome and Default, for the home must be the same whoever is asked.
+// Regions says where keys live: a store protects its own region only, so each key has one home, and only that runs its
+// request. All regions must have the same Known, TenantHome and Default, for the home must be the same whoever is
+// asked.
 //
 // The home of a key is its tenant's, if that has one; else the one that the key names (see InRegion); else the default.
 type Regions struct {
@@ -41,8 +42,8 @@ type Regions struct {
 	Default string
 }
 
-// InRegion returns a key that names its home: "eu1." and the value. Whoever makes the keys, a client or a gateway, asks for the
-// nearest region once, when it makes the key, and every retry goes to that one, wherever it enters.
+// InRegion returns a key that names its home: "eu1." and the value. Whoever makes the keys, a client or a gateway, asks
+// for the nearest region once, when it makes the key, and every retry goes to that one, wherever it enters.
 func InRegion(region, value string) string { return region + "." + value }
 
 // Home returns the region in which a key lives. The error is about the configuration, or matches ErrInvalidKey.
@@ -62,8 +63,8 @@ func (r Regions) Home(k idempotency.Key) (string, error) {
 	return r.Default, r.known(r.Default)
 }
 
-// Check returns nil when the key lives here, a *WrongRegionError when it lives elsewhere, or Home's error. Ask it before anything is
-// looked up.
+// Check returns nil when the key lives here, a *WrongRegionError when it lives elsewhere, or Home's error. Ask it
+// before anything is looked up.
 func (r Regions) Check(k idempotency.Key) error {
 	if err := cmp.Or(k.Check(), r.known(r.Here)); err != nil {
 		return err

@@ -12,23 +12,23 @@ import (
 	"github.com/effectonce/effectonce/internal/explore"
 )
 
-// The model: two callers, a recoverer, a person, a sweeper and another command's caller on one key of the memory store, which goes by the
-// production table. Anybody may vanish between any two steps, any reply may be lost, and every lease may end at any time. The
-// provider that the work calls keeps a ledger.
+// The model: two callers, a recoverer, a person, a sweeper and another command's caller on one key of the memory store,
+// which goes by the production table. Anybody may vanish between any two steps, any reply may be lost, and every lease
+// may end at any time. The provider that the work calls keeps a ledger.
 //
-// Callers do as the guard does: that they are about to call the provider is saved before, under a lease that runs; who finds no such note, knows that
-// nothing happened, and may free the key.
+// Callers do as the guard does: that they are about to call the provider is saved before, under a lease that runs; who
+// finds no such note, knows that nothing happened, and may free the key.
 //
-// The provider is one of two. A fenced provider refuses a fence that is lower than one it has seen, in a charge or in a question; the
-// other one knows the downstream key, and books once for it however often it is asked.
+// The provider is one of two. A fenced provider refuses a fence that is lower than one it has seen, in a charge or in a
+// question; the other one knows the downstream key, and books once for it however often it is asked.
 
 // variant is what is different between runs of the model.
 type variant struct {
 	rules  rules
 	fenced bool // the provider; otherwise it goes by the downstream key
 	rerun  bool // callers may take an ended lease over
-	// frees: what the recoverer does when the provider says that nothing happened: it releases the key. Otherwise it goes on with
-	// the work itself.
+	// frees: what the recoverer does when the provider says that nothing happened: it releases the key. Otherwise it
+	// goes on with the work itself.
 	frees bool
 }
 
@@ -191,7 +191,8 @@ func name(i int) string { return []string{"A", "B", "the recoverer"}[i] }
 
 type emitter func(fault bool, name string, change func(t *world))
 
-// time passes: a lease ends, a delay is over, a body is overdue. A tombstone stays, for after it a retry is a new request.
+// time passes: a lease ends, a delay is over, a body is overdue. A tombstone stays, for after it a retry is a new
+// request.
 func (v *variant) time(w *world, step emitter) {
 	if !w.there {
 		return
@@ -409,8 +410,8 @@ func (v *variant) explore() explore.Found {
 	return explore.Run(explore.Model[world, view]{Start: []world{{}}, Next: v.next, Key: (*world).view, Bad: bad, Good: good})
 }
 
-// TestModel: in every state that two callers, a recoverer and the clock can reach, one owner's effect stands, no ended lease frees
-// a key, no result is lost, and from each of them it ends well once nothing fails any more.
+// TestModel: in every state that two callers, a recoverer and the clock can reach, one owner's effect stands, no ended
+// lease frees a key, no result is lost, and from each of them it ends well once nothing fails any more.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]variant{
@@ -430,9 +431,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestModel_FreeingWithoutAFenceIsFound: a provider that knows the downstream key but no fence says "nothing happened"; the recoverer
-// frees the key; and the first owner, who was only slow, charges. This is why a prober may say that it did not happen only when it
-// cannot happen any more, and why going on with the work is better than freeing its key.
+// TestModel_FreeingWithoutAFenceIsFound: a provider that knows the downstream key but no fence says "nothing happened";
+// the recoverer frees the key; and the first owner, who was only slow, charges. This is why a prober may say that it
+// did not happen only when it cannot happen any more, and why going on with the work is better than freeing its key.
 func TestModel_FreeingWithoutAFenceIsFound(t *testing.T) {
 	t.Parallel()
 	v := variant{rules: table, frees: true}

@@ -22,16 +22,17 @@ const (
 	situations = iota
 )
 
-// event is a call, and what the key's record makes of the caller. A write is "by the holder" when its lease's fence and token
-// are the record's: nobody took the key from it since.
+// event is a call, and what the key's record makes of the caller. A write is "by the holder" when its lease's fence and
+// token are the record's: nobody took the key from it since.
 type event uint8
 
 const (
 	claim      event = iota // the same command, another attempt
 	claimAgain              // the same command, and the token of the attempt that owns the key
-	claimRerun              // the same command, another attempt, which may run the work again: by its options, or from LOCAL_CREATED
-	claimOther              // another command
-	extend                  // by the holder, as all until giveUp
+	// the same command, another attempt, which may run the work again: by its options, or from LOCAL_CREATED
+	claimRerun
+	claimOther // another command
+	extend     // by the holder, as all until giveUp
 	save
 	succeed
 	fail
@@ -79,8 +80,8 @@ var becomes = [effects]idempotency.State{
 // rules say what becomes of a call in a situation.
 type rules [events][situations]effect
 
-// table is the state machine, every cell of it. The memory store goes by it; the suite holds every other store against the
-// memory store.
+// table is the state machine, every cell of it. The memory store goes by it; the suite holds every other store against
+// the memory store.
 //
 // No row but release frees a key that was granted, and that is the holder's word that nothing happened: an ended
 // lease leads to note, takeOver or hand.

@@ -10,9 +10,10 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Forget removes a key that is done in the caller's transaction, with which it stands or falls: for operations whose key goes with what it made, when
-// that is deleted. It returns whether the key was there; one that is in progress or unknown stays. Afterwards the key is new, so a late retry
-// makes the resource again: choose it only where that is what a retry after a deletion means.
+// Forget removes a key that is done in the caller's transaction, with which it stands or falls: for operations whose
+// key goes with what it made, when that is deleted. It returns whether the key was there; one that is in progress or
+// unknown stays. Afterwards the key is new, so a late retry makes the resource again: choose it only where that is what
+// a retry after a deletion means.
 func (s *Store) Forget(ctx context.Context, tx pgx.Tx, k idempotency.Key) (bool, error) {
 	prefix, err := pgschema.Prefix(s.cfg.Schema)
 	if err != nil {

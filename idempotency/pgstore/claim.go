@@ -12,17 +12,17 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// turns is how often a claim looks again because the key changed between two of its statements. Each turn means that somebody
-// else got on.
+// turns is how often a claim looks again because the key changed between two of its statements. Each turn means that
+// somebody else got on.
 const turns = 20
 
 var errBusy = errors.New("pgstore: the key changes faster than it can be claimed: try again")
 
-// Claim implements store.Store: one statement for a key that is free or decided, one more to take over, note the end of a lease or
-// claim over a tombstone.
+// Claim implements store.Store: one statement for a key that is free or decided, one more to take over, note the end of
+// a lease or claim over a tombstone.
 //
-// It waits at most Config.Wait for a transaction of InTx that has the key; then the record says IN_PROGRESS, with the caller's
-// own fingerprint, for nobody can see yet which command that is.
+// It waits at most Config.Wait for a transaction of InTx that has the key; then the record says IN_PROGRESS, with the
+// caller's own fingerprint, for nobody can see yet which command that is.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err
@@ -89,8 +89,8 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimO
 	return store.ClaimResult{Record: rec}, false, nil
 }
 
-// step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's, unless its
-// outcome is unknown now. again: something of what it went by is otherwise.
+// step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's,
+// unless its outcome is unknown now. again: something of what it went by is otherwise.
 func (s *Store) step(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (out store.ClaimResult, again bool, err error) {
 	now, err := scan(s.db.QueryRow(ctx, sql, args...), k)
 	if errors.Is(err, pgx.ErrNoRows) {

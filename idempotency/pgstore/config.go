@@ -18,20 +18,22 @@ import (
 
 // Config of a [Store]. The zero value is safe: every field has the default that its comment names.
 type Config struct {
-	// Schema holds the table: `^[a-z_][a-z0-9_]{0,62}$`. Empty: the connection's search_path decides, which poolers may lose.
+	// Schema holds the table: `^[a-z_][a-z0-9_]{0,62}$`. Empty: the connection's search_path decides, which poolers may
+	// lose.
 	Schema string
 
-	// Wait is how long a caller waits for another one's transaction that has its key, to answer with what becomes of that one;
-	// default 1 s, negative: not at all. Then the answer is idempotency.ErrInProgress. One caller of a process holds a connection
-	// meanwhile, however many wait.
+	// Wait is how long a caller waits for another one's transaction that has its key, to answer with what becomes of
+	// that one; default 1 s, negative: not at all. Then the answer is idempotency.ErrInProgress. One caller of a
+	// process holds a connection meanwhile, however many wait.
 	Wait time.Duration
-	// Attempts is how often InTx runs a transaction that Postgres ends for the sake of another one (deadlock, serialization
-	// failure), or whose COMMIT got no reply and has not happened; default 3. 1 runs it once.
+	// Attempts is how often InTx runs a transaction that Postgres ends for the sake of another one (deadlock,
+	// serialization failure), or whose COMMIT got no reply and has not happened; default 3. 1 runs it once.
 	Attempts int
 	// Keep is how long InTx's keys are remembered; its zero value is 24 h for the result and 72 h for the tombstone.
 	Keep idempotency.Retention
 
-	// Logger is told of transactions that run again and of COMMITs without a reply. Nil: nothing is logged. Keys never are.
+	// Logger is told of transactions that run again and of COMMITs without a reply. Nil: nothing is logged. Keys never
+	// are.
 	Logger *slog.Logger
 	// Observer is told what InTx and Within answer, for metrics, as a guard's is.
 	Observer idempotency.Observer

@@ -21,26 +21,27 @@ var errTransactionControl = errors.New("pgstore: a handler must not commit or ro
 // Handler is the work of one request in one transaction. tx refuses Commit and Rollback.
 type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
 
-// InTx runs do once for a key, and commits the key, what do wrote and its result together. Later callers get that result, with
-// Replayed set. A caller that comes while the first one is at it waits at most Config.Wait for it: one of the same process without a
-// connection. It adds no round trip to do's own transaction: the claim travels with BEGIN, the result with COMMIT. A replay takes two.
+// InTx runs do once for a key, and commits the key, what do wrote and its result together. Later callers get that
+// result, with Replayed set. A caller that comes while the first one is at it waits at most Config.Wait for it: one of
+// the same process without a connection. It adds no round trip to do's own transaction: the claim travels with BEGIN,
+// the result with COMMIT. A replay takes two.
 //
-// do may run more than once (Config.Attempts), each time in a new transaction after the former one was rolled back; whatever else it
-// does, a call to a provider above all, belongs into guard.Guard. What its error means:
+// do may run more than once (Config.Attempts), each time in a new transaction after the former one was rolled back;
+// whatever else it does, a call to a provider above all, belongs into guard.Guard. What its error means:
 //
-//   - [idempotency.Terminal]: what it wrote is rolled back, its result is kept as a refusal (Failure is the code), committed,
-//     returned without an error, and replayed.
-//   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is returned, as
-//     [idempotency.Retryable].
+//   - [idempotency.Terminal]: what it wrote is rolled back, its result is kept as a refusal (Failure is the code),
+//     committed, returned without an error, and replayed.
+//   - a deadlock or serialization failure of this transaction: it runs again; after Config.Attempts the error is
+//     returned, as [idempotency.Retryable].
 //   - the loss of the connection: nothing has happened, and the error is Retryable, too.
 //   - any other, a panic, and the end of ctx: everything is rolled back, the key is free, the error is returned.
 //
-// Without do being run, errors.Is tells idempotency.ErrMismatch, ErrInProgress, ErrUnknown (a guard's attempt at this key ended
-// without a result), ErrExpired and ErrInvalidKey, as from a guard.
+// Without do being run, errors.Is tells idempotency.ErrMismatch, ErrInProgress, ErrUnknown (a guard's attempt at this
+// key ended without a result), ErrExpired and ErrInvalidKey, as from a guard.
 //
-// When the reply to COMMIT is lost, InTx looks for the key over another connection and answers what it finds; where the transaction
-// has not happened it runs again. Only if the database cannot tell within some seconds the error is ErrUnknown: the
-// effect and the key have happened both or neither, and the same request sent again gets the answer.
+// When the reply to COMMIT is lost, InTx looks for the key over another connection and answers what it finds; where the
+// transaction has not happened it runs again. Only if the database cannot tell within some seconds the error is
+// ErrUnknown: the effect and the key have happened both or neither, and the same request sent again gets the answer.
 func (s *Store) InTx(ctx context.Context, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err
@@ -153,8 +154,8 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 	return nil, res, err
 }
 
-// commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back before, and the lock goes with
-// it: whoever has it then runs in vain if this result is there first.
+// commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back
+// before, and the lock goes with it: whoever has it then runs in vain if this result is there first.
 func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refusal bool) (idempotency.Result, error) {
 	ctx, stop := outlive(ctx)
 	defer stop()

@@ -84,8 +84,9 @@ func hundredCallers(t *testing.T, processes int) {
 	s.booked(r, 1)
 }
 
-// TestInTx_TheConstraintCounts: the lock only spares others the work. A row that was made past it, here by a store that takes another lock
-// because it was given the schema's name, takes the effect back; without the primary key there are two.
+// TestInTx_TheConstraintCounts: the lock only spares others the work. A row that was made past it, here by a store that
+// takes another lock because it was given the schema's name, takes the effect back; without the primary key there are
+// two.
 func TestInTx_TheConstraintCounts(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"with the primary key": true, "without": false} {
@@ -272,7 +273,8 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 	}
 }
 
-// TestInTx_ATransactionThatIsEndedByHand: what the handler committed so has no key, and it is told; nobody takes it for done.
+// TestInTx_ATransactionThatIsEndedByHand: what the handler committed so has no key, and it is told; nobody takes it for
+// done.
 func TestInTx_ATransactionThatIsEndedByHand(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})

@@ -12,9 +12,9 @@ import (
 
 var errLease = errors.New("pgstore: a lease must be longer than nothing")
 
-// write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether that is what was
-// to be reached. A statement that neither wrote nor found that looks a second time, for it may have waited for its own twin,
-// sent before, whose write its snapshot did not show.
+// write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether
+// that is what was to be reached. A statement that neither wrote nor found that looks a second time, for it may have
+// waited for its own twin, sent before, whose write its snapshot did not show.
 func (s *Store) write(ctx context.Context, what, sql string, l store.Lease, done func(state idempotency.State, there bool) bool, args ...any) error {
 	if err := l.Key.Check(); err != nil {
 		return err
@@ -51,7 +51,8 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 	return s.write(ctx, "extending a lease", s.sql.extend, l, never, microseconds(lease))
 }
 
-// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had replaced it.
+// Save implements store.Store. A save that arrives after a later one of this Store is dropped, as if that one had
+// replaced it.
 func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error {
 	steps, err := encode(p.Steps, len(p.Steps) == 0)
 	if err != nil {

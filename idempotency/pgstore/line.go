@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// line lets the callers of one key in this process wait for the one that is at it without a connection each: a hot key would
-// take the whole pool from all others, its own first caller's question after a lost COMMIT included.
+// line lets the callers of one key in this process wait for the one that is at it without a connection each: a hot key
+// would take the whole pool from all others, its own first caller's question after a lost COMMIT included.
 type line struct {
 	mu    sync.Mutex
 	first map[idempotency.Key]*first
@@ -50,8 +50,8 @@ func (l *line) leave(k idempotency.Key, f *first) {
 	close(f.over)
 }
 
-// inLine runs do for the first caller of a key, and lets the others have its answer or be the first after it. shared tells that the answer
-// is another caller's.
+// inLine runs do for the first caller of a key, and lets the others have its answer or be the first after it. shared
+// tells that the answer is another caller's.
 func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (idempotency.Result, error)) (res idempotency.Result, shared bool, err error) {
 	var timer *time.Timer
 	for {
@@ -79,8 +79,8 @@ func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (id
 	}
 }
 
-// lead is the first one's. What is recorded is the others' answer too, and so is an error that says to come again, as of a database that is
-// away; any other is its handler's or its context's, and its own.
+// lead is the first one's. What is recorded is the others' answer too, and so is an error that says to come again, as
+// of a database that is away; any other is its handler's or its context's, and its own.
 func (s *Store) lead(ctx context.Context, r idempotency.Request, f *first, do func() (idempotency.Result, error)) (idempotency.Result, error) {
 	defer s.line.leave(r.Key, f) // a panic, too
 	res, err := do()

@@ -15,7 +15,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 )
 
-// crowd is one process of few connections whose callers ask for one key, behind a first one that is held in its handler.
+// crowd is one process of few connections whose callers ask for one key, behind a first one that is held in its
+// handler.
 type crowd struct {
 	*scene
 	request idempotency.Request

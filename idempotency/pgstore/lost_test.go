@@ -17,7 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestInTx_LostCommit: whatever becomes of the COMMIT and of its reply, there is one effect, and the caller is told of it.
+// TestInTx_LostCommit: whatever becomes of the COMMIT and of its reply, there is one effect, and the caller is told of
+// it.
 func TestInTx_LostCommit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -65,8 +66,8 @@ func TestInTx_LostCommit(t *testing.T) {
 	}
 }
 
-// TestInTx_LateCommit: a COMMIT that arrives after its connection was given up. The question waits for it and does not take its
-// absence for an answer.
+// TestInTx_LateCommit: a COMMIT that arrives after its connection was given up. The question waits for it and does not
+// take its absence for an answer.
 func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -92,8 +93,8 @@ func TestInTx_LateCommit(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestSave_Late: a save whose connection was given up is executed after it was sent again, and after the next one. It does not put the older
-// progress back: a recoverer would take a provider for not asked yet.
+// TestSave_Late: a save whose connection was given up is executed after it was sent again, and after the next one. It
+// does not put the older progress back: a recoverer would take a provider for not asked yet.
 func TestSave_Late(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -144,7 +145,8 @@ func TestSave_Late(t *testing.T) {
 	}
 }
 
-// TestInTx_NobodyToAsk: the database is gone with the reply. The outcome is unknown, and the same request gets the answer later.
+// TestInTx_NobodyToAsk: the database is gone with the reply. The outcome is unknown, and the same request gets the
+// answer later.
 func TestInTx_NobodyToAsk(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
@@ -164,7 +166,8 @@ func TestInTx_NobodyToAsk(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestInTx_AwayIsRetryable: a database that goes away before COMMIT is sent, or is not there at all, has done nothing, and the caller can be told so.
+// TestInTx_AwayIsRetryable: a database that goes away before COMMIT is sent, or is not there at all, has done nothing,
+// and the caller can be told so.
 func TestInTx_AwayIsRetryable(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")

@@ -85,7 +85,8 @@ func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
 	s.booked(r, 1)
 }
 
-// TestInTx_OverAnOverdueTombstone: it is as nothing, swept or not, for another command too, and a refusal over it is kept.
+// TestInTx_OverAnOverdueTombstone: it is as nothing, swept or not, for another command too, and a refusal over it is
+// kept.
 func TestInTx_OverAnOverdueTombstone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Microsecond}})

@@ -32,7 +32,8 @@ func partition(t *testing.T, db *pgtest.DB) {
 	}
 }
 
-// TestStore_HashPartitions: the exam again, on a table that is partitioned as docs/partition-idempotency-keys.sql does it.
+// TestStore_HashPartitions: the exam again, on a table that is partitioned as docs/partition-idempotency-keys.sql does
+// it.
 func TestStore_HashPartitions(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {

@@ -1,13 +1,16 @@
 package pgstore
 
-// All SQL on the table stands here, in queries_recover.go and queries_tx.go, or in a migration. {schema} is the prefix that pgschema
-// makes. Durations come in microseconds and meet clock_timestamp() here: no host's clock decides anything.
+// All SQL on the table stands here, in queries_recover.go and queries_tx.go, or in a migration. {schema} is the prefix
+// that pgschema makes. Durations come in microseconds and meet clock_timestamp() here: no host's clock decides
+// anything.
 //
-// Every write compares the fence and the token, and so who has the key, with the state and the lease that it depends on, in itself.
-// A fence is never drawn twice. Without a synchronous commit a crash could take back a claim whose provider call went out.
+// Every write compares the fence and the token, and so who has the key, with the state and the lease that it depends
+// on, in itself. A fence is never drawn twice. Without a synchronous commit a crash could take back a claim whose
+// provider call went out.
 
-// What is known, or else a new row. The first part sees the snapshot of the statement, the second one waits for a transaction of
-// InTx that has the key, by its lock or by its row: when that is committed meanwhile, nothing comes back, and the statement runs again.
+// What is known, or else a new row. The first part sees the snapshot of the statement, the second one waits for a
+// transaction of InTx that has the key, by its lock or by its row: when that is committed meanwhile, nothing comes
+// back, and the statement runs again.
 const sqlClaim = `-- pgstore: claim
 with known as materialized (
 	select case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED' else state end as state,
@@ -110,8 +113,8 @@ with wrote as (
 )
 select exists (select from wrote), '', false`
 
-// A save that is older than the last one of the same store was on its way for long, and sent again meanwhile. The last column: it is as if it had
-// come in time, and been replaced since.
+// A save that is older than the last one of the same store was on its way for long, and sent again meanwhile. The last
+// column: it is as if it had come in time, and been replaced since.
 const sqlSave = `-- pgstore: save
 with wrote as (
 	update {schema}idempotency_key set stage = $6::text, steps = $7::jsonb, saved_by = $8::text, saved_seq = $9::bigint

@@ -1,6 +1,7 @@
 package pgstore
 
-// Statements of recovery and retention: what they select they select under a lock, and they write by the same condition again.
+// Statements of recovery and retention: what they select they select under a lock, and they write by the same condition
+// again.
 
 // One that somebody is writing is no orphan. The columns are those of claim, and the key behind them.
 const sqlRecover = `-- pgstore: recover

@@ -1,7 +1,8 @@
 package pgstore
 
-// Statements of transactions that write the key's row beside the effect, once: with its result. Until then an advisory lock keeps others away.
-// That is for their sake, who wait for the result and do no work in vain; that there is one effect is the primary key's doing.
+// Statements of transactions that write the key's row beside the effect, once: with its result. Until then an advisory
+// lock keeps others away. That is for their sake, who wait for the result and do no work in vain; that there is one
+// effect is the primary key's doing.
 
 const sqlBegin = `-- pgstore: begin
 begin isolation level read committed`
@@ -20,8 +21,8 @@ rollback`
 
 const sqlAdopt = `-- pgstore: adopt the open transaction`
 
-// get is sent behind it, with a snapshot of its own: what the last one who had the lock committed is seen. The mark ends with the transaction: a
-// handler that ends it with a statement, and begins another, has lost it.
+// get is sent behind it, with a snapshot of its own: what the last one who had the lock committed is seen. The mark
+// ends with the transaction: a handler that ends it with a statement, and begins another, has lost it.
 const sqlLock = `-- pgstore: lock a key
 select pg_try_advisory_xact_lock($1::bigint), set_config('effectonce.key', 'held', true)`
 
@@ -43,8 +44,8 @@ const sqlBury = `-- pgstore: bury a tombstone
 delete from {schema}idempotency_key
 where tenant = $1::text and operation = $2::text and key = $3::text and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and forget_at <= clock_timestamp()`
 
-// It travels with COMMIT, so a key that somebody has made meanwhile has to be an error, which ends the transaction; and so has a mark that is gone,
-// as a division by zero.
+// It travels with COMMIT, so a key that somebody has made meanwhile has to be an error, which ends the transaction; and
+// so has a mark that is gone, as a division by zero.
 const sqlWrite = `-- pgstore: write a result
 insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token, stage,
 	code, schema_version, failure, resource, header, body, created_at, finished_at, body_until, forget_at)

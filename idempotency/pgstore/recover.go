@@ -53,8 +53,8 @@ func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, afte
 	return s.write(ctx, "giving a key back", s.sql.postpone, l, itIs, printable(reason), microseconds(after), stuck)
 }
 
-// Sweep implements store.Recoverer: two statements of at most limit rows, each a transaction. A limit of a thousand keeps it
-// within a few milliseconds; run it again while More.
+// Sweep implements store.Recoverer: two statements of at most limit rows, each a transaction. A limit of a thousand
+// keeps it within a few milliseconds; run it again while More.
 func (s *Store) Sweep(ctx context.Context, limit int) (store.SweepResult, error) {
 	var swept store.SweepResult
 	if limit <= 0 {

@@ -23,7 +23,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// provider takes charges for both regions and has a ledger of its own. A key that it knows is answered and not booked again.
+// provider takes charges for both regions and has a ledger of its own. A key that it knows is answered and not booked
+// again.
 type provider struct {
 	mu     sync.Mutex
 	ledger map[string]int // charges by downstream key
@@ -52,7 +53,8 @@ type region struct {
 	server   *httptest.Server
 }
 
-// pays makes the payment locally and charges the card: two phases, the second under a key that is the request's own everywhere.
+// pays makes the payment locally and charges the card: two phases, the second under a key that is the request's own
+// everywhere.
 func (at *region) pays(ctx context.Context, r idempotency.Request) (idempotency.Result, error) {
 	return at.guard.Run(ctx, r, func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		if _, err := op.Local(ctx, "payment", func(ctx context.Context, _ guard.Call) ([]byte, error) {
@@ -138,7 +140,8 @@ func (w *world) region(name string) *region {
 	return at
 }
 
-// post sends a payment to a region, and returns the status, the problem's code and its home, and whether it was replayed.
+// post sends a payment to a region, and returns the status, the problem's code and its home, and whether it was
+// replayed.
 func (w *world) post(to *region, key string) (status int, p httpedge.Problem, replayed bool) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, to.server.URL+"/payments", http.NoBody)
@@ -181,7 +184,8 @@ func TestRegions_WithoutRouting(t *testing.T) {
 	w.is(1, 1, 1, 2)
 }
 
-// TestRegions_WrongRegionAnswers421: it says who knows the key, and does nothing. The client's retry there is the request.
+// TestRegions_WrongRegionAnswers421: it says who knows the key, and does nothing. The client's retry there is the
+// request.
 func TestRegions_WrongRegionAnswers421(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, false)
@@ -225,8 +229,8 @@ func TestRegions_AnotherRegionRetries(t *testing.T) {
 	w.is(1, 1, 2, 2)
 }
 
-// TestRegions_Cut: the wire to the home region is cut, before the request or before its answer. The region that was asked never runs it
-// itself; after the cut the same key gets the one answer.
+// TestRegions_Cut: the wire to the home region is cut, before the request or before its answer. The region that was
+// asked never runs it itself; after the cut the same key gets the one answer.
 func TestRegions_Cut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, true)
@@ -256,8 +260,8 @@ func TestRegions_Cut(t *testing.T) {
 	w.is(2, 0, 2, 2)
 }
 
-// TestRegions_TheHomeMoves: a region is given up and another becomes home of its keys, without their table. What it had done is
-// done a second time there, and only a business key that is the same in both regions saves it: the provider's.
+// TestRegions_TheHomeMoves: a region is given up and another becomes home of its keys, without their table. What it had
+// done is done a second time there, and only a business key that is the same in both regions saves it: the provider's.
 func TestRegions_TheHomeMoves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, true, true)

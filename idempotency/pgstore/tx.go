@@ -19,7 +19,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtx"
 )
 
-// grace is how long a COMMIT that was sent, and the question what became of it, may take after the caller's context ended.
+// grace is how long a COMMIT that was sent, and the question what became of it, may take after the caller's context
+// ended.
 const grace = 5 * time.Second
 
 // sender is a connection or a transaction.
@@ -28,7 +29,8 @@ type sender interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// lockNumber is the key's advisory lock. Nobody can find another key that has the same one, so that nobody keeps others from theirs.
+// lockNumber is the key's advisory lock. Nobody can find another key that has the same one, so that nobody keeps others
+// from theirs.
 func (s *Store) lockNumber(k idempotency.Key) int64 {
 	b := make([]byte, 0, 512)
 	for _, part := range []string{"effectonce key", s.cfg.Schema, k.Tenant, k.Operation, k.Value} {
@@ -38,8 +40,9 @@ func (s *Store) lockNumber(k idempotency.Key) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // any 64 bits
 }
 
-// claimTx takes the key's lock in a transaction, in one round trip between two other statements, or in two where it has to wait; or says
-// what is known of the key. A refused wait is idempotency.ErrInProgress; then the transaction is aborted.
+// claimTx takes the key's lock in a transaction, in one round trip between two other statements, or in two where it has
+// to wait; or says what is known of the key. A refused wait is idempotency.ErrInProgress; then the transaction is
+// aborted.
 func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r idempotency.Request) (row, error) {
 	k, n := r.Key, s.lockNumber(r.Key)
 	var (
@@ -82,7 +85,8 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 	return known, nil
 }
 
-// handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must go.
+// handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must
+// go.
 func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result, refused bool, err error) {
 	tx := pgtx.New(conn, inner, sqlAdopt, errTransactionControl)
 	defer tx.Close()
@@ -108,7 +112,8 @@ func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Han
 	return idempotency.Result{}, false, err
 }
 
-// undo rolls back what was refused: with what b queues next, or before it where nothing else could be prepared, because a statement failed.
+// undo rolls back what was refused: with what b queues next, or before it where nothing else could be prepared, because
+// a statement failed.
 func undo(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, sql string, bad *refused) error {
 	if conn.PgConn().TxStatus() != 'E' {
 		b.Queue(sqlHeld).QueryRow(func(row pgx.Row) error { return bad.look(row.Scan(nil)) })
@@ -133,7 +138,8 @@ func (f *refused) look(err error) error {
 	return err
 }
 
-// errEnded is of a handler that ended the transaction and began another: neither is the key's, whose row is in none of them.
+// errEnded is of a handler that ended the transaction and began another: neither is the key's, whose row is in none of
+// them.
 var errEnded = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement, and what it committed by that stands without its key: %w",
 	errTransactionControl)
 
@@ -151,13 +157,14 @@ func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, re
 	return nil
 }
 
-// taken is the error of a result whose key has a row that was made past its lock, or since the snapshot of the transaction. Nothing has happened.
+// taken is the error of a result whose key has a row that was made past its lock, or since the snapshot of the
+// transaction. Nothing has happened.
 func (s *Store) taken(err error) error {
 	return fmt.Errorf("pgstore: the key was made by another transaction meanwhile (%w): %w", err, &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
 }
 
-// answer is what a key that is not free answers to a request. token is the request's own: a row that has it is its own, whose
-// COMMIT got no reply.
+// answer is what a key that is not free answers to a request. token is the request's own: a row that has it is its own,
+// whose COMMIT got no reply.
 func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, token string) (idempotency.Result, error) {
 	rec := known.record
 	if rec.State == idempotency.InProgress && rec.LeaseLeft <= 0 && r.Matches(rec.Fingerprint) {
@@ -187,8 +194,9 @@ func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, to
 	return idempotency.Result{}, &idempotency.UnknownError{Stage: rec.Progress.Stage, Stuck: rec.Stuck, Reason: rec.Reason}
 }
 
-// ask finds out what became of a transaction whose COMMIT got no reply. The claim waits for the former backend if that is still
-// at it, so a key that can be claimed says for certain that it was rolled back; to see no row would prove nothing.
+// ask finds out what became of a transaction whose COMMIT got no reply. The claim waits for the former backend if that
+// is still at it, so a key that can be claimed says for certain that it was rolled back; to see no row would prove
+// nothing.
 func (t *try) ask(ctx context.Context) (idempotency.Result, error) {
 	lost := t.lost
 	t.lost = nil
@@ -234,7 +242,8 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// outlive returns a context that ends a while after ctx: to cut a COMMIT that was sent would only make its outcome unknown.
+// outlive returns a context that ends a while after ctx: to cut a COMMIT that was sent would only make its outcome
+// unknown.
 func outlive(ctx context.Context) (context.Context, func()) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

@@ -12,13 +12,15 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 )
 
-// Within is [Store.InTx] in a transaction of the caller's, who commits it: key, effect and result are there if and when it does,
-// a refusal too. It is for code that has its transaction already; it costs a savepoint and its round trips more, retries nothing,
-// and leaves a lost COMMIT to the caller, who finds the answer by Get or by the same call in a new transaction.
+// Within is [Store.InTx] in a transaction of the caller's, who commits it: key, effect and result are there if and when
+// it does, a refusal too. It is for code that has its transaction already; it costs a savepoint and its round trips
+// more, retries nothing, and leaves a lost COMMIT to the caller, who finds the answer by Get or by the same call in a
+// new transaction.
 //
-// When it returns an error, all that it and do wrote is rolled back, the key is free, and the transaction can be used. A transaction that
-// is not READ COMMITTED does not see a key that another one has completed since its snapshot: do runs, and then the error is ErrInProgress; run
-// the transaction again. Locks that it holds already are held while it waits for the key: claim first.
+// When it returns an error, all that it and do wrote is rolled back, the key is free, and the transaction can be used.
+// A transaction that is not READ COMMITTED does not see a key that another one has completed since its snapshot: do
+// runs, and then the error is ErrInProgress; run the transaction again. Locks that it holds already are held while it
+// waits for the key: claim first.
 func (s *Store) Within(ctx context.Context, tx pgx.Tx, r idempotency.Request, do Handler) (idempotency.Result, error) {
 	if err := r.Key.Check(); err != nil {
 		return idempotency.Result{}, err

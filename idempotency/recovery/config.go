@@ -14,8 +14,8 @@ import (
 type Config struct {
 	// Every is the time between two looks; default 1 s. While there is a full batch, the next one follows at once.
 	Every time.Duration
-	// Batch is how many operations one look takes; default 20. Each has its lease from then on: with so many that the last ones
-	// wait for longer than Lease, those are lost to the next look.
+	// Batch is how many operations one look takes; default 20. Each has its lease from then on: with so many that the
+	// last ones wait for longer than Lease, those are lost to the next look.
 	Batch int
 	// Parallel is how many of them are worked at together; default 4.
 	Parallel int
@@ -26,17 +26,19 @@ type Config struct {
 	Grace time.Duration
 	// Timeout bounds the work at one operation; default 2 min. After it the context of probes and steps ends.
 	Timeout time.Duration
-	// Backoff is the wait after the first attempt at an operation that stays unknown; default 1 s. It doubles up to MaxBackoff, with jitter.
+	// Backoff is the wait after the first attempt at an operation that stays unknown; default 1 s. It doubles up to
+	// MaxBackoff, with jitter.
 	Backoff time.Duration
 	// MaxBackoff is the longest wait; default 5 min.
 	MaxBackoff time.Duration
 	// MaxAttempts is how often an operation is tried before it is given to a person; default 20, which with the other
 	// defaults is about an hour. Negative: for ever.
 	MaxAttempts int
-	// OthersElsewhere: operations without a Handler here belong to other workers of this store, and are left alone. Otherwise they are
-	// reported and postponed, and given to a person in the end: nobody would ever look at them.
+	// OthersElsewhere: operations without a Handler here belong to other workers of this store, and are left alone.
+	// Otherwise they are reported and postponed, and given to a person in the end: nobody would ever look at them.
 	OthersElsewhere bool
-	// SweepEvery is the time between two sweeps of what is no longer kept; default 1 min. Negative: this worker does not sweep.
+	// SweepEvery is the time between two sweeps of what is no longer kept; default 1 min. Negative: this worker does
+	// not sweep.
 	SweepEvery time.Duration
 	// Drain is how long the operations under way may go on after Run's context ended; default 20 s.
 	Drain time.Duration
@@ -50,8 +52,8 @@ type Config struct {
 	Observer Observer
 }
 
-// Observer is told what a worker does. A nil func is skipped. They are called from the worker's goroutines, so they must be
-// quick and safe for concurrent use.
+// Observer is told what a worker does. A nil func is skipped. They are called from the worker's goroutines, so they
+// must be quick and safe for concurrent use.
 type Observer struct {
 	// Recovered: the work at an operation ended.
 	Recovered func(RecoveredInfo)

@@ -11,8 +11,9 @@ import (
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
-// TestRecovery_CrashAtEveryPoint: a process dies before and after each write of the store and each call of a provider, with
-// every answer of the provider. Afterwards there is one effect of each, or none when it was refused, and every caller is told the same.
+// TestRecovery_CrashAtEveryPoint: a process dies before and after each write of the store and each call of a provider,
+// with every answer of the provider. Afterwards there is one effect of each, or none when it was refused, and every
+// caller is told the same.
 func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	for _, bank := range []fakeprovider.Fault{fakeprovider.None, fakeprovider.Refuse, fakeprovider.Unavailable, fakeprovider.LostRequest, fakeprovider.LostAnswer} {
@@ -71,7 +72,8 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 	}
 	want, code := 1, 201
 	if bank == fakeprovider.Refuse && res.Failure != "" {
-		want, code = 0, 402 // a crash before the refusal is recorded may turn it into a success: the provider says yes the next time
+		// a crash before the refusal is recorded may turn it into a success: the provider says yes the next time
+		want, code = 0, 402
 	}
 	if len(w.bank.Effects()) != want || len(w.mail.Effects()) != want || res.Code != code || len(w.payments) != 1 {
 		t.Errorf("point %d: %d charges, %d mails, %d payments, %+v", point, len(w.bank.Effects()), len(w.mail.Effects()), len(w.payments), res)

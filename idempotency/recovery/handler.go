@@ -12,27 +12,28 @@ import (
 type Handler struct {
 	// Probe asks the provider about a step whose outcome is open. Nil: it cannot be asked; see SameKey.
 	Probe Probe
-	// SameKey says that the providers take a second call with the same key for the first one, for longer than an operation can wait
-	// here: without a Probe, Resume then simply calls again. Wrong, and an effect happens twice.
+	// SameKey says that the providers take a second call with the same key for the first one, for longer than an
+	// operation can wait here: without a Probe, Resume then simply calls again. Wrong, and an effect happens twice.
 	SameKey bool
-	// Local looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs it, was
-	// committed: Happened with the result, or DidNot, which frees the key unless there is a Resume. It is only asked of operations
-	// that recorded no step. Nil: such an operation is resumed, or given to a person.
+	// Local looks up in the service's own database whether work without recovery points, as [guard.Guard.Do] runs it,
+	// was committed: Happened with the result, or DidNot, which frees the key unless there is a Resume. It is only
+	// asked of operations that recorded no step. Nil: such an operation is resumed, or given to a person.
 	Local func(ctx context.Context, rec store.Record) (Fact, idempotency.Result, error)
 	// Resume goes on with the work: normally the function that [guard.Guard.Run] was given, which finds its input in
-	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when nothing was
-	// done, compensated when there is a Compensate, left to its caller when only local phases were done, and given to a person
-	// in the end.
+	// op.Record().Input. Done steps are not run again, the others keep their keys. Nil: an operation is freed when
+	// nothing was done, compensated when there is a Compensate, left to its caller when only local phases were done,
+	// and given to a person in the end.
 	Resume func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
-	// Compensate undoes what was done, normally by [guard.Op.Compensate], whose error it returns beside what the caller is to
-	// be told. It is used instead of Resume when that is nil, or the operation is older than ForwardFor.
+	// Compensate undoes what was done, normally by [guard.Op.Compensate], whose error it returns beside what the caller
+	// is to be told. It is used instead of Resume when that is nil, or the operation is older than ForwardFor.
 	Compensate func(ctx context.Context, op *guard.Op) (idempotency.Result, error)
-	// ForwardFor reports whether it is still worth going forward; nil: always. An operation that was begun to be undone is
-	// never taken forward by a saga, whatever it says.
+	// ForwardFor reports whether it is still worth going forward; nil: always. An operation that was begun to be undone
+	// is never taken forward by a saga, whatever it says.
 	ForwardFor func(rec store.Record) bool
 }
 
-// Probe asks a provider what became of one step. It must not change anything there. An error, and NotYet, mean: ask again later.
+// Probe asks a provider what became of one step. It must not change anything there. An error, and NotYet, mean: ask
+// again later.
 type Probe func(ctx context.Context, q Question) (Answer, error)
 
 // Question names the step.
@@ -53,8 +54,8 @@ const (
 	NotYet Fact = iota
 	// Happened: it was done; Answer.Data is what the step would have given.
 	Happened
-	// DidNot: it was not done, and no request that is still on its way can do it. Where a provider takes two calls with one
-	// key for two, wait for its longest time-out before this is the answer.
+	// DidNot: it was not done, and no request that is still on its way can do it. Where a provider takes two calls with
+	// one key for two, wait for its longest time-out before this is the answer.
 	DidNot
 	// Refused: it was refused for good; Answer.Code says why.
 	Refused

@@ -17,7 +17,8 @@ import (
 
 // What users of other systems met.
 
-// TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered: work that takes longer than its lease and has a heartbeat is left alone.
+// TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered: work that takes longer than its lease and has a heartbeat is left
+// alone.
 func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -47,8 +48,8 @@ func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 	})
 }
 
-// TestPeer_River1302_TheRescuerOverwritesNothing: a worker that lost its lease while it recovered ends late, after another one has
-// completed the operation. Its result is refused.
+// TestPeer_River1302_TheRescuerOverwritesNothing: a worker that lost its lease while it recovered ends late, after
+// another one has completed the operation. Its result is refused.
 func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +126,8 @@ func (h halfway) Recover(ctx context.Context, opt store.RecoverOptions) ([]store
 	return got, errors.Join(err, errors.New("the connection broke"))
 }
 
-// TestWorker_WorksAtWhatItGot: what a store took before it stopped answering is worked at, and does not wait for the end of this worker's lease.
+// TestWorker_WorksAtWhatItGot: what a store took before it stopped answering is worked at, and does not wait for the
+// end of this worker's lease.
 func TestWorker_WorksAtWhatItGot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

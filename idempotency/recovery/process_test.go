@@ -17,8 +17,8 @@ import (
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
-// process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it does nothing
-// more.
+// process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it
+// does nothing more.
 type process struct {
 	recovery.Store
 	mu   sync.Mutex

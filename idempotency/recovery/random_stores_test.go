@@ -25,8 +25,8 @@ import (
 	"github.com/effectonce/effectonce/internal/redistest"
 )
 
-// overServer plays histories on a real server, some at a time: they mostly wait. set gives a history its store, and its processes' over a
-// network that fails.
+// overServer plays histories on a real server, some at a time: they mostly wait. set gives a history its store, and its
+// processes' over a network that fails.
 func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *testing.T, r *randomRun)) {
 	t.Helper()
 	var all tally
@@ -48,7 +48,8 @@ func overServer(t *testing.T, p pace, usual uint64, together int, set func(t *te
 	all.check(t, 0)
 }
 
-// TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that get lost between pgx and Postgres.
+// TestRandom_OverPostgres: the histories of TestRandom_HistoriesWithCrashes, with statements that get lost between pgx
+// and Postgres.
 func TestRandom_OverPostgres(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, "idempotency")

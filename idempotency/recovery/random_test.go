@@ -24,13 +24,14 @@ import (
 	"github.com/effectonce/effectonce/internal/fakeprovider"
 )
 
-// TestRandom_HistoriesWithCrashes: clients of a few keys retry over HTTP, through processes that die at random points or work on after their
-// lease; requests and replies of the store get lost, and its writes are executed late. Providers fail at random, workers die too, and a
-// person ends what recovery gives up; some clients use a key for another command. In the end each key has one charge and one mail, or
-// none and a refusal, and no client was ever told anything else.
+// TestRandom_HistoriesWithCrashes: clients of a few keys retry over HTTP, through processes that die at random points
+// or work on after their lease; requests and replies of the store get lost, and its writes are executed late. Providers
+// fail at random, workers die too, and a person ends what recovery gives up; some clients use a key for another
+// command. In the end each key has one charge and one mail, or none and a refusal, and no client was ever told anything
+// else.
 //
-// EFFECTONCE_TEST_SEED begins elsewhere, EFFECTONCE_TEST_RUNS makes more histories. A seed does not repeat a history to the last step: what happens at
-// the same time is the scheduler's to order.
+// EFFECTONCE_TEST_SEED begins elsewhere, EFFECTONCE_TEST_RUNS makes more histories. A seed does not repeat a history to
+// the last step: what happens at the same time is the scheduler's to order.
 func TestRandom_HistoriesWithCrashes(t *testing.T) {
 	t.Parallel()
 	inMemory(t, func(*randomRun) {})
@@ -84,7 +85,8 @@ func (a *tally) add(r *randomRun) {
 	a.runs, a.told, a.deaths, a.lost, a.late = a.runs+1, a.told+len(r.told), a.deaths+r.deaths, a.lost+r.lost, a.late+r.lates
 }
 
-// check wants an answer, and at least so much of each thing: on a real server it depends on its speed how much there is.
+// check wants an answer, and at least so much of each thing: on a real server it depends on its speed how much there
+// is.
 func (a *tally) check(t *testing.T, least int) {
 	t.Helper()
 	t.Logf("%d histories: %d answers, %d deaths, %d calls of the store lost, %d late", a.runs, a.told, a.deaths, a.lost, a.late)
@@ -188,8 +190,8 @@ func (r *randomRun) pass(most time.Duration) {
 	pass(r.real(time.Duration(r.roll(int(most.Milliseconds()))) * time.Millisecond))
 }
 
-// play lets three processes serve clients, two workers recover and a person look; who dies is started again. Then all that is open is
-// ended, and what clients were told is compared with what is recorded and done.
+// play lets three processes serve clients, two workers recover and a person look; who dies is started again. Then all
+// that is open is ended, and what clients were told is compared with what is recorded and done.
 func (r *randomRun) play(t *testing.T) {
 	r.began = time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
@@ -288,7 +290,8 @@ func (r *randomRun) come(ctx context.Context, p *process, g *guard.Guard) {
 	r.ask(ctx, p, g, r.request(r.key(), command))
 }
 
-// Each history has so many keys, of which hot are in use at a time: soon after their first answer most keys only replay it.
+// Each history has so many keys, of which hot are in use at a time: soon after their first answer most keys only replay
+// it.
 const (
 	keys = 15
 	hot  = 3

@@ -63,8 +63,8 @@ func (r *randomRun) mark(key string, n int) {
 	r.sending[key] += n
 }
 
-// look asks the provider of a step. What it does not know did not happen as long as nothing can be on its way; who could send it later would have to
-// record it first, which only the owner can.
+// look asks the provider of a step. What it does not know did not happen as long as nothing can be on its way; who
+// could send it later would have to record it first, which only the owner can.
 func (r *randomRun) look(_ context.Context, q recovery.Question) (recovery.Answer, error) {
 	r.mu.Lock()
 	underWay := r.sending[q.Key] > 0
@@ -79,7 +79,8 @@ func (r *randomRun) look(_ context.Context, q recovery.Question) (recovery.Answe
 	return recovery.Answer{Fact: recovery.DidNot}, nil
 }
 
-// decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else by going on.
+// decide is a person who looks what recovery has given up, and ends it: by hand where all or nothing was done, and else
+// by going on.
 func (r *randomRun) decide(ctx context.Context, s recovery.Store) {
 	lister, ok := s.(store.Lister)
 	if !ok {
@@ -251,7 +252,8 @@ func (r *randomRun) later(execute func()) {
 	})
 }
 
-// network is the way of one process to a store. As the servers' clients do, it numbers saves, so that an older one does not replace a newer one.
+// network is the way of one process to a store. As the servers' clients do, it numbers saves, so that an older one does
+// not replace a newer one.
 type network struct {
 	person
 	r *randomRun

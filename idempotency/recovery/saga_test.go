@@ -42,8 +42,8 @@ func (w *world) travel(ctx context.Context, op *guard.Op) (idempotency.Result, e
 	return idempotency.Result{Code: 201, Body: seat}, nil
 }
 
-// TestSaga_CrashAtEveryPoint: forward, or back, with an answer lost on either way: nothing is booked twice, everything is taken back
-// once, or nothing.
+// TestSaga_CrashAtEveryPoint: forward, or back, with an answer lost on either way: nothing is booked twice, everything
+// is taken back once, or nothing.
 func TestSaga_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	const no, lost, gone = fakeprovider.Refuse, fakeprovider.LostAnswer, fakeprovider.LostRequest
@@ -171,8 +171,8 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 	})
 }
 
-// TestCompensate_NeverTurnsForwardAgain: it was given up and crashed on its way back; whoever comes next goes on back, although that one
-// would have gone forward, and undoes nothing a second time.
+// TestCompensate_NeverTurnsForwardAgain: it was given up and crashed on its way back; whoever comes next goes on back,
+// although that one would have gone forward, and undoes nothing a second time.
 func TestCompensate_NeverTurnsForwardAgain(t *testing.T) {
 	t.Parallel()
 	points := 0

@@ -24,8 +24,8 @@ import (
 	"github.com/effectonce/effectonce/internal/redistest"
 )
 
-// TestRecovery_OverRedis: a process that pays dies before and after each write and each call, the provider's answers are lost, and it
-// takes two calls for two. Recovery asks it, and there is one charge and one mail, as over Postgres.
+// TestRecovery_OverRedis: a process that pays dies before and after each write and each call, the provider's answers
+// are lost, and it takes two calls for two. Recovery asks it, and there is one charge and one mail, as over Postgres.
 func TestRecovery_OverRedis(t *testing.T) {
 	t.Parallel()
 	crashOver(t, redisStore(redistest.Client(t), redistest.Prefix()))

@@ -75,7 +75,8 @@ func (t *try) work(ctx context.Context, op *guard.Op) (idempotency.Result, error
 	return idempotency.Result{}, fmt.Errorf("%w: its handler can neither go on with it nor undo it", guard.ErrStuck)
 }
 
-// ask finds out about one step whose outcome is open, and records the answer. No error: it is settled, or may be called again.
+// ask finds out about one step whose outcome is open, and records the answer. No error: it is settled, or may be called
+// again.
 func (t *try) ask(ctx context.Context, op *guard.Op, s store.Step) error {
 	if t.handler.Probe == nil {
 		if t.handler.SameKey {

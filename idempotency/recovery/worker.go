@@ -48,8 +48,8 @@ func New(store Store, handlers map[string]Handler, cfg Config) (*Worker, error) 
 	return &Worker{store: store, guard: guard, handlers: maps.Clone(handlers), cfg: cfg, log: cfg.Logger}, nil
 }
 
-// Run recovers until ctx ends, then lets what is under way end, for at most Config.Drain, and returns nil. A store that does not answer is
-// asked again.
+// Run recovers until ctx ends, then lets what is under way end, for at most Config.Drain, and returns nil. A store that
+// does not answer is asked again.
 func (w *Worker) Run(ctx context.Context) error {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -85,8 +85,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Once takes one batch of operations that are due and works at them, and returns how many they were. An error may come beside those that the
-// store could still give.
+// Once takes one batch of operations that are due and works at them, and returns how many they were. An error may come
+// beside those that the store could still give.
 func (w *Worker) Once(ctx context.Context) (taken int, err error) { return w.once(ctx, ctx) }
 
 func (w *Worker) once(ctx, working context.Context) (int, error) {

@@ -13,9 +13,10 @@ import (
 // ErrEvicts is in Check's error: the server throws keys away when its memory is full, so it forgets what it promised.
 var ErrEvicts = errors.New("redis evicts keys")
 
-// Check looks at the settings of the server, or of every primary of a cluster. The error says what must not be: an eviction policy other
-// than noeviction, or a server that is no primary. The warnings say what a crash or a failover can make this server forget; an empty list
-// does not mean that it forgets nothing (see the package's comment). Where CONFIG is forbidden, what INFO tells must do.
+// Check looks at the settings of the server, or of every primary of a cluster. The error says what must not be: an
+// eviction policy other than noeviction, or a server that is no primary. The warnings say what a crash or a failover
+// can make this server forget; an empty list does not mean that it forgets nothing (see the package's comment). Where
+// CONFIG is forbidden, what INFO tells must do.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {

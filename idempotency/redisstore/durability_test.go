@@ -28,8 +28,8 @@ type fate struct {
 	err                error
 }
 
-// TestCrash_AOFAlways: a server that flushes each write, killed while eight callers are at it, has forgotten nothing that it
-// acknowledged, and what it did not acknowledge is told when it is sent again.
+// TestCrash_AOFAlways: a server that flushes each write, killed while eight callers are at it, has forgotten nothing
+// that it acknowledged, and what it did not acknowledge is told when it is sent again.
 func TestCrash_AOFAlways(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -113,9 +113,9 @@ func (l *ledger) enter(payment string, fence int64) error {
 	return nil
 }
 
-// TestFailover_Forgets: a replica that did not get the last write is promoted, and a second caller wins a key that a first one
-// has. This is what the package promises not to hide: one entry comes of it because of the business key downstream, and the
-// first caller's late write is refused for its fence.
+// TestFailover_Forgets: a replica that did not get the last write is promoted, and a second caller wins a key that a
+// first one has. This is what the package promises not to hide: one entry comes of it because of the business key
+// downstream, and the first caller's late write is refused for its fence.
 func TestFailover_Forgets(t *testing.T) {
 	t.Parallel()
 	primary := redistest.New(t)

@@ -95,8 +95,8 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 	return rec
 }
 
-// result adds what a finished record tells. Its body may be overdue, or be gone before its time when something else than its
-// expiry removed it: either way the record is EXPIRED.
+// result adds what a finished record tells. Its body may be overdue, or be gone before its time when something else
+// than its expiry removed it: either way the record is EXPIRED.
 func (d *decoder) result(rec *store.Record) {
 	rec.Result = idempotency.Result{
 		Code: int(d.int("code")), Resource: d.fields["resource"], Schema: int(d.int("schema")), Failure: d.fields["failure"],

@@ -24,8 +24,8 @@ type candidate struct {
 	since float64
 }
 
-// Recover implements store.Recoverer. It asks every bucket for what is overdue and takes the longest overdue first, each by a
-// script that checks again. An error may come beside keys that were taken already.
+// Recover implements store.Recoverer. It asks every bucket for what is overdue and takes the longest overdue first,
+// each by a script that checks again. An error may come beside keys that were taken already.
 func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.ClaimResult, error) {
 	if err := opt.Check(); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ type list struct {
 	found  int
 }
 
-// overdue reads the heads of all buckets' lists, a page of each per round trip, until each has given opt.Limit keys of the wanted
-// operations or its end. The time is one server's, which only decides what is looked at.
+// overdue reads the heads of all buckets' lists, a page of each per round trip, until each has given opt.Limit keys of
+// the wanted operations or its end. The time is one server's, which only decides what is looked at.
 func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candidate, error) {
 	now, err := s.client.Time(ctx).Result()
 	if err != nil {

@@ -23,8 +23,8 @@ const buckets = 32
 
 // Config is what a Store needs to know.
 type Config struct {
-	// Prefix begins the name of every Redis key: letters, digits and `_.:-`, at most 64. Empty: "effectonce". Two stores with one
-	// prefix on one server are one store; another prefix knows nothing of the keys under this one.
+	// Prefix begins the name of every Redis key: letters, digits and `_.:-`, at most 64. Empty: "effectonce". Two
+	// stores with one prefix on one server are one store; another prefix knows nothing of the keys under this one.
 	Prefix string
 }
 
@@ -48,11 +48,11 @@ var (
 	prefixes = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 )
 
-// New returns a store on client, which stays the caller's to close. It does not talk to the server: call Check once, when the
-// program starts.
+// New returns a store on client, which stays the caller's to close. It does not talk to the server: call Check once,
+// when the program starts.
 //
-// The client's MaxRetries may stand as it is: an attempt that is sent again is recognised by its token. A redis.Ring is refused: it
-// sends a key elsewhere when a server is away, where nothing is known of it.
+// The client's MaxRetries may stand as it is: an attempt that is sent again is recognised by its token. A redis.Ring is
+// refused: it sends a key elsewhere when a server is away, where nothing is known of it.
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = "effectonce"
@@ -99,8 +99,8 @@ func (s *Store) run(ctx context.Context, sc *redis.Script, k idempotency.Key, ar
 	return sc.Run(ctx, s.client, s.names(m), append([]any{m}, args...)...)
 }
 
-// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same claim,
-// sent again, tells.
+// Claim implements store.Store. An error of the server or the network leaves open whether the key was taken: the same
+// claim, sent again, tells.
 func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
 	if err := errors.Join(r.Key.Check(), opt.Check()); err != nil {
 		return store.ClaimResult{}, err

@@ -65,7 +65,8 @@ func TestClaim_ThroughItsLife(t *testing.T) {
 	}
 }
 
-// lossy is a store whose client sends again what got no reply, the cut that its connections go through, and the same store over another one.
+// lossy is a store whose client sends again what got no reply, the cut that its connections go through, and the same
+// store over another one.
 func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
 	t.Helper()
 	direct := redistest.Client(t)
@@ -78,8 +79,8 @@ func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *re
 	return cut, client, open(t, client, prefix), open(t, direct, prefix)
 }
 
-// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself; with
-// SETNX the second answer is "taken", and nobody would do the work.
+// TestPeer_GoRedis2985_OwnSuccessIsNotLost: the client sends a claim again whose reply was lost, as it does by itself;
+// with SETNX the second answer is "taken", and nobody would do the work.
 func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	cut, _, s, behind := lossy(t)
@@ -108,7 +109,8 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 	}
 }
 
-// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it is sent again.
+// TestWrites_RepliesLost: every call whose reply is lost is an error that promises nothing, and tells the truth when it
+// is sent again.
 func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
 	direct := redistest.Client(t)
@@ -168,7 +170,8 @@ func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes nothing.
+// TestSave_LateDuplicate: a save that was sent twice, and whose first sending arrives after the next save, changes
+// nothing.
 func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
 	client := redistest.Client(t)
@@ -195,7 +198,8 @@ func TestSave_LateDuplicate(t *testing.T) {
 	}
 }
 
-// TestKeys_EndByThemselves: what is finished leaves with its terms and without a sweep, and what is not finished never does.
+// TestKeys_EndByThemselves: what is finished leaves with its terms and without a sweep, and what is not finished never
+// does.
 func TestKeys_EndByThemselves(t *testing.T) {
 	t.Parallel()
 	client, prefix := redistest.Client(t), redistest.Prefix()
@@ -221,8 +225,8 @@ func TestKeys_EndByThemselves(t *testing.T) {
 	}
 }
 
-// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one owner
-// has finished: it gets none of them.
+// TestRecover_LooksAgain: between a recoverer's look and its hand, one owner is back, one recoverer was faster, and one
+// owner has finished: it gets none of them.
 func TestRecover_LooksAgain(t *testing.T) {
 	t.Parallel()
 	client, prefix := redistest.Client(t), redistest.Prefix()

@@ -33,7 +33,8 @@ func (h afterPage) ProcessHook(next redis.ProcessHook) redis.ProcessHook { retur
 func (h afterPage) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		if slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Name() == "zrange" }) { // a new connection has a pipeline of its own
+		// a new connection has a pipeline of its own
+		if slices.ContainsFunc(cmds, func(c redis.Cmder) bool { return c.Name() == "zrange" }) {
 			h()
 		}
 		return err

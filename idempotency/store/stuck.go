@@ -16,8 +16,8 @@ type Lister interface {
 	Stuck(ctx context.Context, limit int) ([]Record, error)
 }
 
-// StuckAmong reads the keys that a store's index names, and returns those that are a person's now, at most limit of them: the second half of a
-// Lister. With an error it returns what it has.
+// StuckAmong reads the keys that a store's index names, and returns those that are a person's now, at most limit of
+// them: the second half of a Lister. With an error it returns what it has.
 func StuckAmong(ctx context.Context, store Store, keys []idempotency.Key, limit int) ([]Record, error) {
 	var out []Record
 	for _, k := range keys {
@@ -38,8 +38,8 @@ func StuckAmong(ctx context.Context, store Store, keys []idempotency.Key, limit 
 // ErrNotStuck: no person has to look at this operation, or another one does.
 var ErrNotStuck = errors.New("the operation is not a person's")
 
-// ClaimStuck gives a person an operation that recovery gave up, under a lease. The person asks the provider by the key of the step that is open,
-// and then ends it:
+// ClaimStuck gives a person an operation that recovery gave up, under a lease. The person asks the provider by the key
+// of the step that is open, and then ends it:
 //
 //   - it happened: Store.Finish, with what its callers are to be told.
 //   - it did not, and nothing on its way can make it happen: Store.Release. The key is free.

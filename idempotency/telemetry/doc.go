@@ -10,8 +10,9 @@
 //	...
 //	defer watch.Unregister()
 //
-// No attribute holds a key, a tenant or an id: the number of series depends on the operations only. The attribute of all
-// counters is operation; what is asked of the store has none, and every process reads the same: take the maximum, not the sum.
+// No attribute holds a key, a tenant or an id: the number of series depends on the operations only. The attribute of
+// all counters is operation; what is asked of the store has none, and every process reads the same: take the maximum,
+// not the sum.
 //
 //	idempotency.replay.count                       a caller was given a former attempt's result
 //	idempotency.conflict.different_request.count   a key was used for another command, and refused: a client's mistake, or an attack

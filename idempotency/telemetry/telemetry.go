@@ -29,11 +29,12 @@ type Telemetry struct {
 	operations map[string]bool // that have a label of their own
 }
 
-// maxOperations bounds the values of the label operation: each is a series of every instrument, for as long as the process runs.
+// maxOperations bounds the values of the label operation: each is a series of every instrument, for as long as the
+// process runs.
 const maxOperations = 200
 
-// label is an operation's value of the label. Those that come after the first maxOperations share "other": names are the user's, and a
-// path in the place of a route's pattern makes one for every resource.
+// label is an operation's value of the label. Those that come after the first maxOperations share "other": names are
+// the user's, and a path in the place of a route's pattern makes one for every resource.
 func (t *Telemetry) label(operation string) attribute.KeyValue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,8 +122,8 @@ type Stats interface {
 	Stats(ctx context.Context) (store.Stats, error)
 }
 
-// Watch asks the store at each collection, until the registration that it returns is unregistered. What a store cannot answer is
-// missing in that collection.
+// Watch asks the store at each collection, until the registration that it returns is unregistered. What a store cannot
+// answer is missing in that collection.
 func (t *Telemetry) Watch(store Stats) (metric.Registration, error) {
 	var errs []error
 	gauge := func(name, unit, help string) metric.Int64ObservableGauge {

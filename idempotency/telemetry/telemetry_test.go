@@ -234,7 +234,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestOperationsAreBounded: names are the user's, and a path in the place of a route's pattern makes one for every resource.
+// TestOperationsAreBounded: names are the user's, and a path in the place of a route's pattern makes one for every
+// resource.
 func TestOperationsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecorder()

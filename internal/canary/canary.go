@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Leaks returns the canaries that are in text: as they are, in hex of either case, in base64 at any place of a longer value, and
-// as the decimal bytes that %v makes of a []byte. A canary has at least eight bytes, or its base64 could be anybody's. Case is
-// ignored.
+// Leaks returns the canaries that are in text: as they are, in hex of either case, in base64 at any place of a longer
+// value, and as the decimal bytes that %v makes of a []byte. A canary has at least eight bytes, or its base64 could be
+// anybody's. Case is ignored.
 func Leaks(text string, canaries ...string) (found []string) {
 	lower := strings.ToLower(text)
 	for _, c := range canaries {
@@ -27,7 +27,8 @@ func Leaks(text string, canaries ...string) (found []string) {
 
 func forms(c string) []string {
 	list := []string{c, hex.EncodeToString([]byte(c)), strings.Trim(fmt.Sprint([]byte(c)), "[]")}
-	// What stands before it shifts its base64 by none, one or two bytes; the characters that its neighbours share are cut off.
+	// What stands before it shifts its base64 by none, one or two bytes; the characters that its neighbours share are
+	// cut off.
 	for before := range 3 {
 		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", before) + c))
 		head, tail := (before*4+2)/3, 0

@@ -38,7 +38,8 @@ func Start(cmd *exec.Cmd, logPath string, dying syscall.Signal) (*Process, error
 	p := &Process{cmd: cmd, log: logPath, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the *thread* that forked ends, so that thread is kept until the child is gone.
+		// The kernel sends the death signal when the *thread* that forked ends, so that thread is kept until the child
+		// is gone.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer func() { _ = out.Close() }()

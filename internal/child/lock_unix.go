@@ -20,9 +20,10 @@ func lock(path string) (unlock func(), ok bool) {
 	return func() { _ = f.Close() }, true
 }
 
-// guard waits until no other process of this machine makes or sweeps directories, and keeps them waiting until it is left.
-// Who leaves removes the file; who waited for a file that is gone by then begins again, so that all wait for the same one.
-// Another user's file cannot be opened: then there is no guard, and none is needed, for neither can the directories be.
+// guard waits until no other process of this machine makes or sweeps directories, and keeps them waiting until it is
+// left. Who leaves removes the file; who waited for a file that is gone by then begins again, so that all wait for the
+// same one. Another user's file cannot be opened: then there is no guard, and none is needed, for neither can the
+// directories be.
 func guard() (leave func()) {
 	path := filepath.Join(os.TempDir(), "effectonce.lock")
 	for {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// OnFreePort calls start with a free port, and with another one when that fails, a few times: another process may have taken it meanwhile.
+// OnFreePort calls start with a free port, and with another one when that fails, a few times: another process may have
+// taken it meanwhile.
 func OnFreePort(start func(port int) error) error {
 	var err error
 	for range 3 {
@@ -22,8 +23,8 @@ func OnFreePort(start func(port int) error) error {
 	return err
 }
 
-// Await asks a server that was just started until it answers, for patience at most. When it does not, or has ended, it is killed and the
-// error has the end of its log.
+// Await asks a server that was just started until it answers, for patience at most. When it does not, or has ended, it
+// is killed and the error has the end of its log.
 func (p *Process) Await(patience time.Duration, ask func(ctx context.Context) error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -19,8 +19,8 @@ import (
 // version of Postgres that is fetched.
 const version = embeddedpostgres.V18
 
-// cacheDir is where the programs are kept from one run to the next. Root's own cache cannot be reached by the account that
-// the server runs as, so root keeps them where everybody can read.
+// cacheDir is where the programs are kept from one run to the next. Root's own cache cannot be reached by the account
+// that the server runs as, so root keeps them where everybody can read.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/effectonce", nil
@@ -89,9 +89,9 @@ func sweep(cache string) {
 	}
 }
 
-// fetch brings Postgres into dir/postgres. The library can only fetch as the first step of a start, and a start of its own
-// is of no use here: it refuses root, and detaches the server from this process. So it gets an encoding that does not exist,
-// which ends it at its second step, initdb.
+// fetch brings Postgres into dir/postgres. The library can only fetch as the first step of a start, and a start of its
+// own is of no use here: it refuses root, and detaches the server from this process. So it gets an encoding that does
+// not exist, which ends it at its second step, initdb.
 func fetch(ctx context.Context, dir string) error {
 	port, err := child.FreePort() // it wants a free one before it begins
 	if err != nil {
@@ -106,8 +106,9 @@ func fetch(ctx context.Context, dir string) error {
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		// The download cannot be told to stop. While it only waits for the network it is left to the end of this process;
-		// unpacking, which takes seconds, is waited for, or it would go on filling the directory that is about to go.
+		// The download cannot be told to stop. While it only waits for the network it is left to the end of this
+		// process; unpacking, which takes seconds, is waited for, or it would go on filling the directory that is about
+		// to go.
 		if archives, _ := filepath.Glob(filepath.Join(dir, "archive", "*.txz")); len(archives) > 0 {
 			<-ended
 		}

@@ -1,6 +1,6 @@
-// Package devstack runs a Postgres and a Kafka on a machine that has neither, for the demo: a real Postgres, fetched once and
-// started as a child process, and an imitation of Kafka inside this process. Nothing of it is meant for data that anybody
-// wants to keep.
+// Package devstack runs a Postgres and a Kafka on a machine that has neither, for the demo: a real Postgres, fetched
+// once and started as a child process, and an imitation of Kafka inside this process. Nothing of it is meant for data
+// that anybody wants to keep.
 package devstack
 
 import (

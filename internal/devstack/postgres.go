@@ -31,9 +31,9 @@ type Postgres struct {
 	process             *child.Process
 }
 
-// StartPostgres starts a server with its data in dir, which must exist; it becomes passable for everybody when this process
-// is root, because the server then runs as another account. The programs are fetched if need be, and say is told of that.
-// The caller calls Stop, and removes dir after it.
+// StartPostgres starts a server with its data in dir, which must exist; it becomes passable for everybody when this
+// process is root, because the server then runs as another account. The programs are fetched if need be, and say is
+// told of that. The caller calls Stop, and removes dir after it.
 func StartPostgres(ctx context.Context, dir string, say func(string)) (*Postgres, error) {
 	home, err := binaries(ctx, say)
 	if err != nil {
@@ -61,7 +61,8 @@ func StartPostgres(ctx context.Context, dir string, say func(string)) (*Postgres
 	return s, nil
 }
 
-// URL is the superuser's, with its password: without one, every account of this machine could have the server run programs.
+// URL is the superuser's, with its password: without one, every account of this machine could have the server run
+// programs.
 func (s *Postgres) URL() string {
 	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", s.password, s.port)
 }

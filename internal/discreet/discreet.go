@@ -1,7 +1,7 @@
 // Package discreet takes out of errors what they quote of somebody's data, before they reach a log, a span or a table.
 //
-// It knows what the libraries under an effect quote: Postgres, pgx and Go's own parsers repeat the value that they refuse. What
-// people write into errors of their own is theirs, and stays.
+// It knows what the libraries under an effect quote: Postgres, pgx and Go's own parsers repeat the value that they
+// refuse. What people write into errors of their own is theirs, and stays.
 package discreet
 
 import (
@@ -48,7 +48,8 @@ func walk(err error, text string) string {
 	case *told:
 		return text
 	case *pgconn.PgError:
-		// Data exceptions. The messages of all other classes name tables, columns and constraints, and keep values to their details.
+		// Data exceptions. The messages of all other classes name tables, columns and constraints, and keep values to
+		// their details.
 		if strings.HasPrefix(e.Code, "22") {
 			text = strings.ReplaceAll(text, e.Message, quoted.ReplaceAllString(e.Message, left))
 		}
@@ -74,7 +75,8 @@ func walk(err error, text string) string {
 	return text
 }
 
-// quoted is from the first quotation mark of a message to the last, in the languages that Postgres speaks: a value may hold any.
+// quoted is from the first quotation mark of a message to the last, in the languages that Postgres speaks: a value may
+// hold any.
 var quoted = regexp.MustCompile(`(?s)["'«»„“”‚‘’「].*["'«»„“”‚‘’」]`)
 
 // What pgx says of an argument that it cannot encode: the value in Go's notation, and behind it the type's name.
@@ -99,8 +101,8 @@ func withoutArguments(s string) string {
 	return before + argument + left
 }
 
-// Panic says what kind of panic it was, to stand behind "panicked". The text of one that is not the runtime's own may hold anything: only its type is told,
-// and the stack, which is the caller's to log, says where it was.
+// Panic says what kind of panic it was, to stand behind "panicked". The text of one that is not the runtime's own may
+// hold anything: only its type is told, and the stack, which is the caller's to log, says where it was.
 func Panic(value any) string {
 	if r, ok := value.(runtime.Error); ok {
 		return ": " + r.Error()

@@ -1,8 +1,8 @@
-// Package dynamotest gives tests a real implementation of DynamoDB's interface: DynamoDB Local, which Amazon publishes, as a
-// child process.
+// Package dynamotest gives tests a real implementation of DynamoDB's interface: DynamoDB Local, which Amazon publishes,
+// as a child process.
 //
-// The server at EFFECTONCE_TEST_DYNAMODB_URL is used when that is set; otherwise each test binary starts its own. Without Java
-// or Maven the tests that need it are skipped, unless EFFECTONCE_REQUIRE_DYNAMODB=1.
+// The server at EFFECTONCE_TEST_DYNAMODB_URL is used when that is set; otherwise each test binary starts its own.
+// Without Java or Maven the tests that need it are skipped, unless EFFECTONCE_REQUIRE_DYNAMODB=1.
 package dynamotest
 
 import (
@@ -43,7 +43,8 @@ const (
 // Libs returns the directory with the server's jars and its native library, fetched with Maven the first time.
 func Libs() (string, error) { return kafkatest.Jars("dynamodb-"+version, pom) }
 
-// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the package.
+// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the
+// package.
 var shared struct {
 	sync.Mutex
 	server *Server
@@ -78,7 +79,8 @@ func URL(t testing.TB) string {
 	return shared.server.URL()
 }
 
-// Connect is a client of the server at url, whose connections end with the test. change, when not nil, has the last word on its options.
+// Connect is a client of the server at url, whose connections end with the test. change, when not nil, has the last
+// word on its options.
 func Connect(t testing.TB, url string, change func(*dynamodb.Options)) *dynamodb.Client {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}

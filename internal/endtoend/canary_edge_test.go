@@ -72,8 +72,8 @@ func tell[T any](s *said) func(T) {
 	return func(i T) { fmt.Fprintf(s, "%T: %+v\n", i, i) }
 }
 
-// TestI10EdgeSaysNothing: keys, tenants, commands and answers are in no log, no error and nothing that metrics are made of, and no refusal tells
-// one client's to another.
+// TestI10EdgeSaysNothing: keys, tenants, commands and answers are in no log, no error and nothing that metrics are made
+// of, and no refusal tells one client's to another.
 func TestI10EdgeSaysNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t, migrations.Idempotency), newSaid()
@@ -108,7 +108,8 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 		res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "1", command), pay)
 		e.heard("in tx "+command, res, err, command == "first")
 	}
-	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay) // the card is there: a unique violation with its value
+	// the card is there: a unique violation with its value
+	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay)
 	e.heard("violated", res, err, false)
 	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"), func(context.Context, pgx.Tx) (idempotency.Result, error) {
 		bad := e.private()

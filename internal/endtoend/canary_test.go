@@ -33,8 +33,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// What no log, metric, span, panic or error of ours may show. authored is what an effect's author wrote into an error: that is
-// shown, for nobody could mend anything without it.
+// What no log, metric, span, panic or error of ours may show. authored is what an effect's author wrote into an error:
+// that is shown, for nobody could mend anything without it.
 const (
 	payloadCanary = "canary-payload-4fd1"
 	keyCanary     = "canary-key-88a2"
@@ -288,8 +288,8 @@ func written(t *testing.T, topic string, events ...event.Event) {
 	kafkatest.Produce(t, topic, records...)
 }
 
-// TestI10WorkerSaysNothing: however an effect fails, the event is named by id, type and place; what its author wrote into an
-// error is shown, what Postgres, pgx or a panic quotes of the event is not.
+// TestI10WorkerSaysNothing: however an effect fails, the event is named by id, type and place; what its author wrote
+// into an error is shown, what Postgres, pgx or a panic quotes of the event is not.
 func TestI10WorkerSaysNothing(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -21,8 +21,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP9_6_ForeignBytes: what is parked keeps its record byte for byte, though neither a 0xff key nor a U+0000 header can enter
-// text or jsonb; the operator sees it so, and the released event is the one that failed.
+// TestP9_6_ForeignBytes: what is parked keeps its record byte for byte, though neither a 0xff key nor a U+0000 header
+// can enter text or jsonb; the operator sees it so, and the released event is the one that failed.
 func TestP9_6_ForeignBytes(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -22,7 +22,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// runPoisoned is a worker whose effect kills its process at every event of the type "Poison", before and after it wrote.
+// runPoisoned is a worker whose effect kills its process at every event of the type "Poison", before and after it
+// wrote.
 func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error {
 	in, err := inbox.New(db, "poisoned", inbox.Config{CrashAttempts: poisonAttempts})
 	if err != nil {
@@ -60,8 +61,8 @@ func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic 
 // poisonAttempts is low, for each death waits for the broker to notice.
 const poisonAttempts = 2
 
-// TestP9_5_PoisonThatKills: an event kills its process with SIGKILL every time. It is parked after its counted runs, its key
-// waits behind it, and its neighbours, in its partition and the other one, are applied once.
+// TestP9_5_PoisonThatKills: an event kills its process with SIGKILL every time. It is parked after its counted runs,
+// its key waits behind it, and its neighbours, in its partition and the other one, are applied once.
 func TestP9_5_PoisonThatKills(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

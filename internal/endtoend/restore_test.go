@@ -17,8 +17,9 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP10ConsumerAfterARestore: a consumer's database goes back to its backup, and the group's offsets do not. What was applied
-// since is applied again, what the backup has is not, and it is said. Going on at the group's offset would lose it.
+// TestP10ConsumerAfterARestore: a consumer's database goes back to its backup, and the group's offsets do not. What was
+// applied since is applied again, what the backup has is not, and it is said. Going on at the group's offset would lose
+// it.
 func TestP10ConsumerAfterARestore(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]consumer.Behind{
@@ -68,8 +69,8 @@ func produce(t *testing.T, topic string, from, n int) {
 	kafkatest.Produce(t, topic, records...)
 }
 
-// consume runs a worker until the database has effects of that number and the group has committed everything. It returns how
-// many events were applied of those that the group had committed before.
+// consume runs a worker until the database has effects of that number and the group has committed everything. It
+// returns how many events were applied of those that the group had committed before.
 func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.Behind, effects int) (forgotten int64) {
 	t.Helper()
 	in, err := inbox.New(db.Pool, "restored", inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})

@@ -110,7 +110,8 @@ func has(t *testing.T, s sdktrace.ReadOnlySpan, want ...attribute.KeyValue) {
 	}
 }
 
-// TestTraceFromAppendToEffect: a request's trace, seen from the relay and from the effect, and on into what that appends.
+// TestTraceFromAppendToEffect: a request's trace, seen from the relay and from the effect, and on into what that
+// appends.
 func TestTraceFromAppendToEffect(t *testing.T) {
 	t.Parallel()
 	w := newTraced(t)

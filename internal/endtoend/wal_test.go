@@ -135,7 +135,8 @@ func (s *walScene) work(t *testing.T) {
 	t.Cleanup(func() { stop(); <-done })
 }
 
-// more waits for so many effects of events that are committed from now on, which nobody but the relay of the moment can have published.
+// more waits for so many effects of events that are committed from now on, which nobody but the relay of the moment can
+// have published.
 func (s *walScene) more(t *testing.T, n int) {
 	t.Helper()
 	s.mu.Lock()
@@ -154,8 +155,8 @@ func (s *walScene) incarnation(t *testing.T) int {
 	return pgtest.One[int](t, s.db, `select incarnation from outbox_meta`)
 }
 
-// checkOrder checks that the first effects of each key's events are in their order, and returns how often events stand in the log
-// under a second numbering.
+// checkOrder checks that the first effects of each key's events are in their order, and returns how often events stand
+// in the log under a second numbering.
 func (s *walScene) checkOrder(t *testing.T, events int) (renumbered int) {
 	t.Helper()
 	of, epochs := map[uuid.UUID]event.Event{}, map[string]bool{}
@@ -188,8 +189,8 @@ func (s *walScene) checkOrder(t *testing.T, events int) (renumbered int) {
 	return renumbered - len(of)
 }
 
-// TestP9_8_WALTakeOvers: relays that read the WAL die and are followed by others, one that polls among them, beside writers that do
-// not stop. A worker that goes by numbers never stops, and applies each event once, in order.
+// TestP9_8_WALTakeOvers: relays that read the WAL die and are followed by others, one that polls among them, beside
+// writers that do not stop. A worker that goes by numbers never stops, and applies each event once, in order.
 func TestP9_8_WALTakeOvers(t *testing.T) {
 	t.Parallel()
 	s := newWALScene(t, 3)
@@ -235,9 +236,9 @@ func TestP9_8_WALTakeOvers(t *testing.T) {
 	}
 }
 
-// TestP9_8_WALSlotLost: the slot is dropped under load, the relay falls back to the table, and returns. The worker stops where the
-// new numbering begins, with nothing doubled. Once somebody has accepted it, nothing is missing, and what is doubled stands in the
-// log under both numberings.
+// TestP9_8_WALSlotLost: the slot is dropped under load, the relay falls back to the table, and returns. The worker
+// stops where the new numbering begins, with nothing doubled. Once somebody has accepted it, nothing is missing, and
+// what is doubled stands in the log under both numberings.
 func TestP9_8_WALSlotLost(t *testing.T) {
 	t.Parallel()
 	s := newWALScene(t, 3)

@@ -185,8 +185,8 @@ func (d *dying) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// killedBetweenPublishAndSettle makes a topic of n events, some of which are in it twice: a relay publishes a claim, dies
-// before it can settle, and another one takes over.
+// killedBetweenPublishAndSettle makes a topic of n events, some of which are in it twice: a relay publishes a claim,
+// dies before it can settle, and another one takes over.
 func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
 	t.Helper()
 	s.append(t, n, 40)
@@ -206,8 +206,9 @@ func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
 	s.drained(t)
 }
 
-// TestP9_8_TakeOver: what a relay published and could not settle is published again under the same numbers, and a consumer that
-// goes by them applies it once, without a row for an event. The offset of the record in the number's place would apply it twice.
+// TestP9_8_TakeOver: what a relay published and could not settle is published again under the same numbers, and a
+// consumer that goes by them applies it once, without a row for an event. The offset of the record in the number's
+// place would apply it twice.
 func TestP9_8_TakeOver(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -252,8 +253,8 @@ func TestP9_8_TakeOver(t *testing.T) {
 	}
 }
 
-// TestP9_8_TakeOverFromTheWAL: the same where both relays read the WAL, which is in no journal: what the first one published and
-// could not delete is read again, under the same numbers.
+// TestP9_8_TakeOverFromTheWAL: the same where both relays read the WAL, which is in no journal: what the first one
+// published and could not delete is read again, under the same numbers.
 func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -303,8 +304,8 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 	}
 }
 
-// TestP9_8_AnOutboxIDIsNoNumber: ids are drawn before they are committed, so an event with a lower id may be published later. A
-// watermark over ids would drop it; the numbers are given in the order of publishing.
+// TestP9_8_AnOutboxIDIsNoNumber: ids are drawn before they are committed, so an event with a lower id may be published
+// later. A watermark over ids would drop it; the numbers are given in the order of publishing.
 func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 	t.Parallel()
 	s := newOutboxScene(t, 1)
@@ -355,8 +356,8 @@ func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 	}
 }
 
-// TestP9_8_Fence: a fence makes the relay publish what is claimed again, under new numbers. The worker stops there, with nothing
-// doubled, and with nothing dropped goes on when it is told that nothing it has applied came again.
+// TestP9_8_Fence: a fence makes the relay publish what is claimed again, under new numbers. The worker stops there,
+// with nothing doubled, and with nothing dropped goes on when it is told that nothing it has applied came again.
 func TestP9_8_Fence(t *testing.T) {
 	t.Parallel()
 	s := newOutboxScene(t, 1)
@@ -402,8 +403,8 @@ func TestP9_8_Fence(t *testing.T) {
 	}
 }
 
-// TestP9_8_Replay: replayed events have their old ids and new numbers, and say so: a consumer that goes by numbers leaves them to a
-// person, one that goes by ids knows them.
+// TestP9_8_Replay: replayed events have their old ids and new numbers, and say so: a consumer that goes by numbers
+// leaves them to a person, one that goes by ids knows them.
 func TestP9_8_Replay(t *testing.T) {
 	t.Parallel()
 	s := newOutboxScene(t, 1)

@@ -2,9 +2,10 @@
 // that is wrong.
 //
 // A model is a start and a function that gives the successors of a state. What must always hold is Bad, asked of every
-// state; what must remain possible is Good: from every state reached, a good one must be reachable over steps that are no
-// faults (liveness: after the faults end, the system drains). A state is a value; two are the same when their Key is. Where
-// states differ only by a renaming, let Key rename them to one (symmetry), which must then be a renaming of Next, too.
+// state; what must remain possible is Good: from every state reached, a good one must be reachable over steps that are
+// no faults (liveness: after the faults end, the system drains). A state is a value; two are the same when their Key
+// is. Where states differ only by a renaming, let Key rename them to one (symmetry), which must then be a renaming of
+// Next, too.
 //
 //	m := explore.Model[state, state]{Start: start, Key: func(s *state) state { return *s }, Next: next, Bad: bad, Good: done}
 //	found := explore.Run(m)
@@ -21,17 +22,18 @@ import (
 type Model[S any, K comparable] struct {
 	// Start are the states to begin with; at least one.
 	Start []S
-	// Next calls emit for each step that is possible in s, in an order that depends on nothing but s: a story is told by
-	// taking the same steps again. It must not change *s, nor share memory between the successors that it emits.
+	// Next calls emit for each step that is possible in s, in an order that depends on nothing but s: a story is told
+	// by taking the same steps again. It must not change *s, nor share memory between the successors that it emits.
 	Next func(s *S, emit func(Step[S]))
 	// Key returns the identity of a state. It should leave nothing out that a later step depends on.
 	Key func(s *S) K
-	// Bad returns what is wrong with a state; "" when nothing is. It is asked of every state once. Nil: nothing ever is.
+	// Bad returns what is wrong with a state; "" when nothing is. It is asked of every state once. Nil: nothing ever
+	// is.
 	Bad func(s *S) string
 	// Good says that nothing is left to do. Nil: liveness is not asked for, and the steps are not kept.
 	Good func(s *S) bool
-	// MaxStates ends the search when so many states were met, MaxDepth when they are so many steps away. Zero: no limit. A
-	// search that ends so is not Complete, and says nothing about liveness.
+	// MaxStates ends the search when so many states were met, MaxDepth when they are so many steps away. Zero: no
+	// limit. A search that ends so is not Complete, and says nothing about liveness.
 	MaxStates, MaxDepth int
 }
 
@@ -198,7 +200,8 @@ func (w *walk[S, K]) meet(s S, from, choice int32) int32 {
 	return at
 }
 
-// live looks for a state from which no good one is reachable: backwards from the good ones, over steps that are no faults.
+// live looks for a state from which no good one is reachable: backwards from the good ones, over steps that are no
+// faults.
 func (w *walk[S, K]) live() {
 	if w.m.Good == nil {
 		return

@@ -70,7 +70,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStuck: a lamp that can be switched on and off, and that a fault breaks. A broken one is only mended by another fault.
+// TestStuck: a lamp that can be switched on and off, and that a fault breaks. A broken one is only mended by another
+// fault.
 func TestStuck(t *testing.T) {
 	t.Parallel()
 	const (

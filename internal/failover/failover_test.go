@@ -14,8 +14,8 @@ import (
 
 const newNumbering = "another system or timeline"
 
-// TestSynchronous: with a synchronous standby a failover under load loses nothing, repeats no effect and inverts nothing. Nobody
-// is restarted: every connection is cut, and finds the new primary under the old address.
+// TestSynchronous: with a synchronous standby a failover under load loses nothing, repeats no effect and inverts
+// nothing. Nobody is restarted: every connection is cut, and finds the new primary under the old address.
 func TestSynchronous(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, true)
@@ -42,8 +42,8 @@ func TestSynchronous(t *testing.T) {
 	}
 }
 
-// TestAsynchronous: what an asynchronous standby had not received is lost, and how much that is is counted. What it had holds:
-// order and single effects of every key that survives.
+// TestAsynchronous: what an asynchronous standby had not received is lost, and how much that is is counted. What it had
+// holds: order and single effects of every key that survives.
 func TestAsynchronous(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, false)
@@ -81,9 +81,9 @@ func TestAsynchronous(t *testing.T) {
 	}
 }
 
-// TestSplitBrain: the old primary lives on, with a relay and a producer that still know its own address. Both sides publish.
-// No two events have one number, for the new primary's relay has begun a new numbering; the old one's events are known by the
-// old numbering. Started again on the old primary, a relay is refused.
+// TestSplitBrain: the old primary lives on, with a relay and a producer that still know its own address. Both sides
+// publish. No two events have one number, for the new primary's relay has begun a new numbering; the old one's events
+// are known by the old numbering. Started again on the old primary, a relay is refused.
 func TestSplitBrain(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, false)
@@ -132,8 +132,9 @@ func TestSplitBrain(t *testing.T) {
 	}
 }
 
-// TestP10AWorkerLooksBack: an asynchronous failover takes back effects whose offsets are committed. The worker is not restarted,
-// its connections only find another server: it notices, joins its group again, and begins where its database is.
+// TestP10AWorkerLooksBack: an asynchronous failover takes back effects whose offsets are committed. The worker is not
+// restarted, its connections only find another server: it notices, joins its group again, and begins where its database
+// is.
 func TestP10AWorkerLooksBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, false)

@@ -1,5 +1,5 @@
-// Package failpoint names the steps at which a process may die, stand still or meet a fault, so that tests can make each
-// of them happen.
+// Package failpoint names the steps at which a process may die, stand still or meet a fault, so that tests can make
+// each of them happen.
 //
 // Without the build tag failpoints every call is an inlined function that does nothing: the names are not even in the
 // binary. With it, a process reads [EnvSettings] once, when it starts:
@@ -12,10 +12,10 @@
 //	*5    five times; once without it, and every time with * alone
 //	%0.01 with that probability each time, by the numbers that EnvSeed begins; always without it
 //
-// Actions: kill (SIGKILL of itself, as kill -9 does), pause(2s) (the whole process stands still, as SIGSTOP and SIGCONT do;
-// the kernel then makes it go on), delay(2s) (this goroutine waits), error (the step fails, through the way that a real fault
-// of it takes; only points with an error path have it). A point that ends in * means every one that begins so and that can
-// do the action. A setting that cannot be read, or names no point, ends the process with a sentence.
+// Actions: kill (SIGKILL of itself, as kill -9 does), pause(2s) (the whole process stands still, as SIGSTOP and SIGCONT
+// do; the kernel then makes it go on), delay(2s) (this goroutine waits), error (the step fails, through the way that a
+// real fault of it takes; only points with an error path have it). A point that ends in * means every one that begins
+// so and that can do the action. A setting that cannot be read, or names no point, ends the process with a sentence.
 package failpoint
 
 // The environment of a process with failpoints.

@@ -13,12 +13,12 @@ const Enabled = false
 // Hit reaches a point that has no error path. Without the build tag it is nothing.
 func Hit(Name) {}
 
-// Err reaches a point where a fault may come back as an error. Without the build tag it is nil, and what stands behind it
-// is compiled away.
+// Err reaches a point where a fault may come back as an error. Without the build tag it is nil, and what stands behind
+// it is compiled away.
 func Err(Name) error { return nil }
 
-// After reaches a point that lies behind a step, unless the step has failed. It returns the step's error, or the point's.
-// Without the build tag it is err.
+// After reaches a point that lies behind a step, unless the step has failed. It returns the step's error, or the
+// point's. Without the build tag it is err.
 func After(_ Name, err error) error { return err }
 
 // Hits counts how often the process has reached a point: never, without the build tag.

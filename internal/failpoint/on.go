@@ -20,8 +20,8 @@ const Enabled = true
 // that what became of the step is unknown.
 var ErrInjected = fmt.Errorf("failpoint: an injected fault: %w", io.ErrUnexpectedEOF)
 
-// process holds the settings of this process. It is the one place where the rule against state of a package is broken: a
-// point must be one line in the code that it stands in, and nobody builds this file in by mistake.
+// process holds the settings of this process. It is the one place where the rule against state of a package is broken:
+// a point must be one line in the code that it stands in, and nobody builds this file in by mistake.
 var process = start()
 
 func start() *set {
@@ -42,7 +42,8 @@ func Hit(name Name) { _ = process.reach(name) }
 // Err reaches a point where a fault may come back as an error.
 func Err(name Name) error { return process.reach(name) }
 
-// After reaches a point that lies behind a step, unless the step has failed. It returns the step's error, or the point's.
+// After reaches a point that lies behind a step, unless the step has failed. It returns the step's error, or the
+// point's.
 func After(name Name, err error) error {
 	if err != nil {
 		return err

@@ -141,7 +141,8 @@ func newDebezium(t *testing.T, flushEvery time.Duration, sets ...pgtest.Set) *de
 		d.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		// The walsender of a client that was killed takes a moment to notice; a slot would keep the database from being dropped.
+		// The walsender of a client that was killed takes a moment to notice; a slot would keep the database from being
+		// dropped.
 		for ctx.Err() == nil {
 			if _, err := d.db.Pool.Exec(ctx, "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and database = current_database()", d.slot); err == nil {
 				return
@@ -194,8 +195,8 @@ func (d *debezium) place(t *testing.T, do func(context.Context, *pgxpool.Pool, o
 	}
 }
 
-// TestDebezium: what Debezium's outbox event router writes is applied once, in the order of each key, also when Debezium is killed
-// before it noted how far it was, and writes everything again.
+// TestDebezium: what Debezium's outbox event router writes is applied once, in the order of each key, also when
+// Debezium is killed before it noted how far it was, and writes everything again.
 func TestDebezium(t *testing.T) {
 	t.Parallel()
 	d := newDebezium(t, time.Hour, migrations.Inbox) // it notes nothing while it runs
@@ -220,8 +221,9 @@ func TestDebezium(t *testing.T) {
 	inOrder(t, d.db)
 }
 
-// TestMigrateFromDebezium walks through docs/migrate/debezium.md: rows that Debezium has not read when the table becomes a view are
-// still sent by it, later ones by the relay; each order once and in the order of its key, and a key stays in its partition.
+// TestMigrateFromDebezium walks through docs/migrate/debezium.md: rows that Debezium has not read when the table
+// becomes a view are still sent by it, later ones by the relay; each order once and in the order of its key, and a key
+// stays in its partition.
 func TestMigrateFromDebezium(t *testing.T) {
 	t.Parallel()
 	d := newDebezium(t, 500*time.Millisecond, migrations.Outbox, migrations.Inbox)

@@ -19,8 +19,9 @@ import (
 	"github.com/effectonce/effectonce/publisher"
 )
 
-// TestPlainJava: what Java's producer writes without an id is applied once, known by its place in the log, though another group reads
-// it again; by ids or by offsets, as docs/foreign.md says. And our publisher chooses the partitions that Java's does.
+// TestPlainJava: what Java's producer writes without an id is applied once, known by its place in the log, though
+// another group reads it again; by ids or by offsets, as docs/foreign.md says. And our publisher chooses the partitions
+// that Java's does.
 func TestPlainJava(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

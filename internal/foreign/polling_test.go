@@ -62,7 +62,8 @@ func TestThePageOfPollingShowsThisCode(t *testing.T) {
 	readPage(t, "polling-outbox.md").shows(t, "polling_test.go", "before", "after")
 }
 
-// poll is the loop that the page means: it takes rows, sends them, notes that they are sent. killed: it dies before its commit.
+// poll is the loop that the page means: it takes rows, sends them, notes that they are sent. killed: it dies before its
+// commit.
 func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, killed bool) (n int, err error) {
 	errKilled := errors.New("killed")
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
@@ -101,8 +102,9 @@ func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, kil
 	return n, err
 }
 
-// TestMigrateFromAPollingOutbox walks through docs/migrate/polling-outbox.md: rows that the loop has not sent, and rows that it has sent
-// and could not note, leave by the relay; each order is applied once, in the order of its key, and a key stays in its partition.
+// TestMigrateFromAPollingOutbox walks through docs/migrate/polling-outbox.md: rows that the loop has not sent, and rows
+// that it has sent and could not note, leave by the relay; each order is applied once, in the order of its key, and a
+// key stays in its partition.
 func TestMigrateFromAPollingOutbox(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -1,5 +1,5 @@
-// Command guarantees fills in what the tests said of each rule: it reads the output of `go test -json` and writes the last
-// column of the table of rules in docs/rules.md, so that nobody writes a result by hand.
+// Command guarantees fills in what the tests said of each rule: it reads the output of `go test -json` and writes the
+// last column of the table of rules in docs/rules.md, so that nobody writes a result by hand.
 //
 //	go test -json ./... | go run ./internal/guarantees docs/rules.md
 package main

@@ -1,5 +1,5 @@
-// Package house checks the rules of this repository that a compiler does not: who may import whom, where SQL lives, and a
-// few habits of the source.
+// Package house checks the rules of this repository that a compiler does not: who may import whom, where SQL lives, and
+// a few habits of the source.
 package house
 
 import (

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// allowed says which rooms each room may import. A room is a package with those below it; internal packages are leaves that
-// every room may import, except the ones for tests.
+// allowed says which rooms each room may import. A room is a package with those below it; internal packages are leaves
+// that every room may import, except the ones for tests.
 var allowed = map[string][]string{
 	"event":                       {},
 	"outbox":                      {"event"},

@@ -91,8 +91,8 @@ func TestRulesThatAreNamedExist(t *testing.T) {
 	}
 }
 
-// TestRulesHaveTests: every rule of docs/protocol.md is in a test's name, in a subtest's or in a story's, and has a row in
-// docs/rules.md, as every invariant has. A rule with a word (P4.hold) is named by its row alone: its tests say P4.
+// TestRulesHaveTests: every rule of docs/protocol.md is in a test's name, in a subtest's or in a story's, and has a row
+// in docs/rules.md, as every invariant has. A rule with a word (P4.hold) is named by its row alone: its tests say P4.
 func TestRulesHaveTests(t *testing.T) {
 	t.Parallel()
 	p := readProtocol(t)
@@ -137,9 +137,9 @@ func (p protocol) hasParts(rule string) bool {
 	return false
 }
 
-// TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields, statements and tables,
-// and those of its "Tests:" paragraphs stand in docs/rules.md, in the row of the rule; internal/guarantees looks whether
-// the tests there exist.
+// TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields, statements and
+// tables, and those of its "Tests:" paragraphs stand in docs/rules.md, in the row of the rule; internal/guarantees
+// looks whether the tests there exist.
 func TestTheProtocolNamesCodeThatExists(t *testing.T) {
 	t.Parallel()
 	p := readProtocol(t)
@@ -185,7 +185,8 @@ func quotedIn(section, word string) (names []string) {
 	return names
 }
 
-// rulesOfTests are the rules that the tests of a file are named for: functions, and subtests whose names stand as literals.
+// rulesOfTests are the rules that the tests of a file are named for: functions, and subtests whose names stand as
+// literals.
 func rulesOfTests(s source) map[string]ast.Node {
 	found := map[string]ast.Node{}
 	if !s.isTest {

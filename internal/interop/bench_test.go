@@ -13,7 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// BenchmarkRelay drains 20,000 messages of 512 bytes to Kafka: by our publisher, and by watermill-kafka's behind the relay.
+// BenchmarkRelay drains 20,000 messages of 512 bytes to Kafka: by our publisher, and by watermill-kafka's behind the
+// relay.
 func BenchmarkRelay(b *testing.B) {
 	const n = 20_000
 	payload := strings.Repeat("x", 512)

@@ -48,7 +48,8 @@ func written(t *testing.T, topic string) []event.Event {
 	return events
 }
 
-// TestOurRecordsInTheCloudEventsSDK: the SDK for Go reads each record in the binary mode, as a valid event with all its attributes.
+// TestOurRecordsInTheCloudEventsSDK: the SDK for Go reads each record in the binary mode, as a valid event with all its
+// attributes.
 func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -95,8 +96,8 @@ func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
 	}
 }
 
-// TestTheCloudEventsSDKsRecords: what the SDK writes, in the binary and in the structured mode, is applied once, whichever of the
-// two an event comes in again; and what failed is released as it was.
+// TestTheCloudEventsSDKsRecords: what the SDK writes, in the binary and in the structured mode, is applied once,
+// whichever of the two an event comes in again; and what failed is released as it was.
 func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -204,7 +205,8 @@ func findKcat(t *testing.T) string {
 	return ""
 }
 
-// TestKcatsRecords: what a librdkafka producer writes without an id is applied once, known by its place, though it is read again.
+// TestKcatsRecords: what a librdkafka producer writes without an id is applied once, known by its place, though it is
+// read again.
 func TestKcatsRecords(t *testing.T) {
 	t.Parallel()
 	kcat := findKcat(t)

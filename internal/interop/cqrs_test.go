@@ -22,8 +22,8 @@ type (
 	dueReceipt  struct{ Order string }
 )
 
-// TestCQRS: an event handler of Watermill's package cqrs runs in the inbox, as a middleware of the router, and what it gives to its
-// event bus is committed with its effect, under the event's name.
+// TestCQRS: an event handler of Watermill's package cqrs runs in the inbox, as a middleware of the router, and what it
+// gives to its event bus is committed with its effect, under the event's name.
 func TestCQRS(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox, migrations.Outbox)

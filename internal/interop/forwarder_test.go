@@ -83,15 +83,17 @@ func placed(o order) *message.Message {
 	return m
 }
 
-// customer is what orders messages: watermill-kafka's marshaler has it already, as kafka.NewWithPartitioningMarshaler(customer).
+// customer is what orders messages: watermill-kafka's marshaler has it already, as
+// kafka.NewWithPartitioningMarshaler(customer).
 func customer(_ string, m *message.Message) (string, error) {
 	return m.Metadata.Get("customer"), nil
 }
 
 // both:end
 
-// TestMigrateFromTheForwarder walks through docs/migrate/watermill-forwarder.md: what the forwarder had not sent yet goes out before
-// what the outbox has, every message once, in order per key, and a consumer that nobody changed reads both alike.
+// TestMigrateFromTheForwarder walks through docs/migrate/watermill-forwarder.md: what the forwarder had not sent yet
+// goes out before what the outbox has, every message once, in order per key, and a consumer that nobody changed reads
+// both alike.
 func TestMigrateFromTheForwarder(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -160,7 +162,8 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 			if m.UUID != o.ID || m.Metadata.Get("name") != "OrderPlaced" || m.Metadata.Get("customer") != o.Customer {
 				t.Errorf("message %+v of order %+v", m, o)
 			}
-			// Another publisher chooses other partitions: then there is order before the change and after it, see the page.
+			// Another publisher chooses other partitions: then there is order before the change and after it, see the
+			// page.
 			of := o.Customer
 			first := 0
 			if !whole && o.N >= each/2 {
@@ -214,8 +217,8 @@ func TestThePageShowsThisCode(t *testing.T) {
 	}
 }
 
-// TestProducersChangeOneLine: of the program as it is, one line was not in the program as it was, and nothing is lost but that
-// line's old self and the forwarder's.
+// TestProducersChangeOneLine: of the program as it is, one line was not in the program as it was, and nothing is lost
+// but that line's old self and the forwarder's.
 func TestProducersChangeOneLine(t *testing.T) {
 	source, err := os.ReadFile("forwarder_test.go")
 	if err != nil {

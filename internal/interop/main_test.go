@@ -1,4 +1,5 @@
-// Package interop holds tests with what others write and read: Watermill's own publishers and subscribers, and tools of Kafka.
+// Package interop holds tests with what others write and read: Watermill's own publishers and subscribers, and tools of
+// Kafka.
 package interop
 
 import (

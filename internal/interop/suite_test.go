@@ -41,8 +41,9 @@ func kind(_ string, m *message.Message) (string, error) { return "kind " + strin
 
 func (o *outbox) Close() error { o.closed = true; return nil }
 
-// TestPubSubSuite is Watermill's own exam of a publisher and a subscriber: what is published goes through the outbox and a relay
-// to Kafka, by our publisher and by watermill-kafka's, and comes back through a subscriber of watermill-kafka.
+// TestPubSubSuite is Watermill's own exam of a publisher and a subscriber: what is published goes through the outbox
+// and a relay to Kafka, by our publisher and by watermill-kafka's, and comes back through a subscriber of
+// watermill-kafka.
 //
 // Not declared: ExactlyOnceDelivery (a relay may publish twice after a fault; the inbox is what removes that).
 func TestPubSubSuite(t *testing.T) {

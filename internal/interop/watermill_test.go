@@ -25,8 +25,8 @@ import (
 	"github.com/effectonce/effectonce/watermill"
 )
 
-// TestWatermillKafkaBehindTheRelay: what watermill-kafka writes for our relay is what our own publisher writes, in order per
-// key; a record that is too large is parked with its key, and nothing else waits for it.
+// TestWatermillKafkaBehindTheRelay: what watermill-kafka writes for our relay is what our own publisher writes, in
+// order per key; a record that is too large is parked with its key, and nothing else waits for it.
 func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -68,8 +68,8 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	}
 }
 
-// TestRouterOverWatermillKafka: a router that reads Kafka through watermill-kafka applies what our relay wrote, and what anybody
-// wrote, once, though the topic is read from the beginning again.
+// TestRouterOverWatermillKafka: a router that reads Kafka through watermill-kafka applies what our relay wrote, and
+// what anybody wrote, once, though the topic is read from the beginning again.
 func TestRouterOverWatermillKafka(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
@@ -149,13 +149,14 @@ func await(t testing.TB, what string, cond func() bool) {
 	pgtest.Await(t, what, func() (bool, error) { return cond(), nil })
 }
 
-// TestBurnedKey: a handler fails the first time. Behind Watermill's Deduplicator the message that comes again is taken for a
-// duplicate and acknowledged: its effect never happens. In the inbox it happens.
+// TestBurnedKey: a handler fails the first time. Behind Watermill's Deduplicator the message that comes again is taken
+// for a duplicate and acknowledged: its effect never happens. In the inbox it happens.
 func TestBurnedKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
 	db.Exec(t, "create table effect (what text)")
-	// A failing attempt ends with a nack: the inbox would run the handler again by itself, so it is told to halt after one.
+	// A failing attempt ends with a nack: the inbox would run the handler again by itself, so it is told to halt after
+	// one.
 	w := newInbox(t, db, "ledger", inbox.Config{MaxAttempts: 1, OnFailure: inbox.Halt})
 	dedup := &middleware.Deduplicator{}
 	for name, c := range map[string]struct {

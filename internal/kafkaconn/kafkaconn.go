@@ -1,5 +1,5 @@
-// Package kafkaconn is the one shape of the settings of a way to Kafka, as flags and as what clients are built from: TLS and
-// SASL, for relays, workers and commands.
+// Package kafkaconn is the one shape of the settings of a way to Kafka, as flags and as what clients are built from:
+// TLS and SASL, for relays, workers and commands.
 //
 // Certificates and passwords in files are read anew for each connection: what is rotated needs no restart.
 package kafkaconn
@@ -33,7 +33,8 @@ type Config struct {
 	TLS bool `name:"kafka-tls" default:"false" help:"Speak TLS to the brokers."`
 	// CAFile has the PEM certificates that the brokers' must stand on. Default: the system's.
 	CAFile string `name:"kafka-ca-file" placeholder:"PATH" shown:"(the system's)" help:"PEM file with the CA certificates that the brokers' certificates stand on."`
-	// CertFile and KeyFile are the client's own certificate (with its chain) and key, both in PEM, for brokers that want one.
+	// CertFile and KeyFile are the client's own certificate (with its chain) and key, both in PEM, for brokers that
+	// want one.
 	CertFile string `name:"kafka-cert-file" placeholder:"PATH" help:"PEM file with the client's certificate, for brokers that want one. Read anew for each connection."`
 	KeyFile  string `name:"kafka-key-file" placeholder:"PATH" help:"PEM file with the key of that certificate."`
 	// ServerName is what the brokers' certificates must be for. Default: the host that is connected to.
@@ -51,8 +52,8 @@ type Conn struct {
 	dialer net.Dialer
 }
 
-// New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds no
-// secret.
+// New checks a Config and reads its files once; it connects to nothing. An error says which flag to change, and holds
+// no secret.
 func (c Config) New() (*Conn, error) {
 	if err := errors.Join(c.checkBrokers(), c.checkTLS(), c.checkSASL()); err != nil {
 		return nil, err

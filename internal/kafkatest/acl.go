@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Deny takes the right to write to a topic away from everybody, as a slip in the cluster's ACLs does, and returns what gives
-// it back; the end of the test gives it back too. It skips the test where there is no real Kafka.
+// Deny takes the right to write to a topic away from everybody, as a slip in the cluster's ACLs does, and returns what
+// gives it back; the end of the test gives it back too. It skips the test where there is no real Kafka.
 func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 	t.Helper()
 	RequireReal(t)

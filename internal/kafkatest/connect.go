@@ -45,8 +45,8 @@ type ConnectConfig struct {
 	Worker []string
 }
 
-// Connect is a Kafka Connect in standalone mode that has Debezium's connector for Postgres. It forgets its connectors when it
-// ends, and keeps how far they were as long as it is not closed. Not safe for concurrent use.
+// Connect is a Kafka Connect in standalone mode that has Debezium's connector for Postgres. It forgets its connectors
+// when it ends, and keeps how far they were as long as it is not closed. Not safe for concurrent use.
 type Connect struct {
 	cfg       ConnectConfig
 	dir, libs string

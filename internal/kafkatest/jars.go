@@ -21,7 +21,8 @@ const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 </dependencies></project>
 `
 
-// Libs returns the directory with Kafka's jars, fetched with Maven the first time. Several processes may call it at once.
+// Libs returns the directory with Kafka's jars, fetched with Maven the first time. Several processes may call it at
+// once.
 func Libs() (string, error) { return Jars("kafka-"+version, pom) }
 
 // Jars returns the directory with the jars that a POM depends on, fetched with Maven the first time; name, with its

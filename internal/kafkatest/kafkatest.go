@@ -21,7 +21,8 @@ const (
 	EnvRequire = "EFFECTONCE_REQUIRE_KAFKA"      // "1": fail rather than imitate
 )
 
-// shared is this binary's broker, started by the first test that asks: a test binary has one, hence state of the package.
+// shared is this binary's broker, started by the first test that asks: a test binary has one, hence state of the
+// package.
 var shared struct {
 	sync.Mutex
 	brokers []string
@@ -29,8 +30,8 @@ var shared struct {
 	stop    func()
 }
 
-// Main is for TestMain where no Postgres is used: it runs the tests, calls the stops, stops the broker it started, fails
-// the binary when a goroutine was left behind, and exits. With Postgres: pgtest.Main(m, kafkatest.Stop).
+// Main is for TestMain where no Postgres is used: it runs the tests, calls the stops, stops the broker it started,
+// fails the binary when a goroutine was left behind, and exits. With Postgres: pgtest.Main(m, kafkatest.Stop).
 func Main(m *testing.M, stops ...func()) {
 	child.Main(m, append(stops, Stop)...)
 }

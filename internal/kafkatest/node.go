@@ -27,7 +27,8 @@ type node struct {
 
 func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
 
-// properties is the broker's configuration: small, quick to start, and without what would hide a mistake (topics made by themselves).
+// properties is the broker's configuration: small, quick to start, and without what would hide a mistake (topics made
+// by themselves).
 func (n *node) properties(voters []*node, brokers int) string {
 	isVoter, quorum := false, make([]string, len(voters))
 	for i, v := range voters {
@@ -48,12 +49,13 @@ func (n *node) properties(voters []*node, brokers int) string {
 		more = n.secure.properties()
 	}
 	if brokers == 1 {
-		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the ACLs, which
-		// wait for the votes.
+		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the
+		// ACLs, which wait for the votes.
 		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found=true")
 	}
-	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is started again. But one
-	// that gets no processor for that long fences itself, and is away for all tests that share it.
+	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is
+	// started again. But one that gets no processor for that long fences itself, and is away for all tests that share
+	// it.
 	session := "3000"
 	if n.lasting {
 		session = "60000"

@@ -29,8 +29,8 @@ const (
 	SecurePassword = "first-password-9b1c"
 )
 
-// Secure is a broker of its own that speaks TLS, at two ports beside the plain one of Cluster, which is for the test's own
-// tools: SASL wants a user, MTLS wants a client certificate of CA.
+// Secure is a broker of its own that speaks TLS, at two ports beside the plain one of Cluster, which is for the test's
+// own tools: SASL wants a user, MTLS wants a client certificate of CA.
 type Secure struct {
 	*Cluster
 	CA         *Authority
@@ -133,8 +133,8 @@ func (s *Secure) SetPassword(t testing.TB, password string) {
 	}
 }
 
-// UseCertificate gives both TLS listeners another certificate, signed by ca and for these hosts (none: for 127.0.0.1), from their
-// next connections on; it returns once the broker serves it. Connections that are open stay.
+// UseCertificate gives both TLS listeners another certificate, signed by ca and for these hosts (none: for 127.0.0.1),
+// from their next connections on; it returns once the broker serves it. Connections that are open stay.
 func (s *Secure) UseCertificate(t testing.TB, ca *Authority, until time.Time, hosts ...string) {
 	t.Helper()
 	cert, key := ca.IssuePEM(t, until, hosts...)

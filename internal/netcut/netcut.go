@@ -1,4 +1,5 @@
-// Package netcut puts a network that fails on demand between a test's client and its server: toxiproxy, in the test's process.
+// Package netcut puts a network that fails on demand between a test's client and its server: toxiproxy, in the test's
+// process.
 package netcut
 
 import (
@@ -33,13 +34,15 @@ func New(t testing.TB, upstream string) *Proxy {
 // Addr is where the proxy listens.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// DropReplies lets what is sent reach the server, and closes each connection instead of passing on its answer, until heal is called.
+// DropReplies lets what is sent reach the server, and closes each connection instead of passing on its answer, until
+// heal is called.
 func (p *Proxy) DropReplies(t testing.TB) (heal func()) {
 	t.Helper()
 	return p.poison(t, `{"name": "cut", "type": "limit_data", "stream": "downstream", "toxicity": 1, "attributes": {"bytes": 0}}`)
 }
 
-// Silence keeps connections open and lets nothing come back from the server, until heal is called; what was sent meanwhile is lost.
+// Silence keeps connections open and lets nothing come back from the server, until heal is called; what was sent
+// meanwhile is lost.
 func (p *Proxy) Silence(t testing.TB) (heal func()) {
 	t.Helper()
 	return p.poison(t, `{"name": "cut", "type": "timeout", "stream": "downstream", "toxicity": 1, "attributes": {"timeout": 0}}`)

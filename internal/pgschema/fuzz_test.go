@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// FuzzPrefix: a schema's name is refused, or Postgres understands the prefix as exactly this name: one identifier, none of it cut
-// off, nothing beside it. A query text keeps everything else that it has.
+// FuzzPrefix: a schema's name is refused, or Postgres understands the prefix as exactly this name: one identifier, none
+// of it cut off, nothing beside it. A query text keeps everything else that it has.
 func FuzzPrefix(f *testing.F) {
 	conn, err := pgx.Connect(f.Context(), pgtest.AdminURL(f))
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Tx is a transaction as borrowed code sees it: everything but its end. It may have been begun in one pipeline with other
-// statements, so there is no pgx.Tx below it until somebody needs one. Use New.
+// Tx is a transaction as borrowed code sees it: everything but its end. It may have been begun in one pipeline with
+// other statements, so there is no pgx.Tx below it until somebody needs one. Use New.
 type Tx struct {
 	// Raw is the connection; to look at it through Raw does not count as a use.
 	Raw *pgx.Conn
@@ -28,15 +28,16 @@ type Tx struct {
 
 var _ pgx.Tx = (*Tx)(nil)
 
-// New lends the transaction that is open on conn. inner is pgx's object for it, or nil; then one is made when it is needed, with adopt
-// as its "begin": an empty query. refusal is what Commit and Rollback answer.
+// New lends the transaction that is open on conn. inner is pgx's object for it, or nil; then one is made when it is
+// needed, with adopt as its "begin": an empty query. refusal is what Commit and Rollback answer.
 func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
 	t := &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
 	t.lent = lent{conn, t}
 	return t
 }
 
-// Close ends the loan: the code has returned. A goroutine that it left behind would write into whatever runs on the connection next.
+// Close ends the loan: the code has returned. A goroutine that it left behind would write into whatever runs on the
+// connection next.
 func (t *Tx) Close() { t.closed.Store(true) }
 
 // use notes a use of the transaction; the error says that the loan is over.
@@ -89,14 +90,15 @@ func (t *Tx) LargeObjects() pgx.LargeObjects {
 	return t.inner.LargeObjects()
 }
 
-// Conn is the connection below. Ending the transaction through it is found out by Left. Nothing refuses what is done with it later.
+// Conn is the connection below. Ending the transaction through it is found out by Left. Nothing refuses what is done
+// with it later.
 func (t *Tx) Conn() *pgx.Conn {
 	_ = t.use()
 	return t.Raw
 }
 
-// Left looks at what the code that returned err did to the transaction, without a round trip, and returns an error where that does
-// not go with err. ended: the code ended the transaction, or tried to.
+// Left looks at what the code that returned err did to the transaction, without a round trip, and returns an error
+// where that does not go with err. ended: the code ended the transaction, or tried to.
 func (t *Tx) Left(err error) (left error, ended bool) {
 	switch status := t.Raw.PgConn().TxStatus(); {
 	case t.Broken:

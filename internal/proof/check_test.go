@@ -28,7 +28,8 @@ var open = map[string]string{
 	"keys the inbox parked":   `select count(*) from inbox_parked_key`,
 }
 
-// undecided are committed events without a trace at the consumer, by its strategy. By watermark a skipped event leaves none.
+// undecided are committed events without a trace at the consumer, by its strategy. By watermark a skipped event leaves
+// none.
 var undecided = map[string]string{
 	"": `select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)
 		and not exists (select from inbox_message_any a where a.message_id = p.id)`,
@@ -106,8 +107,8 @@ type place struct {
 	partition   int32
 }
 
-// checkLog: everything that was committed is in Kafka, nothing else is, first occurrences are in order by key and by number,
-// and no number was given to two events (I1, I2, I4, I5).
+// checkLog: everything that was committed is in Kafka, nothing else is, first occurrences are in order by key and by
+// number, and no number was given to two events (I1, I2, I4, I5).
 func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 	t.Helper()
 	last, highest, numbers := map[string]int64{}, map[place]int64{}, map[string]string{}
@@ -127,8 +128,8 @@ func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 		at := place{r.Get("ce_epoch"), r.Get("ce_lane"), r.Partition}
 		if other, used := numbers[number]; !used {
 			numbers[number] = id
-			// From the WAL, what was published in the numbering before comes again, after a crash, behind what stands in this one: a
-			// consumer that goes by numbers knows it by that.
+			// From the WAL, what was published in the numbering before comes again, after a crash, behind what stands
+			// in this one: a consumer that goes by numbers knows it by that.
 			if again := at.lane == "-1" && f.first; seq < highest[at] && !again {
 				t.Errorf("number %s occurs first after number %d of its lane and partition", number, highest[at])
 			}

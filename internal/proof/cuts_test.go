@@ -17,8 +17,8 @@ type cut struct {
 	prepare   func(t *testing.T, c *cell)
 }
 
-// cutsAt are the transactions of the protocol: append, claim, settle and what beside them moves events or rights; the inbox's
-// batch, park and release, its bookkeeping of offsets and its days; and what operators do.
+// cutsAt are the transactions of the protocol: append, claim, settle and what beside them moves events or rights; the
+// inbox's batch, park and release, its bookkeeping of offsets and its days; and what operators do.
 var cutsAt = []cut{
 	{statement: "outbox: append many"},
 	{statement: "outbox: schedule one"},
@@ -60,12 +60,13 @@ var cutsAt = []cut{
 	{statement: "inbox: clean any", prepare: oldIDs},
 }
 
-// lateBy is how long a late COMMIT hangs in the network: long enough for its sender to have gone on, or to have tried to.
+// lateBy is how long a late COMMIT hangs in the network: long enough for its sender to have gone on, or to have tried
+// to.
 const lateBy = 200 * time.Millisecond
 
-// TestCommitCuts loses the connection around the COMMIT of every transaction of the protocol, while everything runs: before
-// Postgres has it, after it and before the answer is read, and so that it comes late. Whatever became of it, nothing is lost,
-// nothing happens twice, no number is given twice, and order holds (P3.7, P9.3).
+// TestCommitCuts loses the connection around the COMMIT of every transaction of the protocol, while everything runs:
+// before Postgres has it, after it and before the answer is read, and so that it comes late. Whatever became of it,
+// nothing is lost, nothing happens twice, no number is given twice, and order holds (P3.7, P9.3).
 func TestCommitCuts(t *testing.T) {
 	t.Parallel()
 	c := emptyCell(t)

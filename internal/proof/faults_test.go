@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestFaults lets a fault happen at every failpoint that has an error path, three times, beside the faults at all the others:
-// mostly a lost answer, or a connection that ends within a transaction. The same must hold as after a death.
+// TestFaults lets a fault happen at every failpoint that has an error path, three times, beside the faults at all the
+// others: mostly a lost answer, or a connection that ends within a transaction. The same must hold as after a death.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
@@ -42,11 +42,12 @@ func allFaulted(t *testing.T, r role, total map[failpoint.Name]int) {
 	}
 }
 
-// often is how often a fault happens at a point that ordinary work passes again and again. The others are met once each.
+// often is how often a fault happens at a point that ordinary work passes again and again. The others are met once
+// each.
 const often = 3
 
-// faults runs a role with faults at points until each has happened: once with all that need nothing special, and once for
-// each of the others.
+// faults runs a role with faults at points until each has happened: once with all that need nothing special, and once
+// for each of the others.
 func (c *cell) faults(t *testing.T, r role, points []failpoint.Point, total map[failpoint.Name]int) {
 	t.Helper()
 	var settings []string

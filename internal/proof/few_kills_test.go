@@ -8,9 +8,9 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and the
-// settle. It is short enough to be run with one bug after the other, of which it has to find some by the same check that
-// [TestKills] ends with; see internal/verify/mutations.
+// TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and
+// the settle. It is short enough to be run with one bug after the other, of which it has to find some by the same check
+// that [TestKills] ends with; see internal/verify/mutations.
 func TestFewKills(t *testing.T) {
 	t.Parallel()
 	newCell(t).fewKills(t)

@@ -25,7 +25,8 @@ const (
 	envTopic = "PROOF_TOPIC"
 	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
 
-	envDedup = "PROOF_DEDUP" // byWatermark: that of the worker, and the operator looks before letting anything be applied
+	// byWatermark: that of the worker, and the operator looks before letting anything be applied
+	envDedup = "PROOF_DEDUP"
 
 	envSource = "PROOF_SOURCE" // fromWAL: that of the relay
 

@@ -18,8 +18,8 @@ import (
 // patience is how long something stays parked before an operator looks at it.
 const patience = 300 * time.Millisecond
 
-// runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new numbering.
-// Often the first release of a parked event changes nothing, so that it is refused, or fails, once more.
+// runOperator lets go what is parked, on both sides, and now and then pauses the topic, replays, and begins a new
+// numbering. Often the first release of a parked event changes nothing, so that it is refused, or fails, once more.
 func runOperator(ctx context.Context, s *stage) error {
 	sending, err := operator.New(s.db, "", "operator")
 	if err != nil {
@@ -32,7 +32,8 @@ func runOperator(ctx context.Context, s *stage) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn looks again.
+		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn
+		// looks again.
 		err := errors.Join(letGo(ctx, sending), letApply(ctx, s, receiving), visit(ctx, sending, s.topic, n))
 		if err != nil {
 			fmt.Println("operator:", err)
@@ -70,7 +71,8 @@ func letGo(ctx context.Context, o *operator.Operator) error {
 	return err
 }
 
-// letApply releases what an effect has refused, and what is in quarantine; the second time at the latest the effect allows it.
+// letApply releases what an effect has refused, and what is in quarantine; the second time at the latest the effect
+// allows it.
 func letApply(ctx context.Context, s *stage, o *inbox.Operator) error {
 	list, err := o.Parked(ctx, inbox.ParkedFilter{OlderThan: patience})
 	for _, e := range list {
@@ -126,7 +128,8 @@ func visit(ctx context.Context, o *operator.Operator, topic string, n int) error
 		return err
 	case 12:
 		// A consumer that goes by numbers would have what is claimed at this moment twice.
-		if n == 12 && os.Getenv(envDedup) != byWatermark { // once: a point of the relay waits for the database's own change of timeline
+		// once: a point of the relay waits for the database's own change of timeline
+		if n == 12 && os.Getenv(envDedup) != byWatermark {
 			_, err := o.Fence(ctx, "a drill")
 			return err
 		}

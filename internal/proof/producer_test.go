@@ -48,7 +48,8 @@ insert into account (name) select 'account-' || n from generate_series(0, 23) n`
 const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*) from outbox_parked) < 300
 	and (select count(*) from inbox_parked) < 40 and (%s) < 300`
 
-// runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do not deadlock.
+// runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do
+// not deadlock.
 func runProducer(ctx context.Context, s *stage) error {
 	tick := time.NewTicker(time.Second / perSecond)
 	defer tick.Stop()

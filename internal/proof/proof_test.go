@@ -18,8 +18,9 @@ const cells = 2
 // slow is worth a line in the report.
 const slow = 5 * time.Second
 
-// TestKills lets a process die at every failpoint there is: at its first hit, and at a later one. Nothing is lost, nothing is
-// published that was not committed, no effect happens twice, the order of each key holds, and everything drains.
+// TestKills lets a process die at every failpoint there is: at its first hit, and at a later one. Nothing is lost,
+// nothing is published that was not committed, no effect happens twice, the order of each key holds, and everything
+// drains.
 func TestKills(t *testing.T) {
 	var report tally
 	t.Run("cells", func(t *testing.T) {

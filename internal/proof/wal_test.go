@@ -11,8 +11,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and fences give lanes
-// back to the table and take them from there, again and again.
+// cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and
+// fences give lanes back to the table and take them from there, again and again.
 func cellFromWAL(t *testing.T) *cell {
 	t.Helper()
 	return reading(t, emptyCell(t))

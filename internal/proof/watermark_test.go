@@ -16,8 +16,8 @@ func cellByWatermark(t *testing.T) *cell {
 	return c
 }
 
-// TestKillsByWatermark is TestKills for a worker that goes by numbers, at every failpoint of consumer and inbox, and for the relay
-// where it has published and not settled: what it repeats then has the same numbers.
+// TestKillsByWatermark is TestKills for a worker that goes by numbers, at every failpoint of consumer and inbox, and
+// for the relay where it has published and not settled: what it repeats then has the same numbers.
 func TestKillsByWatermark(t *testing.T) {
 	t.Parallel()
 	for i := range cells {

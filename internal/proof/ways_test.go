@@ -141,7 +141,8 @@ func otherTimeline(t *testing.T, c *cell) {
 // noSlot takes the replication slot away while no relay reads it.
 func noSlot(t *testing.T, c *cell) {
 	const gone = `select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`
-	pgtest.Await(t, "the end of the slot", func() (bool, error) { // the connection of a relay that died may still be there
+	// the connection of a relay that died may still be there
+	pgtest.Await(t, "the end of the slot", func() (bool, error) {
 		_, err := c.db.Pool.Exec(context.Background(), gone)
 		return err == nil, nil
 	})

@@ -1,4 +1,5 @@
-// Package redistest gives tests a real Redis: redis-server as a child process, without persistence unless a test asks for it.
+// Package redistest gives tests a real Redis: redis-server as a child process, without persistence unless a test asks
+// for it.
 //
 // The server at EFFECTONCE_TEST_REDIS_ADDR is used when that is set; otherwise each test binary starts its own. Without
 // redis-server the tests that need it are skipped, unless EFFECTONCE_REQUIRE_REDIS=1.
@@ -28,7 +29,8 @@ const (
 	EnvRequire = "EFFECTONCE_REQUIRE_REDIS"   // "1": fail rather than skip
 )
 
-// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the package.
+// shared is this binary's server, started by the first test that asks: a test binary has one, hence state of the
+// package.
 var shared struct {
 	sync.Mutex
 	server *Server
@@ -63,7 +65,8 @@ func Client(t testing.TB) *redis.Client {
 	return Connect(t, shared.server.Addr(), nil)
 }
 
-// Connect is a client of the server at addr that is closed with the test. change, when not nil, has the last word on its options.
+// Connect is a client of the server at addr that is closed with the test. change, when not nil, has the last word on
+// its options.
 func Connect(t testing.TB, addr string, change func(*redis.Options)) *redis.Client {
 	t.Helper()
 	o := &redis.Options{
@@ -91,7 +94,8 @@ type Server struct {
 	process  *child.Process // nil while stopped
 }
 
-// New starts a server with settings beside the package's own, as on its command line: "--appendonly", "yes". It ends with the test.
+// New starts a server with settings beside the package's own, as on its command line: "--appendonly", "yes". It ends
+// with the test.
 func New(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	require(t)

@@ -1,5 +1,6 @@
-// Package routers tries httpedge's middleware under chi, gin and echo, in a module of its own: users of the library never download them. chi takes it as it
-// is, echo by its WrapMiddleware. gin has no adapter that gives the handlers the middleware's writer, without which nothing could be recorded: copy [Gin].
+// Package routers tries httpedge's middleware under chi, gin and echo, in a module of its own: users of the library
+// never download them. chi takes it as it is, echo by its WrapMiddleware. gin has no adapter that gives the handlers
+// the middleware's writer, without which nothing could be recorded: copy [Gin].
 package routers
 
 import (
@@ -9,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin makes a gin handler of a net/http middleware. The handlers behind it write to the middleware's writer. The route's pattern is given to it as
-// net/http's router would.
+// Gin makes a gin handler of a net/http middleware. The handlers behind it write to the middleware's writer. The
+// route's pattern is given to it as net/http's router would.
 func Gin(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		outer, request := c.Writer, c.Request

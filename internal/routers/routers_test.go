@@ -21,8 +21,8 @@ import (
 	"github.com/effectonce/effectonce/internal/routers"
 )
 
-// route is a router with one guarded route, POST /accounts/:id/things, and an open one, POST /open, which both count and answer 201 with the id and
-// the body, or 500 for the body "fail".
+// route is a router with one guarded route, POST /accounts/:id/things, and an open one, POST /open, which both count
+// and answer 201 with the id and the body, or 500 for the body "fail".
 type route struct {
 	make     func(mw func(http.Handler) http.Handler, do func(id, body string) (int, string)) http.Handler
 	template string // of the path, as the router knows it
@@ -33,7 +33,8 @@ func all() map[string]route {
 		"net/http": {overMux, "POST /accounts/{id}/things"},
 		"chi":      {overChi, "POST /accounts/{id}/things"},
 		"gin":      {overGin, "POST /accounts/:id/things"},
-		"echo":     {overEcho, "POST /accounts/1/things"}, // echo tells a middleware of net/http no pattern: give it an Operation
+		// echo tells a middleware of net/http no pattern: give it an Operation
+		"echo": {overEcho, "POST /accounts/1/things"},
 	}
 }
 

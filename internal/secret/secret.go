@@ -1,4 +1,5 @@
-// Package secret has a type for passwords and for URLs that hold them: whatever prints, logs or encodes one gets three stars.
+// Package secret has a type for passwords and for URLs that hold them: whatever prints, logs or encodes one gets three
+// stars.
 package secret
 
 import (
@@ -49,8 +50,8 @@ func InFile(path string) Value {
 // IsSet tells whether there is anything to reveal.
 func (v Value) IsSet() bool { return v.read != nil }
 
-// Reveal returns the secret itself, "" for the zero Value. An error, which names the file and repeats nothing of what is
-// in it, is possible only with InFile.
+// Reveal returns the secret itself, "" for the zero Value. An error, which names the file and repeats nothing of what
+// is in it, is possible only with InFile.
 func (v Value) Reveal() (string, error) {
 	if v.read == nil {
 		return "", nil

@@ -26,7 +26,8 @@ type Database struct {
 	AllowPlain bool
 }
 
-// parse is the function [PoolConfig] for this database, and refuses what speaks in the clear over a network without being told to.
+// parse is the function [PoolConfig] for this database, and refuses what speaks in the clear over a network without
+// being told to.
 func (d Database) parse(name string) (*pgxpool.Config, error) {
 	databaseURL, err := d.URL.Reveal()
 	if err != nil {
@@ -43,9 +44,9 @@ func (d Database) parse(name string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// PoolConfig is the function [PoolConfig], and follows what changes: user, password and certificates are read anew for each
-// connection, so that a rotated secret needs no restart. Another host, port or database is refused then, since half of
-// the connections would be to the one and half to the other.
+// PoolConfig is the function [PoolConfig], and follows what changes: user, password and certificates are read anew for
+// each connection, so that a rotated secret needs no restart. Another host, port or database is refused then, since
+// half of the connections would be to the one and half to the other.
 func (d Database) PoolConfig(name string) (*pgxpool.Config, error) {
 	cfg, err := d.parse(name)
 	if err != nil {
@@ -89,7 +90,8 @@ func ConnConfig(ctx context.Context, pool *pgxpool.Pool) (*pgx.ConnConfig, error
 }
 
 // PlainText names a host of another machine to which the configuration may connect without encryption, as sslmode's
-// default (prefer) does where the server, or somebody between, says that it has none. It is "" when there is no such host.
+// default (prefer) does where the server, or somebody between, says that it has none. It is "" when there is no such
+// host.
 func PlainText(cfg *pgx.ConnConfig) string {
 	for _, way := range ways(cfg) {
 		if way.TLSConfig == nil && !here(way.Host) {
@@ -138,8 +140,8 @@ func CertificateAdvice(err error) string {
 	return ""
 }
 
-// PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the string,
-// since pgx's own errors hold it, password and all. name is the setting's, for the error.
+// PoolConfig reads a Postgres URL or a key=value string. Its error is a [UsageError] that repeats nothing of the
+// string, since pgx's own errors hold it, password and all. name is the setting's, for the error.
 func PoolConfig(name, databaseURL string) (*pgxpool.Config, error) {
 	if databaseURL == "" {
 		return nil, Usage("%s is missing: want postgres://user@host:5432/database", name)

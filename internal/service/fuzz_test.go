@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// FuzzSettings: whatever stands in a configuration file, a variable, a secret's file, a database's URL or an argument is taken
-// whole or refused; nothing panics, and no refusal repeats a password.
+// FuzzSettings: whatever stands in a configuration file, a variable, a secret's file, a database's URL or an argument
+// is taken whole or refused; nothing panics, and no refusal repeats a password.
 func FuzzSettings(f *testing.F) {
 	for _, seed := range []struct {
 		way  uint8

@@ -20,8 +20,9 @@ import (
 // Off is the address of a listener that is not wanted.
 const Off = "off"
 
-// Serve answers HTTP at address ("host:port"; "off" for none) until ctx ends, then lets requests that are under way finish
-// for up to three seconds. It returns nil after that, and an error when it cannot listen there. Nothing outlives it.
+// Serve answers HTTP at address ("host:port"; "off" for none) until ctx ends, then lets requests that are under way
+// finish for up to three seconds. It returns nil after that, and an error when it cannot listen there. Nothing outlives
+// it.
 func Serve(ctx context.Context, address string, h http.Handler) error {
 	l, err := Listen(address)
 	if err != nil {
@@ -79,8 +80,8 @@ func ServeOn(ctx context.Context, l net.Listener, h http.Handler) error {
 
 // Health is what a program says of itself over HTTP. Errors stand in the answers as they are: they must hold no secret.
 type Health struct {
-	// Ready returns nil when the program can do its work; it is asked for two seconds at most and once a second at most.
-	// Nil: always ready.
+	// Ready returns nil when the program can do its work; it is asked for two seconds at most and once a second at
+	// most. Nil: always ready.
 	Ready func(ctx context.Context) error
 	// Moving returns nil unless work waits and none gets done. Nil: always moving.
 	Moving func() error
@@ -90,8 +91,8 @@ type Health struct {
 	Pprof bool
 }
 
-// Handler answers /healthz (200 while the process lives), /readyz and /healthz/moving (200, or 503 and why), /metrics and
-// /debug/pprof/.
+// Handler answers /healthz (200 while the process lives), /readyz and /healthz/moving (200, or 503 and why), /metrics
+// and /debug/pprof/.
 func (h Health) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Logger makes a logger that writes lines to w. format is "text" or "json"; level is "debug", "info", "warn" or "error".
-// Anything else is an error that says so.
+// Logger makes a logger that writes lines to w. format is "text" or "json"; level is "debug", "info", "warn" or
+// "error". Anything else is an error that says so.
 func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 	// JSON would show durations as nanoseconds, and lines of both formats should look the same.
 	options := slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -44,10 +44,11 @@ func Logger(w io.Writer, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: want text or json", format)
 }
 
-// Signals returns a context that ends at the first SIGINT or SIGTERM. At a SIGINT after that it calls again, which is expected to
-// end the process: somebody at the keyboard does not want to wait for the drain. Another SIGTERM changes nothing: supervisors send
-// it to a process and to its group, and again while they wait; what they want at once they do with SIGKILL. stop gives the signals back and waits for the
-// goroutine that listens; call it before the program goes on to anything else.
+// Signals returns a context that ends at the first SIGINT or SIGTERM. At a SIGINT after that it calls again, which is
+// expected to end the process: somebody at the keyboard does not want to wait for the drain. Another SIGTERM changes
+// nothing: supervisors send it to a process and to its group, and again while they wait; what they want at once they do
+// with SIGKILL. stop gives the signals back and waits for the goroutine that listens; call it before the program goes
+// on to anything else.
 func Signals(parent context.Context, again func(os.Signal)) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	// Room for more than one: a signal that finds the channel full is dropped.

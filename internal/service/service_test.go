@@ -280,7 +280,8 @@ func TestPlainText(t *testing.T) {
 	}
 }
 
-// TestDisableIsRefused: sslmode=disable to another machine needs somebody who says so, also when it comes by a rotation.
+// TestDisableIsRefused: sslmode=disable to another machine needs somebody who says so, also when it comes by a
+// rotation.
 func TestDisableIsRefused(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

@@ -19,9 +19,9 @@ import (
 // variable, file that a variable names (secrets only), configuration file, default. Empty variables count as not set.
 //
 // The variable of --some-flag is Prefix + "SOME_FLAG". A flag of the type secret.Value, or with the tag `secret`, has a
-// second one that ends in _FILE and names a file with the value, and its value is in no error; a secret.Value reads that
-// file whenever it is revealed. Kong's own `env` tag is not used: it ranks variables
-// below configuration files, and its errors show their values.
+// second one that ends in _FILE and names a file with the value, and its value is in no error; a secret.Value reads
+// that file whenever it is revealed. Kong's own `env` tag is not used: it ranks variables below configuration files,
+// and its errors show their values.
 type CommandLine struct {
 	Name, Description string
 	Prefix            string    // of variables, "RELAY_" say
@@ -30,8 +30,8 @@ type CommandLine struct {
 	Vars              kong.Vars // what ${name} stands for in tags
 	// Env looks a variable up. Nil: os.Getenv, and Variables are os.Environ's.
 	Env func(string) string
-	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused. Others are left alone,
-	// for Kubernetes makes some of every service's name. Nil: none is looked at.
+	// Variables are the variables that are set, as os.Environ has them: one that misspells a setting's is refused.
+	// Others are left alone, for Kubernetes makes some of every service's name. Nil: none is looked at.
 	Variables []string
 }
 
@@ -264,8 +264,8 @@ func settingNames(node *kong.Node) map[string]bool {
 	return names
 }
 
-// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand. What the program says by
-// itself stays, and so does an argument that holds none.
+// withoutArguments hides arguments that may hold a password: Kong repeats the one that it does not understand. What the
+// program says by itself stays, and so does an argument that holds none.
 func withoutArguments(text string, args []string, vocabulary map[string]bool) string {
 	suspect := func(s string) bool {
 		return strings.Contains(s, "://") || strings.Contains(s, "password") || strings.Contains(s, "@")

@@ -11,10 +11,10 @@
 //	B resumes
 //	-> INSERT 0 0
 //
-// A line `A: statement` runs in session A; indented lines continue it, and `{schema}` in it is left out. Lines with `->`
-// are what came of it: rows with their columns between bars, an error with its SQLSTATE, or `blocks` when it waits for a
-// lock of another session of the story. `B resumes` waits for the end of what blocked; `B loses` does so where only the
-// database can end it, in a deadlock. Everything else is prose.
+// A line `A: statement` runs in session A; indented lines continue it, and `{schema}` in it is left out. Lines with
+// `->` are what came of it: rows with their columns between bars, an error with its SQLSTATE, or `blocks` when it waits
+// for a lock of another session of the story. `B resumes` waits for the end of what blocked; `B loses` does so where
+// only the database can end it, in a deadlock. Everything else is prose.
 package story
 
 import (
@@ -154,8 +154,8 @@ func (p *player) resume(name string, deadlocked bool) []string {
 	return p.await(s)
 }
 
-// await returns what the session's statement came to, or "blocks" once Postgres says that it waits for one of the others.
-// Locks of other tests in the same server pass by themselves and do not count.
+// await returns what the session's statement came to, or "blocks" once Postgres says that it waits for one of the
+// others. Locks of other tests in the same server pass by themselves and do not count.
 func (p *player) await(s *session) []string {
 	p.t.Helper()
 	var others []int32

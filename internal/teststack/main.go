@@ -1,5 +1,5 @@
-// Command teststack starts one Postgres and one Kafka, runs a command with the variables that make tests use them, stops
-// both, and exits as the command did: go run ./internal/teststack -- go test ./...
+// Command teststack starts one Postgres and one Kafka, runs a command with the variables that make tests use them,
+// stops both, and exits as the command did: go run ./internal/teststack -- go test ./...
 package main
 
 import (

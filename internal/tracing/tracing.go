@@ -1,8 +1,9 @@
 // Package tracing makes the spans of the rooms: who starts one, and how the trace of an event gets from the transaction
 // that appended it to the effect that it has.
 //
-// Spans on the two sides of the outbox are linked, not nested: an event may be published hours later, in one request with
-// events of a thousand other traces, and again after that. docs/decisions/0012-what-is-observed.md has the reasons.
+// Spans on the two sides of the outbox are linked, not nested: an event may be published hours later, in one request
+// with events of a thousand other traces, and again after that. docs/decisions/0012-what-is-observed.md has the
+// reasons.
 package tracing
 
 import (
@@ -21,8 +22,8 @@ const Scope = "github.com/effectonce/effectonce"
 // MaxLinks is how many traces a span links at most: what OpenTelemetry's own SDK keeps unless told otherwise.
 const MaxLinks = 128
 
-// The attributes of OpenTelemetry's conventions for messaging. Keys of events are personal data as often as not, and are
-// never among them.
+// The attributes of OpenTelemetry's conventions for messaging. Keys of events are personal data as often as not, and
+// are never among them.
 const (
 	System        = attribute.Key("messaging.system")
 	OperationName = attribute.Key("messaging.operation.name")
@@ -62,8 +63,8 @@ type Span struct {
 	// Type is the operation's type in the conventions: create, send or process.
 	Type string
 	Kind trace.SpanKind
-	// Root begins a new trace whatever the context holds: what is ambient where a relay or a consumer runs caused nothing
-	// of what the events are about.
+	// Root begins a new trace whatever the context holds: what is ambient where a relay or a consumer runs caused
+	// nothing of what the events are about.
 	Root  bool
 	Links []trace.Link
 	Attrs []attribute.KeyValue
@@ -100,8 +101,8 @@ func same(count int, topic func(i int) string) (string, bool) {
 	return one, true
 }
 
-// Links are the traces that some events were appended in, each once and in their order, up to [MaxLinks]. Events without
-// a trace have none.
+// Links are the traces that some events were appended in, each once and in their order, up to [MaxLinks]. Events
+// without a trace have none.
 func (t *Tracer) Links(count int, headers func(i int) map[string]string, id func(i int) string) []trace.Link {
 	var links []trace.Link
 	seen := map[[24]byte]bool{}

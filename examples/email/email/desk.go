@@ -23,8 +23,8 @@ const (
 	stepSend  = "send"
 )
 
-// desk hands mails to the provider, each once: that it is about to is committed before, and what came of it after. A mail of which nobody
-// knows is asked about.
+// desk hands mails to the provider, each once: that it is about to is committed before, and what came of it after. A
+// mail of which nobody knows is asked about.
 type desk struct {
 	sender *sender
 	guard  *guard.Guard

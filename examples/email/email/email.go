@@ -1,16 +1,16 @@
-// Package email sends a receipt for each payment: a worker whose effect is a row in email_notification, and a sender that
-// drains the rows over SMTP.
+// Package email sends a receipt for each payment: a worker whose effect is a row in email_notification, and a sender
+// that drains the rows over SMTP.
 //
 // A mail cannot be sent inside a transaction. Marking it as sent before sending loses it in a crash, and sending before
-// marking repeats it. So the effect only writes the row, once for a payment, with everything that will be in the mail. The
-// sender drains the rows: each mail is an operation of a guard.Guard whose key is its Message-ID. That it is about to be sent is
-// committed, it is sent with no transaction open, and what became of it is committed. An attempt of which nothing was written
-// down (a crash, a connection lost before the server's answer) is asked about by recovery, by its Message-ID, when there
-// is a [Lookup]; only what was not accepted is sent again.
+// marking repeats it. So the effect only writes the row, once for a payment, with everything that will be in the mail.
+// The sender drains the rows: each mail is an operation of a guard.Guard whose key is its Message-ID. That it is about
+// to be sent is committed, it is sent with no transaction open, and what became of it is committed. An attempt of which
+// nothing was written down (a crash, a connection lost before the server's answer) is asked about by recovery, by its
+// Message-ID, when there is a [Lookup]; only what was not accepted is sent again.
 //
-// SMTP alone has no such question. Then Config.OnUnknown decides: [Hold], the default, leaves the row in the status unknown
-// for a person; [Resend] sends again with the same Message-ID, which many mail systems show once and none must. A person
-// who knows decides with
+// SMTP alone has no such question. Then Config.OnUnknown decides: [Hold], the default, leaves the row in the status
+// unknown for a person; [Resend] sends again with the same Message-ID, which many mail systems show once and none must.
+// A person who knows decides with
 //
 //	delete from idempotency_key where operation = 'email.receipt' and key = ...                        -- send again: the Message-ID
 //	update email_notification set status = 'pending', uncertain = false, due_at = now() where id = ...  -- and its row
@@ -49,8 +49,8 @@ func Tables() worker.Tables {
 	return worker.Tables{Sets: []migrations.Set{migrations.Inbox, migrations.Idempotency}, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
 }
 
-// Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong configuration
-// and on missing tables.
+// Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong
+// configuration and on missing tables.
 func Run(ctx context.Context, cfg Config) error {
 	effect, err := Effect(cfg)
 	if err != nil {
@@ -76,9 +76,9 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 }
 
-// Effect writes the notification of a payment, and nothing else. It is terminal for payloads that are no payment, and for
-// payments that were notified with other values. Other types on the topic are nobody's receipt, and are skipped; a foreign
-// producer that names no type means PaymentCreated.
+// Effect writes the notification of a payment, and nothing else. It is terminal for payloads that are no payment, and
+// for payments that were notified with other values. Other types on the topic are nobody's receipt, and are skipped; a
+// foreign producer that names no type means PaymentCreated.
 func Effect(cfg Config) (inbox.Effect, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -132,7 +132,8 @@ func messageID(payment uuid.UUID, from string) string {
 
 var plainAccount = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
 
-// recipient makes an address of an account, where a real service would look one up. Accounts of two tenants are two people.
+// recipient makes an address of an account, where a real service would look one up. Accounts of two tenants are two
+// people.
 func recipient(account, tenant, domain string) string {
 	local := account
 	if len(local) > 50 || !plainAccount.MatchString(local) {

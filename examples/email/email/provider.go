@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Message is one mail. Everything in it was fixed when the notification was written, so a mail that is sent again is the
-// same mail.
+// Message is one mail. Everything in it was fixed when the notification was written, so a mail that is sent again is
+// the same mail.
 type Message struct {
 	// ID is the Message-ID with its angle brackets: the stable identity of the mail, whatever happens to attempts.
 	ID                      string
@@ -19,15 +19,15 @@ type Message struct {
 	Date                    time.Time
 }
 
-// Provider hands a mail to whoever delivers it. Send returns nil when the mail was accepted. It wraps what it knows to be
-// final with [Refused], and with [Unknown] every failure after which the mail may have been accepted; any other error says
-// that it was not accepted, and that trying again may help. Send returns soon after ctx ends.
+// Provider hands a mail to whoever delivers it. Send returns nil when the mail was accepted. It wraps what it knows to
+// be final with [Refused], and with [Unknown] every failure after which the mail may have been accepted; any other
+// error says that it was not accepted, and that trying again may help. Send returns soon after ctx ends.
 type Provider interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Lookup asks the provider whether it has accepted the mail with this Message-ID. SMTP has no such question; many providers
-// answer it over another way.
+// Lookup asks the provider whether it has accepted the mail with this Message-ID. SMTP has no such question; many
+// providers answer it over another way.
 type Lookup func(ctx context.Context, messageID string) (accepted bool, err error)
 
 type refusedError struct{ err error }
@@ -68,8 +68,8 @@ func isUnknown(err error) bool {
 	return ok
 }
 
-// HTTPLookup asks over HTTP: GET base?message_id=<id>, where 200 is "accepted" and 404 "not accepted". Anything else is an
-// error: not knowing is not a no.
+// HTTPLookup asks over HTTP: GET base?message_id=<id>, where 200 is "accepted" and 404 "not accepted". Anything else is
+// an error: not knowing is not a no.
 func HTTPLookup(base string) (Lookup, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

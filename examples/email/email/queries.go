@@ -53,8 +53,8 @@ on conflict (kind, source_payment_id) do nothing`
 const queryNotified = `-- email: what was notified
 select tenant, account_id, amount, currency from {schema}email_notification where kind = 'receipt' and source_payment_id = $1::uuid`
 
-// The intent and its time are committed before anything is sent. now() and not clock_timestamp(), which no index can use:
-// in a statement of its own they are the same.
+// The intent and its time are committed before anything is sent. now() and not clock_timestamp(), which no index can
+// use: in a statement of its own they are the same.
 const queryClaim = `-- email: claim
 with due as (
 	select id from {schema}email_notification

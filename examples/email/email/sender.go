@@ -63,7 +63,8 @@ func (s *sender) wake() {
 	}
 }
 
-// run sends until ctx ends and the mails that are under way are recorded. Beside, it finds out about mails of which nobody knows.
+// run sends until ctx ends and the mails that are under way are recorded. Beside, it finds out about mails of which
+// nobody knows.
 func (s *sender) run(ctx context.Context, db *pgxpool.Pool) error {
 	d, err := s.desk(db)
 	if err != nil {
@@ -117,8 +118,8 @@ type claim struct {
 	age       time.Duration
 }
 
-// once claims one notification and deals with it. busy is false when nothing was due. token names the claim; lost says that
-// the answer to an earlier claim under it was lost: that one, which has sent nothing, is given back first.
+// once claims one notification and deals with it. busy is false when nothing was due. token names the claim; lost says
+// that the answer to an earlier claim under it was lost: that one, which has sent nothing, is given back first.
 func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lost bool) (busy bool, err error) {
 	// Not cut by the end of ctx: a claim that nobody knows of would look like an attempt that nobody knows of.
 	short, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -163,8 +164,8 @@ func (s *sender) backoff(attempts int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/4+1))
 }
 
-// record writes down what became of an attempt, again and again while its lease lasts: what is not written down has to be
-// found out. After the end of stopping it tries a little longer.
+// record writes down what became of an attempt, again and again while its lease lasts: what is not written down has to
+// be found out. After the end of stopping it tries a little longer.
 func (s *sender) record(stopping context.Context, db *pgxpool.Pool, c claim, r result) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(stopping), s.cfg.Lease-s.cfg.SendTimeout)
 	defer cancel()

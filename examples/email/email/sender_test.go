@@ -112,8 +112,8 @@ func once(v mailbox.Verdict) func(string) mailbox.Verdict {
 	}
 }
 
-// TestALostAnswer: the mail was sent whole, and the connection ended before the server said what it did. The two cases look
-// the same from here.
+// TestALostAnswer: the mail was sent whole, and the connection ended before the server said what it did. The two cases
+// look the same from here.
 func TestALostAnswer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -232,7 +232,8 @@ type moment struct {
 }
 
 var (
-	answered = moment{"-- pgstore: save", 1} // the provider has answered; the first one says that it is about to be called
+	// the provider has answered; the first one says that it is about to be called
+	answered = moment{"-- pgstore: save", 1}
 	recorded = moment{"-- email: record", 0} // the answer is recorded, the row is not
 )
 

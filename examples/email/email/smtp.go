@@ -68,8 +68,8 @@ func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 }
 
 // Send implements [Provider]. A refusal of the recipient or of the mail (5xx) is final; a refusal of us (the login, the
-// sender) is not, because it is for people to mend. A connection that is lost between the mail's last byte and the server's
-// answer leaves the outcome unknown.
+// sender) is not, because it is for people to mend. A connection that is lost between the mail's last byte and the
+// server's answer leaves the outcome unknown.
 func (p *SMTP) Send(ctx context.Context, m Message) error {
 	msg, err := compose(m)
 	if err != nil {

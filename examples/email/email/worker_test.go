@@ -25,8 +25,9 @@ func connect(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// TestAWorkerThatFailedHalfWay: of the first attempt the transaction with the row was cut before its COMMIT, of the second
-// the answer to COMMIT was lost, and of the mail the record. Each is delivered twice besides. There is one row and one mail.
+// TestAWorkerThatFailedHalfWay: of the first attempt the transaction with the row was cut before its COMMIT, of the
+// second the answer to COMMIT was lost, and of the mail the record. Each is delivered twice besides. There is one row
+// and one mail.
 func TestAWorkerThatFailedHalfWay(t *testing.T) {
 	t.Parallel()
 	db, topic, box := pgtest.New(t), kafkatest.Topic(t, 1), newMailbox(t, mailbox.Config{})

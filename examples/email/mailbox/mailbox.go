@@ -1,5 +1,5 @@
-// Package mailbox is a mail server for tests and the demo: it takes mail over SMTP, keeps it by Message-ID, tells over HTTP
-// what it has taken, and fails on demand in the ways that matter.
+// Package mailbox is a mail server for tests and the demo: it takes mail over SMTP, keeps it by Message-ID, tells over
+// HTTP what it has taken, and fails on demand in the ways that matter.
 package mailbox
 
 import (
@@ -48,8 +48,8 @@ type Config struct {
 	Listen string
 	// Recipient decides at RCPT TO; AcceptAndDrop is as Drop there. Nil: everybody is welcome.
 	Recipient func(to string) Verdict
-	// Mail decides when the mail is there; attempt counts the tries to deliver this Message-ID, from 1. It may block, to hold
-	// the client back. Nil: everything is accepted.
+	// Mail decides when the mail is there; attempt counts the tries to deliver this Message-ID, from 1. It may block,
+	// to hold the client back. Nil: everything is accepted.
 	Mail func(m Mail, attempt int) Verdict
 }
 

@@ -33,8 +33,8 @@ func read(r io.Reader) (Mail, error) {
 	return Mail{MessageID: id, Subject: m.Header.Get("Subject"), Date: m.Header.Get("Date"), Body: string(body)}, nil
 }
 
-// Handler answers GET /?message_id=<id>: 200 when such a mail was taken and 404 when not, as the email worker's --lookup-url
-// asks it.
+// Handler answers GET /?message_id=<id>: 200 when such a mail was taken and 404 when not, as the email worker's
+// --lookup-url asks it.
 func (m *Mailbox) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.URL.Query().Get("message_id")
@@ -53,8 +53,8 @@ func (m *Mailbox) Handler() http.Handler {
 	})
 }
 
-// tracking remembers open connections, because the server's Close and Shutdown exclude each other: one does not wait for
-// handlers, the other does not end them.
+// tracking remembers open connections, because the server's Close and Shutdown exclude each other: one does not wait
+// for handlers, the other does not end them.
 type tracking struct {
 	net.Listener
 	box *Mailbox

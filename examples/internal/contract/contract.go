@@ -59,8 +59,8 @@ func (p PaymentCreated) Check() *FieldError {
 }
 
 // Parse reads the event's payload. Fields that it does not know are left alone: a producer may add some. Its error is
-// terminal, because the same bytes will be as wrong next time, with the code "malformed" or "invalid_" and the field's name;
-// it never quotes the payload.
+// terminal, because the same bytes will be as wrong next time, with the code "malformed" or "invalid_" and the field's
+// name; it never quotes the payload.
 func Parse(e event.Event) (PaymentCreated, error) {
 	p, err := event.DecodeJSON[PaymentCreated](e)
 	if err != nil {

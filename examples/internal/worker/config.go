@@ -1,5 +1,5 @@
-// Package worker is what the examples' workers have in common: flags, tables, health, and running an inbox, a consumer and
-// what stands beside them until a signal comes.
+// Package worker is what the examples' workers have in common: flags, tables, health, and running an inbox, a consumer
+// and what stands beside them until a signal comes.
 package worker
 
 import (
@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// DatabaseURL is where the worker's own tables and the inbox are: both are written in one transaction.
 	DatabaseURL secret.Value
-	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a file.
+	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a
+	// file.
 	Password secret.Value
 	// Plaintext accepts sslmode=disable to another machine. Default: refused.
 	Plaintext bool
@@ -31,8 +32,8 @@ type Config struct {
 	Brokers []string
 	// Topic is what to consume. Default "payments".
 	Topic string
-	// Group is the Kafka consumer group. Default: the worker's name, which is also the inbox's consumer name whatever the
-	// group is: a new group reads the topic again, and still applies nothing twice.
+	// Group is the Kafka consumer group. Default: the worker's name, which is also the inbox's consumer name whatever
+	// the group is: a new group reads the topic again, and still applies nothing twice.
 	Group string
 	// IDHeader is the header that carries an event's id. Default ce_id; Debezium's outbox router writes "id".
 	IDHeader string

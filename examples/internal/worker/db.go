@@ -21,7 +21,8 @@ import (
 type Tables struct {
 	// Sets are the parts of effectonce's tables that the example needs.
 	Sets []migrations.Set
-	// DDL are the statements that make the example's own tables, each harmless when they are there. {schema} is the prefix.
+	// DDL are the statements that make the example's own tables, each harmless when they are there. {schema} is the
+	// prefix.
 	DDL []string
 	// Probe is a statement that works when those tables are there.
 	Probe string
@@ -36,7 +37,8 @@ select pg_advisory_xact_lock(hashtextextended('effectonce example ' || current_d
 select set_config('lock_timeout', '5s', true)`
 )
 
-// Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is waited for until ctx ends. The caller closes the pool.
+// Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is
+// waited for until ctx ends. The caller closes the pool.
 func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {

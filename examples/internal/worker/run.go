@@ -27,8 +27,8 @@ type Worker struct {
 	Beside func(ctx context.Context, db *pgxpool.Pool) error
 }
 
-// Run consumes until ctx ends, then drains and returns nil. An error is a wrong configuration or missing tables; whatever
-// is only away is waited for.
+// Run consumes until ctx ends, then drains and returns nil. An error is a wrong configuration or missing tables;
+// whatever is only away is waited for.
 func Run(ctx context.Context, cfg Config, w Worker) error {
 	cfg = cfg.withDefaults(w.Name)
 	listener, err := listen(cfg)

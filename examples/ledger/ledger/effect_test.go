@@ -124,7 +124,8 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 			second := created(t, other)
 			second.Tenant = e.Tenant
 			good := created(t, some(5))
-			// In one batch and across two: the first in log order is booked, and what stands before the bad one as well.
+			// In one batch and across two: the first in log order is booked, and what stands before the bad one as
+			// well.
 			for range 2 {
 				out, err := f.handler.Handle(t.Context(), []event.Event{created(t, first), good, second, created(t, some(9))})
 				halt, ok := errors.AsType[*inbox.HaltError](err)

@@ -1,9 +1,10 @@
 // Package ledger books payments: a worker whose effect is two rows in ledger_entry for each PaymentCreated.
 //
-// It shows the fast way to write an effect: a batch effect of one statement. Two keys stand behind each other. The inbox
-// drops an event that is delivered again; the unique (entry_type, source_payment_id) holds when the same payment comes as
-// another event. A payment that comes again with the same values is a duplicate, and fine; one that comes with other
-// values is an error that says both, and parks its account's events: somebody is wrong, and a ledger must not choose.
+// It shows the fast way to write an effect: a batch effect of one statement. Two keys stand behind each other. The
+// inbox drops an event that is delivered again; the unique (entry_type, source_payment_id) holds when the same payment
+// comes as another event. A payment that comes again with the same values is a duplicate, and fine; one that comes with
+// other values is an error that says both, and parks its account's events: somebody is wrong, and a ledger must not
+// choose.
 package ledger
 
 import (
@@ -24,8 +25,8 @@ import (
 // Name is the worker's name: the inbox's consumer, and the default of the Kafka group.
 const Name = "ledger"
 
-// Clearing is the account that every payment comes from. A customer's account may have the same name: the entry type tells
-// the two apart.
+// Clearing is the account that every payment comes from. A customer's account may have the same name: the entry type
+// tells the two apart.
 const Clearing = "clearing"
 
 // Codes of the terminal errors for a payment that is booked with other values.
@@ -56,9 +57,9 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 }
 
-// Effect books a batch into ledger_entry of that schema (empty: the search_path's). It is terminal for payloads that are no
-// payment, for types other than PaymentCreated, and for payments that are booked with other values. A foreign producer that
-// names no type means PaymentCreated.
+// Effect books a batch into ledger_entry of that schema (empty: the search_path's). It is terminal for payloads that
+// are no payment, for types other than PaymentCreated, and for payments that are booked with other values. A foreign
+// producer that names no type means PaymentCreated.
 func Effect(schema string) (inbox.BatchEffect, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {

@@ -2,8 +2,9 @@ package ledger
 
 // Amounts are signed minor units, a debit positive and a credit negative: the sum over any payment is zero.
 //
-// The unique constraint is the effect's business key. The inbox already drops a second delivery of the same event; the key
-// holds for what no inbox can know: the same payment told by another event, or after the inbox has forgotten the first.
+// The unique constraint is the effect's business key. The inbox already drops a second delivery of the same event; the
+// key holds for what no inbox can know: the same payment told by another event, or after the inbox has forgotten the
+// first.
 const ddlEntry = `-- ledger: table
 create table if not exists {schema}ledger_entry (
 	id                bigint generated always as identity primary key,
@@ -24,8 +25,8 @@ const queryProbe = `-- ledger: probe
 select from {schema}ledger_entry limit 0`
 
 // One statement for the whole batch. Sorted, so that two workers with the same payments wait for each other instead of
-// deadlocking; n last, so that of two events of a batch for one payment the first is booked. Each row stands for itself:
-// a pair of which one row is there already is completed.
+// deadlocking; n last, so that of two events of a batch for one payment the first is booked. Each row stands for
+// itself: a pair of which one row is there already is completed.
 const queryBook = `-- ledger: book
 insert into {schema}ledger_entry (entry_type, source_payment_id, tenant, account_id, amount, currency, message_id)
 select e.entry_type, p.payment_id, p.tenant, e.account_id, e.amount, p.currency, p.message_id
@@ -36,8 +37,8 @@ cross join lateral (values ('payment_debit', 'clearing', p.amount), ('payment_cr
 order by p.payment_id, e.entry_type, p.n
 on conflict (entry_type, source_payment_id) do nothing`
 
-// What is booked differently from what the batch says. A statement of its own: the snapshot of the insert does not show a
-// row that another transaction committed while the insert waited for it.
+// What is booked differently from what the batch says. A statement of its own: the snapshot of the insert does not show
+// a row that another transaction committed while the insert waited for it.
 const queryDiffering = `-- ledger: differing
 select p.n - 1, e.entry_type, e.account_id, e.amount, p.currency,
 	b.entry_type is not null, coalesce(b.tenant, ''), coalesce(b.account_id, ''), coalesce(b.amount, 0), coalesce(b.currency, '')

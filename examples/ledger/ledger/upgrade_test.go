@@ -11,7 +11,8 @@ import (
 )
 
 // TestAWorkerRunsOnTheNextSchema: the inbox's tables are expanded while a worker is at work, as a next release would do
-// it; then the same worker is started again, as after a rollback, with and without migrating. What it books stays right.
+// it; then the same worker is started again, as after a rollback, with and without migrating. What it books stays
+// right.
 func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 2)

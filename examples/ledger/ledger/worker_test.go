@@ -140,7 +140,8 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatAppliesNothingShows: its effect waits for what another session holds. What arrives meanwhile counts as lag.
+// TestAWorkerThatAppliesNothingShows: its effect waits for what another session holds. What arrives meanwhile counts as
+// lag.
 func TestAWorkerThatAppliesNothingShows(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
@@ -194,7 +195,8 @@ func TestAWorkerThatAppliesNothingShows(t *testing.T) {
 	(&fixture{DB: db}).check(t, 4)
 }
 
-// TestAForeignEventIsBookedOnce: as Debezium's outbox router writes it, with its id in the header "id" and nothing of ours.
+// TestAForeignEventIsBookedOnce: as Debezium's outbox router writes it, with its id in the header "id" and nothing of
+// ours.
 func TestAForeignEventIsBookedOnce(t *testing.T) {
 	t.Parallel()
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)

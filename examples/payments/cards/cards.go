@@ -1,5 +1,5 @@
-// Package cards is a card provider that is none: it books charges in a ledger of its own, and fails on demand. What it charged is known only here, as
-// with a real one; a test compares it with what the payments say.
+// Package cards is a card provider that is none: it books charges in a ledger of its own, and fails on demand. What it
+// charged is known only here, as with a real one; a test compares it with what the payments say.
 package cards
 
 import (
@@ -41,8 +41,8 @@ const (
 type Config struct {
 	// Decide is asked about each request; attempt counts those with the same key, from 1. Default: Accept.
 	Decide func(c Charge, attempt int) Verdict
-	// IgnoreKeys books a charge for every request, also for one with a known key: a provider that must be asked before it is called again. Default: a
-	// known key gets the first answer.
+	// IgnoreKeys books a charge for every request, also for one with a known key: a provider that must be asked before
+	// it is called again. Default: a known key gets the first answer.
 	IgnoreKeys bool
 	// Booked is called after a charge was booked, and before anybody is told. Default: nothing.
 	Booked func(c Charge)
@@ -88,8 +88,8 @@ func (p *Provider) Attempts(key string) int {
 	return p.attempts[key]
 }
 
-// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, 402, or 429; GET /charges/{key} says what became of
-// a key: 200 with the Charge, 402, or 404.
+// Handler is the provider's API: POST /charges with an Idempotency-Key answers 201 with the Charge, 402, or 429; GET
+// /charges/{key} says what became of a key: 200 with the Charge, 402, or 404.
 func (p *Provider) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /charges", p.charge)

@@ -50,7 +50,8 @@ type api struct {
 // commands makes requests of commands; recovery reads their input.
 var commands = idempotency.Fingerprinter{Version: 1, KeepInput: true}
 
-// create is the handler that comes first: it finds out who asks, checks the key, reads and validates, and only then asks for the key.
+// create is the handler that comes first: it finds out who asks, checks the key, reads and validates, and only then
+// asks for the key.
 func (a *api) create(w http.ResponseWriter, r *http.Request) {
 	req, cmd, err := a.request(w, r)
 	if err != nil {
@@ -86,7 +87,8 @@ func (a *api) request(w http.ResponseWriter, r *http.Request) (req idempotency.R
 	return req, cmd, err
 }
 
-// make makes the payment once. Without a card all of it is one transaction, key, row and event; with one it takes phases.
+// make makes the payment once. Without a card all of it is one transaction, key, row and event; with one it takes
+// phases.
 func (a *api) make(ctx context.Context, req idempotency.Request, cmd command) (idempotency.Result, error) {
 	if a.cards == nil {
 		return a.keys.InTx(ctx, req, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
@@ -98,8 +100,8 @@ func (a *api) make(ctx context.Context, req idempotency.Request, cmd command) (i
 	})
 }
 
-// notice takes the card provider's notices, which come at least once. A notice is a command under the provider's own id for it.
-// An example has no signatures; elsewhere they are checked here, before anything is recorded.
+// notice takes the card provider's notices, which come at least once. A notice is a command under the provider's own id
+// for it. An example has no signatures; elsewhere they are checked here, before anything is recorded.
 func (a *api) notice(w http.ResponseWriter, r *http.Request) {
 	var n struct {
 		ID     string `json:"id"`
@@ -155,7 +157,8 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 	a.edge.Write(w, res, transient(err))
 }
 
-// tenantOf returns whom the payment belongs to. An example has no authentication; elsewhere the tenant comes from there.
+// tenantOf returns whom the payment belongs to. An example has no authentication; elsewhere the tenant comes from
+// there.
 func tenantOf(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderTenant)
 	if len(values) == 0 {

@@ -196,7 +196,8 @@ func TestAKeyIsRequired(t *testing.T) {
 	f.counts(t, 0)
 }
 
-// TestTheAnswerIsTheFirstOnes: byte for byte, whatever became of the row, and although the key is quoted the second time.
+// TestTheAnswerIsTheFirstOnes: byte for byte, whatever became of the row, and although the key is quoted the second
+// time.
 func TestTheAnswerIsTheFirstOnes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -225,8 +226,9 @@ func TestTwoAtTheSameTime(t *testing.T) {
 	}
 }
 
-// together sends the same request twice, through two processes: in one the second would not come as far as the database. The first is held after
-// its insert and before its commit, until the second waits for it; who waited for as long as one may comes again.
+// together sends the same request twice, through two processes: in one the second would not come as far as the
+// database. The first is held after its insert and before its commit, until the second waits for it; who waited for as
+// long as one may comes again.
 func (f *fixture) together(t *testing.T) [2]*httptest.ResponseRecorder {
 	t.Helper()
 	// An advisory lock that the test holds stops both where the event is appended, which is after the payment's insert.

@@ -23,7 +23,8 @@ import (
 //	charge    the provider's, under a key made of the payment's id
 //	accept    the row accepted and the event appended, in one transaction
 //
-// Whoever goes on after a crash, the caller's retry or recovery, finds what is recorded and repeats only what may be repeated.
+// Whoever goes on after a crash, the caller's retry or recovery, finds what is recorded and repeats only what may be
+// repeated.
 const (
 	stepIDs     = "ids"
 	stepPayment = "payment"
@@ -99,7 +100,8 @@ func phase(ctx context.Context, op *guard.Op, name string, to any, do func(ctx c
 
 const chargePrefix = "provider_payment_"
 
-// chargeKey goes to the provider: of the payment's own id, not of the caller's key, which may mean another intent some day.
+// chargeKey goes to the provider: of the payment's own id, not of the caller's key, which may mean another intent some
+// day.
 func chargeKey(id ids) string { return chargePrefix + id.Payment.String() }
 
 // accept appends the event unless an earlier run of this phase did.
@@ -151,7 +153,8 @@ func (c *cards) handler() recovery.Handler {
 			case err != nil:
 				return recovery.Answer{}, err
 			case found == "":
-				// Recovery comes later than the longest time-out of a request to the provider: none is on its way any more.
+				// Recovery comes later than the longest time-out of a request to the provider: none is on its way any
+				// more.
 				return recovery.Answer{Fact: recovery.DidNot}, nil
 			}
 			return recovery.Answer{Fact: recovery.Happened, Data: []byte(found)}, nil

@@ -204,7 +204,8 @@ func TestACallerThatLeavesABusyProvider(t *testing.T) {
 	}
 }
 
-// TestATimeOutIsRecovered: before the provider did anything, and after it did. It takes no keys, so a second call would be a second charge.
+// TestATimeOutIsRecovered: before the provider did anything, and after it did. It takes no keys, so a second call would
+// be a second charge.
 func TestATimeOutIsRecovered(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]cards.Verdict{"before": cards.TimeOutBefore, "after": cards.TimeOutAfter} {
@@ -236,7 +237,8 @@ func TestATimeOutIsRecovered(t *testing.T) {
 	}
 }
 
-// TestABusyProviderDuringRecovery: nothing was charged, twice over, before it is. The payment whose charge it is has its row and its event.
+// TestABusyProviderDuringRecovery: nothing was charged, twice over, before it is. The payment whose charge it is has
+// its row and its event.
 func TestABusyProviderDuringRecovery(t *testing.T) {
 	t.Parallel()
 	f := newCardsWithin(t, cards.Config{Decide: func(_ cards.Charge, attempt int) cards.Verdict {
@@ -279,8 +281,9 @@ func TestADuplicateWebhook(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenChargeAndRecord: the provider has booked the charge, and the process is killed before it hears of it. Another process's recovery
-// asks the provider, and completes the payment: the caller's retry gets it, nothing is charged twice, and one event is told.
+// TestKilledBetweenChargeAndRecord: the provider has booked the charge, and the process is killed before it hears of
+// it. Another process's recovery asks the provider, and completes the payment: the caller's retry gets it, nothing is
+// charged twice, and one event is told.
 func TestKilledBetweenChargeAndRecord(t *testing.T) {
 	t.Parallel()
 	var victim child

@@ -38,7 +38,8 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, kafkatest.Stop)
 }
 
-// serveChild serves until it is killed, or its parent has gone: then its standard input ends. Its recovery never looks: it is another's turn.
+// serveChild serves until it is killed, or its parent has gone: then its standard input ends. Its recovery never looks:
+// it is another's turn.
 func serveChild(url string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -1,12 +1,14 @@
-// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox; the relay does the rest.
+// Package payments accepts payments over HTTP. A payment is a row in payment and a PaymentCreated event in the outbox;
+// the relay does the rest.
 //
-// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. It needs a header Idempotency-Key, scoped by X-Tenant: a
-// retry gets the same status and body and Idempotent-Replayed: true, and makes neither a second row nor a second event; the same key with
-// another command is refused with 422. What is malformed records nothing. Idempotency-Policy says how long a key is remembered.
-// GET /payments/{id} answers with the payment. Errors are problem+json (RFC 9457) with a stable code.
+// POST /payments takes {"account_id", "amount", "currency"} and answers 201 with the payment. It needs a header
+// Idempotency-Key, scoped by X-Tenant: a retry gets the same status and body and Idempotent-Replayed: true, and makes
+// neither a second row nor a second event; the same key with another command is refused with 422. What is malformed
+// records nothing. Idempotency-Policy says how long a key is remembered. GET /payments/{id} answers with the payment.
+// Errors are problem+json (RFC 9457) with a stable code.
 //
-// Without a card provider all of a payment is one transaction: key, row and event. With one it is made in phases, and recovery finds out what became
-// of those whose process died: see card.go. POST /notices takes the provider's notices.
+// Without a card provider all of a payment is one transaction: key, row and event. With one it is made in phases, and
+// recovery finds out what became of those whose process died: see card.go. POST /notices takes the provider's notices.
 package payments
 
 import (
@@ -42,7 +44,8 @@ const Source = "payments"
 type Config struct {
 	// DatabaseURL is where payments and outbox are: both are written in one transaction.
 	DatabaseURL secret.Value
-	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a file.
+	// Password takes the place of the one in DatabaseURL, when it is set. Both are read anew for each connection from a
+	// file.
 	Password secret.Value
 	// Plaintext accepts sslmode=disable to another machine. Default: refused.
 	Plaintext bool
@@ -56,7 +59,8 @@ type Config struct {
 	Topic string
 	// Cards charges a card for each payment. Default: payments need no card.
 	Cards Provider
-	// Guard sets how payments with a card are guarded. Default: a lease of 30 s, and recovery waits for 10 s, twice the longest request to the provider.
+	// Guard sets how payments with a card are guarded. Default: a lease of 30 s, and recovery waits for 10 s, twice the
+	// longest request to the provider.
 	Guard guard.Config
 	// Recovery sets how they are recovered. Default: a look every second, and 10 s of grace.
 	Recovery recovery.Config
@@ -119,7 +123,8 @@ type Service struct {
 	Recovery *recovery.Worker
 }
 
-// New is the service over a database that has the tables. Of cfg it uses neither DatabaseURL nor what concerns the address.
+// New is the service over a database that has the tables. Of cfg it uses neither DatabaseURL nor what concerns the
+// address.
 func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if db == nil {
 		return nil, errors.New("payments: New needs a *pgxpool.Pool")

@@ -24,8 +24,8 @@ type Charge struct {
 	Currency  string `json:"currency"`
 }
 
-// Provider charges cards. Errors say what is known: idempotency.Terminal is a refusal for good, idempotency.Retryable that nothing was charged; after any other
-// it may have been.
+// Provider charges cards. Errors say what is known: idempotency.Terminal is a refusal for good, idempotency.Retryable
+// that nothing was charged; after any other it may have been.
 type Provider interface {
 	// Charge charges a card and returns the provider's reference.
 	Charge(ctx context.Context, c Charge) (reference string, err error)
@@ -33,8 +33,8 @@ type Provider interface {
 	Find(ctx context.Context, key string) (reference string, err error)
 }
 
-// HTTPProvider is the Provider at a URL, with the API of package cards. timeout bounds one request, default 5 s. A guard's RecoverAfter and recovery's
-// Grace must be longer.
+// HTTPProvider is the Provider at a URL, with the API of package cards. timeout bounds one request, default 5 s. A
+// guard's RecoverAfter and recovery's Grace must be longer.
 func HTTPProvider(base string, timeout time.Duration) (Provider, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -16,7 +16,8 @@ create table if not exists {schema}payment (
 	constraint payment_currency check (currency ~ '^[A-Z]{3}$')
 )`
 
-// A table of a former release has a column for the key, which is remembered beside it now, and lacks what the card needs.
+// A table of a former release has a column for the key, which is remembered beside it now, and lacks what the card
+// needs.
 const ddlCard = `-- payments: what a card needs
 alter table {schema}payment
 	add column if not exists status text not null default 'accepted',
@@ -33,8 +34,8 @@ values ($1::uuid, $2::text, $3::text, $4::bigint, $5::text, $6::uuid, $7::text)
 on conflict (payment_id) do update set payment_id = excluded.payment_id
 returning created_at`
 
-// No row comes back when it is accepted already, and its event appended. One that was declined by an attempt whose refusal was never recorded is
-// accepted: it has been charged.
+// No row comes back when it is accepted already, and its event appended. One that was declined by an attempt whose
+// refusal was never recorded is accepted: it has been charged.
 const queryAccept = `-- payments: accept
 update {schema}payment set status = 'accepted', charge = $2::text where payment_id = $1::uuid and status <> 'accepted' returning created_at`
 

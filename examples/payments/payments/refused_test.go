@@ -27,8 +27,9 @@ func (p forgetful) Charge(context.Context, payments.Charge) (string, error) { re
 // Find is of payments.Provider.
 func (forgetful) Find(context.Context, string) (string, error) { return "", nil }
 
-// TestARefusalThatIsNotRecorded: the card is refused and the payment's row declined, but no write of the key's record gets through. The caller is told that
-// nobody knows. Recovery asks a provider that does not remember refusals, and charges: the payment is accepted then, and its event told.
+// TestARefusalThatIsNotRecorded: the card is refused and the payment's row declined, but no write of the key's record
+// gets through. The caller is told that nobody knows. Recovery asks a provider that does not remember refusals, and
+// charges: the payment is accepted then, and its event told.
 func TestARefusalThatIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

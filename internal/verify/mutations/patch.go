@@ -104,8 +104,8 @@ func parse(name string, text []byte) (mutation, error) {
 	return m, nil
 }
 
-// overlay applies the patch to copies below dir, and writes what `go test -overlay` reads: the module's files stay as they
-// are.
+// overlay applies the patch to copies below dir, and writes what `go test -overlay` reads: the module's files stay as
+// they are.
 func (m mutation) overlay(ctx context.Context, module, dir string) (path string, err error) {
 	dir = filepath.Join(dir, m.Name)
 	replace := map[string]string{}
