@@ -214,9 +214,9 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	inOrder(t, to.events(), events)
-	if to.count() != events {
-		t.Errorf("%d events published", to.count())
+	// A batch is one event: the one whose commit was not heard of any more may come twice.
+	if twice := inOrder(t, to.events(), events); twice > 1 {
+		t.Errorf("%d events were published twice", twice)
 	}
 }
 

@@ -43,12 +43,13 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 type replayCommand struct {
 	database
 	because
-	From    time.Time     `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z."`
+	From    time.Time     `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
 	To      time.Time     `shown:"now" help:"Events published before this time."`
-	Topic   string        `shown:"(required)" help:"Their topic."`
+	Topic   string        `shown:"(required)" help:"Their topic. Needed without --query."`
 	Key     *string       `shown:"all" help:"Only this key."`
 	Tenant  *string       `shown:"all" help:"Only this tenant."`
 	Type    string        `shown:"all" help:"Only this type."`
+	Query   string        `shown:"(the archive)" help:"In place of all these: a select whose rows are the events, in their order."`
 	After   int64         `default:"0" help:"Go on behind this place, which a replay that ended early has told, together with its --to."`
 	Rate    int           `default:"0" help:"At most so many events a second; 0 for as many as the relays publish."`
 	DryRun  bool          `help:"Count them, show the first ten, and change nothing."`
@@ -61,14 +62,24 @@ func (*replayCommand) Help() string {
 	return `Publishes archived events once more (relay run --archive-days), in their old order, under their own ids and new numbers. Do a
 --dry-run first.
 
+Without an archive, --query says what the events were: from a restored copy of the outbox, or from tables of your own that keep
+the ids. Its columns are named as those of outbox_event. message_id (uuid), topic, key, type and payload (bytea) are required;
+source, tenant, content_type, headers and event_time are not. It is run once and can change nothing:
+
+  relay replay --dry-run --query "select message_id, 'orders' as topic, customer as key, 'OrderPlaced' as type,
+    convert_to(body::text, 'UTF8') as payload from orders where placed > '2026-01-02' order by placed, id"
+
 Who deduplicates by id, as workers with an inbox do, removes what it has applied: to apply an event again there, remove its
 row from the inbox first. Ids older than an inbox remembers go to its quarantine. Consumers without deduplication see every
 event twice. Of one key, old facts come after newer ones: consumers that keep the last state must compare ce_time.`
 }
 
 func (c *replayCommand) run(ctx context.Context, p *program) error {
-	if c.From.IsZero() || c.Topic == "" {
-		return service.Usage("--from and --topic are needed: say what to publish once more")
+	switch archived := !c.From.IsZero() || !c.To.IsZero() || c.Topic != "" || c.Key != nil || c.Tenant != nil || c.Type != ""; {
+	case c.Query != "" && archived:
+		return service.Usage("--query chooses by itself: leave --from, --to, --topic, --key, --tenant and --type out")
+	case c.Query == "" && (c.From.IsZero() || c.Topic == ""):
+		return service.Usage("--from and --topic, or --query, are needed: say what to publish once more")
 	}
 	if !c.DryRun {
 		if err := c.check(); err != nil {
@@ -80,7 +91,7 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 
 func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Operator) error {
 	choice := operator.Replay{
-		From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
+		Query: c.Query, From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
 	}
 	if c.DryRun {
 		plan, err := o.PlanReplay(ctx, choice)
@@ -96,6 +107,8 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Oper
 	switch {
 	case err != nil && done.To.IsZero(): // it has not begun
 		return err
+	case err != nil && c.Query != "":
+		return fmt.Errorf("%w (go on with --after %d, if the query gives its rows in the same order again)", err, done.Last)
 	case err != nil:
 		return fmt.Errorf("%w (go on with --after %d --to %s)", err, done.Last, done.To.UTC().Format(time.RFC3339Nano))
 	}
@@ -108,15 +121,26 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Oper
 
 func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 	if plan.Events == 0 {
-		_, err := fmt.Fprintln(w, "The archive has no such events.")
+		_, err := fmt.Fprintln(w, "There are no such events.")
 		return err
 	}
-	fmt.Fprintf(w, "%d events of %d keys, %d bytes, published from %s to %s. The first:\n\n", plan.Events, plan.Keys, plan.Bytes,
-		plan.First.UTC().Format(time.RFC3339), plan.Last.UTC().Format(time.RFC3339))
+	fmt.Fprintf(w, "%d events of %d keys, %d bytes", plan.Events, plan.Keys, plan.Bytes)
+	if plan.First != nil {
+		fmt.Fprintf(w, ", published from %s to %s", plan.First.UTC().Format(time.RFC3339), plan.Last.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprint(w, ".")
+	if twice := plan.Events - plan.IDs; twice > 0 {
+		fmt.Fprintf(w, " %d of them repeat the id of another one.", twice)
+	}
+	fmt.Fprint(w, " The first:\n\n")
 	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "PLACE\tPUBLISHED\tID\tTENANT\tKEY\tTYPE\tBYTES")
+	fmt.Fprintln(table, "PLACE\tPUBLISHED\tID\tTENANT\tTOPIC\tKEY\tTYPE\tBYTES")
 	for _, e := range plan.Head {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Pos, e.PublishedAt.UTC().Format(time.RFC3339), e.MessageID, e.Tenant, e.Key, e.Type, e.Bytes)
+		published := "-"
+		if e.PublishedAt != nil {
+			published = e.PublishedAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Pos, published, e.MessageID, e.Tenant, e.Topic, e.Key, e.Type, e.Bytes)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -58,7 +58,7 @@ type cli struct {
 	Audit     auditCommand     `cmd:"" help:"List what people did with the outbox."`
 	Doctor    doctorCommand    `cmd:"" help:"Examine database, tables and Kafka: what is wrong, what it means, what to do."`
 	Fence     fenceCommand     `cmd:"" help:"Begin a new numbering, after the database was restored from a backup."`
-	Replay    replayCommand    `cmd:"" help:"Publish archived events once more."`
+	Replay    replayCommand    `cmd:"" help:"Publish events once more: archived ones, or those that a query gives."`
 	Topics    topicsCommand    `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
 	Scheduled scheduledCommand `cmd:"" help:"Look at events that are to be published later, and cancel them."`
 	WAL       struct {

@@ -323,13 +323,15 @@ func TestRoleRelayOperates(t *testing.T) {
 		{"scheduled", "cancel", "--seq=1", "--reason=r"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--dry-run"},
 		{"replay", "--from=2026-01-01T00:00:00Z", "--topic", topic, "--reason=r"},
+		{"replay", "--query", "select * from outbox_archive order by pos", "--dry-run"},
+		{"replay", "--query", "select * from outbox_archive where pos = 1", "--reason=r"},
 		{"fence", "--reason=r"},
 	} {
 		if code, _, stderr := command(t, env, args...); code != codeOK {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}
-	pgtest.AwaitSQL(t, h.DB, `select count(*) = 100 from outbox_archive`)
+	pgtest.AwaitSQL(t, h.DB, `select count(*) = 101 from outbox_archive`)
 	if code, _, stderr := command(t, env, "archive", "maintain"); code != codeUsage || !strings.Contains(stderr, "as the owner of the tables") {
 		t.Errorf("archive maintain: exit code %d: %s", code, stderr)
 	}

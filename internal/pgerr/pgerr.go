@@ -22,6 +22,7 @@ const (
 	LockNotAvailable      = "55P03"
 	QueryCanceled         = "57014"
 	CheckViolation        = "23514"
+	InvalidCursorName     = "34000"
 	UniqueViolation       = "23505"
 	UndefinedTable        = "42P01"
 	DuplicateTable        = "42P07"

@@ -32,6 +32,7 @@ var ErrReleasing = errors.New("is being released at this moment: wait until it i
 // leaves a row in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
 type Operator struct {
 	db     *pgxpool.Pool
+	schema string
 	prefix string // of the schema
 	name   string
 }
@@ -47,7 +48,7 @@ func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	case strings.TrimSpace(name) == "":
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, prefix: prefix, name: name}, nil
+	return &Operator{db: db, schema: schema, prefix: prefix, name: name}, nil
 }
 
 // q is a statement with its schema.

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,9 +24,15 @@ const (
 	replayWait = 200 * time.Millisecond
 )
 
-// Replay chooses archived events to publish once more.
+// Replay chooses events to publish once more: archived ones, or those that a query gives.
 type Replay struct {
-	// From and To bound when the events were published, To excluded. From is required. A To that is zero or in the future is
+	// Query is a select whose rows are the events, in their order; From, To, Topic, Key, Tenant and Type are left out then. Its
+	// columns are named as those of outbox_event: message_id, topic, key, type and payload are required; source, tenant,
+	// content_type (left out: application/json), headers and event_time (null or left out: created_at if there is one, or the
+	// time in a UUIDv7) are not. The outbox's other columns and the archive's are passed over, and any further one is refused. It
+	// runs once, in a transaction that can change nothing.
+	Query string
+	// From and To bound when archived events were published, To excluded. From is required. A To that is zero or in the future is
 	// now, by the database's clock: what the replay itself publishes, which is archived again, must not be chosen again.
 	From, To time.Time
 	Topic    string  // required
@@ -33,7 +40,8 @@ type Replay struct {
 	Tenant   *string // nil: any
 	Type     string  // empty: any
 	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To go on, give
-	// its ReplayResult.To as well: what it has published again was published after that.
+	// its ReplayResult.To as well: what it has published again was published after that. Of a query it is a number of rows to pass
+	// over: to go on, its order must be the same.
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
@@ -41,14 +49,19 @@ type Replay struct {
 
 func (c Replay) validate() error {
 	switch {
+	case c.Rate < 0 || c.After < 0:
+		return fmt.Errorf("a rate of %d after %d: want 0 or more", c.Rate, c.After)
+	case c.Query != "":
+		if (c != Replay{Query: c.Query, After: c.After, Rate: c.Rate}) {
+			return errors.New("a query chooses by itself: leave From, To, Topic, Key, Tenant and Type out")
+		}
+		return nil
 	case c.From.IsZero():
 		return errors.New("say from when on: Replay.From")
 	case c.Topic == "":
 		return errors.New("say which topic: Replay.Topic")
 	case !c.To.IsZero() && !c.From.Before(c.To):
 		return fmt.Errorf("from %s to %s is nothing", c.From.Format(time.RFC3339), c.To.Format(time.RFC3339))
-	case c.Rate < 0 || c.After < 0:
-		return fmt.Errorf("a rate of %d after %d: want 0 or more", c.Rate, c.After)
 	}
 	return nil
 }
@@ -56,46 +69,55 @@ func (c Replay) validate() error {
 // ReplayPlan is what a Replay would do.
 type ReplayPlan struct {
 	Events int64      `json:"events"`
+	IDs    int64      `json:"ids"`   // distinct ones
 	Bytes  int64      `json:"bytes"` // of payloads
-	Keys   int64      `json:"keys"`  // distinct ones, by tenant
-	First  *time.Time `json:"first"` // when the first and the last of them were published; nil: there are none
+	Keys   int64      `json:"keys"`  // distinct ones, by tenant; those of a query by topic
+	First  *time.Time `json:"first"` // when the first and the last of them were published; nil: there are none, or of a query
 	Last   *time.Time `json:"last"`
 	// Head is the first ten of them.
 	Head []ReplayEvent `json:"head"`
 }
 
-// ReplayEvent is an archived event, without its content.
+// ReplayEvent is an event to be published once more, without its content.
 type ReplayEvent struct {
-	Pos         int64     `json:"pos"` // its place in the archive
-	PublishedAt time.Time `json:"published_at"`
-	MessageID   uuid.UUID `json:"message_id"`
-	Tenant      string    `json:"tenant"`
-	Key         string    `json:"key"`
-	Type        string    `json:"type"`
-	Bytes       int       `json:"bytes"` // of the payload; -1: a tombstone
+	Pos         int64      `json:"pos"`          // its place in the archive, or the number of its row
+	PublishedAt *time.Time `json:"published_at"` // nil: of a query
+	MessageID   uuid.UUID  `json:"message_id"`
+	Tenant      string     `json:"tenant"`
+	Topic       string     `json:"topic"`
+	Key         string     `json:"key"`
+	Type        string     `json:"type"`
+	Bytes       int        `json:"bytes"` // of the payload; -1: a tombstone
 }
 
 // ReplayResult is what a replay has done so far.
 type ReplayResult struct {
 	Events int64 `json:"events"`
-	Last   int64 `json:"last"` // place in the archive of the last one; Replay.After goes on behind it
-	// To is where the choice ended: Replay.To, or when the replay began.
+	Last   int64 `json:"last"` // place of the last one in the archive or among the rows; Replay.After goes on behind it
+	// To is where the choice ended: Replay.To, or when the replay began. Zero: it has not begun.
 	To time.Time `json:"to"`
 }
 
 // PlanReplay counts what a Replay would publish and shows its first events. It changes nothing and may take long: the
-// archive has no index by topic or key.
+// archive has no index by topic or key. Of a query's rows it reads the first ones only: a later one may still be refused.
 func (o *Operator) PlanReplay(ctx context.Context, choice Replay) (p ReplayPlan, err error) {
 	if err := choice.validate(); err != nil {
 		return p, fmt.Errorf("relay: replay: %w", err)
 	}
+	if choice.Query != "" {
+		if p, err = o.planQuery(ctx, choice); err != nil {
+			return p, fmt.Errorf("relay: replay: %w", err)
+		}
+		return p, nil
+	}
 	args := choice.args(time.Now())
-	if err := o.db.QueryRow(ctx, o.q(sql.ReplayPlan), args...).Scan(&p.Events, &p.Bytes, &p.Keys, &p.First, &p.Last); err != nil {
+	if err := o.db.QueryRow(ctx, o.q(sql.ReplayPlan), args...).Scan(&p.Events, &p.IDs, &p.Bytes, &p.Keys, &p.First, &p.Last); err != nil {
 		return p, fmt.Errorf("relay: replay: counting: %w", err)
 	}
 	rows, err := o.db.Query(ctx, o.q(sql.ReplayHead), append(args, replayHead)...)
 	if err == nil {
 		p.Head, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ReplayEvent, err error) {
+			e.Topic = choice.Topic
 			err = row.Scan(&e.Pos, &e.PublishedAt, &e.MessageID, &e.Tenant, &e.Key, &e.Type, &e.Bytes)
 			return e, err
 		})
@@ -113,7 +135,7 @@ func (c Replay) args(now time.Time) []any {
 	return []any{c.From, c.To, c.Topic, c.Key, c.Tenant, c.Type, c.After}
 }
 
-// Replay appends archived events to the outbox once more, in their old order, and leaves the rest to the relays. They keep
+// Replay appends events to the outbox once more, in their old order, and leaves the rest to the relays. They keep
 // their message ids, so that an inbox which knows them removes them; ids older than its window go to quarantine. They get
 // new numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. They say that they
 // are replayed (event.HeaderReplay): a consumer that goes by numbers quarantines them. One without deduplication sees them
@@ -126,15 +148,23 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
 	}
-	done.Last = choice.After
-	if choice.To, err = o.replayEnd(ctx, choice.To); err != nil {
+	step := o.archiveStep(&choice)
+	if choice.Query != "" {
+		q, err := o.openQuery(ctx, choice)
+		if err != nil {
+			return done, fmt.Errorf("relay: replay: %w", err)
+		}
+		defer q.close()
+		step = q.step
+	}
+	if choice.To, err = o.replayEnd(ctx, choice); err != nil {
 		return done, fmt.Errorf("relay: replay: finding its end: %w", err)
 	}
-	done.To = choice.To
 	if err := o.replayAudit(ctx, "replay", choice, done, reason, nil); err != nil {
 		return done, err
 	}
-	err = o.replay(ctx, choice, &done)
+	done.Last, done.To = choice.After, choice.To
+	err = o.replay(ctx, choice.Rate, step, &done)
 	// The audit's own context: a replay that is cut short is exactly what should stand there.
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -147,12 +177,15 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	return done, nil
 }
 
-// replayEnd is to, or now if that comes first. Under the locks of all lanes: what a settle under way has archived before now
-// would be seen, or not, by chance.
-func (o *Operator) replayEnd(ctx context.Context, to time.Time) (end time.Time, err error) {
+// replayEnd is the choice's end, or now if that comes first. Under the locks of all lanes: what a settle under way has archived
+// before now would be seen, or not, by chance.
+func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time, err error) {
+	if choice.Query != "" {
+		return time.Now(), nil // its rows are chosen
+	}
 	var until *time.Time
-	if !to.IsZero() {
-		until = &to
+	if !choice.To.IsZero() {
+		until = &choice.To
 	}
 	err = o.begin(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
@@ -166,10 +199,28 @@ func (o *Operator) replayEnd(ctx context.Context, to time.Time) (end time.Time, 
 	return end, err
 }
 
-func (o *Operator) replay(ctx context.Context, choice Replay, done *ReplayResult) error {
-	batch := replayBatch
-	if choice.Rate > 0 {
-		batch = min(batch, max(choice.Rate/4, 1)) // a few steps a second
+// replayStep appends the next events in a transaction, at most so many. False: those were the last.
+type replayStep func(ctx context.Context, most int, done *ReplayResult) (more bool, err error)
+
+func (o *Operator) archiveStep(choice *Replay) replayStep {
+	return func(ctx context.Context, most int, done *ReplayResult) (more bool, err error) {
+		var n, last int64
+		choice.After = done.Last
+		err = o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), most)...).Scan(&n, &last)
+		if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
+			return false, fmt.Errorf("appending: %w", err)
+		}
+		if n > 0 {
+			done.Events, done.Last = done.Events+n, last
+		}
+		return n == int64(most), nil
+	}
+}
+
+func (o *Operator) replay(ctx context.Context, rate int, step replayStep, done *ReplayResult) error {
+	most := replayBatch
+	if rate > 0 {
+		most = min(most, max(rate/4, 1)) // a few steps a second
 	}
 	for {
 		began := time.Now()
@@ -181,20 +232,12 @@ func (o *Operator) replay(ctx context.Context, choice Replay, done *ReplayResult
 				_ = sleep.For(ctx, replayWait)
 			}
 		}
-		var n, last int64
-		choice.After = done.Last
-		err := o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), batch)...).Scan(&n, &last)
-		if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
-			return fmt.Errorf("appending: %w", err)
+		before := done.Events
+		if more, err := step(ctx, most, done); err != nil || !more {
+			return err
 		}
-		if n > 0 {
-			done.Events, done.Last = done.Events+n, last
-		}
-		if n < int64(batch) {
-			return nil
-		}
-		if choice.Rate > 0 {
-			_ = sleep.For(ctx, time.Duration(n)*time.Second/time.Duration(choice.Rate)-time.Since(began))
+		if rate > 0 {
+			_ = sleep.For(ctx, time.Duration(done.Events-before)*time.Second/time.Duration(rate)-time.Since(began))
 		}
 	}
 }
@@ -204,6 +247,10 @@ func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, don
 		detail := map[string]any{"from": c.From, "to": c.To, "type": c.Type, "after": c.After}
 		if c.Key != nil {
 			detail["key"] = *c.Key
+		}
+		if c.Query != "" {
+			// Its text may hold payloads.
+			detail = map[string]any{"query_sha256": fmt.Sprintf("%x", sha256.Sum256([]byte(c.Query))), "after": c.After}
 		}
 		if strings.HasSuffix(action, "ended") {
 			detail["events"], detail["last"], detail["complete"] = done.Events, done.Last, failed == nil

@@ -2,7 +2,8 @@ package sql
 
 const (
 	ReplayPlan = `-- relay: replay plan
-select count(*), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)), min(a.published_at), max(a.published_at)
+select count(*), count(distinct a.message_id), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)),
+	min(a.published_at), max(a.published_at)
 from {schema}outbox_archive a
 where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
 	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7`
@@ -32,6 +33,28 @@ select count(*), coalesce(max(pos), 0) from chosen`
 
 	ReplayEnd = `-- relay: replay end
 select least($1::timestamptz, clock_timestamp())`
+
+	// {query} is a person's select, found to be one statement, and {after} a number: neither could be a parameter.
+	ReplayCount = `-- relay: replay count
+select count(*), count(distinct q.message_id), coalesce(sum(octet_length(q.payload)), 0), count(distinct (q.topic, q.key))
+from (select * from (
+{query}
+) q offset {after}) q`
+
+	ReplayRows = `-- relay: replay rows
+select * from (
+{query}
+) q offset {after} limit $1`
+
+	// With hold: the commit runs the query to its end, and its rows stay with the session.
+	ReplayDeclare = `-- relay: replay declare
+declare effectonce_rows no scroll cursor with hold for select * from (
+{query}
+) q offset {after}`
+
+	// As few as fit into memory, however large they are.
+	ReplayFetch = `-- relay: replay fetch
+fetch forward 20 from effectonce_rows`
 
 	ReplayRoom = `-- relay: replay room
 select count(*) < $1 from (select from {schema}outbox_event limit $1) e`
