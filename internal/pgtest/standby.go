@@ -17,7 +17,7 @@ import (
 // synchronous_standby_names can say. It answers reads when Standby returns, and is removed at the end of the test.
 func (s *Server) Standby(t testing.TB, name string) *Server {
 	t.Helper()
-	standby, err := s.standby(name)
+	standby, err := s.TryStandby(name)
 	if err != nil {
 		t.Fatalf("pgtest: standby: %v", err)
 	}
@@ -25,7 +25,8 @@ func (s *Server) Standby(t testing.TB, name string) *Server {
 	return standby
 }
 
-func (s *Server) standby(name string) (*Server, error) {
+// TryStandby is Standby for callers that go on when it fails. The caller closes what it returns.
+func (s *Server) TryStandby(name string) (*Server, error) {
 	dir, remove, err := child.TempDir("pg")
 	if err != nil {
 		return nil, err

@@ -96,6 +96,9 @@ func postgresKinds() []kind {
 			}
 			return func() error { return s.insist("grant " + f.target + " to " + who) }, nil
 		}},
+		{name: kindStandby, track: track, demands: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
+			return slices.Concat(relays, workers)
+		}, begin: standbyAnswers},
 		{name: "no-connections", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: one("postgres"), begin: exhaust},
 		{name: "disk-data", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("data"), begin: fill},
 		{name: "disk-wal", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("wal"), begin: fill},
@@ -190,3 +193,49 @@ func fill(s *scene, f fault) (func() error, error) {
 		return nil
 	}, nil
 }
+
+// kindStandby is asked for before the run: a standby takes a while to make.
+const kindStandby = "standby-answers"
+
+// standbyAnswers leads a player to a standby for a while, as a name does that moves too early and comes back. Connections that were made
+// meanwhile stay there half of the time: the player has to notice.
+func standbyAnswers(s *scene, f fault) (func() error, error) {
+	standby, err := s.standby()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(standby.URL())
+	if err != nil {
+		return nil, err
+	}
+	l := s.lines[f.target]
+	before := l.connections(u.Host)
+	l.to(u.Host)
+	l.cut()
+	return func() error {
+		reached := l.connections(u.Host) - before
+		l.to(s.address)
+		stay := f.param%2 == 0
+		if !stay {
+			l.cut()
+		}
+		if reached == 0 {
+			return nil
+		}
+		s.took(f.kind)
+		began := time.Now()
+		for !l.back(s.address) {
+			if time.Since(began) > backWithin {
+				s.t.Logf("%s of %s: connections are still at the standby %v later", f.kind, f.target, backWithin)
+				return nil
+			}
+			await(time.Now().Add(100 * time.Millisecond))
+		}
+		s.t.Logf("%s of %s: %d connections to the standby, none after %v (they were left open: %v)", f.kind, f.target, reached, time.Since(began).Round(time.Millisecond), stay)
+		s.went(f.kind)
+		return nil
+	}, nil
+}
+
+// backWithin is how long a player may use connections to a standby that stay open.
+const backWithin = 15 * time.Second

@@ -59,6 +59,8 @@ type scene struct {
 	kafkaMu  sync.Mutex // Cluster is not safe for concurrent use
 	pgMu     sync.Mutex // nor is Server
 	proxies  *proxies
+	lines    map[string]*line // from the proxies of players to Postgres
+	standby  func() (*pgtest.Server, error)
 	cast     *cast
 	rec      *history.Writer
 	t        *testing.T
@@ -69,13 +71,14 @@ type scene struct {
 
 func newScene(t *testing.T, s settings, faults []fault) *scene {
 	t.Helper()
-	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing], seen: sightings{took: map[string]int{}, went: map[string]int{}}}
+	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing], seen: sightings{took: map[string]int{}, went: map[string]int{}}, lines: map[string]*line{}}
 	var err error
 	if x.rec, err = history.Create(x.dir, "harness"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.rec.Close() })
 	x.startPostgres(faults)
+	x.startStandby(faults)
 	x.kafka = kafkatest.NewCluster(t, s.brokers)
 	for name, n := range topics {
 		config := map[string]string{"retention.ms": "604800000"}
@@ -117,7 +120,7 @@ func (x *scene) startPostgres(faults []fault) {
 	t := x.t
 	t.Helper()
 	server, err := pgtest.Standalone("max_connections=100", "deadlock_timeout=200ms", "max_prepared_transactions=20", "max_wal_size=256MB",
-		"checkpoint_timeout=30s", "log_min_messages=warning", "log_line_prefix=%m %u ")
+		"checkpoint_timeout=30s", "wal_keep_size=256MB", "log_min_messages=warning", "log_line_prefix=%m %u ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +163,28 @@ func (x *scene) startPostgres(faults []fault) {
 	t.Cleanup(x.admin.Close)
 }
 
+// startStandby begins to make a standby, if one is to answer in the run.
+func (x *scene) startStandby(faults []fault) {
+	if !slices.ContainsFunc(faults, func(f fault) bool { return f.kind == kindStandby }) {
+		return
+	}
+	x.standby = sync.OnceValues(func() (*pgtest.Server, error) { return x.pg.TryStandby("standby") })
+	var making sync.WaitGroup
+	making.Go(func() { _, _ = x.standby() })
+	x.t.Cleanup(func() {
+		making.Wait()
+		if s, err := x.standby(); err == nil {
+			s.Close()
+		}
+	})
+}
+
 // enter starts a player behind proxies of its own.
 func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Config)) {
+	x.lines[name] = newLine(x.t, x.address)
 	cfg := players.Config{
 		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(), Through: map[string]string{},
-		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", x.address), x.database),
+		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", x.lines[name].address()), x.database),
 	}
 	cfg.Topics = slices.Sorted(maps.Keys(topics))
 	for i, b := range x.kafka.Brokers() {

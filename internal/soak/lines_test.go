@@ -1,0 +1,201 @@
+package soak
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// line leads a player from its proxy to Postgres: to the primary, or for a while to a standby, as a name does in a failover. What the
+// player is cut off from it can be cut off from without a word: neither side gets a packet any more, nor an end.
+type line struct {
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu     sync.Mutex
+	target string
+	closed bool
+	gate   chan struct{} // closed: bytes pass
+	links  map[*wire]struct{}
+	made   map[string]int // connections, by where they lead
+}
+
+// wire is one connection.
+type wire struct {
+	client, server net.Conn
+	target         string
+	dead           chan struct{} // closed: nothing passes any more
+	ended          chan struct{} // closed: the server has given it up
+	once           sync.Once
+}
+
+func newLine(t *testing.T, target string) *line {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &line{listener: listener, target: target, gate: make(chan struct{}), links: map[*wire]struct{}{}, made: map[string]int{}}
+	close(l.gate)
+	l.done.Go(l.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		l.cut()
+		l.done.Wait()
+	})
+	return l
+}
+
+func (l *line) address() string { return l.listener.Addr().String() }
+
+func (l *line) accept() {
+	for {
+		client, err := l.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		l.mu.Lock()
+		target := l.target
+		l.mu.Unlock()
+		server, err := net.Dial("tcp", target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		w := &wire{client: client, server: server, target: target, dead: make(chan struct{}), ended: make(chan struct{})}
+		l.mu.Lock()
+		l.links[w] = struct{}{}
+		l.made[target]++
+		if l.closed {
+			w.kill()
+			w.close()
+		}
+		l.mu.Unlock()
+		var both sync.WaitGroup
+		both.Go(func() { l.pump(w, client, server) })
+		both.Go(func() { l.pump(w, server, client) })
+		l.done.Go(func() {
+			both.Wait()
+			l.mu.Lock()
+			delete(l.links, w)
+			l.mu.Unlock()
+		})
+	}
+}
+
+// pump copies one direction. Of a dead wire it only watches whether the server ends it.
+func (l *line) pump(w *wire, from, to net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if l.passes(w) {
+			if _, failed := to.Write(buf[:n]); failed != nil || err != nil {
+				w.close()
+				return
+			}
+			continue
+		}
+		if err != nil {
+			if from == w.server {
+				close(w.ended)
+				w.close()
+			}
+			return
+		}
+	}
+}
+
+// passes waits while the line is still, and is false when the wire is dead.
+func (l *line) passes(w *wire) bool {
+	l.mu.Lock()
+	gate := l.gate
+	l.mu.Unlock()
+	select {
+	case <-w.dead:
+		return false
+	default:
+	}
+	select {
+	case <-gate:
+		return true
+	case <-w.dead:
+		return false
+	}
+}
+
+func (w *wire) close() {
+	_ = w.client.Close()
+	_ = w.server.Close()
+}
+
+// flow lets bytes pass, or keeps them.
+func (l *line) flow(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.gate:
+		if !on {
+			l.gate = make(chan struct{})
+		}
+	default:
+		if on {
+			close(l.gate)
+		}
+	}
+}
+
+// to leads new connections elsewhere; those that exist stay where they are.
+func (l *line) to(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
+}
+
+// wires are the connections of now.
+func (l *line) wires() (all []*wire) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w := range l.links {
+		all = append(all, w)
+	}
+	return all
+}
+
+// cut ends every connection, on both sides.
+func (l *line) cut() {
+	for _, w := range l.wires() {
+		w.kill()
+		w.close()
+	}
+}
+
+// kill makes a wire dead.
+func (w *wire) kill() { w.once.Do(func() { close(w.dead) }) }
+
+// port is the wire's as Postgres sees it.
+func (w *wire) port() int { return w.server.LocalAddr().(*net.TCPAddr).Port }
+
+// connections counts those that were ever made to a server.
+func (l *line) connections(target string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.made[target]
+}
+
+// ports of connections.
+func ports(wires []*wire) (all []int) {
+	for _, w := range wires {
+		all = append(all, w.port())
+	}
+	return all
+}
+
+// back tells whether all connections lead to a server, and there is one.
+func (l *line) back(target string) bool {
+	wires := l.wires()
+	return len(wires) > 0 && !slices.ContainsFunc(wires, func(w *wire) bool { return w.target != target })
+}
