@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"os"
+	"os/signal"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +25,15 @@ import (
 // SessionTimeout is a worker's in its group: a pause for longer makes a zombie of it.
 const SessionTimeout = 6 * time.Second
 
+// EffectTimeout is a worker's: the server ends a transaction that is silent for half as long again.
+const EffectTimeout = 5 * time.Second
+
+// What a worker is told by signals: to let the next effect hang, and to let it go on.
+const (
+	SignalHang = syscall.SIGUSR1
+	SignalFree = syscall.SIGUSR2
+)
+
 // work is a member of the group, with the inbox and its releaser.
 func work(ctx context.Context, p *player) error {
 	dedup := inbox.ByID
@@ -31,13 +43,17 @@ func work(ctx context.Context, p *player) error {
 	in, err := inbox.New(p.db, Consumer, inbox.Config{
 		Dedup:  dedup,
 		Window: 14 * 24 * time.Hour, MaintainEvery: -1, ReleaseEvery: 300 * time.Millisecond, MaxAttempts: 4, Backoff: 20 * time.Millisecond,
-		MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second, StatementTimeout: 10 * time.Second, Logger: p.log,
+		MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second, StatementTimeout: 10 * time.Second, EffectTimeout: EffectTimeout, Logger: p.log,
 		Observer: tap.Inbox(p.rec, Consumer),
 	})
 	if err != nil {
 		return err
 	}
-	x := &effect{player: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	x := &effect{player: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0))), hang: make(chan os.Signal, 1), free: make(chan os.Signal, 1)}
+	signal.Notify(x.hang, SignalHang)
+	defer signal.Stop(x.hang)
+	signal.Notify(x.free, SignalFree)
+	defer signal.Stop(x.free)
 	handler := in.Batch(x.batch)
 	if p.Each {
 		handler = in.Each(x.one)
@@ -59,11 +75,13 @@ func work(ctx context.Context, p *player) error {
 // effect books events, and fails now and then in every way that an effect can fail.
 type effect struct {
 	*player
-	mu   sync.Mutex
-	draw *rand.Rand
+	mu         sync.Mutex
+	draw       *rand.Rand
+	hang, free chan os.Signal
 }
 
 func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	x.hangs(ctx)
 	if err := x.trouble(ctx, tx, e); err != nil {
 		return err
 	}
@@ -71,12 +89,37 @@ func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
 }
 
 func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+	x.hangs(ctx)
 	for i, e := range events {
 		if err := x.trouble(ctx, tx, e); err != nil {
 			return inbox.At(i, err)
 		}
 	}
 	return x.book(ctx, tx, events)
+}
+
+// hangs waits within the effect when the test has asked for it. One half of the effects does not even hear that its time is over.
+func (x *effect) hangs(ctx context.Context) {
+	select {
+	case <-x.hang:
+	default:
+		return
+	}
+	select { // of an earlier time
+	case <-x.free:
+	default:
+	}
+	x.mu.Lock()
+	deaf := x.draw.IntN(2) == 0
+	x.mu.Unlock()
+	over := ctx.Done()
+	if deaf {
+		over = nil
+	}
+	select {
+	case <-over:
+	case <-x.free:
+	}
 }
 
 // trouble is drawn anew for each run, so that what failed works when it runs again. Only poison never works.

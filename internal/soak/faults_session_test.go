@@ -51,6 +51,7 @@ func sessionKinds() []kind {
 		{name: "reader-ended", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
 			return func() error { return nil }, s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
 		}},
+		{name: "effect-hangs", track: track, demands: true, shortest: 4 * time.Second, longest: 12 * time.Second, targets: func(settings) []string { return workers }, begin: hang},
 		{name: "retention", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: one("days"), begin: retention},
 	}
 }
@@ -298,4 +299,33 @@ func retention(s *scene, f fault) (func() error, error) {
 func dayBound(day time.Time) string {
 	ms := uint64(day.Truncate(24 * time.Hour).UnixMilli())
 	return fmt.Sprintf("%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
+}
+
+// hang lets an effect of a worker hang, or one after the other, until the fault is over. Every other partition must go on.
+func hang(s *scene, f fault) (func() error, error) {
+	since := s.mark()
+	if !s.cast.signal(f.target, players.SignalHang) {
+		return nil, errNobody
+	}
+	hung := false
+	stop := repeat(500*time.Millisecond, func() {
+		if f.param%3 == 0 {
+			s.cast.signal(f.target, players.SignalHang)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+		defer cancel()
+		var n int
+		err := s.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where client_port = any($1) and state = 'idle in transaction' and state_change < now() - interval '2 s'",
+			ports(s.lines[f.target].wires())).Scan(&n)
+		hung = hung || err == nil && n > 0
+	})
+	return func() error {
+		_ = stop()
+		if hung {
+			s.took(f.kind)
+			s.goesOn(f, since)
+		}
+		s.cast.signal(f.target, players.SignalFree)
+		return nil
+	}, nil
 }
