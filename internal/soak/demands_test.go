@@ -104,7 +104,7 @@ func (x *scene) published(f fault, at *outboxMark) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	var left, newer int64
-	err := x.admin.QueryRow(ctx, "select count(*) filter (where id <= $1), count(*) filter (where id > $1) from outbox_event where topic not like $2", at.id.Load(), "refused-%").Scan(&left, &newer)
+	err := x.admin.QueryRow(ctx, "select count(*) filter (where id <= $1), count(*) filter (where id > $1) from outbox_event where topic not like $2", at.id.Load(), refusedTopics+"%").Scan(&left, &newer)
 	x.t.Logf("%s of %s: %d events are in the outbox for more than %v, %d for less (%v)", f.kind, f.target, left, goesWithin, newer, err)
 	if err == nil && at.id.Load() > 0 && left == 0 {
 		x.went(f.kind)

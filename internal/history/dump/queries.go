@@ -41,7 +41,7 @@ from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 	sqlDiscards = `-- dump: discards
 select message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail->>'key', ''),
 	case when action = 'discard key' then (detail->>'events')::bigint else 1 end, coalesce(detail->>'may_appear', '') not in ('', 'false', '0')
-from {schema}outbox_audit where action in ('discard event', 'discard key', 'cancel scheduled') order by id`
+from {schema}outbox_audit where action in ('discard event', 'discard key', 'discard held', 'cancel scheduled') order by id`
 
 	sqlMended = `-- dump: mended
 select message_id from {schema}outbox_audit where action in ('edit parked', 'release event') and message_id is not null
