@@ -26,7 +26,8 @@ const (
 	// archiveBatch bounds a statement that cleans the default partition.
 	archiveBatch = 10_000
 
-	// archiveScan is how long a change may hold a table's lock: to attach a day, Postgres reads the whole default partition.
+	// archiveScan is how long a change may hold a table's lock: to attach a day, Postgres reads the whole default
+	// partition.
 	archiveScan = "2s"
 
 	archiveEvery = time.Hour
@@ -37,14 +38,15 @@ type Archived struct {
 	Made    []string `json:"made"`    // days, as 20260102
 	Dropped []string `json:"dropped"` // days
 	Cleaned int64    `json:"cleaned"` // rows of the default partition that were too old
-	// Left are days that could not be made or dropped now: a lock was not free, or the default partition has rows of them
-	// already, or too many to be read in 2 s. Nothing is lost by it; the next pass tries again.
+	// Left are days that could not be made or dropped now: a lock was not free, or the default partition has rows of
+	// them already, or too many to be read in 2 s. Nothing is lost by it; the next pass tries again.
 	Left []string `json:"left"`
 }
 
-// MaintainArchive makes the coming days of the archive and drops those that are older than keepDays (at least 1), in UTC. It
-// must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive maintain`.
-// It waits for no lock longer than 200 ms and holds none longer than 2 s, for settles would wait behind it. Several may run at once: one of them works.
+// MaintainArchive makes the coming days of the archive and drops those that are older than keepDays (at least 1), in
+// UTC. It must run as the owner of the tables: call it daily at least, or let the relays do it, or run `relay archive
+// maintain`. It waits for no lock longer than 200 ms and holds none longer than 2 s, for settles would wait behind it.
+// Several may run at once: one of them works.
 func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {

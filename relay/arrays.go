@@ -2,8 +2,8 @@ package relay
 
 import "github.com/jackc/pgx/v5/pgtype"
 
-// Arrays of thousands, as parameters. pgx allocates for each element of a slice that it encodes, unless it gets pointers that
-// give the value by themselves.
+// Arrays of thousands, as parameters. pgx allocates for each element of a slice that it encodes, unless it gets
+// pointers that give the value by themselves.
 
 // idValue gives a bigint.
 type idValue int64

@@ -72,8 +72,8 @@ func (d *deadPartition) Publish(_ context.Context, events []event.Event) []error
 	return verdicts
 }
 
-// BenchmarkDeadPartition drains 100,000 events to eight partitions, of which none or one is away and known to be: what the
-// others get a second. The difference is what holding costs them.
+// BenchmarkDeadPartition drains 100,000 events to eight partitions, of which none or one is away and known to be: what
+// the others get a second. The difference is what holding costs them.
 func BenchmarkDeadPartition(b *testing.B) {
 	for name, dead := range map[string]int32{"none": -1, "one": 3} {
 		b.Run(name, func(b *testing.B) {

@@ -121,8 +121,8 @@ func (b *broker) firsts(key string) (payloads []string) {
 	return payloads
 }
 
-// watermark reads the log as a consumer does that remembers one number per lane and partition, and checks that it applies
-// every event once: not again, and not less. Events that said that they may be repeats are left out.
+// watermark reads the log as a consumer does that remembers one number per lane and partition, and checks that it
+// applies every event once: not again, and not less. Events that said that they may be repeats are left out.
 func watermark(t *testing.T, log []event.Event) {
 	t.Helper()
 	watermarkBut(t, log, nil)

@@ -11,26 +11,27 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// Lanes that had more events than a claim takes are read in bulk the next time: one statement reads their rows up to an id, in
-// the order in which they lie in the table, the relay puts them in order, and a second pipeline of the same transaction journals
-// them and commits. The lanes stay locked between the two. What a lane has up to an id is the next that it has, so this is a
-// claim like any other; it costs Postgres a third (docs/decisions/0021).
+// Lanes that had more events than a claim takes are read in bulk the next time: one statement reads their rows up to an
+// id, in the order in which they lie in the table, the relay puts them in order, and a second pipeline of the same
+// transaction journals them and commits. The lanes stay locked between the two. What a lane has up to an id is the next
+// that it has, so this is a claim like any other; it costs Postgres a third (docs/decisions/0021).
 //
-// Floors that fell, with a connection for example, must be found again first: below them may be millions of dead rows, which a scan
-// by a bitmap would visit each time, while take leaves a mark in the index at each that it meets.
+// Floors that fell, with a connection for example, must be found again first: below them may be millions of dead rows,
+// which a scan by a bitmap would visit each time, while take leaves a mark in the index at each that it meets.
 //
-// How much is read follows from the ids and the sizes that the last events had, and not from a count of bytes as in take, hence
-// only small rows travel: a large one ends the lane's part of the claim, and the lane's next claim is a take.
+// How much is read follows from the ids and the sizes that the last events had, and not from a count of bytes as in
+// take, hence only small rows travel: a large one ends the lane's part of the claim, and the lane's next claim is a
+// take.
 const (
 	// bulkFrom is how many events of a lane a claim must have had besides (Relay.bulkFrom, which tests lower).
 	bulkFrom = 2
-	// largePayload is from how many bytes of payload and texts, or of headers, on an event is large. Postgres stores it beside the
-	// table, or compressed, from there on.
+	// largePayload is from how many bytes of payload and texts, or of headers, on an event is large. Postgres stores it
+	// beside the table, or compressed, from there on.
 	largePayload = 2000
 )
 
-// window chooses how far lanes are read in bulk: so far that as many events are expected as a claim takes. Lanes that are
-// further than that already, which others would keep waiting, are claimed the ordinary way.
+// window chooses how far lanes are read in bulk: so far that as many events are expected as a claim takes. Lanes that
+// are further than that already, which others would keep waiting, are claimed the ordinary way.
 func (k *claiming) window() {
 	if len(k.many) == 0 {
 		return
@@ -65,9 +66,9 @@ func (k *claiming) readBulk(rows pgx.Rows) error {
 	return k.c.read(err)
 }
 
-// cut takes the events of each lane up to its first large one, and of all lanes the same share when they are more, or larger,
-// than a claim may have. It takes nothing when they were so many that not all were read: ids stand closer than they did, behind
-// a hole for example. The lanes' next claim is a take then.
+// cut takes the events of each lane up to its first large one, and of all lanes the same share when they are more, or
+// larger, than a claim may have. It takes nothing when they were so many that not all were read: ids stand closer than
+// they did, behind a hole for example. The lanes' next claim is a take then.
 func (k *claiming) cut() {
 	type run struct {
 		l       *laneClaim
@@ -121,7 +122,8 @@ func (k *claiming) measure() {
 	}
 }
 
-// journal makes the entries of what was read in bulk and commits. It does so on the connection that holds the locks, or not at all.
+// journal makes the entries of what was read in bulk and commits. It does so on the connection that holds the locks, or
+// not at all.
 func (k *claiming) journal(ctx context.Context, s *session) error {
 	var b pgx.Batch
 	var lanes laneKeys

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestP3BulkNeedsAFloor: while the floors have fallen and are not found again, lanes that have much are claimed the ordinary way.
+// TestP3BulkNeedsAFloor: while the floors have fallen and are not found again, lanes that have much are claimed the
+// ordinary way.
 func TestP3BulkNeedsAFloor(t *testing.T) {
 	t.Parallel()
 	cfg, err := Config{}.withDefaults()

@@ -30,8 +30,8 @@ func bulky(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floors,
 	return &floors{Driver: d, t: t, db: db, to: to}, r
 }
 
-// steps makes steps until nothing is left, and counts the lanes that were read in bulk. A step may take nothing of what there is:
-// a large row ends a lane's part.
+// steps makes steps until nothing is left, and counts the lanes that were read in bulk. A step may take nothing of what
+// there is: a large row ends a lane's part.
 func (f *floors) steps(r *relay.Relay) (bulk int) {
 	f.t.Helper()
 	for range 1000 {
@@ -77,7 +77,8 @@ func TestP3Bulk(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkLarge: a row too large to travel for nothing, or with large headers, comes by the ordinary way, in its place.
+// TestP3BulkLarge: a row too large to travel for nothing, or with large headers, comes by the ordinary way, in its
+// place.
 func TestP3BulkLarge(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t), func(c *relay.Config) { c.ClaimBytes = 33_000 * relay.Lanes })
@@ -119,7 +120,8 @@ func TestP3BulkLarge(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkBounds: where events stand closer, or are larger, than those before them, a claim takes what it may and no more.
+// TestP3BulkBounds: where events stand closer, or are larger, than those before them, a claim takes what it may and no
+// more.
 func TestP3BulkBounds(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 20*relay.Lanes, 1<<20 })
@@ -150,8 +152,8 @@ func TestP3BulkBounds(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkHole: behind a hole of ids, which somebody's roll-back has left, events stand much closer than the last ones did. The
-// claim that reads far too many takes none of them, and the lanes are claimed the ordinary way.
+// TestP3BulkHole: behind a hole of ids, which somebody's roll-back has left, events stand much closer than the last
+// ones did. The claim that reads far too many takes none of them, and the lanes are claimed the ordinary way.
 func TestP3BulkHole(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
@@ -183,8 +185,8 @@ func TestP3BulkHole(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkTooMany: ids stand closer than before, and their rows lie in the table from the highest to the lowest: the rows that a
-// claim gets of too many are not the next ones.
+// TestP3BulkTooMany: ids stand closer than before, and their rows lie in the table from the highest to the lowest: the
+// rows that a claim gets of too many are not the next ones.
 func TestP3BulkTooMany(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
@@ -199,8 +201,8 @@ func TestP3BulkTooMany(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkTableOrder: rows come in the order in which they lie in the table, which is not that of ids where vacuum has made
-// room between them, or somebody has rewritten it. They are published in the order of ids.
+// TestP3BulkTableOrder: rows come in the order in which they lie in the table, which is not that of ids where vacuum
+// has made room between them, or somebody has rewritten it. They are published in the order of ids.
 func TestP3BulkTableOrder(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
@@ -217,8 +219,8 @@ func TestP3BulkTableOrder(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP3BulkLocks: who holds the lanes' locks may wait between the two pipelines of a claim; when its connection is cut there,
-// nothing has happened. The second pipeline never goes to another connection, which has no locks.
+// TestP3BulkLocks: who holds the lanes' locks may wait between the two pipelines of a claim; when its connection is cut
+// there, nothing has happened. The second pipeline never goes to another connection, which has no locks.
 func TestP3BulkLocks(t *testing.T) {
 	t.Parallel()
 	type fault struct {
@@ -254,8 +256,8 @@ func TestP3BulkLocks(t *testing.T) {
 	}
 }
 
-// TestP3BulkMoved: rows that were read in bulk do not lie there any more when they are settled. Each is deleted all the same, and
-// nothing that lies in their place.
+// TestP3BulkMoved: rows that were read in bulk do not lie there any more when they are settled. Each is deleted all the
+// same, and nothing that lies in their place.
 func TestP3BulkMoved(t *testing.T) {
 	t.Parallel()
 	for name, move := range map[string]func(f *floors, claimed event.Event) (more int){
@@ -269,7 +271,8 @@ func TestP3BulkMoved(t *testing.T) {
 		},
 		"replaced": func(f *floors, claimed event.Event) (more int) {
 			was := pgtest.One[string](f.t, f.db, `delete from outbox_event where message_id = $1 returning ctid::text`, claimed.ID)
-			pgtest.Await(f.t, "another row takes the place", func() (bool, error) { // after vacuum, which an analyze may keep from it for a while
+			// after vacuum, which an analyze may keep from it for a while
+			pgtest.Await(f.t, "another row takes the place", func() (bool, error) {
 				f.db.Exec(f.t, `vacuum outbox_event`)
 				f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'new', 'T', convert_to(g::text, 'UTF8') from generate_series($1::int, $1::int + 999) g`, more)
 				more += 1000
@@ -312,8 +315,8 @@ func TestP3BulkMoved(t *testing.T) {
 	}
 }
 
-// TestP3_5_ALostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its rows and its
-// entry stay for the next owner; the others are settled.
+// TestP3_5_ALostLaneKeepsItsRows: of lanes that were read in bulk and are settled together, one is lost meanwhile. Its
+// rows and its entry stay for the next owner; the others are settled.
 func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
@@ -345,8 +348,8 @@ func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
 	drained(t, f.db)
 }
 
-// TestP6RescanWaitsForABacklog: nobody looks below the floors of lanes that have much; when they have caught up, what is there is
-// found.
+// TestP6RescanWaitsForABacklog: nobody looks below the floors of lanes that have much; when they have caught up, what
+// is there is found.
 func TestP6RescanWaitsForABacklog(t *testing.T) {
 	t.Parallel()
 	var found []int16

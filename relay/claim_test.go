@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP3_1_AClaimReadsBehindItsLock: a claim waits for a lane that somebody has locked who discards a released event. It must
-// see that, and not what there was when it began to wait.
+// TestP3_1_AClaimReadsBehindItsLock: a claim waits for a lane that somebody has locked who discards a released event.
+// It must see that, and not what there was when it began to wait.
 func TestP3_1_AClaimReadsBehindItsLock(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -42,8 +42,8 @@ func TestP3_1_AClaimReadsBehindItsLock(t *testing.T) {
 	empty(t, db)
 }
 
-// TestP3_2_AnOpenEntryIsSentAsItIs: in the order of its numbers, which is not that of its ids when it was drained from what
-// was held.
+// TestP3_2_AnOpenEntryIsSentAsItIs: in the order of its numbers, which is not that of its ids when it was drained from
+// what was held.
 func TestP3_2_AnOpenEntryIsSentAsItIs(t *testing.T) {
 	t.Parallel()
 	f := &floors{t: t, db: outboxDB(t), to: &memory{}}
@@ -66,8 +66,8 @@ func TestP3_2_AnOpenEntryIsSentAsItIs(t *testing.T) {
 	}
 }
 
-// TestP3_2_ABlockBelongsToItsFence: a claim's COMMIT happens, and nobody hears of it. Under the fence that is raised then no
-// number of the old block is given again.
+// TestP3_2_ABlockBelongsToItsFence: a claim's COMMIT happens, and nobody hears of it. Under the fence that is raised
+// then no number of the old block is given again.
 func TestP3_2_ABlockBelongsToItsFence(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}

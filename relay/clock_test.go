@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestEventsHaveTheDatabasesTime: a relay whose clock is days behind the database's tells the publisher the database's time, of
-// what was held, too.
+// TestEventsHaveTheDatabasesTime: a relay whose clock is days behind the database's tells the publisher the database's
+// time, of what was held, too.
 func TestEventsHaveTheDatabasesTime(t *testing.T) {
 	t.Parallel()
 	const ahead = 72 * time.Hour

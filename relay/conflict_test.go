@@ -25,9 +25,10 @@ const (
 	perProducer       = 120
 )
 
-// TestP2_Conflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their locks,
-// beside a long write transaction in the same database, one in another, and one that holds an event back. Two relays
-// publish to Kafka. Every key's first occurrences are in version order, nothing is lost, nothing waits for the long ones.
+// TestP2_Conflict: 16 producers in conflict on 50 keys, whose transactions get their ids in another order than their
+// locks, beside a long write transaction in the same database, one in another, and one that holds an event back. Two
+// relays publish to Kafka. Every key's first occurrences are in version order, nothing is lost, nothing waits for the
+// long ones.
 func TestP2_Conflict(t *testing.T) {
 	t.Parallel()
 	w := newConflict(t)

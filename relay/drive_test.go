@@ -58,8 +58,8 @@ func (d *Driver) Work(ctx context.Context) error {
 	}
 }
 
-// StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are ready
-// when the pump has given them back.
+// StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are
+// ready when the pump has given them back.
 func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err error) {
 	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
 	grants := d.r.lanes.pick(0, 1, time.Now())
@@ -143,8 +143,8 @@ func (d *Driver) Relay() *Relay { return d.r }
 // Rescan is one look below the floors.
 func (d *Driver) Rescan(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &floorFinder{}) }
 
-// Renamed gives those who are waited for other names than they have now, as a crash of the server does with prepared transactions. It
-// returns how many they are.
+// Renamed gives those who are waited for other names than they have now, as a crash of the server does with prepared
+// transactions. It returns how many they are.
 func (d *Driver) Renamed() int {
 	n := len(d.floor.waitsFor)
 	d.floor.waitsFor = holders{}

@@ -13,7 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// A relay inside an application: it shares the lanes with every other relay of the outbox, and hands them over on SIGTERM.
+// A relay inside an application: it shares the lanes with every other relay of the outbox, and hands them over on
+// SIGTERM.
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -36,7 +37,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := r.Run(ctx); err != nil { // call r.Wake() after a commit that appended, to save the wait for the next probe
+	// call r.Wake() after a commit that appended, to save the wait for the next probe
+	if err := r.Run(ctx); err != nil {
 		log.Print(err)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// promoted is what the outbox looks like on a standby that has taken over, and that lacks what the statements take back.
+// promoted is what the outbox looks like on a standby that has taken over, and that lacks what the statements take
+// back.
 func (f *floors) promoted(lacking ...string) {
 	f.t.Helper()
 	f.db.Exec(f.t, `update outbox_meta set timeline = 'FFFFFFFF'`)
@@ -42,7 +43,8 @@ func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
 				f.append()
 				f.drain()
 			}
-			f.db.Exec(t, `update relay_member set lease_until = now() - interval '1 s'`) // the fences rise, and new blocks begin
+			// the fences rise, and new blocks begin
+			f.db.Exec(t, `update relay_member set lease_until = now() - interval '1 s'`)
 			f.db.Exec(t, `update outbox_lane set lease_until = now() - interval '1 s'`)
 			f.must(f.Beat(t.Context()))
 			for range 3 {
@@ -58,8 +60,8 @@ func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
 	}
 }
 
-// TestP3_2_AnEntryThatAFailoverOpenedAgain: behind a pooler, a standby takes over on which an entry is open that the relay
-// has settled some claims ago.
+// TestP3_2_AnEntryThatAFailoverOpenedAgain: behind a pooler, a standby takes over on which an entry is open that
+// the relay has settled some claims ago.
 func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -117,8 +119,8 @@ func TestP3_5_ASettleEndsWithItsIncarnation(t *testing.T) {
 	}
 }
 
-// TestP4HeldAfterAFailover: a topic is refused, its events are held, and a standby takes over. When the topic is accepted
-// again they go, though nothing is appended that makes the relay claim.
+// TestP4HeldAfterAFailover: a topic is refused, its events are held, and a standby takes over. When the topic is
+// accepted again they go, though nothing is appended that makes the relay claim.
 func TestP4HeldAfterAFailover(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

@@ -77,8 +77,8 @@ func poolAt(t *testing.T, url string) *pgxpool.Pool {
 	return pool
 }
 
-// sprung waits for a trap at a claim that reads in bulk, and appends more whenever everything is published: the first look for floors
-// puts them at zero, and nothing is read in bulk from there until they are found.
+// sprung waits for a trap at a claim that reads in bulk, and appends more whenever everything is published: the first
+// look for floors puts them at zero, and nothing is read in bulk from there until they are found.
 func sprung(t *testing.T, db *pgtest.DB, trap *pgtest.Trap, more func()) {
 	t.Helper()
 	pgtest.Await(t, "the fault", func() (bool, error) {
@@ -175,8 +175,8 @@ func TestP5_RelaysShareLanesAndHandThemOver(t *testing.T) {
 	}
 }
 
-// TestP3_6_Zombie: a relay loses its connection while Kafka has its request, another takes over and sends the open entry again
-// under the same numbers; the first wakes up and may not settle.
+// TestP3_6_Zombie: a relay loses its connection while Kafka has its request, another takes over and sends the open
+// entry again under the same numbers; the first wakes up and may not settle.
 func TestP3_6_Zombie(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

@@ -48,8 +48,8 @@ func publishAll(t *testing.T, db *pgtest.DB, to *memory) {
 	}
 }
 
-// TestP5FenceAfterARestore: the database goes back to its backup, on the same server: nothing in it tells. Fenced, it goes
-// on with a new numbering, and what the backup had open or waiting is published again under the same ids.
+// TestP5FenceAfterARestore: the database goes back to its backup, on the same server: nothing in it tells. Fenced, it
+// goes on with a new numbering, and what the backup had open or waiting is published again under the same ids.
 func TestP5FenceAfterARestore(t *testing.T) {
 	t.Parallel()
 	for name, fence := range map[string]bool{"fenced": true, "not fenced, which this test must notice": false} {
@@ -106,8 +106,8 @@ func interrupted(t *testing.T, db *pgtest.DB) {
 	_ = stop()
 }
 
-// TestP5FenceWhileARelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new epoch;
-// its old settle does nothing.
+// TestP5FenceWhileARelayRuns: it loses its lanes, takes them again, and publishes what it had claimed under the new
+// epoch; its old settle does nothing.
 func TestP5FenceWhileARelayRuns(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{entered: make(chan []event.Event), gate: make(chan struct{})}

@@ -18,23 +18,23 @@ import (
 )
 
 // A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
-// rows which are dead, but not yet vacuumed away, cost nothing. P6 (docs/protocol.md) has the four steps in which a floor
-// rises, and why their order makes them right.
+// rows which are dead, but not yet vacuumed away, cost nothing. P6 (docs/protocol.md) has the four steps in which a
+// floor rises, and why their order makes them right.
 //
-// A claim whose snapshot is later than step 3 is such a look as well: it takes all that its lane has up to its last id. Once it
-// is settled, the lane has nothing left up to that id, or up to the highest if that is lower. So a lane's floor follows its
-// claims, which would read what they have just deleted again and again otherwise.
+// A claim whose snapshot is later than step 3 is such a look as well: it takes all that its lane has up to its last id.
+// Once it is settled, the lane has nothing left up to that id, or up to the highest if that is lower. So a lane's floor
+// follows its claims, which would read what they have just deleted again and again otherwise.
 //
 // Floors are an optimisation and live in memory only. Every statement that uses them compares the numbering of ids that
-// they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else notices
-// that the server has changed.
+// they were found in with what it finds there, and reads from zero when it is another: behind a pooler nobody else
+// notices that the server has changed.
 //
-// Nobody waits for a producer that keeps its transaction open: it is excepted, and floors rise beyond its ids for as long as its
-// rows cannot be seen. Each statement compares that with its own snapshot, and finds nothing when it shows them. Floors fall then
-// to where they stood without the exception.
+// Nobody waits for a producer that keeps its transaction open: it is excepted, and floors rise beyond its ids for as
+// long as its rows cannot be seen. Each statement compares that with its own snapshot, and finds nothing when it shows
+// them. Floors fall then to where they stood without the exception.
 //
-// What is dead between a floor and the end of what is decided is passed in slices of ids, on a session that nothing else waits
-// for. Claims and looks do not go far above a floor that is on its way.
+// What is dead between a floor and the end of what is decided is passed in slices of ids, on a session that nothing
+// else waits for. Claims and looks do not go far above a floor that is on its way.
 type floorFinder struct {
 	looked   time.Time // when the last step was made
 	steps    int       // made since the numbering was met
@@ -57,11 +57,12 @@ type floorFinder struct {
 const (
 	// firstSteps are made without a pause between them: a relay that starts over a long backlog has floors at once.
 	firstSteps = 3
-	// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided, and while
-	// transactions are excepted.
+	// passingShare is how much shorter the pause is while lanes that have much to send are past what is decided, and
+	// while transactions are excepted.
 	passingShare = 8
-	// patience is for how many pauses a transaction is waited for before it is excepted, one while there are no floors at all, and
-	// exceptFrom how many ids must have been drawn beyond the floors: less costs less than floors that fall.
+	// patience is for how many pauses a transaction is waited for before it is excepted, one while there are no floors
+	// at all, and exceptFrom how many ids must have been drawn beyond the floors: less costs less than floors that
+	// fall.
 	patience   = 4
 	exceptFrom = 1 << 15
 	// farIDs is how far claims and looks go above a floor that is on its way.
@@ -109,8 +110,8 @@ func (r *Relay) lifts(ctx context.Context) {
 	}
 }
 
-// lift makes one step toward higher floors when it is time. Nobody else looks at lanes that are behind, and the prober may have
-// been told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
+// lift makes one step toward higher floors when it is time. Nobody else looks at lanes that are behind, and the prober
+// may have been told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 	before := max(f.behind, r.lanes.countBehind())
 	err := r.liftStep(ctx, s, f)
@@ -167,8 +168,8 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	case err != nil:
 		return err
 	case ids != f.ids || ids != r.lanes.numbering() || highest < f.reached || highest < f.hi:
-		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next step
-		// begins again.
+		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next
+		// step begins again.
 		f.ids, f.reached, f.hi, f.except, f.steps = ids, 0, 0, nil, 1
 		r.lanes.resetFloors(ids)
 		return nil
@@ -200,9 +201,10 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	return nil
 }
 
-// begin is steps 1 and 2. The highest id is read by a transaction that writes, by a lock on our own row, and whose commit waits
-// for the disk. One that began later would not do: behind a pooler it may have run on a server that has crashed in between
-// and come back with the sequence where it stood before. The holders are asked for in a later round trip than that.
+// begin is steps 1 and 2. The highest id is read by a transaction that writes, by a lock on our own row, and whose
+// commit waits for the disk. One that began later would not do: behind a pooler it may have run on a server that has
+// crashed in between and come back with the sequence where it stood before. The holders are asked for in a later round
+// trip than that.
 func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
@@ -236,8 +238,8 @@ func (r *Relay) reach(f *floorFinder, highest int64) {
 	r.lanes.decide(f.ids, f.reached, f.except)
 }
 
-// exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One without an
-// id cannot be excepted: no snapshot tells whether its rows can be seen.
+// exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One
+// without an id cannot be excepted: no snapshot tells whether its rows can be seen.
 func (r *Relay) exceptThem(f *floorFinder, now holders, highest int64) bool {
 	little, wait := highest-f.reached < r.exceptFrom, r.cfg.FloorEvery
 	if f.reached > 0 {
@@ -328,7 +330,8 @@ func (n *sliced) fit(since time.Time, err error, whole bool) (again bool, _ erro
 	switch took := time.Since(since); {
 	case err != nil, took > sliceTime:
 		*n = max(min(was/2, firstSlice), 1)
-	case whole && (took < sliceTime/4 && was < lastSlice || took < sliceTime/64 && was < math.MaxInt64/4): // nothing is there
+	// nothing is there
+	case whole && (took < sliceTime/4 && was < lastSlice || took < sliceTime/64 && was < math.MaxInt64/4):
 		*n *= 2
 	}
 	if was > 1 && pgerr.Is(err, pgerr.QueryCanceled) {
@@ -337,15 +340,17 @@ func (n *sliced) fit(since time.Time, err error, whole bool) (again bool, _ erro
 	return false, err
 }
 
-// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a settle
-// back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the floors, where
-// nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero again, and is a bug: in
-// the rules, or of somebody who writes ids of his own or has turned the sequence back.
+// rescan looks for open entries of lanes that nobody works on: behind a pooler a server may have crashed, and taken a
+// settle back, without any connection of ours having ended. Such a lane reads its journal again. And it looks below the
+// floors, where nothing can be, a slice at a time. What is there all the same is published, for the lane begins at zero
+// again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
-	if err := s.open(ctx); err != nil { // a new connection may put the floors at zero: they must not be read before that
+	// a new connection may put the floors at zero: they must not be read before that
+	if err := s.open(ctx); err != nil {
 		return err
 	}
-	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just deleted.
+	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just
+	// deleted.
 	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > f.below && !l.bulk })
 	idle := r.lanes.list((*laneState).quiet)
 	f.deep = cmp.Or(f.deep, firstSlice)
@@ -386,7 +391,8 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 			f.below, f.rest, f.scanned = 0, time.Time{}, time.Now()
 		}
 	}
-	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by itself.
+	// Rows of an open entry may stand there, when a crash has taken its settle back. A lane at work finds that by
+	// itself.
 	found = slices.DeleteFunc(found, func(lane int16) bool { return slices.Contains(open, lane) })
 	if len(found) > 0 {
 		r.belowFloor(found)
@@ -472,8 +478,8 @@ func (t *laneTable) decide(ids string, highest int64, except []string) {
 	}
 }
 
-// unexcept notes that excepted transactions have ended. When one may have committed, its rows may be anywhere below what lanes
-// have reached.
+// unexcept notes that excepted transactions have ended. When one may have committed, its rows may be anywhere below
+// what lanes have reached.
 func (t *laneTable) unexcept(ids string, left []string, committed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -540,7 +546,8 @@ func (t *laneTable) passing() bool {
 	return false
 }
 
-// passed raises the floor of a lane whose claim is settled, unless floors fell since: what the claim knew may not hold any more.
+// passed raises the floor of a lane whose claim is settled, unless floors fell since: what the claim knew may not hold
+// any more.
 func (t *laneTable) passed(l *laneClaim) {
 	t.update(l.lane, l.fence, func(s *laneState) {
 		if t.falls == l.falls {
@@ -550,7 +557,8 @@ func (t *laneTable) passed(l *laneClaim) {
 	})
 }
 
-// listFloors returns the lanes for which want is true, their floors without exceptions, and the numbering that these are in.
+// listFloors returns the lanes for which want is true, their floors without exceptions, and the numbering that these
+// are in.
 func (t *laneTable) listFloors(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
 	return t.listBy(want, func(l *laneState) int64 { return l.floor }, func() string { return t.ids })
 }
@@ -588,8 +596,9 @@ func (t *laneTable) fallen() int {
 	return t.falls
 }
 
-// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane leaves it as
-// it is. Nobody else looks at lanes that are behind: they are ready when something was found there. It reports whether one is.
+// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane
+// leaves it as it is. Nobody else looks at lanes that are behind: they are ready when something was found there. It
+// reports whether one is.
 func (t *laneTable) raiseFloors(ids string, falls int, to, found map[int16]int64) (ready bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,8 +36,8 @@ func drivenBefore(t *testing.T) (*floors, *before) {
 	return &floors{Driver: d, t: t, db: db, to: &to.memory}, to
 }
 
-// TestP6FloorFollowsClaims: what a settled claim has taken is not looked at again, without any look for the floor. That counts
-// only as far as everything was decided when the claim read, and only while floors do not fall.
+// TestP6FloorFollowsClaims: what a settled claim has taken is not looked at again, without any look for the floor. That
+// counts only as far as everything was decided when the claim read, and only while floors do not fall.
 func TestP6FloorFollowsClaims(t *testing.T) {
 	t.Parallel()
 	t.Run("to the last id", func(t *testing.T) {

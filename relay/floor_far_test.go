@@ -20,8 +20,8 @@ func excepting(t *testing.T) *floors {
 	return f
 }
 
-// TestP6FloorPassesAnOpenTransaction: a producer has appended and keeps its transaction open. Floors do not wait for it, and hide
-// nothing of it when it commits.
+// TestP6FloorPassesAnOpenTransaction: a producer has appended and keeps its transaction open. Floors do not wait for
+// it, and hide nothing of it when it commits.
 func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	const second = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '1')`
@@ -132,8 +132,8 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 	})
 }
 
-// TestP6FloorsRiseInSlices: a relay starts above many dead rows. Nothing reads them all at once: what stands behind them is found
-// when the floors have come there, and what they have passed stays passed when a slice takes too long.
+// TestP6FloorsRiseInSlices: a relay starts above many dead rows. Nothing reads them all at once: what stands behind
+// them is found when the floors have come there, and what they have passed stays passed when a slice takes too long.
 func TestP6FloorsRiseInSlices(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -179,8 +179,8 @@ func TestP6FloorsRiseInSlices(t *testing.T) {
 	f.exec(pin, "commit")
 }
 
-// TestP6SlicesGrowOnlyWhenTheyAreWhole: while floors follow new ids at once, that says nothing of how long a slice takes. One that
-// takes too long is tried again as a smaller one, and is no outage.
+// TestP6SlicesGrowOnlyWhenTheyAreWhole: while floors follow new ids at once, that says nothing of how long a slice
+// takes. One that takes too long is tried again as a smaller one, and is no outage.
 func TestP6SlicesGrowOnlyWhenTheyAreWhole(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Lease = 3 * time.Second })

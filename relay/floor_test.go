@@ -97,8 +97,8 @@ func (f *floors) exec(conn *pgx.Conn, sql string) {
 
 const insertOne = `insert into outbox_event (topic, key, type, payload) values ('payments', 'slow', 'T', '0')`
 
-// TestP6FloorKeepsLooksFlat: a snapshot stays open, so that nothing published can be vacuumed away. 50,000 dead rows cost
-// the looks nothing; with the floor at zero they cost thousands of pages.
+// TestP6FloorKeepsLooksFlat: a snapshot stays open, so that nothing published can be vacuumed away. 50,000 dead rows
+// cost the looks nothing; with the floor at zero they cost thousands of pages.
 func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -117,7 +117,8 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	bulk := func(floors []int64) int {
 		return f.pages("read", lanes, f.Fences(lanes), owner, zero, int64(1)<<40, floors, ids, 2000, 100_000)
 	}
-	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the worse.
+	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the
+	// worse.
 	f.db.Exec(t, `vacuum outbox_event`)
 	f.db.Exec(t, `insert into outbox_claim select 0, 1 << 20, array_agg(g), array_agg(g) from generate_series(50001, 50020) g`)
 	if n := f.pages("settle", lanes[:1], f.Fences(lanes[:1]), owner, []int64{1 << 20}); n > 400 {
@@ -339,7 +340,8 @@ func TestP6FloorWaitsForWhoeverDrewAnID(t *testing.T) {
 	t.Run("and for a durable commit", func(t *testing.T) {
 		t.Parallel()
 		f := driven(t, outboxDB(t))
-		f.db.Exec(t, "delete from relay_member") // so that the transaction which reads the highest id has nothing to lock
+		// so that the transaction which reads the highest id has nothing to lock
+		f.db.Exec(t, "delete from relay_member")
 		fill(t, f.db, 10, 10)
 		for range 8 {
 			f.must(f.Lift(t.Context()))
@@ -434,7 +436,8 @@ func TestP6FloorFallsWhenIDsMayGoBack(t *testing.T) {
 	}
 }
 
-// TestP6FloorNeedsTheTablesSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come from.
+// TestP6FloorNeedsTheTablesSequence: outbox_event_id_seq is a sequence of another's, far ahead of the one that ids come
+// from.
 func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

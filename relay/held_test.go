@@ -13,7 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestHeldEventsAreDiscarded: one event that no answer comes for holds its partition. Without it the rest goes, in order.
+// TestHeldEventsAreDiscarded: one event that no answer comes for holds its partition. Without it the rest goes, in
+// order.
 func TestHeldEventsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)

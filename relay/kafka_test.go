@@ -30,8 +30,8 @@ func toKafka(t *testing.T, db *pgtest.DB, brokers []string, cfg publisher.Config
 	return to
 }
 
-// published reads a topic and checks that first occurrences of each key count up without a hole, and that a consumer that
-// goes by numbers applies each event once.
+// published reads a topic and checks that first occurrences of each key count up without a hole, and that a consumer
+// that goes by numbers applies each event once.
 func published(t *testing.T, brokers []string, topic string, keys, each int) {
 	t.Helper()
 	next, seen := map[string]int{}, map[string]bool{}
@@ -65,8 +65,8 @@ func published(t *testing.T, brokers []string, topic string, keys, each int) {
 	}
 }
 
-// TestP4HoldWithRealBrokers: two brokers, partitions without replicas, and one broker dies. Its partitions are held, the
-// others go on; when it is back, everything is in order.
+// TestP4HoldWithRealBrokers: two brokers, partitions without replicas, and one broker dies. Its partitions are held,
+// the others go on; when it is back, everything is in order.
 func TestP4HoldWithRealBrokers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two brokers")

@@ -18,8 +18,8 @@ func lanesOf(d *relay.Driver) (n int, fences int64) {
 	return len(lanes), fences
 }
 
-// TestP5Lease: a relay's lease is one row. Heartbeats leave the lanes alone, and a take-over and a heartbeat exclude each
-// other.
+// TestP5Lease: a relay's lease is one row. Heartbeats leave the lanes alone, and a take-over and a heartbeat exclude
+// each other.
 func TestP5Lease(t *testing.T) {
 	t.Parallel()
 	lapse := `update relay_member set lease_until = now() - interval '1 s'`
@@ -108,8 +108,8 @@ func TestP5Lease(t *testing.T) {
 	}
 }
 
-// TestP5_ALaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing from
-// stay its own until it has settled.
+// TestP5_ALaneStaysWhileItIsPublished: another relay has come for its share. The lanes that the first one is publishing
+// from stay its own until it has settled.
 func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

@@ -55,7 +55,8 @@ func modelBugs() []modelBug {
 	}
 }
 
-// TestModelFindsBugs leaves out one rule at a time: a rule whose absence is not found would be a step that the model lacks.
+// TestModelFindsBugs leaves out one rule at a time: a rule whose absence is not found would be a step that the model
+// lacks.
 func TestModelFindsBugs(t *testing.T) {
 	t.Parallel()
 	for _, bug := range modelBugs() {

@@ -360,8 +360,8 @@ func (m *modelRun) next(lane int16, next, block int64) int64 {
 	return next
 }
 
-// above is what take reads: the next rows of a lane above its floor, up to an id. There are none when an excepted transaction can
-// be seen.
+// above is what take reads: the next rows of a lane above its floor, up to an id. There are none when an excepted
+// transaction can be seen.
 func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8) {
 	ids, except, _ := strings.Cut(ids, " ")
 	for _, ev := range eventsIn(except) {

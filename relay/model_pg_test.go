@@ -22,9 +22,9 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestModelIsPostgres runs each statement of the model on random small tables, in the model's database and in Postgres, and
-// compares the answers and the tables afterwards. What the model leaves out is not compared: times, attempts, reasons.
-// EFFECTONCE_TEST_SEED repeats a run, EFFECTONCE_TEST_RUNS makes more cases of each statement.
+// TestModelIsPostgres runs each statement of the model on random small tables, in the model's database and in Postgres,
+// and compares the answers and the tables afterwards. What the model leaves out is not compared: times, attempts,
+// reasons. EFFECTONCE_TEST_SEED repeats a run, EFFECTONCE_TEST_RUNS makes more cases of each statement.
 func TestModelIsPostgres(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -46,7 +46,8 @@ func TestModelIsPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(modelOps)) {
-		if name == "holders" || name == "ended" || name == "prune" { // transactions are no table; nobody is gone for ten leases here
+		// transactions are no table; nobody is gone for ten leases here
+		if name == "holders" || name == "ended" || name == "prune" {
 			continue
 		}
 		for i := range max(runs, 12) {

@@ -2,9 +2,9 @@
 
 package relay
 
-// modelRules are bugs: each leaves out a rule of docs/protocol.md that was found by model checking, or that tests have broken on
-// purpose before. The zero value is the relay as it is. A bug of a statement changes the model's operation; a bug of the
-// relay's own code changes what that code left behind.
+// modelRules are bugs: each leaves out a rule of docs/protocol.md that was found by model checking, or that tests have
+// broken on purpose before. The zero value is the relay as it is. A bug of a statement changes the model's operation; a
+// bug of the relay's own code changes what that code left behind.
 type modelRules struct {
 	oneStatement        bool // P3.1: the claim reads its events in the statement that waits for the lane
 	noFence             bool // P3.1: owner, but not fence, is compared
@@ -31,7 +31,8 @@ type modelRules struct {
 	noFenceAfterRestore bool // P5: nobody fences a restored database
 	lazyFloor           bool // P6: the highest id is read by a commit that does not wait for the disk
 	noHolders           bool // P6: the highest id is taken for decided at once
-	lateDecided         bool // P6: a floor follows a claim up to what is decided when it is settled, and not when it read
-	exceptSeen          bool // P6: a claim does not ask whether it sees a transaction that its floor leaves out
-	cursor              bool // P2: rows are found by a cursor over ids
+	// P6: a floor follows a claim up to what is decided when it is settled, and not when it read
+	lateDecided bool
+	exceptSeen  bool // P6: a claim does not ask whether it sees a transaction that its floor leaves out
+	cursor      bool // P2: rows are found by a cursor over ids
 }

@@ -4,10 +4,11 @@ package relay
 
 // The model of the relay: all states that a few events, relays, partitions and faults can come to, walked through by
 // internal/explore. Its relays are the production's: each step restores a Relay's memory from the state, calls the very
-// function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, lift, tryClosed), and
-// stores the memory again. What stands in for Postgres is a small database of one operation for each statement of
-// queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement on the real server. What
-// stands in for Kafka is a log with requests that may be late, and two consumers: one by ids, one by numbers.
+// function that a pump, the keeper, the prober or the reviver calls (take, attempt, finish, beat, look, lift,
+// tryClosed), and stores the memory again. What stands in for Postgres is a small database of one operation for each
+// statement of queries*.go (model_ops_*_test.go), which TestModelIsPostgres compares with the real statement on the
+// real server. What stands in for Kafka is a log with requests that may be late, and two consumers: one by ids, one by
+// numbers.
 //
 // A transaction runs at one moment, as it does under the locks of its lanes; where others need no such lock (producers,
 // a pause), the worlds with inside let them come between two statements of it.
@@ -142,12 +143,13 @@ const (
 
 // modelRelay is the memory of one relay.
 type modelRelay struct {
-	owner                  uint8 // 0: it is down
-	cut                    uint8 // sessions whose connection is lost, and which do not know yet
-	lanes                  [modelLanes]modelOwned
-	ids                    uint8 // the numbering that the floors are in; 0: none
-	epoch                  uint8 // 1 + the incarnation; 0: none
-	known                  uint8 // up to which id everything is decided, as the pumps know; reached: but for the transactions of except
+	owner uint8 // 0: it is down
+	cut   uint8 // sessions whose connection is lost, and which do not know yet
+	lanes [modelLanes]modelOwned
+	ids   uint8 // the numbering that the floors are in; 0: none
+	epoch uint8 // 1 + the incarnation; 0: none
+	// up to which id everything is decided, as the pumps know; reached: but for the transactions of except
+	known                  uint8
 	reached, except, limit uint8
 	closed                 uint8 // places
 	paused                 uint8 // topics

@@ -354,8 +354,8 @@ var (
 	modelTopic      = &modelVerdict{scope: scopeTopic, code: "topic refused"}
 )
 
-// answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a later one
-// at n gets another; the rest is not sent.
+// answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a
+// later one at n gets another; the rest is not sent.
 type modelAnswer struct {
 	n        int   // how many are tried together
 	written  bool  // they are in the log

@@ -10,7 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestQueryModes: poolers forbid prepared statements, so the relay works in every mode of pgx, and with its schema named.
+// TestQueryModes: poolers forbid prepared statements, so the relay works in every mode of pgx, and with its schema
+// named.
 func TestQueryModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{

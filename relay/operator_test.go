@@ -137,7 +137,8 @@ func TestOperatorSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestOperatorThatFallsSilentKeepsNoLane: a person's process may stop in the middle of a change, which has a lane locked.
+// TestOperatorThatFallsSilentKeepsNoLane: a person's process may stop in the middle of a change, which has a lane
+// locked.
 func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -153,8 +154,9 @@ func TestOperatorThatFallsSilentKeepsNoLane(t *testing.T) {
 	}
 }
 
-// TestP4DiscardSeesWhatCameBehind: an event goes behind a parked one while the discard of that waits for the lane's lock. The
-// key stays parked, whatever isolation the database gives by default: without its mark the event would be forgotten.
+// TestP4DiscardSeesWhatCameBehind: an event goes behind a parked one while the discard of that waits for the lane's
+// lock. The key stays parked, whatever isolation the database gives by default: without its mark the event would be
+// forgotten.
 func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

@@ -13,8 +13,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
-// outage says once that something is away, and once that it is back, however many parts of the relay notice. It lasts until
-// each part that failed has succeeded, or has nothing to do any more: what works for one need not work for another.
+// outage says once that something is away, and once that it is back, however many parts of the relay notice. It lasts
+// until each part that failed has succeeded, or has nothing to do any more: what works for one need not work for
+// another.
 type outage struct {
 	what   string
 	log    *slog.Logger
@@ -26,10 +27,9 @@ type outage struct {
 	since   time.Time // when the last outage began
 }
 
-// report takes the outcome of an attempt of a part that last heard of the system at a time; nil, too, when the part has nothing
-// to do any more. An error that is only the end of
-// our own context says nothing, and so does one of a part that has heard nothing since before the last outage: its connection
-// died in that one, and it only notices now.
+// report takes the outcome of an attempt of a part that last heard of the system at a time; nil, too, when the part has
+// nothing to do any more. An error that is only the end of our own context says nothing, and so does one of a part that
+// has heard nothing since before the last outage: its connection died in that one, and it only notices now.
 func (o *outage) report(part string, err error, heard time.Time) {
 	if errors.Is(err, context.Canceled) {
 		return

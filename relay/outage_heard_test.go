@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestAFailedDialIsNoNewsOfBefore: a connection that an outage has killed is noticed late, and says nothing. A server that
-// lets nobody in says something, however old the last connection to it was.
+// TestAFailedDialIsNoNewsOfBefore: a connection that an outage has killed is noticed late, and says nothing. A server
+// that lets nobody in says something, however old the last connection to it was.
 func TestAFailedDialIsNoNewsOfBefore(t *testing.T) {
 	t.Parallel()
 	told := 0

@@ -228,8 +228,8 @@ func TestP4KeylessIsParkedAlone(t *testing.T) {
 	}
 }
 
-// TestP4NothingLaterIsSentBeforeThePark: after a refusal, nothing later of that lane and partition is sent by the claim, or
-// a take-over could write the refused event after it.
+// TestP4NothingLaterIsSentBeforeThePark: after a refusal, nothing later of that lane and partition is sent by the
+// claim, or a take-over could write the refused event after it.
 func TestP4NothingLaterIsSentBeforeThePark(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -261,8 +261,8 @@ func TestP4NothingLaterIsSentBeforeThePark(t *testing.T) {
 	}
 }
 
-// TestP4ParkTakesWhatIsHeldOfTheKey: many events of two keys are held for a partition; when it answers, it refuses the first
-// of one key. The rest of that key is in outbox_held, beyond the claim, and joins the list.
+// TestP4ParkTakesWhatIsHeldOfTheKey: many events of two keys are held for a partition; when it answers, it refuses the
+// first of one key. The rest of that key is in outbox_held, beyond the claim, and joins the list.
 func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -299,8 +299,8 @@ func TestP4ParkTakesWhatIsHeldOfTheKey(t *testing.T) {
 	everyKey(t, b, 20, 100)
 }
 
-// TestP4ReleaseToAPartitionThatDoesNotAnswer: released events are held like others, and keep their place before what was
-// appended later.
+// TestP4ReleaseToAPartitionThatDoesNotAnswer: released events are held like others, and keep their place before what
+// was appended later.
 func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -329,8 +329,8 @@ func TestP4ReleaseToAPartitionThatDoesNotAnswer(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP9_8_MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event says
-// that it may be a repetition; what only stood behind it does not.
+// TestP9_8_MaybePublishedIsSaid: an attempt was written and its answer lost, the next was refused. Released, the event
+// says that it may be a repetition; what only stood behind it does not.
 func TestP9_8_MaybePublishedIsSaid(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -409,8 +409,8 @@ func TestP4ParkedSurvivesATakeOver(t *testing.T) {
 	everyKey(t, b, 20, 20)
 }
 
-// TestP3_2_DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and deletes
-// nothing, the mark goes, and the answer says that the event may still appear.
+// TestP3_2_DiscardedWhileJournalled: an operator discards a released event that is on its way. Its settle parks and
+// deletes nothing, the mark goes, and the answer says that the event may still appear.
 func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)

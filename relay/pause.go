@@ -3,8 +3,8 @@ package relay
 import "slices"
 
 // A paused topic is a place that an operator has closed (P4): its events are held as a whole, in order, and nothing
-// tries whether it answers. Claims read what is paused in their own transaction, so that a claim that follows the pause's
-// commit sends nothing of the topic; the probe reads it too, to go on soon after a resume.
+// tries whether it answers. Claims read what is paused in their own transaction, so that a claim that follows the
+// pause's commit sends nothing of the topic; the probe reads it too, to go on soon after a resume.
 
 // pauses takes over which topics are paused.
 func (r *Relay) pauses(topics []string) {

@@ -73,8 +73,8 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestP4PauseCostsTheOthersNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and looks of
-// the others do not visit them.
+// TestP4PauseCostsTheOthersNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and looks
+// of the others do not visit them.
 func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents = 20_000 })
@@ -195,8 +195,8 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	}
 }
 
-// TestP4PauseIsTheClaims: pumps and prober read what is paused each in its own time. Whoever read it before the pause and
-// says so after a claim that follows it does not make that claim send.
+// TestP4PauseIsTheClaims: pumps and prober read what is paused each in its own time. Whoever read it before the pause
+// and says so after a claim that follows it does not make that claim send.
 func TestP4PauseIsTheClaims(t *testing.T) {
 	t.Parallel()
 	var f *floors

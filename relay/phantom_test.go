@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is published
-// must have survived: the claim's own commit put it on the disk first.
+// TestP3_3_Phantom: a producer commits without waiting for the disk, the relay publishes, the server crashes. What is
+// published must have survived: the claim's own commit put it on the disk first.
 func TestP3_3_Phantom(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
@@ -25,8 +25,8 @@ func TestP3_3_Phantom(t *testing.T) {
 	}
 }
 
-// TestP3_3_WithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything durable sees
-// the row, and the crash takes it back.
+// TestP3_3_WithoutBarrierThereArePhantoms shows that the test above can fail: a reader that does not commit anything
+// durable sees the row, and the crash takes it back.
 func TestP3_3_WithoutBarrierThereArePhantoms(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)
@@ -78,8 +78,8 @@ func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
 }
 
-// TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back. They
-// are published again under the numbers that they had, although no claim of theirs has failed.
+// TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back.
+// They are published again under the numbers that they had, although no claim of theirs has failed.
 func TestP3LostSettle(t *testing.T) {
 	t.Parallel()
 	db, server := asyncServer(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's database:
-// the first count that is given for a topic stays, and so does the first cluster. The function returns the pinned count. It
-// refuses another cluster, until an operator accepts it. Give it to the publisher: a topic that grew would send a
-// key's next events to another partition, past the ones before, and what goes to another cluster leaves the outbox for
-// where its consumers do not read.
+// Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's
+// database: the first count that is given for a topic stays, and so does the first cluster. The function returns the
+// pinned count. It refuses another cluster, until an operator accepts it. Give it to the publisher: a topic that grew
+// would send a key's next events to another partition, past the ones before, and what goes to another cluster leaves
+// the outbox for where its consumers do not read.
 func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int, error), error) {
 	q, err := newQueries(schema)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP4TheClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts it.
+// TestP4TheClusterIsPinned: the first cluster stays, and another one is refused for all topics until somebody accepts
+// it.
 func TestP4TheClusterIsPinned(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

@@ -6,8 +6,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// TestP6PlansBesideTheOutbox: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What a claim
-// or settle looks up beside the ordinary way costs a step in an index for each event all the same, and does not read them.
+// TestP6PlansBesideTheOutbox: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What
+// a claim or settle looks up beside the ordinary way costs a step in an index for each event all the same, and does not
+// read them.
 func TestP6PlansBesideTheOutbox(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

@@ -54,8 +54,8 @@ func (r *Relay) probe(ctx context.Context) {
 	}
 }
 
-// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors. Those that
-// are behind are looked at in slices: see raiseFloors.
+// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors.
+// Those that are behind are looked at in slices: see raiseFloors.
 func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
 	return r.lanes.listReach(func(l *laneState) bool {
 		return l.quiet() && !r.lanes.behind(l)

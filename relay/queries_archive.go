@@ -11,7 +11,8 @@ select p.relnamespace::regnamespace::text || '.', floor(extract(epoch from clock
 		where i.inhparent = p.oid and c.relname ~ '^outbox_archive_[0-9]{8}$' order by 1)
 from pg_class p where p.oid = '{schema}outbox_archive'::regclass`
 
-	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at a time.
+	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at
+	// a time.
 	sqlArchiveLock = `-- relay: archive lock
 select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true), pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
 

@@ -6,10 +6,10 @@ const (
 	sqlReadSettings = `-- relay: read settings
 select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan', 'off', true)`
 
-	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is read once
-	// for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in order and decides
-	// which are claimed, so that nothing is kept here. A large row comes without what makes it large. As many
-	// rows as the limit are too many: others may be missing before them.
+	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is
+	// read once for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in
+	// order and decides which are claimed, so that nothing is kept here. A large row comes without what makes it large.
+	// As many rows as the limit are too many: others may be missing before them.
 	sqlRead = `-- relay: read
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
@@ -34,17 +34,18 @@ cross join lateral (select coalesce(octet_length(e.payload), 0) + octet_length(e
 where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
 limit $9`
 
-	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th to the
-	// $7th of $5.
+	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th
+	// to the $7th of $5.
 	sqlJournal = `-- relay: journal
 insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq, f.first_seq + f.high - f.low))
 from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integer[]) f (lane, fence, first_seq, low, high)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
-	// As settle, by where read found the rows ($5, in the order of the table, with their ids in $6): that saves a descent of the
-	// index for each. It fails, with a division by zero, when these are not the rows that lie there, because somebody has
-	// rewritten the table or deleted events, and when a lane is lost. A scan by ctids goes in their order.
+	// As settle, by where read found the rows ($5, in the order of the table, with their ids in $6): that saves a
+	// descent of the index for each. It fails, with a division by zero, when these are not the rows that lie there,
+	// because somebody has rewritten the table or deleted events, and when a lane is lost. A scan by ctids goes in
+	// their order.
 	sqlSettlePlaced = `-- relay: settle placed
 with own as materialized (
 	select f.lane, c.entry

@@ -1,8 +1,8 @@
 package relay
 
-// The floor's statements (P6). The text that names the numbering of ids stands in each of them: system,
-// timeline, sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor
-// has one that is not the table's.
+// The floor's statements (P6). The text that names the numbering of ids stands in each of them: system, timeline,
+// sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor has
+// one that is not the table's.
 const (
 	sqlHighest = `-- relay: highest
 select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
@@ -11,10 +11,11 @@ select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_cu
 			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),
 	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
 
-	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id, under this name whatever
-	// else its transaction holds. Stronger ones alone, as VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY hold for long, draw none.
-	// A prepared transaction has another name here after a restart, and on some servers once it is prepared: they are told apart. Its id is the lowest that it has:
-	// subtransactions come later. The epoch that pg_locks leaves out is that of the id closest to the next one.
+	// Who may have drawn an id and not be decided. An insert holds this lock before it draws its id, under this name
+	// whatever else its transaction holds. Stronger ones alone, as VACUUM, ANALYZE and CREATE INDEX CONCURRENTLY hold
+	// for long, draw none. A prepared transaction has another name here after a restart, and on some servers once it is
+	// prepared: they are told apart. Its id is the lowest that it has: subtransactions come later. The epoch that
+	// pg_locks leaves out is that of the id closest to the next one.
 	sqlHolders = `-- relay: holders
 with held as materialized (
 	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid from pg_locks l where l.granted

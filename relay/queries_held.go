@@ -86,10 +86,11 @@ with ids as materialized (
 select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case when not marked then headers end,
 	case when not marked then payload end, at from picked`
 
-	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share of the count
-	// allows, and of all groups of a lane together as the bytes do. As in take, the lanes have no open entry; one with the same
-	// number would be refused by the journal's key. What stands behind an event of its key that is parked joins that list instead
-	// (P4): a settle moves no more than its own claim, however much of the key is held.
+	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share
+	// of the count allows, and of all groups of a lane together as the bytes do. As in take, the lanes have no open
+	// entry; one with the same number would be refused by the journal's key. What stands behind an event of its key
+	// that is parked joins that list instead (P4): a settle moves no more than its own claim, however much of the key
+	// is held.
 	sqlDrain = `-- relay: drain
 with mine as materialized (
 	select l.lane
@@ -140,9 +141,9 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing' order by m.since limit $4) r
 	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
 
-	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the list:
-	// nothing comes back into outbox_event, where a late commit would overtake it. The keys share the limit: what is read is about
-	// as much as is taken, however many lists there are.
+	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
+	// list: nothing comes back into outbox_event, where a late commit would overtake it. The keys share the limit: what
+	// is read is about as much as is taken, however many lists there are.
 	sqlList = `-- relay: list
 with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
@@ -210,8 +211,8 @@ with own as materialized (
 )
 select count(*) from v`
 
-	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark stands only where a row was moved: an event that was discarded
-	// meanwhile parks nothing.
+	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark stands only
+	// where a row was moved: an event that was discarded meanwhile parks nothing.
 	sqlSettlePark = `-- relay: settle park
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -296,10 +297,10 @@ using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_s
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
 returning c.lane`
 
-	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is, and
-	// given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle may have
-	// put it there that this relay's memory does not tell of yet. What is to join a list of parked events is not sent (see drain);
-	// where the first hundred are, none is given.
+	// The first held event of each group, for a try whether its partition answers. It is noted as sent before it is,
+	// and given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle
+	// may have put it there that this relay's memory does not tell of yet. What is to join a list of parked events is
+	// not sent (see drain); where the first hundred are, none is given.
 	sqlTry = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)

@@ -6,8 +6,9 @@ const (
 select f.lane from unnest($1::smallint[]) f (lane)
 where exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp())`
 
-	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. As many of each
-	// lane as count and bytes allow, and at least one: a move that takes longer than the lease would begin again for ever.
+	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. As many
+	// of each lane as count and bytes allow, and at least one: a move that takes longer than the lease would begin
+	// again for ever.
 	sqlMoveDue = `-- relay: move due
 with head as materialized (
 	select p.lane, p.due, p.seq

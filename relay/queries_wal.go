@@ -82,9 +82,9 @@ select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done from {schema}
 	sqlSnapshot = `-- relay: snapshot
 select pg_current_snapshot()::text`
 
-	// One snapshot of the lanes that can be handed over: what it shows is, or will be, published from the table, and what it does
-	// not show comes from the WAL. A transaction that it shows has written its commit before the until. Lanes with more than a few
-	// events left are not there.
+	// One snapshot of the lanes that can be handed over: what it shows is, or will be, published from the table, and
+	// what it does not show comes from the WAL. A transaction that it shows has written its commit before the until.
+	// Lanes with more than a few events left are not there.
 	sqlHandOver = `-- relay: hand over
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
@@ -128,7 +128,8 @@ delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[])
 where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning s.lane`
 
-	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering begins.
+	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering
+	// begins.
 	sqlAbandon = `-- relay: abandon
 with gone as (
 	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
@@ -160,7 +161,8 @@ from pg_control_system() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// An array of ctids leaves the plan no choice, as in settle. Rows of the outbox are never changed, so none has moved.
+	// An array of ctids leaves the plan no choice, as in settle. Rows of the outbox are never changed, so none has
+	// moved.
 	sqlStreamedGone = `-- relay: streamed gone
 delete from {schema}outbox_event e where e.ctid = any (array(
 	select r.ctid from unnest($1::smallint[], $2::bigint[]) u (lane, id) cross join lateral (

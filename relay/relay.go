@@ -16,7 +16,8 @@ import (
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
-// ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within DrainTimeout.
+// ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within
+// DrainTimeout.
 var ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
 
 // Relay publishes what producers append. Make one with [New].
@@ -66,7 +67,8 @@ type Relay struct {
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
 // It fails when the configuration cannot work.
 //
-// Of db it uses the configuration, for Pumps+3 connections of its own, one more once a topic or partition was held, and the pool itself for Status.
+// Of db it uses the configuration, for Pumps+3 connections of its own, one more once a topic or partition was held, and
+// the pool itself for Status.
 func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if db == nil || to == nil {
 		return nil, errors.New("relay: New needs a pool and a publisher")
@@ -92,10 +94,10 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// Run publishes until ctx ends, then finishes what it has claimed within DrainTimeout, gives its lanes to the others and
-// returns nil. It waits out a Postgres or a Kafka that is away, at the start too. It returns an error when the first
-// contact shows what no waiting mends (no tables, no grant, a wrong password), and when the drain could not finish:
-// what is left is published by the next owner. Nothing outlives Run.
+// Run publishes until ctx ends, then finishes what it has claimed within DrainTimeout, gives its lanes to the others
+// and returns nil. It waits out a Postgres or a Kafka that is away, at the start too. It returns an error when the
+// first contact shows what no waiting mends (no tables, no grant, a wrong password), and when the drain could not
+// finish: what is left is published by the next owner. Nothing outlives Run.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.start(); err != nil {
 		return err
@@ -148,9 +150,10 @@ func (r *Relay) limitDrain(work context.Context, abandon func()) {
 	abandon()
 }
 
-// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once (again for what
-// is held or to be released), publishes, settles, and gives the lanes back. It returns how many events the publisher acked; 0 when nothing waits or when others
-// own every lane. It blocks while the publisher is away, until ctx ends.
+// Once does one step without loop, timer or goroutine: it joins, takes its share of the lanes, claims once (again for
+// what is held or to be released), publishes, settles, and gives the lanes back. It returns how many events the
+// publisher acked; 0 when nothing waits or when others own every lane. It blocks while the publisher is away, until ctx
+// ends.
 func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	if err := r.start(); err != nil {
 		return 0, err

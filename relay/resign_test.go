@@ -9,11 +9,12 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP5LanesAreGivenBackAfterARestart: the server was restarted since the last heartbeat, so the relay that stops finds its
-// connection dead. It gives its lanes back over another, instead of leaving the next one to wait for a lease.
+// TestP5LanesAreGivenBackAfterARestart: the server was restarted since the last heartbeat, so the relay that stops
+// finds its connection dead. It gives its lanes back over another, instead of leaving the next one to wait for a lease.
 func TestP5LanesAreGivenBackAfterARestart(t *testing.T) {
 	t.Parallel()
-	db := pgtest.NewDatabase(t, migrations.Outbox) // of its own, or the relays of other tests would lose their connections
+	// of its own, or the relays of other tests would lose their connections
+	db := pgtest.NewDatabase(t, migrations.Outbox)
 	stop := running(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
 	pgtest.AwaitSQL(t, db, `select count(*) filter (where owner is not null) = $1 from outbox_lane`, relay.Lanes)
 	drained(t, db)

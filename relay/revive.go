@@ -13,8 +13,8 @@ import (
 // keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
 const keepClosed = 10 * time.Second
 
-// revive tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try may
-// last as long as the publisher's time-out.
+// revive tries closed places, with growing pauses, and opens those that answer. It has a goroutine of its own: a try
+// may last as long as the publisher's time-out.
 func (r *Relay) revive(ctx, work context.Context) {
 	s := r.session("reviver")
 	defer s.close()
@@ -106,8 +106,8 @@ func (u *untried) add(g grant, id int64) {
 	u.lanes, u.fences, u.ids = append(u.lanes, g.lane), append(u.fences, g.fence), append(u.ids, id)
 }
 
-// untry notes that events were not sent. Otherwise nobody could tell them from those that may stand in the log: to accept
-// another partition count, it must be known that none does.
+// untry notes that events were not sent. Otherwise nobody could tell them from those that may stand in the log: to
+// accept another partition count, it must be known that none does.
 func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 	if len(u.ids) == 0 {
 		return nil

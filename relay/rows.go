@@ -173,8 +173,8 @@ func (r *rowReader) addHeld(c *claim, l *laneClaim, it item, maybe bool) error {
 	return r.add(c, l)
 }
 
-// readOpen reads open journal entries. The columns of a discarded event are null and would not scan, so each row's head is
-// looked at first.
+// readOpen reads open journal entries. The columns of a discarded event are null and would not scan, so each row's head
+// is looked at first.
 func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	defer rows.Close()
 	var first, seq int64

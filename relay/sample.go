@@ -18,18 +18,19 @@ const SampleLimit = 100_000
 // Sample is the state of an outbox in figures that are cheap enough to be asked for every few seconds. Counts end at
 // SampleLimit. All but Members are the same whichever relay asks.
 type Sample struct {
-	// Backlog is how many events are in the outbox, those under way included. Oldest is the age of the oldest, Lanes that of
-	// each lane's oldest; 0 where there is none.
+	// Backlog is how many events are in the outbox, those under way included. Oldest is the age of the oldest, Lanes
+	// that of each lane's oldest; 0 where there is none.
 	Backlog int64
 	Oldest  time.Duration
 	Lanes   [Lanes]time.Duration
 	// Owned is how many lanes have an owner whose lease runs, of [Lanes]. Members is how many relays are alive.
 	Owned, Members int
-	// Held events wait, those of paused topics included. Without these, they wait for HeldPartitions that do not answer (a
-	// topic that refuses everything counts as one), the oldest since HeldFor.
+	// Held events wait, those of paused topics included. Without these, they wait for HeldPartitions that do not answer
+	// (a topic that refuses everything counts as one), the oldest since HeldFor.
 	Held, HeldPartitions int64
 	HeldFor              time.Duration
-	// Parked events wait for a person. Of ParkedKeys, Releasing are on their way out; ParkedFor is the longest that one is in its state.
+	// Parked events wait for a person. Of ParkedKeys, Releasing are on their way out; ParkedFor is the longest that one
+	// is in its state.
 	Parked, ParkedKeys, Releasing int64
 	ParkedFor                     time.Duration
 	// Scheduled events wait for their time; ScheduledLate is how long the one that is due first has been due.
@@ -42,9 +43,10 @@ type Sample struct {
 	ArchiveStray int64
 	// WAL is nil when no relay has read the WAL for this outbox.
 	WAL *WALStatus
-	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and OldestTransaction
-	// how long ago: rows that died since stay in the table, and reading gets slower. The second leaves out sessions of other
-	// roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may not look.
+	// XminAge is how many transactions ago the oldest snapshot or transaction of the database began, and
+	// OldestTransaction how long ago: rows that died since stay in the table, and reading gets slower. The second
+	// leaves out sessions of other roles unless the relay's role is in pg_read_all_stats. Both are -1 when the role may
+	// not look.
 	XminAge           int64
 	OldestTransaction time.Duration
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for them:
-// the rows that were moved while an old transaction is open are read again by each look, and must not slow down the others.
+// dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for
+// them: the rows that were moved while an old transaction is open are read again by each look, and must not slow down
+// the others.
 const dueShare = 20
 
-// duePause is the pause after a look that took so long. A process or a server that stood still is no old transaction: what is due waits
-// for a lease at most.
+// duePause is the pause after a look that took so long. A process or a server that stood still is no old transaction:
+// what is due waits for a lease at most.
 func duePause(took, lease time.Duration) time.Duration { return min(dueShare*took, lease) }
 
 // queueDue adds to a claim the move of what has come due in the lanes that may have some (P8): out of the table of

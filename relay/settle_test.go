@@ -50,8 +50,8 @@ const everything = `select coalesce(string_agg(x, e'\n' order by x), 'nothing') 
 	union all select 'parked ' || lane || ' ' || id from outbox_parked
 	union all select 'mark ' || key from outbox_parked_key) as t (x)`
 
-// TestP3_5_OnlyTheOwnerSettles: a relay's lanes were taken from it while it published. Whatever it has to settle then, it
-// changes nothing.
+// TestP3_5_OnlyTheOwnerSettles: a relay's lanes were taken from it while it published. Whatever it has to settle then,
+// it changes nothing.
 func TestP3_5_OnlyTheOwnerSettles(t *testing.T) {
 	t.Parallel()
 	for name, verdict := range map[string]func(e *event.Event, partition int32) answer{
@@ -105,8 +105,8 @@ func TestP3_5_ASettleDeletesItsOwnEntry(t *testing.T) {
 	}
 }
 
-// TestP3_7_AnUnknownCommitRaisesTheFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not claimed
-// before a heartbeat has raised their fences, for the transaction may still be under way.
+// TestP3_7_AnUnknownCommitRaisesTheFence: the reply to the COMMIT of a claim or settle is lost. The lanes are not
+// claimed before a heartbeat has raised their fences, for the transaction may still be under way.
 func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"take", "take marked", "settle"} {

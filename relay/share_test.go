@@ -47,8 +47,8 @@ func TestP5ARelayThatHasJustStartedDoesNotCount(t *testing.T) {
 	staying.owns(relay.Lanes/2, "it has been there for a heartbeat's time")
 }
 
-// TestP5FreeLanesAreForThoseThatCount: who has just started takes what was free for a heartbeat's time, and before only when there is
-// nobody else.
+// TestP5FreeLanesAreForThoseThatCount: who has just started takes what was free for a heartbeat's time, and before only
+// when there is nobody else.
 func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
@@ -62,7 +62,8 @@ func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
 	other.owns(relay.Lanes, "there is nobody else")
 }
 
-// TestP5ARelayOfAClockAheadDoesNotCount: the database's clock went back, and a relay that died before has a heartbeat that is to come.
+// TestP5ARelayOfAClockAheadDoesNotCount: the database's clock went back, and a relay that died before has a heartbeat
+// that is to come.
 func TestP5ARelayOfAClockAheadDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

@@ -13,7 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestP8WhatIsDueIsMovedInParts: large events that come due at once are moved as a claim is bounded, in count and bytes.
+// TestP8WhatIsDueIsMovedInParts: large events that come due at once are moved as a claim is bounded, in count and
+// bytes.
 func TestP8WhatIsDueIsMovedInParts(t *testing.T) {
 	t.Parallel()
 	const events, size = 24, 256 << 10
@@ -98,7 +99,8 @@ func TestP3_2_ALaneThatDoesNotFitIsAlone(t *testing.T) {
 	}
 }
 
-// TestP3_2_EveryColumnCounts: a claim is bounded by what its events have in memory, in whichever column, however well it compresses.
+// TestP3_2_EveryColumnCounts: a claim is bounded by what its events have in memory, in whichever column, however well
+// it compresses.
 func TestP3_2_EveryColumnCounts(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -177,7 +179,8 @@ func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floor
 	return &floors{Driver: d, t: t, db: db}, b
 }
 
-// TestP4ARefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of them is sent.
+// TestP4ARefusalBeforeManyHeldEvents: the first of them is refused. The others join its list part by part, and none of
+// them is sent.
 func TestP4ARefusalBeforeManyHeldEvents(t *testing.T) {
 	t.Parallel()
 	f, b := held500(t, outboxDB(t))
@@ -257,7 +260,8 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 	})
 }
 
-// TestParkedEventsAreFoundByID: what an operator does with one event, with its lane locked, reads little however many are parked.
+// TestParkedEventsAreFoundByID: what an operator does with one event, with its lane locked, reads little however many
+// are parked.
 func TestParkedEventsAreFoundByID(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))

@@ -104,8 +104,8 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	}
 }
 
-// TestP4AcceptedHeldEventsGoInOrder: two partitions' held events go to one by the new count. They go as one list, in the
-// order of their numbers, and before what comes later.
+// TestP4AcceptedHeldEventsGoInOrder: two partitions' held events go to one by the new count. They go as one list, in
+// the order of their numbers, and before what comes later.
 func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
@@ -128,9 +128,9 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	counting(t, b, "k", 230)
 }
 
-// TestP4OvertakenAndHeld: a partition does not get its events, others of their lanes get later ones, and then the topic is
-// refused as a whole. None of what is held was sent; but by another partition count it may go behind the later ones, where a consumer
-// that goes by numbers would drop it.
+// TestP4OvertakenAndHeld: a partition does not get its events, others of their lanes get later ones, and then the topic
+// is refused as a whole. None of what is held was sent; but by another partition count it may go behind the later ones,
+// where a consumer that goes by numbers would drop it.
 func TestP4OvertakenAndHeld(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)
@@ -174,8 +174,8 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 	watermark(t, log)
 }
 
-// TestWALResizedTopic: what is read from the WAL is in no journal, and may be read again. A new partition count begins a new
-// numbering then, and what comes from the WAL afterwards goes under it.
+// TestWALResizedTopic: what is read from the WAL is in no journal, and may be read again. A new partition count begins
+// a new numbering then, and what comes from the WAL afterwards goes under it.
 func TestWALResizedTopic(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -206,8 +206,8 @@ func TestWALResizedTopic(t *testing.T) {
 	}
 }
 
-// TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new count,
-// which nothing stands against: whatever was tried meanwhile was refused for certain.
+// TestP4ResizedTopic: Kafka's topic grows while the relay runs. Its events are held until an operator accepts the new
+// count, which nothing stands against: whatever was tried meanwhile was refused for certain.
 func TestP4ResizedTopic(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -11,8 +11,8 @@ import (
 )
 
 // TestP3_7_UnknownBesideTheOutbox: the outcome of a commit is lost, of claims and settles that hold, drain, park and
-// release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and no key
-// is marked for nothing.
+// release. Whether it happened, did not, or happens late: nothing is lost, inverted, or given a number twice, and no
+// key is marked for nothing.
 func TestP3_7_UnknownBesideTheOutbox(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
@@ -78,8 +78,9 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	everyKey(t, b, 20, 40)
 }
 
-// TestP3_2_ASettleThatACrashTookBack: settles do not wait for the disk. When the server has crashed, the last entry of a lane
-// may be open again, and its events above the floor; they are sent again under their numbers, whoever hides the crash.
+// TestP3_2_ASettleThatACrashTookBack: settles do not wait for the disk. When the server has crashed, the last entry of
+// a lane may be open again, and its events above the floor; they are sent again under their numbers, whoever hides the
+// crash.
 func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
 	t.Parallel()
 	for name, hide := range map[string]func(f *floors){

@@ -26,8 +26,8 @@ func TestP7Wake(t *testing.T) {
 	}
 }
 
-// TestP7WakeDuringAClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are given
-// back, is not left to the next probe when somebody told of it.
+// TestP7WakeDuringAClaim: an event that becomes visible after a claim has looked, and before the claim's lanes are
+// given back, is not left to the next probe when somebody told of it.
 func TestP7WakeDuringAClaim(t *testing.T) {
 	t.Parallel()
 	d := driver(t)
@@ -41,7 +41,8 @@ func TestP7WakeDuringAClaim(t *testing.T) {
 	}
 }
 
-// TestP7WakeBeforeFloors: a wake that comes before the relay knows how far its floors rise is not left to the next probe.
+// TestP7WakeBeforeFloors: a wake that comes before the relay knows how far its floors rise is not left to the next
+// probe.
 func TestP7WakeBeforeFloors(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -68,8 +69,8 @@ func TestP7WakeBeforeFloors(t *testing.T) {
 	}
 }
 
-// TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is taken up by the next heartbeat, though
-// nobody else took it meanwhile.
+// TestP5DeadlinePassed: a lane that a pump skipped because its heartbeat was late is taken up by the next heartbeat,
+// though nobody else took it meanwhile.
 func TestP5DeadlinePassed(t *testing.T) {
 	t.Parallel()
 	d := driver(t)

@@ -35,8 +35,8 @@ func (h interruptions) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestWALKeepsItsNumbering: what passes by itself begins no new numbering, however long it takes: nobody could have published
-// from the table meanwhile.
+// TestWALKeepsItsNumbering: what passes by itself begins no new numbering, however long it takes: nobody could have
+// published from the table meanwhile.
 func TestWALKeepsItsNumbering(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second

@@ -62,8 +62,8 @@ func (g *gated) Publish(ctx context.Context, events []event.Event) []error {
 	return g.to.Publish(ctx, events)
 }
 
-// BenchmarkSource drains 200,000 events to Kafka that transactions of 100 wrote while nothing could be published, from the table
-// and from the WAL.
+// BenchmarkSource drains 200,000 events to Kafka that transactions of 100 wrote while nothing could be published, from
+// the table and from the WAL.
 func BenchmarkSource(b *testing.B) {
 	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
 		b.Run(name, func(b *testing.B) {
@@ -120,7 +120,8 @@ func (p *timed) Publish(ctx context.Context, events []event.Event) []error {
 	return verdicts
 }
 
-// BenchmarkLatency is from before an insert to the broker's ack, at 1,000 events a second, from the table and from the WAL.
+// BenchmarkLatency is from before an insert to the broker's ack, at 1,000 events a second, from the table and from the
+// WAL.
 func BenchmarkLatency(b *testing.B) {
 	for name, source := range map[string]relay.Source{"table": relay.SourceTable, "wal": relay.SourceWAL} {
 		b.Run(name, func(b *testing.B) {

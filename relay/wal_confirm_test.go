@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWAL5TheTableIsToldFirst: the slot goes on to a place when the table has it for certain. Otherwise a crash in between leaves
-// a slot that is ahead of what the table says, which counts as one that somebody else has moved.
+// TestWAL5TheTableIsToldFirst: the slot goes on to a place when the table has it for certain. Otherwise a crash in
+// between leaves a slot that is ahead of what the table says, which counts as one that somebody else has moved.
 func TestWAL5TheTableIsToldFirst(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -66,8 +66,8 @@ func TestWAL5TheSlotWasGivenUp(t *testing.T) {
 	})
 }
 
-// TestWAL6TheNumberingIsReadWithinTheStream: a failover between the look at the slot and the begin of the stream: nothing is
-// published in the numbering of before.
+// TestWAL6TheNumberingIsReadWithinTheStream: a failover between the look at the slot and the begin of the stream:
+// nothing is published in the numbering of before.
 func TestWAL6TheNumberingIsReadWithinTheStream(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)

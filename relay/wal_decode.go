@@ -27,8 +27,8 @@ type walBatch struct {
 	events []event.Event
 	items  []walItem
 	bytes  int
-	// pos is the end of the last whole transaction, or a later place up to which the server has nothing for us. Every event
-	// of an earlier transaction is in this batch or in an earlier one.
+	// pos is the end of the last whole transaction, or a later place up to which the server has nothing for us. Every
+	// event of an earlier transaction is in this batch or in an earlier one.
 	pos uint64
 	due time.Time // the earliest time of what was scheduled; zero: nothing was
 	// asked are the transactions in which somebody has changed something that the relay looks at with SQL.
@@ -46,8 +46,8 @@ const walPrefix = "effectonce"
 // errWAL: what came over the replication connection is not what pgoutput sends, or not of our tables.
 var errWAL = errors.New("relay: the WAL's stream is not understood")
 
-// walDecoder reads pgoutput's protocol, version 1, with binary values: whole transactions, in the order of their commits.
-// (https://www.postgresql.org/docs/15/protocol-logicalrep-message-formats.html)
+// walDecoder reads pgoutput's protocol, version 1, with binary values: whole transactions, in the order of their
+// commits. (https://www.postgresql.org/docs/15/protocol-logicalrep-message-formats.html)
 type walDecoder struct {
 	relations map[uint32]walRelation
 	strings   map[string]string // topics, types and the like: a few come again and again

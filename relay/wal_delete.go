@@ -26,8 +26,8 @@ type deletion struct {
 	done  chan struct{} // closed when it is
 }
 
-// walDeleter deletes published events in the background, and confirms places in the WAL whose events are gone from the table:
-// first in the table, then to the slot. So what the slot does not send any more is not left in the table either.
+// walDeleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
+// table: first in the table, then to the slot. So what the slot does not send any more is not left in the table either.
 type walDeleter struct {
 	r       *Relay
 	s       *session
@@ -106,7 +106,8 @@ func (d *walDeleter) run(ctx context.Context) error {
 		}
 		switch {
 		case d.deleted == d.marked:
-		case idle, urged, dirty && time.Since(d.last) >= walConfirmEvery: // a place without rows waits for the heartbeat
+		// a place without rows waits for the heartbeat
+		case idle, urged, dirty && time.Since(d.last) >= walConfirmEvery:
 			if err := d.confirm(ctx, idle); err != nil {
 				return err
 			}
@@ -157,8 +158,8 @@ func (d *walDeleter) work(ctx context.Context, first *deletion) error {
 	return nil
 }
 
-// delete deletes rows. A row can be published before its transaction is in anybody's snapshot: then the statement does not find
-// it, and is repeated until every transaction shows.
+// delete deletes rows. A row can be published before its transaction is in anybody's snapshot: then the statement does
+// not find it, and is repeated until every transaction shows.
 func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
 	since, pause, all := time.Now(), newBackOff(), len(what.ids)
@@ -169,8 +170,8 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			// A server that is shut down in order lets nobody in, and waits for us until all that it has sent is confirmed: for ever,
-			// unless we go. What is not deleted comes again.
+			// A server that is shut down in order lets nobody in, and waits for us until all that it has sent is
+			// confirmed: for ever, unless we go. What is not deleted comes again.
 			if pgerr.Is(err, pgerr.CannotConnectNow) {
 				return fmt.Errorf("relay: deleting what was published: %w", err)
 			}
@@ -231,7 +232,8 @@ func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) 
 	return snapshot, gone, failpoint.After(failpoint.RelayWALDeleted, err)
 }
 
-// confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to there.
+// confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to
+// there.
 func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
 	failpoint.Hit(failpoint.RelayWALConfirm)

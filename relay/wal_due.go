@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused. What
-// changes any of it is in the WAL too, and wakes it.
+// While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused.
+// What changes any of it is in the WAL too, and wakes it.
 
 // restFor is how long the prober rests.
 func (r *Relay) restFor() time.Duration {
@@ -33,7 +33,8 @@ func (r *Relay) lookNext(b *pgx.Batch, now time.Time) {
 	})
 }
 
-// moveStreamed moves what has come due in lanes whose source the WAL is: it comes back from there. It returns the other lanes.
+// moveStreamed moves what has come due in lanes whose source the WAL is: it comes back from there. It returns the other
+// lanes.
 func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (others []int16, err error) {
 	mine := r.lanes.list(func(l *laneState) bool { return l.source == streamed && !l.doubt && !l.leaving })
 	var set laneKeys

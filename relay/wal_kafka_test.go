@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestWALToKafka: through a real broker, with a relay that dies, another that takes over, and a third that polls: each key's first
-// occurrences are in order, and a consumer that goes by numbers applies each event once.
+// TestWALToKafka: through a real broker, with a relay that dies, another that takes over, and a third that polls: each
+// key's first occurrences are in order, and a consumer that goes by numbers applies each event once.
 func TestWALToKafka(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

@@ -112,8 +112,8 @@ func laneOf(key []byte, id uuid.UUID) int16 {
 	return int16(hashExtended(key) & (Lanes - 1))
 }
 
-// hashExtended is hash_bytes_extended of Postgres (src/common/hashfn.c) with seed 0 on a little-endian machine: Bob Jenkins'
-// lookup3. A relay compares it with what its server computes before it relies on it.
+// hashExtended is hash_bytes_extended of Postgres (src/common/hashfn.c) with seed 0 on a little-endian machine: Bob
+// Jenkins' lookup3. A relay compares it with what its server computes before it relies on it.
 func hashExtended(k []byte) uint64 {
 	a := 0x9e3779b9 + uint32(len(k)) + 3923095
 	b, c := a, a

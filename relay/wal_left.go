@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// walLooker looks for events that stand in the table although the WAL has passed them: of lanes that the follower publishes nobody
-// else would ever send them. It cannot happen while the publication stays as it was made. Postgres tells nobody of rows that were
-// inserted while it was another. A look reads every dead row of its lanes, so the follower does not wait for it.
+// walLooker looks for events that stand in the table although the WAL has passed them: of lanes that the follower
+// publishes nobody else would ever send them. It cannot happen while the publication stays as it was made. Postgres
+// tells nobody of rows that were inserted while it was another. A look reads every dead row of its lanes, so the
+// follower does not wait for it.
 type walLooker struct {
 	r     *Relay
 	ask   chan laneKeys
@@ -74,8 +75,8 @@ func (l *walLooker) look(ctx context.Context, s *session, set laneKeys) walLook 
 	return k
 }
 
-// leftBehind has somebody look when all that was seen the last time must be gone, and sees to what is still there. It fails when the
-// publication is not right any more.
+// leftBehind has somebody look when all that was seen the last time must be gone, and sees to what is still there. It
+// fails when the publication is not right any more.
 func (f *follower) leftBehind(work context.Context) error {
 	r, l := f.r, &f.looker
 	if !l.asked {

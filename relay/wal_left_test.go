@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL5ThePublicationWasChanged: rows that were inserted while the publication left the table out never come from the WAL, and
-// nobody is told of it. They are found in the table, published from there, and the WAL is read on.
+// TestWAL5ThePublicationWasChanged: rows that were inserted while the publication left the table out never come from
+// the WAL, and nobody is told of it. They are found in the table, published from there, and the WAL is read on.
 func TestWAL5ThePublicationWasChanged(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -60,8 +60,8 @@ func TestWAL5ThePublicationWasChanged(t *testing.T) {
 	}
 }
 
-// TestWAL5ThePublicationIsWrong: a relay that reads notices that the publication leaves its table out, publishes from the table, and
-// reads the WAL again when it is mended.
+// TestWAL5ThePublicationIsWrong: a relay that reads notices that the publication leaves its table out, publishes from
+// the table, and reads the WAL again when it is mended.
 func TestWAL5ThePublicationIsWrong(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL7TheLastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a heartbeat would,
-// and the next relay is sent nothing again.
+// TestWAL7TheLastConfirmationIsSent: an orderly end leaves the slot behind everything that was published, long before a
+// heartbeat would, and the next relay is sent nothing again.
 func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -75,8 +75,8 @@ func TestWAL9DeletesDoNotComeBack(t *testing.T) {
 	}
 }
 
-// TestWAL11NobodyNotifies: neither tables nor statements have the producer's transaction notify anybody: a commit that does waits for
-// all others that do.
+// TestWAL11NobodyNotifies: neither tables nor statements have the producer's transaction notify anybody: a commit that
+// does waits for all others that do.
 func TestWAL11NobodyNotifies(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -90,7 +90,8 @@ func TestWAL11NobodyNotifies(t *testing.T) {
 	}
 }
 
-// TestWALArchives: published events go into the archive with the numbers that they were published under, and can be replayed from there.
+// TestWALArchives: published events go into the archive with the numbers that they were published under, and can be
+// replayed from there.
 func TestWALArchives(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -125,7 +126,8 @@ func TestWALArchives(t *testing.T) {
 	}
 }
 
-// TestWALDeletesWhatIsAcked and nothing before: until then the table is where the event is, whatever becomes of the slot.
+// TestWALDeletesWhatIsAcked and nothing before: until then the table is where the event is, whatever becomes of the
+// slot.
 func TestWALDeletesWhatIsAcked(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -169,7 +171,8 @@ func TestWALStandbyWaits(t *testing.T) {
 	stopSecond := running(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
 	before := pgtest.One[int](t, db, sessions)
-	pgtest.AwaitSQL(t, db, `select sessions >= $1 from pg_stat_database where datname = current_database()`, before+7) // each look is one, and its own ones are at most five
+	// each look is one, and its own ones are at most five
+	pgtest.AwaitSQL(t, db, `select sessions >= $1 from pg_stat_database where datname = current_database()`, before+7)
 	if now := pgtest.One[int](t, db, reader, slot); now != pid {
 		t.Errorf("the standby has ended the connection of a relay that lives: process %d reads, and %d did", now, pid)
 	}
@@ -181,8 +184,8 @@ func TestWALStandbyWaits(t *testing.T) {
 	}
 }
 
-// TestWALHandOverIsTheReaders: a hand-over that waited for long, for a broker perhaps, comes when another relay has begun to read. That
-// has passed what the hand-over's snapshot does not show: nobody would publish it.
+// TestWALHandOverIsTheReaders: a hand-over that waited for long, for a broker perhaps, comes when another relay has
+// begun to read. That has passed what the hand-over's snapshot does not show: nobody would publish it.
 func TestWALHandOverIsTheReaders(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -205,7 +208,8 @@ func TestWALHandOverIsTheReaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop = running(t, newRelay(t, db, to, config(fromWAL))) // no lane is handed over to it before that transaction has ended
+	// no lane is handed over to it before that transaction has ended
+	stop = running(t, newRelay(t, db, to, config(fromWAL)))
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_wal w join outbox_lane l on l.owner = w.owner)`)
 	db.Exec(t, `update outbox_wal set owner = gen_random_uuid()`)
 	if err := tx.Commit(t.Context()); err != nil {

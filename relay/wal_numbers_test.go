@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// Events from the WAL have their commit's place for a number. What puts these back must begin a new incarnation, or consumers that
-// go by numbers would drop what is new.
+// Events from the WAL have their commit's place for a number. What puts these back must begin a new incarnation, or
+// consumers that go by numbers would drop what is new.
 
 // applied checks that a consumer that goes by numbers, and accepts each numbering, misses none of so many events.
 func applied(t *testing.T, log []event.Event, want int) {
@@ -50,13 +50,15 @@ func round(t *testing.T, db *pgtest.DB, to *memory, from, each int) {
 	}
 }
 
-// TestWALNumbersAfterADrop: a slot that is dropped for good, and made again later all the same, goes on with higher numbers.
+// TestWALNumbersAfterADrop: a slot that is dropped for good, and made again later all the same, goes on with higher
+// numbers.
 func TestWALNumbersAfterADrop(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
 	round(t, db, to, 0, 1)
-	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 20000)`) // so the next numbers are far from the base
+	// so the next numbers are far from the base
+	db.Exec(t, `create table noise as select repeat('x', 100) from generate_series(1, 20000)`)
 	round(t, db, to, 1, 4)
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
@@ -76,8 +78,8 @@ func TestWALNumbersAfterADrop(t *testing.T) {
 	}
 }
 
-// TestWALNumbersEnd: after three quarters of the numbers that a base lasts for, another slot is made with another base, and a new
-// incarnation begins, although every lane was given back to the table in order.
+// TestWALNumbersEnd: after three quarters of the numbers that a base lasts for, another slot is made with another base,
+// and a new incarnation begins, although every lane was given back to the table in order.
 func TestWALNumbersEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -106,8 +108,8 @@ func TestWALNumbersEnd(t *testing.T) {
 	}
 }
 
-// TestWALNewNumbering: what is committed after somebody has begun a new numbering is not published under the old one, and a
-// partition count is not accepted beside events that may have been written.
+// TestWALNewNumbering: what is committed after somebody has begun a new numbering is not published under the old one,
+// and a partition count is not accepted beside events that may have been written.
 func TestWALNewNumbering(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -180,7 +182,8 @@ func TestP10NumbersOfTheWAL(t *testing.T) {
 	}
 }
 
-// TestWAL8MoreThanThereAreNumbers: what a transaction has beyond the numbers of one is published from the table, in order.
+// TestWAL8MoreThanThereAreNumbers: what a transaction has beyond the numbers of one is published from the table, in
+// order.
 func TestWAL8MoreThanThereAreNumbers(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)

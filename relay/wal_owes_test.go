@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestWALOwes: a lane that an earlier reading has published from is owed until everything was read that it may have sent.
+// TestWALOwes: a lane that an earlier reading has published from is owed until everything was read that it may have
+// sent.
 func TestWALOwes(t *testing.T) {
 	t.Parallel()
 	f := &follower{since: 100}

@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given back to
-// the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
+// publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
+// back to the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
 func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
 	r := f.r
 	if f.deleter.standbys.Load() {
@@ -103,9 +103,9 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 	return sent, nil
 }
 
-// aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the table, under
-// other numbers. Where an event may have been written, those who go by numbers must not trust them any more: a new numbering
-// begins.
+// aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the
+// table, under other numbers. Where an event may have been written, those who go by numbers must not trust them any
+// more: a new numbering begins.
 func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, done *deletion) error {
 	r := f.r
 	f.deleter.add(work, &deletion{lanes: done.lanes, ids: done.ids, xids: done.xids, seqs: done.seqs, epoch: done.epoch})

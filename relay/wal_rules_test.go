@@ -21,8 +21,8 @@ import (
 // The rules of reading a WAL, each from a bug that somebody had, and a test for each. Their numbers are those of
 // docs/decisions/0023.
 
-// byNumber checks that a consumer that goes by numbers applies each event once within a numbering, and that an event has one
-// number in it. It returns how many numberings there are.
+// byNumber checks that a consumer that goes by numbers applies each event once within a numbering, and that an event
+// has one number in it. It returns how many numberings there are.
 func byNumber(t *testing.T, log []event.Event) int {
 	t.Helper()
 	type mark struct {
@@ -47,8 +47,8 @@ func byNumber(t *testing.T, log []event.Event) int {
 	return len(epochs)
 }
 
-// TestWAL1PositionIsCommitAndOrdinal: rows that a COPY writes share an LSN, and transactions commit in another order than they
-// begin: the number is the commit's place and the event's own in the transaction.
+// TestWAL1PositionIsCommitAndOrdinal: rows that a COPY writes share an LSN, and transactions commit in another order
+// than they begin: the number is the commit's place and the event's own in the transaction.
 func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -98,15 +98,15 @@ func told(t *testing.T, db *pgtest.DB, slot string) {
 		join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1), false)`, slot, now)
 }
 
-// commitOf is a place within the record of an event's commit: what others wrote before it may be confirmed, and not more. The number
-// has the record's begin in steps of 32 bytes, and the record is longer than one.
+// commitOf is a place within the record of an event's commit: what others wrote before it may be confirmed, and not
+// more. The number has the record's begin in steps of 32 bytes, and the record is longer than one.
 func commitOf(t *testing.T, db *pgtest.DB, e event.Event) string {
 	t.Helper()
 	return pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`, e.Position.Seq)
 }
 
-// TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the last
-// event is acked; a session that is lost in between sends all of it again, under the same numbers.
+// TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the
+// last event is acked; a session that is lost in between sends all of it again, under the same numbers.
 func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -293,8 +293,8 @@ func (w *writer) end() (total int) {
 	return total
 }
 
-// TestWAL5TheSlotIsGone: whatever happens to the slot while producers write, nothing is lost, no key inverted, and the relay goes
-// back to the WAL. Those who go by numbers see a new numbering.
+// TestWAL5TheSlotIsGone: whatever happens to the slot while producers write, nothing is lost, no key inverted, and
+// the relay goes back to the WAL. Those who go by numbers see a new numbering.
 func TestWAL5TheSlotIsGone(t *testing.T) {
 	t.Parallel()
 	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`
@@ -491,8 +491,8 @@ func TestWALConnectionsDie(t *testing.T) {
 	byNumber(t, log)
 }
 
-// TestWALHandOverUnderLoad: while producers do not stop, lanes are handed over and go back, again and again: each event is
-// published once, in order.
+// TestWALHandOverUnderLoad: while producers do not stop, lanes are handed over and go back, again and again: each event
+// is published once, in order.
 func TestWALHandOverUnderLoad(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -576,8 +576,8 @@ func TestWALLongTransaction(t *testing.T) {
 	}
 }
 
-// TestWALServerCrashes: the server crashes in the middle, and takes deletes back that were not on the disk; later it is shut
-// down in order, which waits for whoever reads its WAL.
+// TestWALServerCrashes: the server crashes in the middle, and takes deletes back that were not on the disk; later it is
+// shut down in order, which waits for whoever reads its WAL.
 func TestWALServerCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -624,8 +624,8 @@ func TestWALServerCrashes(t *testing.T) {
 	}
 }
 
-// TestWAL6Failover: the slot dies with its server. On the new one everything that is committed is published, from the table and
-// then from the WAL, under a new numbering; the synchronous standby has whatever was published.
+// TestWAL6Failover: the slot dies with its server. On the new one everything that is committed is published, from the
+// table and then from the WAL, under a new numbering; the synchronous standby has whatever was published.
 func TestWAL6Failover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two servers")

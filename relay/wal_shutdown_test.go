@@ -18,9 +18,9 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWALShutdownDoesNotWaitForDeletes: Postgres is shut down in order while what was published is not deleted yet. It waits for whoever
-// reads its WAL until all of that is confirmed, and lets nobody in who could: the relay lets go of it, and sends those events once
-// more, under the same numbers, when the server is back.
+// TestWALShutdownDoesNotWaitForDeletes: Postgres is shut down in order while what was published is not deleted yet. It
+// waits for whoever reads its WAL until all of that is confirmed, and lets nobody in who could: the relay lets go of
+// it, and sends those events once more, under the same numbers, when the server is back.
 func TestWALShutdownDoesNotWaitForDeletes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")

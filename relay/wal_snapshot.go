@@ -38,8 +38,8 @@ func parseSnapshot(text string) (*walSnapshot, error) {
 	return s, nil
 }
 
-// shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its number
-// only; the upper one is that of the nearest to the snapshot.
+// shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its
+// number only; the upper one is that of the nearest to the snapshot.
 func (s *walSnapshot) shows(xid uint32) bool {
 	x := s.xmax&^0xffffffff | uint64(xid)
 	switch {

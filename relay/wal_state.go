@@ -100,8 +100,9 @@ func (st *walState) wrongSlot(span int64) string {
 // numbersEnd: soon there are no numbers left for events.
 func (st *walState) numbersEnd(span int64) bool { return st.base != 0 && st.now-st.base > span/4*3 }
 
-// remakeSlot begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
-// can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by one.
+// remakeSlot begins anew: lanes that came from the WAL are published from the table, under a new numbering, because
+// nobody can tell which of their events were published before; and a slot is made that lanes can be handed over to, one
+// by one.
 func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why string) error {
 	if st.slot == "" && !st.exists {
 		r.log.Info("making the replication slot; until it is there, events are published from the table", "slot", st.name)
@@ -137,8 +138,8 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	return nil
 }
 
-// abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed since:
-// a transaction that is late must not take lanes from the slot that was made meanwhile.
+// abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed
+// since: a transaction that is late must not take lanes from the slot that was made meanwhile.
 func (r *Relay) abandonAll(ctx context.Context, s *session, st *walState) error {
 	same := false
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
@@ -185,8 +186,8 @@ func (r *Relay) readRaised(rows pgx.Rows) error {
 	return err
 }
 
-// assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a new
-// numbering begins.
+// assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a
+// new numbering begins.
 func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	set := r.lanes.unassigned()
 	if len(set.lanes) == 0 {
@@ -205,8 +206,8 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	return nil
 }
 
-// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they are published
-// from: once their fences are raised it cannot any more (P3.7).
+// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
+// are published from: once their fences are raised it cannot any more (P3.7).
 func (r *Relay) doubtUnknown(set laneKeys, err error) {
 	if err != errBarrier && !pgerr.CommitUnknown(err) {
 		return

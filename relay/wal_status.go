@@ -20,19 +20,20 @@ type WALStatus struct {
 	Reader string `json:"reader"` // the relay that does, or did last; empty when it is gone
 	// Lanes is how many lanes have the WAL as their source, of [Lanes]; the others are published from the table.
 	Lanes int `json:"lanes"`
-	// LagBytes is how much WAL lies behind the place that was confirmed, and LagTime how long ago that was: with nothing to
-	// confirm it stays under Config.WALHeartbeat and a little. HeldBytes is how much WAL the server keeps for the slot.
+	// LagBytes is how much WAL lies behind the place that was confirmed, and LagTime how long ago that was: with
+	// nothing to confirm it stays under Config.WALHeartbeat and a little. HeldBytes is how much WAL the server keeps
+	// for the slot.
 	LagBytes  int64         `json:"lag_bytes"`
 	LagTime   time.Duration `json:"lag_time"`
 	HeldBytes int64         `json:"held_bytes"`
-	// State is Postgres' wal_status: reserved, extended, unreserved (the slot is about to be lost) or lost. SafeBytes is its
-	// safe_wal_size: how much may be written before the slot may be lost, 0 when it is; nil: no limit is set.
+	// State is Postgres' wal_status: reserved, extended, unreserved (the slot is about to be lost) or lost. SafeBytes
+	// is its safe_wal_size: how much may be written before the slot may be lost, 0 when it is; nil: no limit is set.
 	State     string `json:"state"`
 	SafeBytes *int64 `json:"safe_bytes"`
 }
 
-// ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema is the
-// connection's search_path.
+// ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema
+// is the connection's search_path.
 func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALStatus, error) {
 	q, err := newQueries(schema)
 	if err != nil {
@@ -45,8 +46,8 @@ func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALSt
 	return st, nil
 }
 
-// WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the WAL, stands by,
-// or is not meant to.
+// WALUnavailable says why a relay with [SourceWAL] publishes from the table for the time being; nil when it reads the
+// WAL, stands by, or is not meant to.
 func (r *Relay) WALUnavailable() error {
 	if why := r.walWhy.Load(); why != nil && r.walMode() == walUnavailable {
 		return *why

@@ -80,8 +80,8 @@ func fromLog(t *testing.T, log []event.Event) (n int) {
 	return n
 }
 
-// TestWALPublishes: what is in the table when a relay begins to read the WAL is published from there, then everything comes from
-// the WAL, each event once; what was published is deleted; the end gives the lanes back to the table.
+// TestWALPublishes: what is in the table when a relay begins to read the WAL is published from there, then everything
+// comes from the WAL, each event once; what was published is deleted; the end gives the lanes back to the table.
 func TestWALPublishes(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)

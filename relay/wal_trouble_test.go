@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWALRefusedEventsPark: an event that is refused gives its lane back to the table, where it parks its key; the other lanes
-// stay with the WAL; once it is released, the lane comes back.
+// TestWALRefusedEventsPark: an event that is refused gives its lane back to the table, where it parks its key; the
+// other lanes stay with the WAL; once it is released, the lane comes back.
 func TestWALRefusedEventsPark(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -52,8 +52,8 @@ func TestWALRefusedEventsPark(t *testing.T) {
 	}
 }
 
-// TestWALHoldsAPartition: a partition that does not answer gives the lanes of its events back to the table, where they are
-// held; whoever goes by numbers is told by a new numbering, because they may have been written.
+// TestWALHoldsAPartition: a partition that does not answer gives the lanes of its events back to the table, where they
+// are held; whoever goes by numbers is told by a new numbering, because they may have been written.
 func TestWALHoldsAPartition(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -125,8 +125,8 @@ func TestWALPausedTopic(t *testing.T) {
 	}
 }
 
-// TestWALPauseThatNobodySeesYet: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot. What is
-// committed after it is not sent all the same.
+// TestWALPauseThatNobodySeesYet: a pause that waits for the synchronous standby stands in the WAL, and in no snapshot.
+// What is committed after it is not sent all the same.
 func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -172,7 +172,8 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	}
 }
 
-// TestWALStandbyAppears: once commits are to wait for a synchronous standby, so does what is published, soon and without a restart.
+// TestWALStandbyAppears: once commits are to wait for a synchronous standby, so does what is published, soon and
+// without a restart.
 func TestWALStandbyAppears(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -213,7 +214,8 @@ func TestWALScheduled(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute }))) // nobody looks by himself
+	// nobody looks by himself
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute })))
 	streaming(t, db)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
 		select now() + interval '300 ms' + g * interval '10 ms', 'payments', 'k' || g % 3, 'T', convert_to((g / 3)::text, 'UTF8') from generate_series(0, 29) g`)
@@ -253,8 +255,8 @@ func TestWALDropped(t *testing.T) {
 	}
 }
 
-// TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by a relay
-// that has never looked at it.
+// TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by
+// a relay that has never looked at it.
 func TestWALReleaseAfterATakeOver(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -295,8 +297,9 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 	}
 }
 
-// TestWALPausedAfterATakeOver: what a relay has published and not deleted comes again to the next one, which may not send it any more, and
-// gives its lanes back to the table. Under other numbers of the same numbering it would have its effect twice.
+// TestWALPausedAfterATakeOver: what a relay has published and not deleted comes again to the next one, which may not
+// send it any more, and gives its lanes back to the table. Under other numbers of the same numbering it would have its
+// effect twice.
 func TestWALPausedAfterATakeOver(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
@@ -358,8 +361,9 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 	}
 }
 
-// TestWALStoppedBeforeItHasReadUp: a relay that takes over, and is told to stop before it has read what was there when it began, reads that
-// and leaves its lanes to the table: whoever publishes from there goes on under the same numbering.
+// TestWALStoppedBeforeItHasReadUp: a relay that takes over, and is told to stop before it has read what was there when
+// it began, reads that and leaves its lanes to the table: whoever publishes from there goes on under the same
+// numbering.
 func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)

@@ -14,9 +14,11 @@ import (
 type walTry struct {
 	stale  int32 // the server's process that read the slot for nobody
 	worked bool  // it did read
-	// reached is since when the database has answered, and the WAL was not read; zero: it does not answer, or the WAL was read.
+	// reached is since when the database has answered, and the WAL was not read; zero: it does not answer, or the WAL
+	// was read.
 	reached time.Time
-	// failed is how often what stands behind place could not be decoded, since nothing was confirmed; why is the last error.
+	// failed is how often what stands behind place could not be decoded, since nothing was confirmed; why is the last
+	// error.
 	place  int64
 	failed int
 	why    error
@@ -26,7 +28,8 @@ type walTry struct {
 const (
 	// walUndecoded is how often a place may fail to be decoded before its slot is given up.
 	walUndecoded = 3
-	// walAnew is the least pause between two slots that are given up so: what is wrong is not the slot, if the next one fails too.
+	// walAnew is the least pause between two slots that are given up so: what is wrong is not the slot, if the next one
+	// fails too.
 	walAnew = 10 * time.Minute
 )
 
@@ -37,7 +40,8 @@ func (t *walTry) answered() {
 	}
 }
 
-// restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is decided who publishes.
+// restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is
+// decided who publishes.
 func (t *walTry) restart() { t.reached = time.Time{} }
 
 // reads notes that the WAL is read.
@@ -70,8 +74,9 @@ func (t *walTry) stuck(st *walState) bool { return t.place == st.confirmed && t.
 // errServer is what the server says in place of going on.
 var errServer = errors.New("relay: replication connection")
 
-// undecoded reports whether an error says that the server, or we, cannot make out what stands in the WAL: for the next try it stands
-// there as well. Postgres decodes by the catalogs of that time: rows that were inserted while there was no publication never can be.
+// undecoded reports whether an error says that the server, or we, cannot make out what stands in the WAL: for the next
+// try it stands there as well. Postgres decodes by the catalogs of that time: rows that were inserted while there was
+// no publication never can be.
 func undecoded(err error) bool {
 	if errors.Is(err, errWAL) {
 		return true

@@ -8,8 +8,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestWAL5ThePublicationIsMadeAgain: what was inserted while the publication was missing cannot be decoded for it, however often it is
-// tried: it is published from the table, and another slot is made.
+// TestWAL5ThePublicationIsMadeAgain: what was inserted while the publication was missing cannot be decoded for it,
+// however often it is tried: it is published from the table, and another slot is made.
 func TestWAL5ThePublicationIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
@@ -57,8 +57,8 @@ func TestWALColumnsOfOthers(t *testing.T) {
 	}
 }
 
-// TestWALThatIsNotUnderstood: a column that is not as the migrations made it cannot be read from the WAL. Another slot does not help,
-// and none is made again and again: events come from the table.
+// TestWALThatIsNotUnderstood: a column that is not as the migrations made it cannot be read from the WAL. Another slot
+// does not help, and none is made again and again: events come from the table.
 func TestWALThatIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)

@@ -58,7 +58,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfWhatIsAside: events that are held or parked are in no backlog, and are not published either. Whoever looks is told.
+// TestStatusOfWhatIsAside: events that are held or parked are in no backlog, and are not published either. Whoever
+// looks is told.
 func TestStatusOfWhatIsAside(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

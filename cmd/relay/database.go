@@ -108,8 +108,8 @@ func (d database) ensureSchema(ctx context.Context, log *slog.Logger, pool *pgxp
 	})
 }
 
-// sayKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice before there
-// are events.
+// sayKafka tells once of a Kafka that does not answer at the start, and once that it does. Nobody else would notice
+// before there are events.
 func sayKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 	client, closeIdle := conn.Client(tailTime)
 	defer closeIdle()

@@ -82,8 +82,8 @@ func (c releaseFlags) release(ctx context.Context, d desk, reason string, say sa
 	return say(map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events of its list, in order.", shown(c.Key), c.Topic, d.who(), n)
 }
 
-// releaseAll goes page by page. The longest blocked keys come first, and a release begins that time anew: so each page is a
-// new first one, behind those that are being released already.
+// releaseAll goes page by page. The longest blocked keys come first, and a release begins that time anew: so each page
+// is a new first one, behind those that are being released already.
 func (c releaseFlags) releaseAll(ctx context.Context, d desk, reason string, say sayer) error {
 	const page = 1000
 	var keys, events int64

@@ -67,8 +67,8 @@ func (s *strict) env(t *testing.T, pairs ...string) environment {
 	return settings(s.db, deadBroker).with("RELAY_DATABASE_URL", u.String())
 }
 
-// TestPostgresTLS is one test, for it has a server of its own. F20: what is refused is refused with a word about what to do,
-// parks nothing, and goes on when it is mended.
+// TestPostgresTLS is one test, for it has a server of its own. F20: what is refused is refused with a word about what
+// to do, parks nothing, and goes on when it is mended.
 func TestPostgresTLS(t *testing.T) {
 	t.Parallel()
 	s := newStrict(t)

@@ -15,15 +15,17 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is among
-// them. tailTime is how long that may take at a start: a Kafka that is away must not keep a relay from waiting for it.
+// tailLength is how many events of each partition are read back: with so many, nearly every lane that is in use is
+// among them. tailTime is how long that may take at a start: a Kafka that is away must not keep a relay from waiting
+// for it.
 const (
 	tailLength = 500
 	tailTime   = 15 * time.Second
 )
 
 // checkRestored fails when Kafka holds events with numbers that the outbox has not given out: the database was restored
-// from a backup, and somebody must begin a new numbering before anything is published. What cannot be read is no evidence.
+// from a backup, and somebody must begin a new numbering before anything is published. What cannot be read is no
+// evidence.
 func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, schema string, conn *kafkaconn.Conn) error {
 	topics, err := operator.PinnedTopics(ctx, db, schema)
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// may is what each role may do with each table, and nothing else: s(elect), i(nsert), u(pdate), d(elete); capitals are for the
-// whole table, small letters for columns of it that the tests above write. Truncate, references and trigger are nobody's.
+// may is what each role may do with each table, and nothing else: s(elect), i(nsert), u(pdate), d(elete); capitals are
+// for the whole table, small letters for columns of it that the tests above write. Truncate, references and trigger are
+// nobody's.
 var may = map[string]map[string]string{
 	"append": {"effectonce_migration": "S", "outbox_event": "i", "outbox_scheduled": "i"},
 	"relay": {
@@ -31,7 +32,8 @@ var may = map[string]map[string]string{
 // sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
 var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u", "idempotency idempotency_fence": "u"}
 
-// functions is what each role may run: the rules of a table run as who writes to it, and days are made as the tables' owner.
+// functions is what each role may run: the rules of a table run as who writes to it, and days are made as the tables'
+// owner.
 var functions = map[string]string{"idempotency idempotency_key_valid": "false", "inbox_maintainer inbox_make_day": "true", "inbox_maintainer inbox_drop_day": "true"}
 
 // columns are what a producer may write: no id, no lane, no time of its own.
@@ -49,8 +51,8 @@ const queryGranted = `select c.relname::text, case when c.relowner = r.oid then 
 	from pg_class c, pg_roles r
 	where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// TestRolesMatrix: I10 and least privilege. Over every table, sequence and function there is, a role may what stands here and
-// nothing else; a new table, or a grant too many, fails.
+// TestRolesMatrix: I10 and least privilege. Over every table, sequence and function there is, a role may what stands
+// here and nothing else; a new table, or a grant too many, fails.
 func TestRolesMatrix(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)

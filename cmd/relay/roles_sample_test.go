@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestRolesMayReadTheFigures: the roles of relays and workers are enough for every figure that is read from the database.
-// A metric that only a superuser can read would be missed the day it is needed.
+// TestRolesMayReadTheFigures: the roles of relays and workers are enough for every figure that is read from the
+// database. A metric that only a superuser can read would be missed the day it is needed.
 func TestRolesMayReadTheFigures(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)

@@ -18,8 +18,8 @@ func (acking) Publish(_ context.Context, events []event.Event) []error {
 	return make([]error, len(events))
 }
 
-// TestRoleRelayReadsTheWAL: the relays' role and REPLICATION are enough to read the WAL; without that, the relay publishes from the
-// table and says why.
+// TestRoleRelayReadsTheWAL: the relays' role and REPLICATION are enough to read the WAL; without that, the relay
+// publishes from the table and says why.
 func TestRoleRelayReadsTheWAL(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)

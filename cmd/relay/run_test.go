@@ -11,12 +11,13 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// TestDrain: SIGTERM in the middle of work. What was claimed is in Kafka and gone from the outbox, what was not is as it
-// was; nothing is in both; lanes are free at once.
+// TestDrain: SIGTERM in the middle of work. What was claimed is in Kafka and gone from the outbox, what was not is as
+// it was; nothing is in both; lanes are free at once.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	db, topic := outboxDB(t), kafkatest.Topic(t, 3)
-	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64")) // so that it does not get to the end before the signal
+	// so that it does not get to the end before the signal
+	relay, _ := ownProcess(t, settings(db, kafkatest.Brokers(t)...).with("RELAY_CLAIM_EVENTS", "64"))
 	fill(t, db, topic, 500)
 	drained(t, db)
 	const n = 20_000
@@ -91,7 +92,8 @@ func TestDrainTooSlow(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: a second SIGTERM, as supervisors send it, leaves the drain alone; whoever does not want to wait for it interrupts.
+// TestSecondSignal: a second SIGTERM, as supervisors send it, leaves the drain alone; whoever does not want to wait for
+// it interrupts.
 func TestSecondSignal(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -141,7 +143,8 @@ func TestHealthWithoutKafka(t *testing.T) {
 	}
 }
 
-// TestReadinessFollowsTheSlot: a relay that is to read the WAL, and cannot, is not ready, nor is one whose slot is about to be lost.
+// TestReadinessFollowsTheSlot: a relay that is to read the WAL, and cannot, is not ready, nor is one whose slot is
+// about to be lost.
 func TestReadinessFollowsTheSlot(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

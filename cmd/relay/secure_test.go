@@ -165,8 +165,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	})
 }
 
-// refusedCertificates: F20 of Kafka. Producer, consumer and admin say what is wrong with the broker's certificate, nothing is
-// parked meanwhile, and what was refused goes on by itself once the certificate is right.
+// refusedCertificates: F20 of Kafka. Producer, consumer and admin say what is wrong with the broker's certificate,
+// nothing is parked meanwhile, and what was refused goes on by itself once the certificate is right.
 func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	db := outboxDB(t)
 	topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)

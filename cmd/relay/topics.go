@@ -30,7 +30,8 @@ type topicsListCommand struct {
 }
 
 func (c *topicsListCommand) run(ctx context.Context, p *program) error {
-	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *operator.Operator) error { // reading leaves no trace
+	// reading leaves no trace
+	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Topics(ctx)
 		if err != nil {
 			return err

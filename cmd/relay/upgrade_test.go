@@ -21,12 +21,14 @@ import (
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// TestUpgrade: the relay of the last release and this one, side by side under load, on one outbox, and two workers behind
-// them. The schemas move on while the old ones work; then the new ones join; then the old ones are started again, as after a
-// rollback. Every event is in Kafka, first occurrences in order per key, and has one effect, in the same order.
+// TestUpgrade: the relay of the last release and this one, side by side under load, on one outbox, and two workers
+// behind them. The schemas move on while the old ones work; then the new ones join; then the old ones are started
+// again, as after a rollback. Every event is in Kafka, first occurrences in order per key, and has one effect, in the
+// same order.
 //
-// The workers are this build in both parts: their inbox's next version is always invented. Before there is a release, the old relay is this one, and the schema moves on to an invented version after the present
-// one: what a next release will do to this binary.
+// The workers are this build in both parts: their inbox's next version is always invented. Before there is a release,
+// the old relay is this one, and the schema moves on to an invented version after the present one: what a next release
+// will do to this binary.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old, tag := lastRelease(t)
@@ -86,7 +88,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// lastRelease builds the relay of the last tag before this commit. Without one it is the present relay, and tag is empty.
+// lastRelease builds the relay of the last tag before this commit. Without one it is the present relay, and tag is
+// empty.
 func lastRelease(t *testing.T) (path, tag string) {
 	t.Helper()
 	out, err := exec.Command("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^").Output()

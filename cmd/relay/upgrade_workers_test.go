@@ -97,7 +97,8 @@ func (l *ledger) inventNextVersion() {
 		migrateByHand(l.t, l.DB, sql, last+1+int64(n))
 	}
 	l.books(1)
-	// A worker that looks after its days meanwhile finalizes any detach that it finds pending, for Postgres allows one at a time.
+	// A worker that looks after its days meanwhile finalizes any detach that it finds pending, for Postgres allows one
+	// at a time.
 	_, err = l.Pool.Exec(l.t.Context(), "alter table inbox_message detach partition inbox_message_invented concurrently")
 	if err != nil && !pgerr.Is(err, pgerr.UndefinedTable) {
 		l.t.Fatalf("detaching: %v", err)

@@ -1,5 +1,5 @@
-// Package doctor examines what effectonce stands on: a database, its tables, a Kafka. Each finding says what was found, what
-// it means and what to do next. It changes nothing.
+// Package doctor examines what effectonce stands on: a database, its tables, a Kafka. Each finding says what was found,
+// what it means and what to do next. It changes nothing.
 package doctor
 
 import (

@@ -121,8 +121,8 @@ func (f *findings) difference(d time.Duration) {
 	}
 }
 
-// pooler finds out what stands between: a pooler has process numbers of its own, and in transaction mode two connections
-// that take turns share a backend.
+// pooler finds out what stands between: a pooler has process numbers of its own, and in transaction mode two
+// connections that take turns share a backend.
 func (f *findings) pooler(ctx context.Context, db *pgxpool.Pool) {
 	if db.Config().MaxConns < 2 {
 		f.ok("pooler", "not looked at: that takes two connections, and pool_max_conns is 1")

@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
-// progress compares how far the database says that consumers are with the ends of their logs. It needs no group's name, and a group
-// that is ahead of the database hides nothing.
+// progress compares how far the database says that consumers are with the ends of their logs. It needs no group's name,
+// and a group that is ahead of the database hides nothing.
 func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers []inbox.ConsumerDiagnosis) {
 	if conn == nil {
 		return
@@ -44,8 +44,8 @@ func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers
 	}
 }
 
-// lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing moves either.
-// Those that have halted are told elsewhere.
+// lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing
+// moves either. Those that have halted are told elsewhere.
 func lagging(ctx context.Context, client *kafka.Client, partitions []inbox.PartitionState) (behind int64, stuck []string, err error) {
 	topics := map[string][]kafka.OffsetRequest{}
 	before := time.Now().Add(-waitsLong)

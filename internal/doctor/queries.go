@@ -14,7 +14,8 @@ select pg_backend_pid()`
 	queryClock = `-- doctor: clock
 select clock_timestamp()`
 
-	// The horizon of other sessions is visible to everybody, what they do and are is not. A background worker need not have a state.
+	// The horizon of other sessions is visible to everybody, what they do and are is not. A background worker need not
+	// have a state.
 	querySnapshot = `-- doctor: oldest snapshot
 select a.pid, coalesce(a.usename, ''), coalesce(a.application_name, ''), coalesce(a.state, a.backend_type, 'hidden'),
 	coalesce(extract(epoch from clock_timestamp() - a.xact_start), 0)::float8, age(a.backend_xmin)

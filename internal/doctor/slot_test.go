@@ -19,7 +19,8 @@ func (nowhere) Publish(_ context.Context, events []event.Event) []error {
 	return make([]error, len(events))
 }
 
-// TestSlot: what is told of the replication slot: nothing before there is one, who reads it, that nobody does, and that it is gone.
+// TestSlot: what is told of the replication slot: nothing before there is one, who reads it, that nobody does, and that
+// it is gone.
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)

@@ -19,16 +19,17 @@ type Allowed struct {
 	Unfinished bool
 	// Foreign: records without our headers, of other producers, are in the topics too.
 	Foreign bool
-	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention. A group may carry its offset
-	// of the old topic into the new one, past records that it never read: Kafka names both alike. An event that was sent again
-	// then has its effect when the second record is read, behind those that followed the first.
+	// Gone are topics whose records Kafka may have removed: deleted, made again, or beyond retention. A group may carry
+	// its offset of the old topic into the new one, past records that it never read: Kafka names both alike. An event
+	// that was sent again then has its effect when the second record is read, behind those that followed the first.
 	Gone map[string]bool
-	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the way, and
-	// what was held before goes to other partitions under the numbers that it had.
+	// Grown are topics whose partition count was changed and accepted: their keys may move, and lose their order on the
+	// way, and what was held before goes to other partitions under the numbers that it had.
 	Grown map[string]bool
 }
 
-// Check judges a run. It is a pure function, and reads its input only. A million events take seconds and some hundred bytes of memory each.
+// Check judges a run. It is a pure function, and reads its input only. A million events take seconds and some hundred
+// bytes of memory each.
 func Check(in Input) Verdict {
 	r := newRun(&in)
 	r.readHistories()

@@ -145,7 +145,8 @@ func (r *run) dropped(id uuid.UUID) bool {
 	return time.Unix(sec, nsec).UTC().Before(r.dump.DroppedBefore)
 }
 
-// renumbered are the events that are in Kafka under more than one numbering; of topics whose records may be gone, those that relays sent so.
+// renumbered are the events that are in Kafka under more than one numbering; of topics whose records may be gone, those
+// that relays sent so.
 func (r *run) renumbered() map[uuid.UUID]bool {
 	first, again := map[uuid.UUID]string{}, map[uuid.UUID]bool{}
 	for i := range r.dump.Records {

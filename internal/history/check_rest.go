@@ -58,8 +58,8 @@ func (r *run) knownIDs() map[string]map[uuid.UUID]bool {
 	return known
 }
 
-// auditOffsets counts how often a group's offset went back from one audit to the next: a consumer that finds its database
-// behind reads again from there. One process audits, so its entries are in order.
+// auditOffsets counts how often a group's offset went back from one audit to the next: a consumer that finds its
+// database behind reads again from there. One process audits, so its entries are in order.
 func (r *run) auditOffsets() {
 	type at struct {
 		file, consumer, topic string

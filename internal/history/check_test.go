@@ -100,8 +100,8 @@ func TestCheckAllows(t *testing.T) {
 	}
 }
 
-// A group that has carried its offset into a topic that was made again reads an event's second record, behind what followed the
-// first. Nothing else of that topic may be out of order.
+// A group that has carried its offset into a topic that was made again reads an event's second record, behind what
+// followed the first. Nothing else of that topic may be out of order.
 func TestCheckAllowsWhatAGoneTopicHides(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -18,7 +18,8 @@ type Dump struct {
 	Claims   []Claim
 	Lanes    []Lane
 	Discards []Discard
-	// Mended are events that an operator edited, or released without their key: their content, or their order, is a person's.
+	// Mended are events that an operator edited, or released without their key: their content, or their order, is a
+	// person's.
 	Mended []uuid.UUID
 
 	Records []Record // by topic, partition and offset
@@ -122,8 +123,9 @@ type Consumer struct {
 	ByNumber bool
 }
 
-// Imply adds the rows that a consumer would have that goes by numbers, so that the same questions can be asked of it: an effect
-// is written in the transaction that moves the mark past its event. What an operator has discarded because it was applied is done.
+// Imply adds the rows that a consumer would have that goes by numbers, so that the same questions can be asked of it:
+// an effect is written in the transaction that moves the mark past its event. What an operator has discarded because it
+// was applied is done.
 func (d *Dump) Imply() {
 	for _, c := range d.Consumers {
 		if !c.ByNumber {

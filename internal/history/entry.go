@@ -17,8 +17,8 @@ const (
 	KindStop  Kind = "stop"
 	KindNote  Kind = "note"
 
-	// A producer. Append is written when the events, their versions and the business rows are in the transaction and before
-	// its COMMIT (or Rollback) is sent; Appended is what came of that: ok, failed for certain, or unknown.
+	// A producer. Append is written when the events, their versions and the business rows are in the transaction and
+	// before its COMMIT (or Rollback) is sent; Appended is what came of that: ok, failed for certain, or unknown.
 	KindAppend   Kind = "append"
 	KindAppended Kind = "appended"
 
@@ -35,7 +35,8 @@ const (
 	KindReleased  Kind = "released"   // Count in a relay; IDs and Detail in a worker
 	KindOutage    Kind = "outage"     // Detail; Err empty: over
 
-	// A worker. Handle and Handled surround Handler.Handle; Effect is a run of the effect, in a transaction that may yet roll back.
+	// A worker. Handle and Handled surround Handler.Handle; Effect is a run of the effect, in a transaction that may
+	// yet roll back.
 	KindAssigned  Kind = "assigned"  // Generation, Detail: the partitions
 	KindHandle    Kind = "handle"    // Consumer, Topic, Partition, Offset of the first, Count
 	KindHandled   Kind = "handled"   // Op, Outcomes, Err
@@ -47,7 +48,8 @@ const (
 	KindOperate  Kind = "operate"
 	KindOperated Kind = "operated"
 
-	// The harness. A fault's name stands in Verb, whom it meets in Detail; Audit is a look at committed offsets and inbox.
+	// The harness. A fault's name stands in Verb, whom it meets in Detail; Audit is a look at committed offsets and
+	// inbox.
 	KindFault      Kind = "fault"
 	KindFaultEnded Kind = "fault-ended"
 	KindAudit      Kind = "audit"
@@ -111,13 +113,16 @@ type Event struct {
 	Tenant string    `json:"tenant,omitempty"`
 	Topic  string    `json:"topic"`
 	Key    string    `json:"key,omitempty"` // empty: no order is promised
-	// Version counts the changes of the aggregate that Key names, drawn under its row lock: along a key it is causal order.
+	// Version counts the changes of the aggregate that Key names, drawn under its row lock: along a key it is causal
+	// order.
 	Version int64 `json:"version,omitempty"`
-	// Business names the effect that must happen once, whatever ids the event is sent under. Empty: the id alone counts.
+	// Business names the effect that must happen once, whatever ids the event is sent under. Empty: the id alone
+	// counts.
 	Business string `json:"business,omitempty"`
 	// Scheduled events take their place when they come due: Version says nothing about their order.
 	Scheduled bool `json:"scheduled,omitempty"`
-	// Poison says who cannot take it: "broker" or "effect". Only such an event may be refused; others may wait behind it.
+	// Poison says who cannot take it: "broker" or "effect". Only such an event may be refused; others may wait behind
+	// it.
 	Poison string `json:"poison,omitempty"`
 	// Skipped events are those whose effect returns inbox.Skip: they leave an inbox row and no effect.
 	Skipped bool `json:"skipped,omitempty"`

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Leaks looks for secrets in a text, such as a process's log, and returns what it found as a violation of I10; nil: nothing.
-// The secrets themselves are not repeated. Empty ones are left out.
+// Leaks looks for secrets in a text, such as a process's log, and returns what it found as a violation of I10; nil:
+// nothing. The secrets themselves are not repeated. Empty ones are left out.
 func Leaks(name string, from io.Reader, secrets []string) (*Violation, error) {
 	v := Violation{Invariant: "I10", Name: SecretLeaked}
 	in := bufio.NewScanner(from)

@@ -18,8 +18,8 @@ type line struct {
 // longestStory bounds the lines of one example.
 const longestStory = 40
 
-// tell writes the stories of all examples that were found: what each process wrote about their events, in the order of wall
-// clocks, with the faults between the first and the last of that.
+// tell writes the stories of all examples that were found: what each process wrote about their events, in the order of
+// wall clocks, with the faults between the first and the last of that.
 func (r *run) tell() {
 	wanted := map[uuid.UUID][]line{}
 	for _, v := range r.found {

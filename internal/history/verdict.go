@@ -61,20 +61,21 @@ type Counts struct {
 	InboxParked  int `json:"inbox_parked"`
 	Quarantined  int `json:"quarantined"`
 	InboxDropped int `json:"inbox_discarded"`
-	Audits       int `json:"audits"`         // records that audits looked up
-	OffsetsBack  int `json:"offsets_back"`   // audits that found a group's offset lower than the one before
-	Faults       int `json:"faults"`         // that were begun
-	Processes    int `json:"processes"`      // starts
-	Torn         int `json:"torn"`           // histories whose last line is torn
-	LanesTaken   int `json:"lanes_taken"`    //
-	Attempts     int `json:"attempts"`       // events handed to the publisher, repeats included
-	UnknownSends int `json:"unknown_sends"`  // of them without an answer
-	RefusedSends int `json:"refused_sends"`  // of them refused for certain
-	EffectRuns   int `json:"effect_runs"`    // rolled back ones included
-	LedgerRows   int `json:"ledger_rows"`    //
-	Scheduled    int `json:"still_to_come"`  // events whose time has not come
-	Incarnations int `json:"incarnations"`   // numberings in the log
-	FirstAgain   int `json:"several_number"` // events that the log has under more than one number: released, replayed, or fenced
+	Audits       int `json:"audits"`        // records that audits looked up
+	OffsetsBack  int `json:"offsets_back"`  // audits that found a group's offset lower than the one before
+	Faults       int `json:"faults"`        // that were begun
+	Processes    int `json:"processes"`     // starts
+	Torn         int `json:"torn"`          // histories whose last line is torn
+	LanesTaken   int `json:"lanes_taken"`   //
+	Attempts     int `json:"attempts"`      // events handed to the publisher, repeats included
+	UnknownSends int `json:"unknown_sends"` // of them without an answer
+	RefusedSends int `json:"refused_sends"` // of them refused for certain
+	EffectRuns   int `json:"effect_runs"`   // rolled back ones included
+	LedgerRows   int `json:"ledger_rows"`   //
+	Scheduled    int `json:"still_to_come"` // events whose time has not come
+	Incarnations int `json:"incarnations"`  // numberings in the log
+	// events that the log has under more than one number: released, replayed, or fenced
+	FirstAgain int `json:"several_number"`
 }
 
 // String tells the verdict: the counts, and each violation with its examples and their stories.

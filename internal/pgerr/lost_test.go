@@ -15,8 +15,8 @@ import (
 	"github.com/effectonce/effectonce/internal/pgtest"
 )
 
-// How pgx answers when a reply is lost is a contract: what it gets wrong is why this package exists, and why no room runs
-// database/sql without arguments or asks SafeToRetry. The tests fail when an upgrade changes an answer.
+// How pgx answers when a reply is lost is a contract: what it gets wrong is why this package exists, and why no room
+// runs database/sql without arguments or asks SafeToRetry. The tests fail when an upgrade changes an answer.
 const changed = "pgx answers otherwise than this module was built against (%s): read package pgerr again, then change this test"
 
 // lost is a database with one table, and a connection to it through a proxy.
@@ -97,8 +97,8 @@ func TestLostCommit(t *testing.T) {
 	}
 }
 
-// TestLostStatement: so does it of a statement without arguments, which goes by the simple protocol; one with arguments and a
-// batch are answered right.
+// TestLostStatement: so does it of a statement without arguments, which goes by the simple protocol; one with arguments
+// and a batch are answered right.
 func TestLostStatement(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -141,7 +141,8 @@ func TestLostStatement(t *testing.T) {
 	}
 }
 
-// TestLostInDatabaseSQL: without arguments, database/sql believes SafeToRetry, runs the statement twice and reports success.
+// TestLostInDatabaseSQL: without arguments, database/sql believes SafeToRetry, runs the statement twice and reports
+// success.
 func TestLostInDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -37,7 +37,8 @@ func TestReliedOneImplicitTransaction(t *testing.T) {
 	}
 }
 
-// A batch with begin and commit stops at the first error, and its COMMIT is not run: claim and settle (relay), insert (inbox).
+// A batch with begin and commit stops at the first error, and its COMMIT is not run: claim and settle (relay), insert
+// (inbox).
 func TestReliedPipelineStops(t *testing.T) {
 	t.Parallel()
 	l := newLost(t)
@@ -62,7 +63,8 @@ func TestReliedPipelineStops(t *testing.T) {
 	}
 }
 
-// Warnings have arrived when the batch's results are closed: the barrier looks for them then (relay). COMMIT's own, too.
+// Warnings have arrived when the batch's results are closed: the barrier looks for them then (relay). COMMIT's own,
+// too.
 func TestReliedNoticesComeFirst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -93,7 +95,8 @@ func TestReliedNoticesComeFirst(t *testing.T) {
 	}
 }
 
-// Queued functions run in order, before Close returns, and Close returns the error of the first that fails (relay, inbox).
+// Queued functions run in order, before Close returns, and Close returns the error of the first that fails (relay,
+// inbox).
 func TestReliedQueuedFunctions(t *testing.T) {
 	t.Parallel()
 	l := newLost(t)
@@ -120,7 +123,8 @@ func TestReliedQueuedFunctions(t *testing.T) {
 	}
 }
 
-// Commit of a failed transaction is ErrTxCommitRollback, the one error of Commit that is certain without a PgError (pgerr).
+// Commit of a failed transaction is ErrTxCommitRollback, the one error of Commit that is certain without a PgError
+// (pgerr).
 func TestReliedCommitRollback(t *testing.T) {
 	t.Parallel()
 	l := newLost(t)
@@ -164,7 +168,8 @@ func TestReliedAdopt(t *testing.T) {
 	}
 }
 
-// The end of a context ends the connection, so that no statement of it is still under way when the next one runs (relay, inbox).
+// The end of a context ends the connection, so that no statement of it is still under way when the next one runs
+// (relay, inbox).
 func TestReliedCancelCloses(t *testing.T) {
 	t.Parallel()
 	l := newLost(t)

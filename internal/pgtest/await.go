@@ -48,8 +48,8 @@ func AwaitBlocked(t testing.TB, db *DB, pid uint32) {
 	AwaitSQL(t, db, "select cardinality(pg_blocking_pids($1)) > 0", int32(pid))
 }
 
-// AwaitBlocking waits until another session of the server waits for a lock that backend pid holds. What others' tests wait for does not
-// count, as it would in a search by statements.
+// AwaitBlocking waits until another session of the server waits for a lock that backend pid holds. What others' tests
+// wait for does not count, as it would in a search by statements.
 func AwaitBlocking(t testing.TB, db *DB, pid uint32) {
 	t.Helper()
 	AwaitSQL(t, db, "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))", int32(pid))

@@ -36,7 +36,8 @@ func program(name string) (string, error) {
 	return found[len(found)-1], nil
 }
 
-// account is whom the server runs as: Postgres refuses root, so root hands it to postgres or nobody. -1 means: stay who we are.
+// account is whom the server runs as: Postgres refuses root, so root hands it to postgres or nobody. -1 means: stay who
+// we are.
 func account() (uid, gid int, err error) {
 	if os.Geteuid() != 0 {
 		return -1, -1, nil
@@ -101,7 +102,8 @@ func templatePath(initdb string) (string, error) {
 	return filepath.Join(cache, "effectonce", "pg-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// keepTemplate publishes a copy by rename, so that no one sees half of it. A cache that cannot be written only costs time.
+// keepTemplate publishes a copy by rename, so that no one sees half of it. A cache that cannot be written only costs
+// time.
 func keepTemplate(data, template string) {
 	if err := os.MkdirAll(filepath.Dir(template), 0o700); err != nil {
 		return
@@ -116,7 +118,8 @@ func keepTemplate(data, template string) {
 	}
 }
 
-// copyTree copies regular files and directories, which is all a fresh cluster has, and hands them to uid unless that is -1.
+// copyTree copies regular files and directories, which is all a fresh cluster has, and hands them to uid unless that is
+// -1.
 func copyTree(from, to string, uid, gid int) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxConns is the size of DB.Pool; the server takes 300 connections, and two test binaries run a few tests each at once.
+// maxConns is the size of DB.Pool; the server takes 300 connections, and two test binaries run a few tests each at
+// once.
 const maxConns = 20
 
 // DB is one test's corner of a server: a schema of its own, or a database of its own.
@@ -37,7 +38,8 @@ func New(t testing.TB, sets ...Set) *DB {
 }
 
 // NewDatabase makes a database for this test in the shared server, migrated in its schema public: for what is counted
-// per database, such as advisory locks, replication slots or long transactions elsewhere. It is dropped at the end of the test.
+// per database, such as advisory locks, replication slots or long transactions elsewhere. It is dropped at the end of
+// the test.
 func NewDatabase(t testing.TB, sets ...Set) *DB {
 	t.Helper()
 	return databaseAt(t, AdminURL(t), sets)

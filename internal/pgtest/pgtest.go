@@ -1,6 +1,7 @@
 // Package pgtest gives tests a real Postgres: a throwaway server, and in it a schema or a database for each test.
 //
-// The server at EFFECTONCE_TEST_DATABASE_URL is used when that is set (as superuser); otherwise each test binary starts its own.
+// The server at EFFECTONCE_TEST_DATABASE_URL is used when that is set (as superuser); otherwise each test binary starts
+// its own.
 package pgtest
 
 import (
@@ -14,7 +15,8 @@ import (
 // EnvURL names the variable that holds the URL of a server to share between test binaries.
 const EnvURL = "EFFECTONCE_TEST_DATABASE_URL"
 
-// shared is this binary's server. A test binary has one, started by the first test that asks: hence state of the package.
+// shared is this binary's server. A test binary has one, started by the first test that asks: hence state of the
+// package.
 var shared struct {
 	sync.Mutex
 	server *Server

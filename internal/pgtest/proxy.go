@@ -16,12 +16,15 @@ type Action int
 const (
 	// CutBefore closes the connection and never sends the statement: it did not happen.
 	CutBefore Action = iota
-	// DropReply sends the statement, waits for the server's answer, and closes the connection instead of passing it on: it happened.
+	// DropReply sends the statement, waits for the server's answer, and closes the connection instead of passing it on:
+	// it happened.
 	DropReply
-	// CutAfter sends the statement and closes the client's side at once: it happens, perhaps later than the client's next step.
+	// CutAfter sends the statement and closes the client's side at once: it happens, perhaps later than the client's
+	// next step.
 	CutAfter
-	// Late closes the client's side, and sends the statement to the server only when Trap.Release is called. Where that is late so is a request to
-	// cancel what the connection was doing, which pgx sends when it gives one up: none is passed on any more.
+	// Late closes the client's side, and sends the statement to the server only when Trap.Release is called. Where that
+	// is late so is a request to cancel what the connection was doing, which pgx sends when it gives one up: none is
+	// passed on any more.
 	Late
 )
 
@@ -85,8 +88,8 @@ func (p *Proxy) On(match func(sql string) bool, skip int, action Action) *Trap {
 	return p.set(&Trap{match: match, skip: skip, action: action})
 }
 
-// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of that
-// statement's transaction, however many others run at the same time.
+// OnCommitAfter sets a trap for the next COMMIT of a connection on which a statement has passed whose text matches: of
+// that statement's transaction, however many others run at the same time.
 func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
 	return p.set(&Trap{after: match, match: IsCommit, action: action})
 }
@@ -100,7 +103,8 @@ func (p *Proxy) set(trap *Trap) *Trap {
 	return trap
 }
 
-// Withdraw takes a trap back that nothing has sprung, and reports whether it did: otherwise Fired is closed, or will be.
+// Withdraw takes a trap back that nothing has sprung, and reports whether it did: otherwise Fired is closed, or will
+// be.
 func (p *Proxy) Withdraw(trap *Trap) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +116,8 @@ func (p *Proxy) Withdraw(trap *Trap) bool {
 	return true
 }
 
-// Fired is closed once the trap has done its work: the connection is closed, and with DropReply the server has answered.
+// Fired is closed once the trap has done its work: the connection is closed, and with DropReply the server has
+// answered.
 func (t *Trap) Fired() <-chan struct{} { return t.fired }
 
 // Release lets the statement of a Late trap go to the server. The proxy reports nothing of its result.

@@ -65,7 +65,8 @@ func (l *link) run() {
 	l.proxy.mu.Unlock()
 }
 
-// start passes the first message on, which has no type byte. A cancel request is only that message: it ends in an error.
+// start passes the first message on, which has no type byte. A cancel request is only that message: it ends in an
+// error.
 func (l *link) start() error {
 	var head [4]byte
 	if _, err := io.ReadFull(l.client, head[:]); err != nil {
@@ -173,8 +174,8 @@ func (l *link) spring(trap *Trap, message []byte) {
 	}
 }
 
-// finish sends the last message of this link and passes nothing of its answer on. An Execute gets the Sync that makes the
-// server act on it; the client's own, and what it pipelined in between, is not sent any more.
+// finish sends the last message of this link and passes nothing of its answer on. An Execute gets the Sync that makes
+// the server act on it; the client's own, and what it pipelined in between, is not sent any more.
 func (l *link) finish(message []byte) {
 	if message[0] == 'E' {
 		message = append(message, 'S', 0, 0, 0, 4)

@@ -18,7 +18,8 @@ import (
 	"github.com/effectonce/effectonce/internal/child"
 )
 
-// fast gives up durability against a power cut, which a throwaway server does not need; durable keeps it, for crash tests.
+// fast gives up durability against a power cut, which a throwaway server does not need; durable keeps it, for crash
+// tests.
 var (
 	fast    = []string{"fsync=off", "full_page_writes=off"}
 	durable = []string{"fsync=on", "full_page_writes=on"}
@@ -63,8 +64,8 @@ func (s *Server) Start(t testing.TB) {
 	})
 }
 
-// TryStart is one try to start a stopped server again, for callers that go on when it fails. A server that has ended by itself
-// counts as stopped.
+// TryStart is one try to start a stopped server again, for callers that go on when it fails. A server that has ended by
+// itself counts as stopped.
 func (s *Server) TryStart() error {
 	if s.Ended() {
 		s.process, s.paused = nil, 0
@@ -104,7 +105,8 @@ func (s *Server) Restart(t testing.TB) {
 	s.Start(t)
 }
 
-// SkipWAL makes a stopped server's WAL go on at another place: the segment of that file name. It must have been stopped in order.
+// SkipWAL makes a stopped server's WAL go on at another place: the segment of that file name. It must have been stopped
+// in order.
 func (s *Server) SkipWAL(t testing.TB, segment string) {
 	t.Helper()
 	resetwal, err := program("pg_resetwal")
@@ -129,8 +131,8 @@ func (s *Server) Close() {
 	s.remove()
 }
 
-// PauseWALWriter keeps what was committed without waiting for the disk in memory: the background process that would write it
-// after a while stands still until the server is stopped or killed. Another commit that waits still writes it.
+// PauseWALWriter keeps what was committed without waiting for the disk in memory: the background process that would
+// write it after a while stands still until the server is stopped or killed. Another commit that waits still writes it.
 func (s *Server) PauseWALWriter(t testing.TB) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL())
@@ -204,7 +206,8 @@ func (s *Server) start() error {
 	for _, set := range append([]string{
 		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB", "max_prepared_transactions=20",
 		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
-		"max_replication_slots=100", "max_wal_senders=100", // a test that finds no room reads as a relay that cannot be used
+		// a test that finds no room reads as a relay that cannot be used
+		"max_replication_slots=100", "max_wal_senders=100",
 	}, s.settings...) {
 		args = append(args, "-c", set)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// UseTLS makes the server speak TLS with a certificate and key in PEM, from its next connections on; plaintext still works, and
-// connections that are open stay. Calling it again is a rotation.
+// UseTLS makes the server speak TLS with a certificate and key in PEM, from its next connections on; plaintext still
+// works, and connections that are open stay. Calling it again is a rotation.
 func (s *Server) UseTLS(t testing.TB, cert, key []byte) {
 	t.Helper()
 	s.give(t, "server.crt", cert)

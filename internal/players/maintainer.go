@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// maintain makes and drops days all the time, as the owners of the tables: of the inbox as its maintainer, of the archive as
-// the owner of the outbox. A pass that fails is done again.
+// maintain makes and drops days all the time, as the owners of the tables: of the inbox as its maintainer, of the
+// archive as the owner of the outbox. A pass that fails is done again.
 func maintain(ctx context.Context, p *player) error {
 	owner, err := open(p.OwnerURL, 2)
 	if err != nil {

@@ -66,8 +66,8 @@ func (o *person) do(e history.Entry, act func() error) error {
 	return err
 }
 
-// outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is the
-// first of its list.
+// outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is
+// the first of its list.
 func (o *person) outboxKeys(ctx context.Context) error {
 	keys, err := o.out.BlockedKeys(ctx, operator.BlockedFilter{})
 	if err != nil {
@@ -100,7 +100,8 @@ func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) err
 		return err
 	}
 	for _, e := range events {
-		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard more.
+		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard
+		// more.
 		verb, act := "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
 		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
 			verb, act = "release", func() error {
@@ -183,8 +184,8 @@ func (o *person) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
 	return nil
 }
 
-// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under another
-// number may be new.
+// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under
+// another number may be new.
 func (o *person) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
 	if !o.ByWatermark {
 		return false, nil

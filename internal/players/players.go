@@ -1,6 +1,6 @@
-// Package players holds the roles of a test that runs for a while: producers, relays, workers, an operator and a maintainer,
-// each a process of its own that is killed, paused and cut off. A test binary that calls Main first is all of them: it
-// starts itself again with a Config in its environment.
+// Package players holds the roles of a test that runs for a while: producers, relays, workers, an operator and a
+// maintainer, each a process of its own that is killed, paused and cut off. A test binary that calls Main first is all
+// of them: it starts itself again with a Config in its environment.
 package players
 
 import (
@@ -151,7 +151,8 @@ func (p *player) choices(i int) uint64 {
 	return h.Sum64()
 }
 
-// open makes a pool whose statements end even when nothing answers: a half-open connection would hold a player for ever.
+// open makes a pool whose statements end even when nothing answers: a half-open connection would hold a player for
+// ever.
 func open(url string, conns int) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {

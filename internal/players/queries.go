@@ -1,6 +1,7 @@
 package players
 
-// grants give each role what its work needs of book's tables, and nothing of the others'. {producer}, {worker} and {operator} are users.
+// grants give each role what its work needs of book's tables, and nothing of the others'. {producer}, {worker} and
+// {operator} are users.
 const grants = `-- players: grants
 grant select, insert, update on history_aggregate to {producer};
 grant insert on history_business to {producer};

@@ -44,7 +44,8 @@ func Login(role, address, database string) string {
 	return u.String()
 }
 
-// Setup makes the tables of the players and their users in a migrated database, as superuser. Nothing is left to PUBLIC.
+// Setup makes the tables of the players and their users in a migrated database, as superuser. Nothing is left to
+// PUBLIC.
 func Setup(ctx context.Context, conn *pgx.Conn) error {
 	var roles strings.Builder
 	if err := migrations.PrintRoles(&roles, migrations.Options{Sets: []migrations.Set{migrations.Outbox, migrations.Inbox}}, ""); err != nil {

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// calmLimit is how long it may take until everything is well again after the last fault (I8), counted anew whenever less is
-// left than ever: how fast a backlog shrinks is the machine's affair, that it does is ours. A relay waits at most its lease
-// (3 s), a probe's backoff (some seconds) and a topic's next check (2 s); a worker its session (6 s), a rebalance (8 s) and an
-// event's longest series of attempts (3 s), and the operator releases what that parks, more than once; what is sent late by
-// proxies arrives within 4 s. All of it may follow one another.
+// calmLimit is how long it may take until everything is well again after the last fault (I8), counted anew whenever
+// less is left than ever: how fast a backlog shrinks is the machine's affair, that it does is ours. A relay waits at
+// most its lease (3 s), a probe's backoff (some seconds) and a topic's next check (2 s); a worker its session (6 s), a
+// rebalance (8 s) and an event's longest series of attempts (3 s), and the operator releases what that parks, more than
+// once; what is sent late by proxies arrives within 4 s. All of it may follow one another.
 const calmLimit = 90 * time.Second
 
 // calmAtLast bounds the whole of it.
@@ -23,8 +23,8 @@ const calmAtLast = 6 * time.Minute
 // stopLimit is how long a player may take to end in order: a drain of 5 s, and what a busy machine adds.
 const stopLimit = 30 * time.Second
 
-// calm ends the producers and waits until nothing is left to do; then it ends everybody in order. It returns what is not
-// well, which the verdict then counts as well.
+// calm ends the producers and waits until nothing is left to do; then it ends everybody in order. It returns what is
+// not well, which the verdict then counts as well.
 func (x *scene) calm() (unwell []string) {
 	for _, p := range x.proxies.all {
 		p.Toxics.ResetToxics(context.Background())

@@ -102,7 +102,8 @@ func (d *disks) mount(t *testing.T) error {
 	return nil
 }
 
-// move copies the data, keeps its owner, and leaves links where things were. Nothing has changed when it fails half-way.
+// move copies the data, keeps its owner, and leaves links where things were. Nothing has changed when it fails
+// half-way.
 func (d *disks) move(data string) error {
 	for _, step := range [][]string{
 		{"cp", "-a", data + "/.", d.data},

@@ -59,7 +59,8 @@ func processKinds() []kind {
 		}},
 		// Each life takes lanes and leaves them behind.
 		{name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second, targets: func(settings) []string { return relays }, begin: crashLoop},
-		// One worker does not answer the group's call to join, so that the others wait in theirs when one of them is told to end.
+		// One worker does not answer the group's call to join, so that the others wait in theirs when one of them is
+		// told to end.
 		{name: "stop-in-join", track: track, demands: true, shortest: 2 * time.Second, longest: 5 * time.Second, targets: func(settings) []string {
 			return append(slices.Clone(workers), spare)
 		}, begin: stopInJoin},
@@ -101,7 +102,8 @@ func storm(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// crashLoop kills a relay again and again, some time after each of its starts. What the healthy ones have is not to wait for it.
+// crashLoop kills a relay again and again, some time after each of its starts. What the healthy ones have is not to
+// wait for it.
 func crashLoop(s *scene, f fault) (func() error, error) {
 	if !s.cast.signal(f.target, syscall.SIGKILL) {
 		return nil, errNobody
@@ -137,8 +139,8 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// stopInJoin lets the group wait for a worker that stands still, and tells another one to end meanwhile. When that one is gone the
-// group must not have it as a member any more.
+// stopInJoin lets the group wait for a worker that stands still, and tells another one to end meanwhile. When that one
+// is gone the group must not have it as a member any more.
 func stopInJoin(s *scene, f fault) (func() error, error) {
 	still := workers[0]
 	if f.target == still {
@@ -161,7 +163,8 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 		}
 		await(time.Now().Add(50 * time.Millisecond))
 	}
-	await(time.Now().Add(between(f.draw(), 0, 2*time.Second))) // a member hears of it with its next heartbeat, and ends what it handles
+	// a member hears of it with its next heartbeat, and ends what it handles
+	await(time.Now().Add(between(f.draw(), 0, 2*time.Second)))
 	life, within := s.cast.life(f.target), s.groupState() == joining
 	s.cast.want(f.target, false)
 	return func() error {

@@ -19,8 +19,8 @@ import (
 // dumpLimit bounds the reading of everything at the end.
 const dumpLimit = 10 * time.Minute
 
-// excused says what the faults of a run excuse: records of a topic that was deleted, and the order of keys that moved when
-// their topic grew and the operator accepted it.
+// excused says what the faults of a run excuse: records of a topic that was deleted, and the order of keys that moved
+// when their topic grew and the operator accepted it.
 func excused() history.Allowed {
 	return history.Allowed{Gone: map[string]bool{topicDoomed: true}, Grown: map[string]bool{topicGrowing: true}}
 }
@@ -32,8 +32,8 @@ func (x *scene) source(names ...string) dump.Source {
 	}
 }
 
-// audit looks at committed offsets and the inbox every two seconds during the run (I7); what it returns ends that. The topic
-// that is made again starts its offsets again, and is left out.
+// audit looks at committed offsets and the inbox every two seconds during the run (I7); what it returns ends that. The
+// topic that is made again starts its offsets again, and is left out.
 func (x *scene) audit() (end func()) {
 	w, err := history.Create(x.dir, "auditor")
 	if err != nil {
@@ -86,7 +86,8 @@ func (x *scene) judge(m *made, unwell []string) {
 	x.write(r)
 }
 
-// streamed tells how much relays that are to read the WAL have read there: lanes are not handed over while a slot comes and goes.
+// streamed tells how much relays that are to read the WAL have read there: lanes are not handed over while a slot comes
+// and goes.
 func (x *scene) streamed(d *history.Dump) {
 	n := 0
 	for i := range d.Records {

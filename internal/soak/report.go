@@ -9,12 +9,13 @@ type Report struct {
 	Brokers  int            `json:"brokers"`
 	Faults   map[string]int `json:"faults"`      // made, by kind
 	Took     map[string]int `json:"took_effect"` // of those kinds that look
-	WentOn   map[string]int `json:"went_on"`     // of those that took effect: what they must not touch went on meanwhile
-	NotMade  []string       `json:"not_made"`    // drawn, and why they could not be made
-	Unwell   []string       `json:"unwell"`      // what was not well again in time (I8)
-	Lives    int            `json:"lives"`       // of players
-	Crashes  []string       `json:"ended_by_themselves"`
-	Kills    map[string]int `json:"kills_at_failpoints"`
+	// of those that took effect: what they must not touch went on meanwhile
+	WentOn  map[string]int `json:"went_on"`
+	NotMade []string       `json:"not_made"` // drawn, and why they could not be made
+	Unwell  []string       `json:"unwell"`   // what was not well again in time (I8)
+	Lives   int            `json:"lives"`    // of players
+	Crashes []string       `json:"ended_by_themselves"`
+	Kills   map[string]int `json:"kills_at_failpoints"`
 
 	Verdict history.Verdict `json:"verdict"`
 }

@@ -20,9 +20,10 @@ const (
 	envBrokers  = "EFFECTONCE_SOAK_BROKERS"  // 1 or 3; default: 3 from three minutes on
 	envRate     = "EFFECTONCE_SOAK_RATE"     // events per second of all producers together; default 1000
 	envReport   = "EFFECTONCE_SOAK_REPORT"   // a file that gets the report, a line of JSON per run
-	envDedup    = "EFFECTONCE_SOAK_DEDUP"    // id or watermark: how the workers tell repeats; default id, and drawn where the seed is
-	envSource   = "EFFECTONCE_SOAK_SOURCE"   // table or wal: where the relays take events from; default table
-	envKeep     = "EFFECTONCE_SOAK_KEEP"     // a folder that histories and logs of a run with violations are kept in
+	// id or watermark: how the workers tell repeats; default id, and drawn where the seed is
+	envDedup  = "EFFECTONCE_SOAK_DEDUP"
+	envSource = "EFFECTONCE_SOAK_SOURCE" // table or wal: where the relays take events from; default table
+	envKeep   = "EFFECTONCE_SOAK_KEEP"   // a folder that histories and logs of a run with violations are kept in
 )
 
 // short is the run of `make test`.

@@ -12,7 +12,8 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkatest"
 )
 
-// TestSoak is the run. Its seed is in the log; with it and the same settings the same faults are made at the same times.
+// TestSoak is the run. Its seed is in the log; with it and the same settings the same faults are made at the same
+// times.
 func TestSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a soak is long")

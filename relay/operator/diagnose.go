@@ -12,8 +12,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// Diagnosis is what an outbox shows to who examines it, as `relay doctor` does. It has facts only; what they mean is for
-// others to say.
+// Diagnosis is what an outbox shows to who examines it, as `relay doctor` does. It has facts only; what they mean is
+// for others to say.
 type Diagnosis struct {
 	// MissingRights are those that a relay needs and the connection's role lacks, as "table outbox_lane: update". When
 	// there are any, nothing else is filled in.
@@ -23,8 +23,8 @@ type Diagnosis struct {
 	ChangedHashes []string
 	// Misplaced counts events, of the first hundred of each lane, that are not in their key's lane.
 	Misplaced int64
-	// SameSystem is false when the numbering belongs to another system or timeline: a relay begins a new incarnation at its
-	// next claim.
+	// SameSystem is false when the numbering belongs to another system or timeline: a relay begins a new incarnation at
+	// its next claim.
 	SameSystem bool
 
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
@@ -35,8 +35,9 @@ type Diagnosis struct {
 	Parked, ParkedKeys int64
 	// Undue counts scheduled events that are due for more than a minute and were not moved.
 	Undue int64
-	// Topics are those that the outbox has published to, has paused, or holds events of. Waiting are those of the first hundred
-	// events of each lane. Cluster is the id of the Kafka cluster that the topics are in; "" when none is pinned.
+	// Topics are those that the outbox has published to, has paused, or holds events of. Waiting are those of the first
+	// hundred events of each lane. Cluster is the id of the Kafka cluster that the topics are in; "" when none is
+	// pinned.
 	Topics  []Topic
 	Waiting []string
 	Cluster string
@@ -45,7 +46,8 @@ type Diagnosis struct {
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
 type SequenceDiagnosis struct {
-	// Other is the sequence that ids come from when it is not outbox_event_id_seq, which the rest is about. Relays do not start then.
+	// Other is the sequence that ids come from when it is not outbox_event_id_seq, which the rest is about. Relays do
+	// not start then.
 	Other            string
 	Cache, Increment int64
 	Cycle            bool

@@ -15,13 +15,13 @@ type FenceResult struct {
 	// Before and Epoch name the numbering that was given up and the one that begins, as events carry it (ce_epoch).
 	Before string `json:"before"`
 	Epoch  string `json:"epoch"`
-	// LastID is where the sequence of ids stood, KnownID the highest id that the outbox still knows. Where LastID was the
-	// lower one, Forwarded is true and the sequence stands at KnownID now.
+	// LastID is where the sequence of ids stood, KnownID the highest id that the outbox still knows. Where LastID was
+	// the lower one, Forwarded is true and the sequence stands at KnownID now.
 	LastID    int64 `json:"last_id"`
 	KnownID   int64 `json:"known_id"`
 	Forwarded bool  `json:"forwarded"`
-	// Waiting is how many events the outbox had before, Claimed how many of them were between claim and settle. All of them will be
-	// published; after a restore, many of them for the second time, under the same ids.
+	// Waiting is how many events the outbox had before, Claimed how many of them were between claim and settle. All of
+	// them will be published; after a restore, many of them for the second time, under the same ids.
 	Waiting int64 `json:"waiting"`
 	Claimed int64 `json:"claimed"`
 }
@@ -31,16 +31,16 @@ type FenceResult struct {
 const fencePatience = "5s"
 
 // Fence begins a new numbering, as it must after a restore from a backup: the numbers of a restored database have been
-// given out before, and consumers that compare numbers would drop what comes under them. It raises the incarnation, takes
-// every lane from its owner and raises its fence, so that no number of an old block is used any more, and turns the
-// sequence of ids forward when it is behind the table, as it may be after a logical copy. It never turns it back.
+// given out before, and consumers that compare numbers would drop what comes under them. It raises the incarnation,
+// takes every lane from its owner and raises its fence, so that no number of an old block is used any more, and turns
+// the sequence of ids forward when it is behind the table, as it may be after a logical copy. It never turns it back.
 //
 // Running relays take the lanes again by themselves; what they were publishing is published again under the same ids.
-// Inboxes remove what they know. Consumers in watermark mode stop at the first event of the new numbering until somebody
-// accepts it: they cannot tell what they have seen. Fencing when it was not needed costs no more than that.
+// Inboxes remove what they know. Consumers in watermark mode stop at the first event of the new numbering until
+// somebody accepts it: they cannot tell what they have seen. Fencing when it was not needed costs no more than that.
 //
-// It fails when a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or when
-// the role may not set it: then nothing has changed.
+// It fails when a sequence that is behind cannot be locked within 5 s, because a producer's transaction is open, or
+// when the role may not set it: then nothing has changed.
 func (o *Operator) Fence(ctx context.Context, reason string) (f FenceResult, err error) {
 	var waiting, claimed int64 // before any lock: to count a hundred million rows takes minutes
 	if err := o.db.QueryRow(ctx, o.q(sql.Waiting)).Scan(&waiting, &claimed); err != nil {

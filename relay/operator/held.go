@@ -33,7 +33,8 @@ var ErrNotHeld = errors.New("not held: it was published or discarded meanwhile, 
 // DiscardHeldMost bounds what one DiscardHeld deletes: the relays wait for it with the lanes.
 const DiscardHeldMost = 10_000
 
-// HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most limit.
+// HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most
+// limit.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
 	rows, err := o.db.Query(ctx, o.q(sql.HeldEvents), topic, limit)
 	var list []HeldEvent
@@ -49,8 +50,9 @@ func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]H
 	return list, nil
 }
 
-// DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them, at most
-// DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with ErrNotHeld.
+// DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,
+// at most DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with
+// ErrNotHeld.
 func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult, err error) {
 	var only *uuid.UUID
 	if messageID != uuid.Nil {

@@ -42,8 +42,8 @@ type ParkedEvent struct {
 	// Alone: no key is held back for it. Otherwise the whole (tenant, topic, key) is parked.
 	Alone     bool `json:"alone"`
 	Releasing bool `json:"releasing"`
-	// MaybePublished: an attempt may have reached the broker. Released, it carries the header ce_maybe; discarded, it may
-	// still appear once.
+	// MaybePublished: an attempt may have reached the broker. Released, it carries the header ce_maybe; discarded, it
+	// may still appear once.
 	MaybePublished bool      `json:"maybe_published"`
 	Attempts       int       `json:"attempts"` // how often it was refused; 0: it only waits behind one that was
 	Reason         string    `json:"reason"`   // what the broker said last

@@ -15,9 +15,9 @@ import (
 )
 
 // BehindError says that the log holds numbers which the outbox has not given out: its database is older than the log,
-// because it was restored from a backup, or because another one has taken over from it. A relay would give the same numbers to
-// other events, and consumers that compare numbers (the inbox's watermark mode) would take those for repeats and drop them.
-// Consumers that compare ids lose nothing.
+// because it was restored from a backup, or because another one has taken over from it. A relay would give the same
+// numbers to other events, and consumers that compare numbers (the inbox's watermark mode) would take those for repeats
+// and drop them. Consumers that compare ids lose nothing.
 type BehindError struct {
 	Topic     string // where the first such event was found
 	Lane      int16
@@ -42,10 +42,10 @@ func (e *BehindError) Error() string {
 		"and read docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch, e.Reserved)
 }
 
-// CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail returns
-// them) with the numbering of the outbox. It returns a [*BehindError] when one of them carries a number that this outbox has
-// not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane none of whose events are
-// among those given cannot be judged: give it a few hundred of each partition.
+// CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail
+// returns them) with the numbering of the outbox. It returns a [*BehindError] when one of them carries a number that
+// this outbox has not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane none
+// of whose events are among those given cannot be judged: give it a few hundred of each partition.
 func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {

@@ -50,8 +50,8 @@ type TopicStatus struct {
 	Oldest  time.Duration `json:"oldest"`
 }
 
-// ReadStatus reads the state of an outbox. It counts every waiting event, which takes a second or so per ten million; for
-// a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
+// ReadStatus reads the state of an outbox. It counts every waiting event, which takes a second or so per ten million;
+// for a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
 func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {

@@ -24,8 +24,8 @@ type Topic struct {
 	Held       int64      `json:"held"`   // events that are set aside for it
 }
 
-// ErrUncertain: a partition count cannot be accepted while it is not known of some events of the topic whether they were
-// written, and where: sent again, they might go to another partition than the first time.
+// ErrUncertain: a partition count cannot be accepted while it is not known of some events of the topic whether they
+// were written, and where: sent again, they might go to another partition than the first time.
 var ErrUncertain = errors.New("some of its events may have been written and are to be sent again")
 
 // ErrNoTopic: the outbox knows no such topic.
@@ -51,9 +51,9 @@ func readTopics(ctx context.Context, db *pgxpool.Pool, sql string) (list []Topic
 	return list, err
 }
 
-// PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on. What
-// is being sent at this moment is still sent. It lasts until ResumeTopic. A topic that is paused already stays so, with its
-// first reason.
+// PauseTopic makes the relays set a topic's events aside, in order, instead of publishing them; other topics go on.
+// What is being sent at this moment is still sent. It lasts until ResumeTopic. A topic that is paused already stays so,
+// with its first reason.
 func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
 		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.name, reason)
@@ -72,9 +72,10 @@ func (o *Operator) ResumeTopic(ctx context.Context, topic, reason string) error 
 	})
 }
 
-// AcceptCluster pins the outbox to another Kafka cluster, by the id that its brokers tell, which the relays refuse until then.
-// Partition counts stay pinned. Let every consumer read the old topics to their ends first: what only they hold is not published
-// again, and what is being published at this moment may stand in both. Relays notice within seconds.
+// AcceptCluster pins the outbox to another Kafka cluster, by the id that its brokers tell, which the relays refuse
+// until then. Partition counts stay pinned. Let every consumer read the old topics to their ends first: what only they
+// hold is not published again, and what is being published at this moment may stand in both. Relays notice within
+// seconds.
 func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) error {
 	if cluster == "" {
 		return errors.New("relay: accept cluster: name the cluster by its id, as relays and `relay doctor` show it")
@@ -87,19 +88,19 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 }
 
 // AcceptPartitions pins a topic to another partition count, which the relays refuse until then. From then on keys go to
-// other partitions than their earlier events: let every consumer read the topic to its end first, or it may apply a key's
-// next event before the ones that it has not read.
+// other partitions than their earlier events: let every consumer read the topic to its end first, or it may apply a
+// key's next event before the ones that it has not read.
 //
-// It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have written
-// them or that wrote later ones of their lane; with anyway it accepts all the same, and such an event may then stand in the log
-// twice, in two partitions. What is held goes first, in its order, whichever partition it was held for. A new incarnation of the
-// numbering begins then, for in its new partition an event may have a lower number than what stands there: consumers that go by
-// numbers stop and ask, instead of dropping it. It begins as well while a relay reads the WAL, for after a crash that reads again
-// what it published last. A consumer that goes by numbers and comes to the topic for the first time has nothing to ask by: what
-// stands in two partitions it applies twice.
+// It fails with ErrUncertain while events of the topic are in the journal, or held after an attempt that may have
+// written them or that wrote later ones of their lane; with anyway it accepts all the same, and such an event may then
+// stand in the log twice, in two partitions. What is held goes first, in its order, whichever partition it was held
+// for. A new incarnation of the numbering begins then, for in its new partition an event may have a lower number than
+// what stands there: consumers that go by numbers stop and ask, instead of dropping it. It begins as well while a relay
+// reads the WAL, for after a crash that reads again what it published last. A consumer that goes by numbers and comes
+// to the topic for the first time has nothing to ask by: what stands in two partitions it applies twice.
 //
-// It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays notice within
-// 30 s.
+// It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
+// notice within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)

@@ -22,9 +22,9 @@ var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or r
 // ErrPublicationLeft: the slot is dropped, and the publication, which keeps no WAL, is another role's.
 var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of the tables may drop it: run this again as that one")
 
-// SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of their
-// replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the slot.
-// An empty schema is the connection's search_path.
+// SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of
+// their replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the
+// slot. An empty schema is the connection's search_path.
 func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	q, err := newWALSetup(schema)
 	if err != nil {
@@ -55,11 +55,11 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 	return name, nil
 }
 
-// DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody reads
-// keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended without doing
-// that, a new numbering begins. It needs the relays' role with REPLICATION, and only the owner of the tables may drop the
-// publication: for others it fails with [ErrPublicationLeft] when all the rest is done. It fails with [ErrSlotInUse] while a relay
-// reads the slot.
+// DropWAL drops the replication slot and the publication, when no relay is to read the WAL any more: a slot that nobody
+// reads keeps all WAL from then on. What comes from the WAL is given back to the table first; where a relay has ended
+// without doing that, a new numbering begins. It needs the relays' role with REPLICATION, and only the owner of the
+// tables may drop the publication: for others it fails with [ErrPublicationLeft] when all the rest is done. It fails
+// with [ErrSlotInUse] while a relay reads the slot.
 func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
 	q, err := newWALSetup(schema)
 	if err != nil {

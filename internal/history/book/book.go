@@ -1,5 +1,5 @@
-// Package book is the tables of a run's own: what producers and effects write there in the transactions under test is the
-// truth that the checker compares everything else with.
+// Package book is the tables of a run's own: what producers and effects write there in the transactions under test is
+// the truth that the checker compares everything else with.
 package book
 
 import (
@@ -21,8 +21,8 @@ const (
 	HeaderBusiness = "history-business"
 )
 
-// Draw locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in the same
-// transaction: that is the producer's part of order per key (P2).
+// Draw locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in the
+// same transaction: that is the producer's part of order per key (P2).
 func Draw(ctx context.Context, tx pgx.Tx, tenant, key string) (version int64, err error) {
 	if err := tx.QueryRow(ctx, SQLDraw, tenant, key).Scan(&version); err != nil {
 		return 0, fmt.Errorf("book: draw a version of %q: %w", key, err)
@@ -59,9 +59,9 @@ func Describe(e *event.Event, version int64, business string) history.Event {
 	}
 }
 
-// Apply is the effect of events, within an inbox's transaction: a row without any constraint, so that a second effect is
-// seen and not refused, and before it a row of the ledger with its business key. An event whose business key the ledger has
-// leaves no effect: that is what the business key is for.
+// Apply is the effect of events, within an inbox's transaction: a row without any constraint, so that a second effect
+// is seen and not refused, and before it a row of the ledger with its business key. An event whose business key the
+// ledger has leaves no effect: that is what the business key is for.
 func Apply(ctx context.Context, tx pgx.Tx, consumer string, events ...event.Event) error {
 	var batch pgx.Batch
 	for _, e := range events {

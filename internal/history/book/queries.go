@@ -1,8 +1,8 @@
 package book
 
 // SQLTables makes the tables. Roles that play producers need INSERT on history_business and INSERT, SELECT, UPDATE on
-// history_aggregate; workers INSERT on history_effect and INSERT, SELECT on history_ledger. The columns ord are in the order in which
-// rows were written under a lock that serialises their writers: a key's effects are.
+// history_aggregate; workers INSERT on history_effect and INSERT, SELECT on history_ledger. The columns ord are in the
+// order in which rows were written under a lock that serialises their writers: a key's effects are.
 const SQLTables = `-- book: tables
 create table history_aggregate (
 	tenant text not null, key text not null, version bigint not null,

@@ -10,8 +10,8 @@ import (
 	"github.com/effectonce/effectonce/internal/history"
 )
 
-// Auditor looks, again and again during a run, whether a committed offset has passed work that is not decided (I7). At the
-// end it could not be seen any more: what was skipped for a moment is applied by then. Its calls must not overlap.
+// Auditor looks, again and again during a run, whether a committed offset has passed work that is not decided (I7). At
+// the end it could not be seen any more: what was skipped for a moment is applied by then. Its calls must not overlap.
 type Auditor struct {
 	source Source
 	w      *history.Writer
@@ -28,8 +28,9 @@ func NewAuditor(w *history.Writer, source Source) *Auditor {
 	return &Auditor{source: source, w: w, next: map[place]int64{}}
 }
 
-// Once looks at every consumer: what its group has committed first, and then whether each record below that, which was not
-// looked up before, is decided. An error, as while the database is away, leaves nothing out: the next call looks again.
+// Once looks at every consumer: what its group has committed first, and then whether each record below that, which was
+// not looked up before, is decided. An error, as while the database is away, leaves nothing out: the next call looks
+// again.
 func (a *Auditor) Once(ctx context.Context) error {
 	for _, c := range a.source.Consumers {
 		committed, err := a.source.committed(ctx, c)

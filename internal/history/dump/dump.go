@@ -1,5 +1,6 @@
-// Package dump reads what a run has left: the databases, Kafka from its first record on, and what groups have committed.
-// It reads Kafka with another client library than the code under test, so that a mistake in that one cannot hide itself.
+// Package dump reads what a run has left: the databases, Kafka from its first record on, and what groups have
+// committed. It reads Kafka with another client library than the code under test, so that a mistake in that one cannot
+// hide itself.
 package dump
 
 import (
@@ -34,8 +35,8 @@ type Consumer struct {
 	Topics      []string
 }
 
-// Read reads everything. The database comes first, in one snapshot, then Kafka: what has left the outbox by then is in the
-// log. Producers must be quiet, or what they commit in between looks like phantoms.
+// Read reads everything. The database comes first, in one snapshot, then Kafka: what has left the outbox by then is in
+// the log. Producers must be quiet, or what they commit in between looks like phantoms.
 func (s Source) Read(ctx context.Context) (history.Dump, error) {
 	var d history.Dump
 	if err := s.readDatabase(ctx, &d); err != nil {

@@ -190,7 +190,8 @@ func (s *scene) verdict() history.Verdict {
 	return history.Check(history.Input{Histories: all, Dump: d})
 }
 
-// A run with refusals on both sides, a rollback, a scheduled event and what a person did is read whole, and found correct.
+// A run with refusals on both sides, a rollback, a scheduled event and what a person did is read whole, and found
+// correct.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)

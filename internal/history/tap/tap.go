@@ -1,5 +1,5 @@
-// Package tap writes the histories of relays and workers: it stands around their publisher, handler and effect, and listens
-// to their observers. A tap changes nothing of what passes through it.
+// Package tap writes the histories of relays and workers: it stands around their publisher, handler and effect, and
+// listens to their observers. A tap changes nothing of what passes through it.
 package tap
 
 import (
@@ -17,7 +17,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// Publisher writes down what a relay hands over and what is said to each event. The result is a relay.Router if to is one.
+// Publisher writes down what a relay hands over and what is said to each event. The result is a relay.Router if to is
+// one.
 func Publisher(w *history.Writer, to relay.Publisher) relay.Publisher {
 	p := publisher{w, to}
 	if r, ok := to.(relay.Router); ok {

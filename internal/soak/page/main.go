@@ -1,5 +1,5 @@
-// Command page writes what soaks reported into docs/reliability.md, between its two marks, so that nobody writes a figure
-// by hand:
+// Command page writes what soaks reported into docs/reliability.md, between its two marks, so that nobody writes a
+// figure by hand:
 //
 //	EFFECTONCE_SOAK_REPORT=$PWD/report.jsonl make soak DURATION=30m
 //	go run ./internal/soak/page docs/reliability.md < report.jsonl

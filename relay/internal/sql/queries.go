@@ -20,8 +20,8 @@ set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp
 from pg_control_system() c
 returning m.outbox_id::text || '.' || m.incarnation`
 
-	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name when
-	// this one was made, or somebody has renamed them.
+	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name
+	// when this one was made, or somebody has renamed them.
 	OtherSequence = `-- relay: other sequence
 select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
 from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`

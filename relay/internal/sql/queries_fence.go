@@ -4,8 +4,8 @@ const (
 	Impatient = `-- relay: impatient
 select set_config('lock_timeout', $1, true)`
 
-	// Ids that the outbox still knows, wherever they stand. The journal counts too: a new event under a journalled id would
-	// be taken for the one that had it.
+	// Ids that the outbox still knows, wherever they stand. The journal counts too: a new event under a journalled id
+	// would be taken for the one that had it.
 	KnownIDs = `-- relay: known ids
 select greatest(
 	coalesce((select max(h.id) from {schema}outbox_lane l

@@ -7,8 +7,8 @@ select n.name, exists (select from pg_publication p where p.pubname = n.name),
 	exists (select from pg_publication p where p.pubname = n.name and pg_has_role(p.pubowner, 'usage'))
 from (select 'effectonce_' || replace(m.outbox_id::text, '-', '') as name from {schema}outbox_meta m) n`
 
-	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know when
-	// something comes due.
+	// Inserts only: what relays delete must not come back to them. What is scheduled is published so that relays know
+	// when something comes due.
 	Publish = `-- relay: publish
 create publication {publication} for table {schema}outbox_event, {schema}outbox_scheduled with (publish = 'insert')`
 

@@ -15,10 +15,11 @@ insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $
 	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
-	// Under the locks of all lanes. What is held for the topic as a whole and was never sent has no partition yet, and nothing
-	// behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher numbers of its lane may
-	// stand in others, one of which it may go to by the new count. What is read from the WAL is in no journal: of whatever lanes that
-	// come from there still have in the table, nobody knows whether it was written.
+	// Under the locks of all lanes. What is held for the topic as a whole and was never sent has no partition yet, and
+	// nothing behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher
+	// numbers of its lane may stand in others, one of which it may go to by the new count. What is read from the WAL is
+	// in no journal: of whatever lanes that come from there still have in the table, nobody knows whether it was
+	// written.
 	Uncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
@@ -57,8 +58,8 @@ with chosen as (
 )
 select count(*), count(*) filter (where maybe) from gone`
 
-	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones past
-	// them: held for the topic as a whole they go first, in the order of their numbers.
+	// By the new count, events that were held for different partitions may go to the same one, and a key's next ones
+	// past them: held for the topic as a whole they go first, in the order of their numbers.
 	Regroup = `-- relay: regroup
 update {schema}outbox_held set partition = -1 where topic = $1 and partition >= 0`
 )
