@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/internal/history/book"
 	"github.com/effectonce/effectonce/internal/players"
 	"github.com/effectonce/effectonce/outbox"
-	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // refusedTopics is how the names of topics begin that are not there.
@@ -85,7 +85,7 @@ func (x *scene) refused(table string) ([]history.Event, error) {
 
 // discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does.
 func (x *scene) discardRefused() error {
-	o, err := relay.NewOperator(x.admin, "", "harness")
+	o, err := operator.New(x.admin, "", "harness")
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (x *scene) discardRefused() error {
 			return err
 		}
 		for _, e := range held {
-			if err := x.discardHeld(o, e.Topic, e.ID); err != nil && !errors.Is(err, relay.ErrNotHeld) {
+			if err := x.discardHeld(o, e.Topic, e.ID); err != nil && !errors.Is(err, operator.ErrNotHeld) {
 				return err
 			}
 		}
@@ -107,7 +107,7 @@ func (x *scene) discardRefused() error {
 	})
 }
 
-func (x *scene) discardHeld(o *relay.Operator, topic string, id uuid.UUID) error {
+func (x *scene) discardHeld(o *operator.Operator, topic string, id uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	op := x.note(history.Entry{Kind: history.KindOperate, Verb: "discard", Detail: "held", Topic: topic, IDs: []uuid.UUID{id}})
