@@ -52,17 +52,14 @@ lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
-	go vet -tags failpoints,bugs ./...
+	go vet -tags failpoints ./...
 	for module in bench deploy $(OTHERS); do (cd $$module && go vet ./...) || exit 1; done
 	go mod verify > /dev/null
 	$(TOOL) staticcheck ./...
 	for module in $(OTHERS); do (cd $$module && go tool -modfile=../../tools/go.mod staticcheck ./...) || exit 1; done
 
-bugs: ## the gate on the tests: switch on each seeded bug and see it found, by name; some: make bugs BUG="name name"
-	$(STACK) bash -euc 'go run ./internal/seeded/gate $(BUG); go run ./internal/verify/mutations'
-
-mutations: ## of the gate, the bugs that are patches; some: make mutations BUG="name name"
-	$(STACK) go run ./internal/verify/mutations $(BUG)
+bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
+	$(STACK) go run ./internal/verify/mutations $(if $(PART),-part $(PART)) $(BUG)
 
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
@@ -96,4 +93,4 @@ clean: ## remove the caches that tests filled
 	cache=$$($(STACK) cache) && rm -rf "$$cache"/pg-* "$$cache"/kafka-[0-9]* "$$cache"/dynamodb-[0-9]*
 	go clean -testcache
 
-.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs mutations
+.PHONY: help test test-short models proof interop debezium guarantees lint soak fuzz vuln demo bench bench-smoke kafka clean bugs

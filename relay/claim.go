@@ -13,7 +13,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // eventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
@@ -127,12 +126,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	for _, g := range grants {
 		ids = g.ids
 	}
-	commit := toStandby
-	if seeded.On(seeded.RelayNoBarrier) {
-		commit = toNothing
-	}
 	if err = failpoint.Err(failpoint.RelayClaim); err == nil {
-		err = k.send(ctx, s, commit, ids)
+		err = k.send(ctx, s, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlAsKnown: every lane reads its journal
@@ -146,7 +141,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			}
 			return r.claim(ctx, s, grants)
 		}
-		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err) && !seeded.On(seeded.RelayUnknownCommitKnown), err
+		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
 	}
 	if len(k.lists.lanes) > 0 {
 		failpoint.Hit(failpoint.RelayReleaseClaimed)
@@ -175,14 +170,14 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 }
 
 // send runs the transaction.
-func (k *claiming) send(ctx context.Context, s *session, commit, ids string) error {
+func (k *claiming) send(ctx context.Context, s *session, ids string) error {
 	queue := func(b *pgx.Batch) { k.queue(b, ids) }
 	inBulk := len(k.bulk.lanes) > 0
 	opening := transaction
 	if inBulk {
 		opening = begin
 	}
-	if err := s.send(ctx, opening(k.r.cfg.Lease, commit, queue)); err != nil {
+	if err := s.send(ctx, opening(k.r.cfg.Lease, toStandby, queue)); err != nil {
 		return err
 	}
 	k.c.sort()

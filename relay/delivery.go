@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // source is the table that a claimed event stands in.
@@ -143,7 +142,7 @@ func (d *delivery) mustHold(ctx context.Context, closed map[place]bool, l *laneC
 	case it.from == fromHeld && it.partition == at.partition:
 		return 0, false
 	}
-	return at.partition, l.holds(at) && !seeded.On(seeded.RelayNewerPastHeld)
+	return at.partition, l.holds(at)
 }
 
 // group is where an event is held: where it is already, or else as given.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // lanePlace is where order is kept: one lane's events for one place.
@@ -44,10 +43,6 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 		at := d.place(ctx, e)
 		lp := lanePlace{e.Position.Lane, at}
 		if _, refused := rejected(verdicts[k]); refused {
-			if seeded.On(seeded.RelayRefusedDropped) {
-				it.fate = acked
-				continue
-			}
 			d.park(it, verdicts[k])
 			refusedAt[lp] = append(refusedAt[lp], i)
 			continue

@@ -11,7 +11,6 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -101,7 +100,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 // release gives back leaving lanes that no pump works on.
 func (r *Relay) release(ctx context.Context, s *session) error {
 	lanes := r.lanes.list(func(l *laneState) bool {
-		return l.leaving && (!l.busy || seeded.On(seeded.RelayReleasedWhileBusy)) && !l.doubt
+		return l.leaving && !l.busy && !l.doubt
 	})
 	if len(lanes) == 0 {
 		return nil

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // blockSize is how many sequence numbers a lane reserves at once. What a relay does not use of a block is a gap.
@@ -108,9 +106,6 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 			delete(t.owned, lane)
 			strikes[lane] = l.strikes
 			lost = append(lost, lane)
-			if ok && seeded.On(seeded.RelayBlockReused) {
-				t.owned[lane] = &laneState{fence: fence, read: t.reads, next: l.next, end: l.end, fresh: true, ready: true, due: true}
-			}
 		}
 	}
 	for lane, fence := range now {
@@ -131,9 +126,6 @@ func (t *laneTable) distrust() {
 	t.mu.Lock()
 	t.reads++
 	t.mu.Unlock()
-	if seeded.On(seeded.RelayFloorKept) {
-		return
-	}
 	t.resetFloors("")
 }
 

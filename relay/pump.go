@@ -8,7 +8,6 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -85,13 +84,6 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 			s.next, s.end = l.next, l.end
 			s.parked, s.releasing, s.groups = l.parked, l.releasing, l.groups
 		})
-	}
-	if seeded.On(seeded.RelayCursor) {
-		raised := map[int16]int64{}
-		for i := range c.items {
-			raised[c.events[i].Position.Lane] = c.items[i].id
-		}
-		r.lanes.raiseFloors(r.lanes.numbering(), r.lanes.fallen(), raised, nil)
 	}
 	if behind > 0 && r.cfg.Observer.Behind != nil {
 		r.cfg.Observer.Behind(behind)

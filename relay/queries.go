@@ -291,7 +291,7 @@ func newQueries(schema string) (*queries, error) {
 		return nil, err
 	}
 	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	all := &queries{
+	return &queries{
 		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sql.Meta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
 		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
 		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
@@ -303,7 +303,5 @@ func newQueries(schema string) (*queries, error) {
 		due: q(sqlDue), moveDue: q(sqlMoveDue),
 		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),
 		sample: newSampleQueries(prefix), wal: newWALQueries(prefix),
-	}
-	seed(all, q)
-	return all, nil
+	}, nil
 }

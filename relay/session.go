@@ -9,8 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // errBarrier: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
@@ -125,7 +123,7 @@ func (s *session) pipeline(ctx context.Context, b *pgx.Batch) error {
 	defer cancel()
 	s.warned = false
 	err := s.conn.SendBatch(ctx, b).Close()
-	if err == nil && s.warned && !seeded.On(seeded.RelayWarningIgnored) {
+	if err == nil && s.warned {
 		err = errBarrier
 	}
 	if err != nil {

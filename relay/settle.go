@@ -14,7 +14,6 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -106,12 +105,6 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	set.gather(c, r.cfg.ArchiveDays <= 0)
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
-	if seeded.On(seeded.RelayUnknownCommitKnown) && pgerr.CommitUnknown(err) {
-		err = nil
-		for i := range set.lanes {
-			settled[set.lanes[i].lane] = true
-		}
-	}
 	took := c.took + time.Since(since)
 	r.tooMuch(set.grants(), err)
 	for _, l := range set.lanes {
@@ -209,9 +202,6 @@ func (set *settling) gather(c *claim, byPlace bool) {
 // partition count it may get to where that stands, under a lower number: like what may have been sent, it makes that count
 // uncertain to accept. moves are the lanes of which not everything was acked.
 func noteOvertaken(c *claim, moves map[int16]bool) {
-	if seeded.On(seeded.RelayOvertakenAccepted) {
-		return
-	}
 	passed := map[int16]map[string]bool{}
 	for i := len(c.items) - 1; i >= 0; i-- {
 		it, e := &c.items[i], &c.events[i]

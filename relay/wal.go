@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/seeded"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -183,7 +182,7 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 
 // standBy decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is not.
 func (r *Relay) standBy(ctx context.Context, s *session, st *walState, try *walTry) error {
-	if st.alive && !st.mine && !seeded.On(seeded.RelayWALStandbyReads) {
+	if st.alive && !st.mine {
 		return errStandby
 	}
 	if try.stale != st.pid { // it may only just have begun: the next look tells

@@ -10,7 +10,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 // follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events of
@@ -258,7 +257,6 @@ func (f *follower) take(work context.Context) error {
 	f.pos = max(f.pos, b.pos)
 	f.choose(b)
 	d := &deletion{pos: b.pos}
-	f.early(work, b)
 	if len(b.events) > 0 {
 		failpoint.Hit(failpoint.RelayWALRead)
 		if err := f.publish(work, b, d); err != nil {
@@ -284,7 +282,7 @@ func (f *follower) choose(b *walBatch) {
 		if l.snap != nil && it.commit >= l.until {
 			l.snap = nil // nothing that it shows can come any more
 		}
-		if l.snap != nil && l.snap.shows(it.xid) && !seeded.On(seeded.RelayWALUnfiltered) {
+		if l.snap != nil && l.snap.shows(it.xid) {
 			continue
 		}
 		if l.done[it.id] {

@@ -7,27 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/seeded"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
-
-// early has the bugs that do before the acks what must come after them.
-func (f *follower) early(work context.Context, b *walBatch) {
-	if len(b.items) == 0 {
-		return
-	}
-	if seeded.On(seeded.RelayWALConfirmsEarly) {
-		f.reader.confirmed.Store(b.items[0].commit + 1<<walStep*2)
-	}
-	if seeded.On(seeded.RelayWALDeletesEarly) {
-		d := &deletion{}
-		for i := range b.items {
-			it := &b.items[i]
-			d.lanes, d.ids, d.xids, d.seqs = append(d.lanes, it.lane), append(d.ids, it.id), append(d.xids, it.xid), append(d.seqs, f.number(it))
-		}
-		f.deleter.add(work, d)
-	}
-}
 
 // listen reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before, and for long with
 // a synchronous standby. Events that were committed after a topic was paused must not be sent, and those that were committed after

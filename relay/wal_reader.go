@@ -14,8 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/effectonce/effectonce/internal/seeded"
 )
 
 const (
@@ -174,9 +172,6 @@ func (w *walReader) keepalive(ctx context.Context, b []byte) error {
 		return fmt.Errorf("%w: %w", errWAL, err)
 	}
 	w.received = max(w.received, uint64(ka.ServerWALEnd))
-	if seeded.On(seeded.RelayWALKeepalive) {
-		w.confirmed.Store(uint64(ka.ServerWALEnd))
-	}
 	if !w.decoder.inside {
 		w.mu.Lock()
 		w.batch.pos = max(w.batch.pos, uint64(ka.ServerWALEnd))

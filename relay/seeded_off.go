@@ -1,5 +1,0 @@
-//go:build !bugs
-
-package relay
-
-func seed(*queries, func(sql string) string) {}
