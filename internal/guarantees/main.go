@@ -1,5 +1,6 @@
 // Command guarantees fills in what the tests said of each rule: it reads the output of `go test -json` and writes the
-// last column of the table of rules in docs/rules.md, so that nobody writes a result by hand.
+// last column of the table of rules in docs/rules.md, so that nobody writes a result by hand. A test that is named for
+// a rule (TestP3_2_...) and stands in no row is added to the rule's.
 //
 //	go test -json ./... | go run ./internal/guarantees docs/rules.md
 package main
@@ -10,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/effectonce/effectonce/internal/guarantees/rules"
@@ -71,14 +74,19 @@ func shortName(pkg string) string {
 	return strings.TrimPrefix(pkg, module)
 }
 
-// fill writes the result of each row and returns the page, how many rules passed, and which did not.
+// fill writes the tests and the result of each row and returns the page, how many rules passed, and which did not.
 func fill(page string, results map[string]string) (text string, passed int, failed []string) {
 	lines := strings.Split(page, "\n")
+	more := unlisted(lines, results)
 	for i, line := range lines {
 		r, ok := rules.Parse(line)
 		if !ok {
 			continue
 		}
+		for _, name := range more[r.Rule] {
+			r.Shown += ", `" + name + "`"
+		}
+		delete(more, r.Rule)
 		r.Result = judge(r, results)
 		if strings.HasPrefix(r.Result, "passed") {
 			passed++
@@ -87,7 +95,36 @@ func fill(page string, results map[string]string) (text string, passed int, fail
 		}
 		lines[i] = r.String()
 	}
+	for _, rule := range slices.Sorted(maps.Keys(more)) {
+		failed = append(failed, fmt.Sprintf("%s (no row for %s)", rule, strings.Join(more[rule], ", ")))
+	}
 	return strings.Join(lines, "\n"), passed, failed
+}
+
+// unlisted are the tests of the run that are named for a rule and stand in no row, by rule.
+func unlisted(lines []string, results map[string]string) map[string][]string {
+	listed, more := map[string]bool{}, map[string][]string{}
+	for _, line := range lines {
+		r, _ := rules.Parse(line)
+		for _, name := range r.Tests() {
+			name, _, _ = cutTest(name)
+			listed[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		name, test, sub := cutTest(name)
+		if rule := rules.Of(test); rule != "" && sub == "" && !listed[name] && results[name] != "skip" {
+			more[rule] = append(more[rule], name)
+		}
+	}
+	return more
+}
+
+// cutTest cuts a/b.TestC/d into a/b.TestC, TestC and d.
+func cutTest(full string) (name, test, sub string) {
+	folder, test, _ := strings.Cut(full, ".")
+	test, sub, _ = strings.Cut(test, "/")
+	return folder + "." + test, test, sub
 }
 
 // judge says what came of a row's tests. A test that was skipped or did not run shows nothing.

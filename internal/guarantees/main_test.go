@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -51,5 +52,23 @@ func TestATestThatDidNotRunShowsNothing(t *testing.T) {
 	_, passed, failed := fill(page, map[string]string{"a.TestOne": "pass"})
 	if passed != 0 || len(failed) != 3 || !strings.Contains(failed[0], "not run: a/b.TestTwo/sub") {
 		t.Fatalf("passed %d, failed %q", passed, failed)
+	}
+}
+
+func TestTestsThatAreNamedForARuleAreListed(t *testing.T) {
+	t.Parallel()
+	text, _, failed := fill(page, map[string]string{
+		"a.TestOne": "pass", "a/b.TestTwo/sub": "pass", "a.TestThree": "pass",
+		"a/b.TestP1More": "pass", "a/b.TestP1More/sub": "pass", "a.TestP7_Without": "pass", "a.TestP2Skipped": "skip",
+	})
+	if want := "| P1 | one | `a.TestOne`, `a/b.TestTwo/sub`, `a/b.TestP1More` | passed |\n"; !strings.Contains(text, want) {
+		t.Errorf("want %q in\n%s", want, text)
+	}
+	if want := "P7 (no row for a.TestP7_Without)"; !slices.Contains(failed, want) || len(failed) != 2 {
+		t.Errorf("want %q and P3 without a test in %q", want, failed)
+	}
+	again, _, _ := fill(text, map[string]string{"a/b.TestP1More": "fail"})
+	if strings.Count(again, "TestP1More`") != 1 {
+		t.Errorf("listed twice:\n%s", again)
 	}
 }

@@ -19,7 +19,6 @@ var (
 	ruleHeading   = regexp.MustCompile(`(?m)^#{2,3} (P[0-9]+(?:\.[0-9a-z]+)?)\. `)
 	invariantRow  = regexp.MustCompile(`(?m)^\| (I[0-9]+) \|`)
 	ruleInText    = regexp.MustCompile(`\bP[0-9]{1,2}(?:\.[0-9]+)?\b`)
-	ruleInName    = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)(P[0-9]+)(?:_([0-9]+))?(?:[^0-9]|$)`)
 	ruleInLiteral = regexp.MustCompile(`^P[0-9]+(?:\.[0-9a-z]+)?\b`)
 	tableMade     = regexp.MustCompile(`(?m)^create table ([a-z_]+)`)
 )
@@ -195,11 +194,7 @@ func rulesOfTests(s source) map[string]ast.Node {
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			if m := ruleInName.FindStringSubmatch(n.Name.Name); m != nil && n.Recv == nil {
-				rule := m[1]
-				if m[2] != "" {
-					rule += "." + m[2]
-				}
+			if rule := rules.Of(n.Name.Name); rule != "" && n.Recv == nil {
 				found[rule] = n
 			}
 		case *ast.BasicLit:

@@ -10,6 +10,21 @@ import (
 // rule begins a row: the protocol's rules, the invariants, and the rules of the WAL source.
 var rule = regexp.MustCompile(`^\| (P[0-9]|I[0-9]|WAL\.)`)
 
+// inName is the rule that a test is named for: TestP3_2_AnOpenEntry, TestP4Release.
+var inName = regexp.MustCompile(`^(?:Test|Fuzz|Benchmark)(P[0-9]+)(?:_([0-9]+))?(?:[^0-9]|$)`)
+
+// Of is the rule that a test's function is named for, P3.2 or P4; empty: none.
+func Of(test string) string {
+	m := inName.FindStringSubmatch(test)
+	switch {
+	case m == nil:
+		return ""
+	case m[2] == "":
+		return m[1]
+	}
+	return m[1] + "." + m[2]
+}
+
 // Row is a line of the table: a rule, a sentence on it, the tests that show it, and the result of their last run.
 type Row struct{ Rule, Says, Shown, Result string }
 
