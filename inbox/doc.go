@@ -36,7 +36,7 @@
 // within a batch is kept, and what stands behind an undecided event waits. An event whose id is of a day that is no
 // longer remembered, or of one too far in the future, is never taken for a new one: it is quarantined, alone, until a
 // person has looked. An event that kills its process every time is parked after [Config.CrashAttempts] counted runs, in
-// which it is alone.
+// which it is alone, for five seconds at most: one that hangs does not stop the other partitions of its process.
 //
 // Ids that are UUIDv7 ([event.NewID], [event.Derive]) live in a partition per day, which is dropped whole. All others
 // ([event.IntentID], foreign ids) live in one table that is cleaned row by row, and are forgotten after the window: a

@@ -10,6 +10,11 @@ import (
 // gateRoom is more than the goroutines that a process has.
 const gateRoom = 1 << 30
 
+// aloneFor is how long a run is alone at most. An effect takes milliseconds; one that hangs must not stop every
+// partition of its process. Its count stands while others run beside it, so that their kills count for it, too: not
+// [Config.CrashAttempts] times in a row.
+const aloneFor = 5 * time.Second
+
 // Gate lets a counted run be alone in its process: a run that may kill the process must not be counted while a
 // neighbour's event does. Inboxes that share a process share a Gate; one inbox alone has its own. The zero value is not
 // ready: use [NewGate].
@@ -20,7 +25,8 @@ func NewGate() *Gate { return &Gate{room: semaphore.NewWeighted(gateRoom)} }
 
 // enter waits until the run may begin: beside others, or alone. It is first come, first served, so that a stream of
 // batches cannot keep a counted run waiting. Nor does one that waits for a run which takes long keep the others waiting
-// for it: it steps back now and then, for four times as long as it waited, and then waits for longer.
+// for it: it steps back now and then, for four times as long as it waited, and then waits for longer. A run that takes
+// long itself is alone for aloneFor only.
 func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) {
 	if !alone {
 		if err := g.room.Acquire(ctx, 1); err != nil {
@@ -33,10 +39,22 @@ func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) 
 		err := g.room.Acquire(waiting, gateRoom)
 		cancel()
 		if err == nil {
-			return func() { g.room.Release(gateRoom) }, nil
+			return g.alone(), nil
 		}
 		if err := sleep(ctx, 4*patience); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// alone makes what ends a run that has the whole gate. When its time alone is over it keeps one place.
+func (g *Gate) alone() (leave func()) {
+	over := time.AfterFunc(aloneFor, func() { g.room.Release(gateRoom - 1) })
+	return func() {
+		if over.Stop() {
+			g.room.Release(gateRoom)
+			return
+		}
+		g.room.Release(1)
 	}
 }

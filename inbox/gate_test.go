@@ -48,6 +48,38 @@ func TestP9_5_AHangingRunKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
+// TestP9_5_AHangingRunIsNotAloneForLong: a released event, or one that is counted, hangs itself.
+func TestP9_5_AHangingRunIsNotAloneForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate()
+		hangs, err := g.enter(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within, cancel := context.WithTimeout(t.Context(), aloneFor-time.Second)
+		if _, err := g.enter(within, false); err == nil {
+			t.Error("a run beside one that is alone")
+		}
+		cancel()
+		within, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		beside, err := g.enter(within, false)
+		if err != nil {
+			t.Fatal("a run waits for one that hangs alone:", err)
+		}
+		hangs()
+		beside()
+		for range 2 { // no place is lost, and none is given back twice
+			leave, err := g.enter(within, true)
+			if err != nil {
+				t.Fatal("nothing runs, and a run cannot be alone:", err)
+			}
+			leave()
+		}
+	})
+}
+
 // TestP9_5_AStreamOfRunsLetsACountedOneThrough: each of them takes longer than the counted one waits at first.
 func TestP9_5_AStreamOfRunsLetsACountedOneThrough(t *testing.T) {
 	t.Parallel()
