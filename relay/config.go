@@ -28,6 +28,7 @@ type Config struct {
 	// ClaimEvents bounds a claim. Default 8,000 events. Larger costs memory, smaller costs round trips and commits.
 	ClaimEvents int
 	// ClaimBytes bounds the payloads, headers and texts of a claim. Default 16 MiB. A single larger event is still claimed, alone in its lane.
+	// Until a partition that does not answer is held, a pump may have two claims' worth in memory.
 	ClaimBytes int
 	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
 	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.
@@ -36,8 +37,8 @@ type Config struct {
 	// negative: not at all. What is left is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration
 	// HoldAfter is how long a partition may leave events without an ack, while others answer, before they are moved to
-	// outbox_held so that the others go on. Default 5 s. Shorter, and every election of a leader moves events to and fro;
-	// longer, and the lanes with events of that partition stand still for so long. Negative: never. A topic that is refused
+	// outbox_held. Default 5 s. Lanes without an event for it go on meanwhile, the others wait for so long. Shorter, and every election
+	// of a leader moves events to and fro. Negative: never. A topic that is refused
 	// as a whole is held at once.
 	HoldAfter time.Duration
 	// Park is what an event takes along when the broker refuses it for certain. Default ParkKey.

@@ -60,6 +60,7 @@ func (r *Relay) newDelivery(c *claim) *delivery {
 	for i := range d.todo {
 		d.todo[i] = int32(i)
 	}
+	d.keepUndecided()
 	return d
 }
 
@@ -110,7 +111,7 @@ func (d *delivery) sortOut(ctx context.Context) {
 	for i := range d.c.items {
 		it, e := &d.c.items[i], &d.c.events[i]
 		l := lanes[e.Position.Lane]
-		if len(closed) == 0 && len(l.groups) == 0 {
+		if it.fate != undecided || len(closed) == 0 && len(l.groups) == 0 {
 			continue
 		}
 		if partition, hold := d.mustHold(ctx, closed, l, it, e); hold {

@@ -80,7 +80,7 @@ func (h *health) fail(places map[place]error, began time.Time) (closed []place) 
 	}
 	h.settle()
 	acked := time.Duration(h.acked.Load())
-	alone := acked > 0 && len(h.failing) == 1 && len(h.closed) == 0
+	alone := h.alone(acked)
 	for p := range places {
 		since := h.failing[p]
 		othersAnswer := acked > since.Sub(h.born) || alone
@@ -93,6 +93,19 @@ func (h *health) fail(places map[place]error, began time.Time) (closed []place) 
 		}
 	}
 	return closed
+}
+
+// alone reports whether one place is in trouble, and others answered when they were last tried.
+func (h *health) alone(acked time.Duration) bool {
+	return acked > 0 && len(h.failing) == 1 && len(h.closed) == 0
+}
+
+// answers reports whether others than those that fail have answered since, as fail judges it.
+func (h *health) answers(since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	acked := time.Duration(h.acked.Load())
+	return acked > since.Sub(h.born) || h.alone(acked)
 }
 
 // refuse closes a topic. It reports whether it was open.

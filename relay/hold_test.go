@@ -177,7 +177,91 @@ func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
 	everyKey(t, b, 20, 60)
 }
 
-// TestP4NeverHoldsWhenToldSo: HoldAfter below zero.
+// TestP4OtherLanesGoOn: until a partition that does not answer is held, only lanes with an event for it wait. The pump claims for
+// the others, and what was acked of such a lane is not sent again.
+func TestP4OtherLanesGoOn(t *testing.T) {
+	t.Parallel()
+	const dead = 1
+	db, b := outboxDB(t), newBroker(4)
+	lane := func(key string) int {
+		return pgtest.One[int](t, db, `select (hashtextextended($1::text collate "C", 0) & 31)::int`, key)
+	}
+	var stuck, beside, free []string // keys of the dead partition, others of their lanes, and of other lanes
+	waits := map[int]bool{}
+	for i := 0; len(stuck) < 2; i++ {
+		if key := fmt.Sprint("s", i); b.partition(&event.Event{Key: key}) == dead && !waits[lane(key)] {
+			stuck, waits[lane(key)] = append(stuck, key), true
+		}
+	}
+	for i := 0; len(beside) < 1 || len(free) < 4; i++ {
+		switch key := fmt.Sprint("f", i); {
+		case b.partition(&event.Event{Key: key}) == dead:
+		case !waits[lane(key)]:
+			free = append(free, key)
+		case lane(key) == lane(stuck[0]):
+			beside = append(beside, key)
+		}
+	}
+	tries := atomic.Int64{}
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == dead {
+			tries.Add(1)
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	next := map[string]int{}
+	add := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+				select 'payments', $1, 'T', convert_to(g::text, 'UTF8') from generate_series($2::int, $2 + 9) g`, key, next[key])
+			next[key] += 10
+		}
+	}
+	add(stuck[0])
+	add(beside...)
+	add(free...)
+	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) {
+		c.Pumps, c.HoldAfter = 1, time.Hour
+		c.Observer.Held = func(string, int32, int) { t.Error("an event was held") }
+	})))
+	goOn := func() {
+		t.Helper()
+		left, before := 0, tries.Load()
+		pgtest.Await(t, "the other lanes, or many tries", func() (bool, error) {
+			left = pgtest.One[int](t, db, `select count(*) from outbox_event where key = any ($1)`, free)
+			return left == 0 || tries.Load() > before+12, nil
+		})
+		if left > 0 {
+			t.Fatalf("%d events of other lanes wait for a partition that does not answer", left)
+		}
+	}
+	goOn()
+	add(stuck[1], stuck[0])
+	add(free...)
+	goOn()
+	add(free...)
+	goOn()
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event where key = any ($1)`, append(stuck, beside...)); n != 30+10*len(beside) {
+		t.Errorf("%d events of the lanes that wait are left, want %d", n, 30+10*len(beside))
+	}
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	watermark(t, b.events())
+	want := 0
+	for key, n := range next {
+		counting(t, b, key, n)
+		want += n
+	}
+	if n := len(b.events()); n != want {
+		t.Errorf("%d events were sent, want %d: some that had been acked were sent again", n, want)
+	}
+}
+
 // TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed for
 // long enough, and none of them may be judged before the others are known to fail, too.
 func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
@@ -208,6 +292,7 @@ func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
 	}
 }
 
+// TestP4NeverHoldsWhenToldSo: HoldAfter below zero.
 func TestP4NeverHoldsWhenToldSo(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)

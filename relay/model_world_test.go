@@ -424,9 +424,7 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
 		}
 		c.events, c.items = append(c.events, e), append(c.items, one)
 	}
-	d := r.newDelivery(c)
-	d.keepUndecided()
-	return c, d
+	return c, r.newDelivery(c)
 }
 
 func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {

@@ -15,12 +15,13 @@ type published struct {
 	acked int
 	left  map[int16]bool // lanes with events whose outcome is unknown, when there was no more time
 	late  bool           // no more time because the lease may have run out
+	rest  *claim         // what goes on by itself
 }
 
 // publish sends a claim's events until each has its fate. Events whose outcome is unknown are sent again, the same and in
 // the same order, with growing pauses and without counting: an unreachable broker costs nobody anything but time. It gives
-// up when ctx ends or when a lease is not certain any more.
-func (r *Relay) publish(ctx context.Context, c *claim) published {
+// up when ctx ends or when a lease is not certain any more, and leaves to stragglers, if not nil, what fails while others answer.
+func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) published {
 	result := published{left: map[int16]bool{}}
 	if len(c.events) == 0 {
 		return result
@@ -47,6 +48,12 @@ func (r *Relay) publish(ctx context.Context, c *claim) published {
 		if failure != nil && len(d.todo) > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(len(d.todo), failure)
+			}
+			if ctx.Err() == nil && r.mayStraggle(all, since) {
+				result.rest = d.split()
+				r.kafka.report(result.rest.by, failure, time.Now()) // its trouble, from now on
+				r.kafka.report(c.by, nil, time.Now())
+				break
 			}
 			_ = sleep.For(ctx, pause.NextBackOff())
 		}

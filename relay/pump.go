@@ -16,8 +16,11 @@ import (
 func (r *Relay) pump(ctx, work context.Context, number int) {
 	s := r.session(fmt.Sprintf("pump %d", number))
 	defer s.close()
-	pause := newBackOff()
+	pause, late := newBackOff(), newStragglers()
 	for ctx.Err() == nil {
+		for len(late.done) > 0 {
+			r.catchUp(work, s, late, <-late.done)
+		}
 		grants := r.lanes.pick(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
 			if r.lanes.idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
@@ -27,10 +30,12 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			select {
 			case <-ctx.Done():
 			case <-r.kicks[number]:
+			case one := <-late.done:
+				r.catchUp(work, s, late, one)
 			}
 			continue
 		}
-		_, err := r.step(work, s, grants)
+		_, err := r.stepTelling(work, s, grants, late, func(*claim) {})
 		r.postgres.report(s.name, err, s.heard)
 		if err == nil {
 			pause.Reset()
@@ -38,16 +43,19 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		}
 		_ = sleep.For(ctx, pause.NextBackOff())
 	}
+	for late.n > 0 {
+		r.catchUp(work, s, late, <-late.done)
+	}
 }
 
 // step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its error
 // is the database's: what Kafka does is retried within, or left to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published int, err error) {
-	return r.stepTelling(ctx, s, grants, func(*claim) {})
+	return r.stepTelling(ctx, s, grants, nil, func(*claim) {})
 }
 
-// stepTelling is step, and tells what it claims.
-func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, tell func(c *claim)) (published int, err error) {
+// stepTelling is step, but tells what it claims, and may leave some of it to stragglers.
+func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, late *stragglers, tell func(c *claim)) (published int, err error) {
 	c, err := r.take(ctx, s, grants)
 	if err != nil {
 		return 0, err
@@ -55,8 +63,11 @@ func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, tel
 	tell(c)
 	c.by = s.name
 	sending, end := r.startPublish(ctx, c.events)
-	result := r.publish(sending, c)
+	result := r.publish(sending, c, late)
 	end(result.acked)
+	if result.rest != nil {
+		r.straggle(ctx, late, result.rest)
+	}
 	err = r.finish(ctx, s, c, result)
 	clear(c.events) // the payloads, not the room
 	clear(c.items)

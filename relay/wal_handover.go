@@ -274,7 +274,7 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 	for _, g := range grants {
 		h.fences[g.lane], h.floors[g.lane] = g.fence, g.floor
 	}
-	_, err = r.stepTelling(work, h.f.s, grants, func(c *claim) {
+	_, err = r.stepTelling(work, h.f.s, grants, nil, func(c *claim) {
 		n = len(c.events)
 		for i := range c.items {
 			lane, id := c.events[i].Position.Lane, c.items[i].id

@@ -1,0 +1,80 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/sleep"
+)
+
+// straggler is what a claim has left while others answer: lanes of which something does not come through. It goes on by
+// itself, so that the pump's other lanes do not wait.
+type straggler struct {
+	c      *claim
+	result published
+}
+
+// stragglers are those of a pump.
+type stragglers struct {
+	done             chan straggler // has room for all
+	n, events, bytes int
+}
+
+func newStragglers() *stragglers { return &stragglers{done: make(chan straggler, Lanes)} }
+
+func (s *stragglers) count(c *claim, sign int) {
+	s.n, s.events = s.n+sign, s.events+sign*len(c.events)
+	for i := range c.events {
+		s.bytes += sign * (len(c.events[i].Payload) + textOf(&c.events[i]) + eventOverhead)
+	}
+}
+
+// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but for the last.
+func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
+	all.count(c, 1)
+	go func() {
+		_ = sleep.For(work, newBackOff().NextBackOff())
+		sending, end := r.startPublish(work, c.events)
+		result := r.publish(sending, c, nil)
+		end(result.acked)
+		r.kafka.report(c.by, nil, time.Now()) // if it failed until now, it is another's
+		all.done <- straggler{c, result}
+	}()
+}
+
+// catchUp settles a straggler that has come through.
+func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late straggler) {
+	all.count(late.c, -1)
+	r.postgres.report(s.name, r.finish(work, s, late.c, late.result), s.heard)
+}
+
+// mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept, and
+// nothing more is claimed.
+func (r *Relay) mayStraggle(all *stragglers, since time.Time) bool {
+	return all != nil && all.events < r.cfg.ClaimEvents && all.bytes < r.cfg.ClaimBytes && r.health.answers(since)
+}
+
+// split takes the lanes out of a claim of which something is undecided.
+func (d *delivery) split() *claim {
+	undecided := map[int16]bool{}
+	for _, i := range d.todo {
+		undecided[d.c.events[i].Position.Lane] = true
+	}
+	rest := &claim{epoch: d.c.epoch, paused: d.c.paused, took: d.c.took}
+	d.c.lanes = slices.DeleteFunc(d.c.lanes, func(l laneClaim) bool {
+		if undecided[l.lane] {
+			rest.lanes = append(rest.lanes, l)
+		}
+		return undecided[l.lane]
+	})
+	for i := range d.c.events {
+		if undecided[d.c.events[i].Position.Lane] {
+			rest.events, rest.items = append(rest.events, d.c.events[i]), append(rest.items, d.c.items[i])
+		}
+	}
+	rest.by = fmt.Sprintf("%s, lane %d", d.c.by, rest.lanes[0].lane)
+	d.todo = nil
+	return rest
+}
