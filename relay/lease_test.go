@@ -7,6 +7,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
 // lanesOf is how many lanes a driven relay believes to own, and the sum of their fences.
@@ -141,5 +142,28 @@ func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
 	close(to.gate)
 	if err := <-stepped; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestASilentRelayIsFound: a relay that was killed, or is frozen, has not left. One that stops has.
+func TestASilentRelayIsFound(t *testing.T) {
+	t.Parallel()
+	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Name = "host:7" })
+	diagnosed := func() operator.Diagnosis {
+		t.Helper()
+		d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema)
+		f.must(err)
+		return d
+	}
+	if d := diagnosed(); d.Members != 1 || len(d.Silent) != 0 {
+		t.Errorf("alive: %d members, silent: %v", d.Members, d.Silent)
+	}
+	f.db.Exec(t, `update relay_member set seen = seen - interval '3 minutes', lease_until = clock_timestamp() - interval '2 minutes'`)
+	if d := diagnosed(); d.Members != 0 || len(d.Silent) != 1 || d.Silent[0].Name != "host:7" || d.Silent[0].Ago < 3*time.Minute {
+		t.Errorf("frozen: %d members, silent: %v", d.Members, d.Silent)
+	}
+	f.Close()
+	if d := diagnosed(); len(d.Silent) != 0 {
+		t.Errorf("stopped: silent: %v", d.Silent)
 	}
 }

@@ -74,7 +74,17 @@ func (f *findings) lanes(d operator.Diagnosis) {
 
 func (f *findings) leases(d operator.Diagnosis) {
 	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members, d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
+	var silent []string
+	for _, s := range d.Silent {
+		silent = append(silent, fmt.Sprintf("%s was last heard of %v ago", s.Name, s.Ago.Round(time.Second)))
+	}
+	if len(silent) > 0 {
+		found += "; " + strings.Join(silent, ", ")
+	}
 	switch {
+	case d.Members == 0 && len(silent) > 0:
+		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they were killed, or they are frozen.",
+			"relay run. One that wakes up finds that its lanes are another's, and publishes nothing more for them.")
 	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Events wait and no relay runs.", "relay run")
 	case d.Members == 0 && d.WaitingLanes > 0:
@@ -85,6 +95,8 @@ func (f *findings) leases(d operator.Diagnosis) {
 	case d.OverdueLanes > 0:
 		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is normal, for a lease's length.",
 			"Look again in a minute; then: relay lanes, and the relays' logs.")
+	case len(silent) > 0:
+		f.add(Warn, "leases", found, "Relays were killed, or are frozen; others have their lanes by now.", "Look at these processes and their machines.")
 	default:
 		f.ok("leases", "%s", found)
 	}

@@ -29,6 +29,7 @@ type Diagnosis struct {
 
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
+	Silent                  []SilentRelay // the first five, the last heard of first
 	WaitingLanes            int64         // lanes that have events
 	Oldest                  time.Duration // age of the oldest event; 0 when there is none
 
@@ -42,6 +43,13 @@ type Diagnosis struct {
 	Waiting []string
 	Cluster string
 	Vacuum  VacuumDiagnosis
+}
+
+// SilentRelay is a relay that has not been heard of for a minute, and whose lease is over: it was killed, or it is frozen, for it has
+// not left.
+type SilentRelay struct {
+	Name string
+	Ago  time.Duration // since its last heartbeat
 }
 
 // SequenceDiagnosis is the sequence behind outbox_event.id.
@@ -130,6 +138,23 @@ func (x *examiner) texts(ctx context.Context, sql string, args ...any) (list []s
 	return list
 }
 
+func (x *examiner) silent(ctx context.Context) (list []SilentRelay) {
+	if x.err != nil {
+		return nil
+	}
+	rows, err := x.db.Query(ctx, pgschema.Expand(sql.Silent, x.prefix))
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s SilentRelay, err error) {
+			var ago float64
+			err = row.Scan(&s.Name, &ago)
+			s.Ago = sql.Seconds(ago)
+			return s, err
+		})
+	}
+	x.err = err
+	return list
+}
+
 func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
 	kinds, names, wants := rights()
 	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil || len(d.MissingRights) > 0 {
@@ -149,6 +174,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)
+	d.Silent = x.silent(ctx)
 	x.row(ctx, sql.Aside, nil, []any{&d.Parked, &d.ParkedKeys, &d.Undue})
 	var ago *float64
 	x.row(ctx, sql.Vacuum, nil, []any{&d.Vacuum.Live, &d.Vacuum.Dead, &ago, &d.Vacuum.Off})

@@ -34,6 +34,12 @@ select count(*) filter (where l.owner is null), count(*) filter (where l.owner i
 		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id limit 1) o), 0)::float8
 from {schema}outbox_lane l`
 
+	// A relay that stops gives up its row; the others delete it after ten leases.
+	Silent = `-- relay: silent
+select coalesce(nullif(m.name, ''), m.owner::text), extract(epoch from clock_timestamp() - m.seen)::float8
+from {schema}relay_member m
+where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc limit 5`
+
 	Aside = `-- relay: aside
 select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
 	(select count(*) from {schema}outbox_scheduled where due < clock_timestamp() - interval '1 minute')`
