@@ -58,8 +58,8 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 	}
 }
 
-// TestArchiveMaintenanceWaitsForNobody: a day whose rows stand in the default partition is left, and so is what somebody
-// reads; the rest is done.
+// TestArchiveMaintenanceWaitsForNobody: a day whose rows stand in the default partition is left, and so is what
+// somebody reads; the rest is done.
 func TestArchiveMaintenanceWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -179,8 +179,8 @@ func TestReplayInBatchesAtARate(t *testing.T) {
 	}
 }
 
-// TestReplayDoesNotMeetItself: what it publishes is archived again, and is not chosen again, neither by a replay whose end lies
-// in the future nor by one that goes on.
+// TestReplayDoesNotMeetItself: what it publishes is archived again, and is not chosen again, neither by a replay whose
+// end lies in the future nor by one that goes on.
 func TestReplayDoesNotMeetItself(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}

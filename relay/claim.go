@@ -21,17 +21,18 @@ const eventOverhead = 512
 // laneClaim is one lane's part of a claim: one journal entry.
 type laneClaim struct {
 	grant
-	work       work
-	first      int64 // the entry's key; 0: the lane had nothing
-	count      int   // events that came with it
-	discarded  int   // journalled events that are gone
-	behind     int   // events that moved behind the lists of their keys
-	full       bool  // there may be more
-	bulk       bool  // read in bulk
-	large      bool  // has a large event, or one that it left
-	much       bool  // the next claim is to read in bulk
-	seen       pace  // of its events
-	floorAfter int64 // the lane's floor once this is settled, with the exceptions of now: up to it nothing is left then; 0: not known
+	work      work
+	first     int64 // the entry's key; 0: the lane had nothing
+	count     int   // events that came with it
+	discarded int   // journalled events that are gone
+	behind    int   // events that moved behind the lists of their keys
+	full      bool  // there may be more
+	bulk      bool  // read in bulk
+	large     bool  // has a large event, or one that it left
+	much      bool  // the next claim is to read in bulk
+	seen      pace  // of its events
+	// the lane's floor once this is settled, with the exceptions of now: up to it nothing is left then; 0: not known
+	floorAfter int64
 }
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
@@ -245,7 +246,8 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 	return k
 }
 
-// workFor chooses what to do for a lane: one after the other of what there is to do. A fresh one begins with its open entry.
+// workFor chooses what to do for a lane: one after the other of what there is to do. A fresh one begins with its open
+// entry.
 func (k *claiming) workFor(l *laneClaim) work {
 	if l.fresh {
 		return takeNew
@@ -407,8 +409,8 @@ func (k *claiming) readEmptied(rows pgx.Rows) error {
 	return err
 }
 
-// groups are the places that a lane holds events for, by topic. There may be thousands: a relay may lose its rights on all
-// topics at once. Once it is a lane's, it is not changed but replaced.
+// groups are the places that a lane holds events for, by topic. There may be thousands: a relay may lose its rights on
+// all topics at once. Once it is a lane's, it is not changed but replaced.
 type groups map[string][]int32
 
 func (g groups) has(at place) bool { return slices.Contains(g[at.topic], at.partition) }

@@ -14,8 +14,8 @@ type lanePlace struct {
 	place
 }
 
-// judge gives the events that an attempt left without an ack their fates, by the table of P4. began is when the
-// attempt did; counts is false when it was cut short, which says nothing about any place. It reports whether anything was
+// judge gives the events that an attempt left without an ack their fates, by the table of P4. began is when the attempt
+// did; counts is false when it was cut short, which says nothing about any place. It reports whether anything was
 // refused.
 func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time, counts bool) (refusals bool) {
 	topics := map[string]bool{}

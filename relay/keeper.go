@@ -53,7 +53,8 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	if len(doubted) > 0 {
 		failpoint.Hit(failpoint.RelayFenceRaised)
 	}
-	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and waits.
+	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and
+	// waits.
 	defer r.kickPumps()
 	r.adopt(owned, before)
 	if !same {
@@ -68,7 +69,8 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 	share := r.share(fairShare(members.ids, r.owner))
 	r.members.Store(members.counted)
 	patience := time.Duration(0)
-	if members.counted > 0 && int(members.counted) < len(members.ids) { // not this one: what others leave free for so long is anybody's
+	// not this one: what others leave free for so long is anybody's
+	if members.counted > 0 && int(members.counted) < len(members.ids) {
 		patience = r.cfg.Lease / 3
 	}
 	switch want := share - len(owned); {
@@ -163,8 +165,8 @@ func (r *Relay) left(lanes []int16, lost bool) {
 	}
 }
 
-// well reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends there; another
-// one asks, but not at its start, when nobody counts it yet.
+// well reports whether this relay reaches what it publishes to. One that owns lanes knows from what it sends there;
+// another one asks, but not at its start, when nobody counts it yet.
 func (r *Relay) well(ctx context.Context) bool {
 	var err error
 	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.list(func(*laneState) bool { return true })) == 0 {

@@ -16,9 +16,9 @@ const blockSize = 1 << 20
 type laneState struct {
 	fence    int64
 	deadline time.Time // local and monotonic: nothing is sent for the lane after it
-	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the server that
-	// it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one, or numbers could go
-	// back (P3.2).
+	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the
+	// server that it was reserved on: a lane that comes back, or whose journal must be read again, starts a new one, or
+	// numbers could go back (P3.2).
 	next, end int64
 	floor     int64 // no row at or below it, now or ever: see floorFinder
 	reach     int64 // the same but for excepted transactions
@@ -35,8 +35,8 @@ type laneState struct {
 	doubt   bool // the outcome of a transaction is unknown: the fence must be raised before the next claim (P3.7)
 	leaving bool // to be released as soon as it is not busy
 
-	// What the lane may have beside its events. Only this relay adds to it, so it is never less than there is; the claim
-	// that finds less says so.
+	// What the lane may have beside its events. Only this relay adds to it, so it is never less than there is; the
+	// claim that finds less says so.
 	parked    bool   // events, or marks of keys
 	releasing bool   // some of what is parked is to be released
 	groups    groups // where it holds events for
@@ -82,7 +82,8 @@ type laneTable struct {
 	epoch string     // the incarnation of the numbering that claims expect, as it was met last
 	reads int        // how often the journal had to be read again, for every lane
 	ids   string     // the numbering of event ids that the floors are in; "": there are none
-	// decided: every id up to it is decided, in that numbering; reached: but for the transactions of except. See floorFinder.
+	// decided: every id up to it is decided, in that numbering; reached: but for the transactions of except. See
+	// floorFinder.
 	decided, reached int64
 	except           []string
 	expected         bool  // somebody finds floors
@@ -120,8 +121,9 @@ func (t *laneTable) sync(now map[int16]int64, deadline time.Time) (taken, lost [
 	return taken, lost
 }
 
-// distrust forgets what is only true of a server that has not been away: a crash takes back settles that were not on the
-// disk. Their entries are open again, and their rows stand below the floors. So every lane's next claim reads the journal.
+// distrust forgets what is only true of a server that has not been away: a crash takes back settles that were not on
+// the disk. Their entries are open again, and their rows stand below the floors. So every lane's next claim reads the
+// journal.
 func (t *laneTable) distrust() {
 	t.mu.Lock()
 	t.reads++
@@ -129,8 +131,9 @@ func (t *laneTable) distrust() {
 	t.resetFloors("")
 }
 
-// renumber notes the incarnation that was met. With a new one another server may have taken over, which lacks what the relay
-// knows: every lane reads its journal, also one that nothing is appended to. It reports whether it is a new one.
+// renumber notes the incarnation that was met. With a new one another server may have taken over, which lacks what
+// the relay knows: every lane reads its journal, also one that nothing is appended to. It reports whether it is a new
+// one.
 func (t *laneTable) renumber(epoch string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,9 +206,9 @@ func (t *laneTable) idle(pump, n int) bool {
 	return true
 }
 
-// together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their time go
-// apart from the others, half as many each time: a lane that cannot be claimed must not take the others along. Those that have
-// waited longest come first.
+// together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their
+// time go apart from the others, half as many each time: a lane that cannot be claimed must not take the others along.
+// Those that have waited longest come first.
 func (t *laneTable) together(lanes []int16, most int) []int16 {
 	t.picks++
 	if !slices.ContainsFunc(lanes, func(lane int16) bool { return t.owned[lane].strikes > 0 }) {
@@ -334,8 +337,8 @@ func (t *laneTable) awaken(lanes []int16) {
 	}
 }
 
-// wake makes lanes ready that a probe will not ask about because a pump has them: what the pump's claim read may be older
-// than the events that somebody told of.
+// wake makes lanes ready that a probe will not ask about because a pump has them: what the pump's claim read may be
+// older than the events that somebody told of.
 func (t *laneTable) wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -355,8 +358,8 @@ func (t *laneTable) awakenHolding(topic string) {
 	}
 }
 
-// holding chooses a lane for each place whose first held event may be tried: one that holds nothing older of that topic.
-// The places that none can be found for are in without.
+// holding chooses a lane for each place whose first held event may be tried: one that holds nothing older of that
+// topic. The places that none can be found for are in without.
 func (t *laneTable) holding(places []place) (found map[place]grant, without []place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,8 @@ begin isolation level read committed read write`
 commit`
 
 	// The planner is told what it cannot know: outbox_event is empty or huge, never what its statistics say, and every
-	// look-up here is by the primary key. So a plan needs no parameters, and planning each time took half of a small claim.
+	// look-up here is by the primary key. So a plan needs no parameters, and planning each time took half of a small
+	// claim.
 	sqlSettings = `-- relay: settings
 select set_config('synchronous_commit', $1, true),
 	set_config('statement_timeout', $2, true),
@@ -42,10 +43,10 @@ where l.owner = $3
 order by l.lane
 for update of l`
 
-	// Fails, with a division by zero, when the database is not as the relay knows it, whatever a pooler hides: a server has
-	// taken over, which may lack reservations of numbers and settles, or the entry that a lane settled last is there, so
-	// that a crash has taken the settle back. Nothing of the claim may happen then: it uses the lanes' blocks, and takes the
-	// journal of those with a last entry as empty.
+	// Fails, with a division by zero, when the database is not as the relay knows it, whatever a pooler hides: a server
+	// has taken over, which may lack reservations of numbers and settles, or the entry that a lane settled last is
+	// there, so that a crash has taken the settle back. Nothing of the claim may happen then: it uses the lanes'
+	// blocks, and takes the journal of those with a last entry as empty.
 	sqlAsKnown = `-- relay: as known
 select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
 	and m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -72,8 +73,8 @@ set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp
 from pg_control_system() c
 where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`
 
-	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them was
-	// discarded, and its number stays a gap. The limits are for the plan, as in settle.
+	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them
+	// was discarded, and its number stays a gap. The limits are for the plan, as in settle.
 	sqlOpen = `-- relay: open
 select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
 	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
@@ -93,14 +94,15 @@ left join lateral (select * from {schema}outbox_parked p where p.lane = c.lane a
 order by c.lane, u.seq`
 
 	// The next rows of each lane by id, as many as count and bytes allow and at least one, and one journal entry for
-	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that they
-	// are sent as. Floors count only in the numbering of ids that they are in (P6), and while the transactions named
-	// behind it cannot be seen; otherwise nothing is found. Numbers continue the relay's
-	// block, or start the block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by
-	// itself, which saves a second window function.
+	// each lane. An event's size is what it has in memory: headers that are stored compressed count as the text that
+	// they are sent as. Floors count only in the numbering of ids that they are in (P6), and while the transactions
+	// named behind it cannot be seen; otherwise nothing is found. Numbers continue the relay's block, or start the
+	// block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by itself, which saves
+	// a second window function.
 	//
-	// That a lane has no open entry is known, for these lanes are not fresh (and see sqlAsKnown). The journal is asked only from the next number
-	// on, where the index ends: settled entries that a snapshot keeps from vacuum would be visited one by one.
+	// That a lane has no open entry is known, for these lanes are not fresh (and see sqlAsKnown). The journal is asked
+	// only from the next number on, where the index ends: settled entries that a snapshot keeps from vacuum would be
+	// visited one by one.
 	sqlTake = `-- relay: take
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
@@ -139,12 +141,13 @@ with ids as materialized (
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
 
-	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. Each lane comes with how many rows
-	// were there, of all lanes.
+	// Deletes exactly its own entries and their rows; where an entry is gone, nothing. Each lane comes with how many
+	// rows were there, of all lanes.
 	//
-	// Why so roundabout: a vacuum that can remove nothing, because of somebody's snapshot, tells the planner that the table
-	// is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of the index,
-	// and an array of ctids leaves no other plan. The rows are the lane's, which is locked: nobody moves them.
+	// Why so roundabout: a vacuum that can remove nothing, because of somebody's snapshot, tells the planner that the
+	// table is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of
+	// the index, and an array of ctids leaves no other plan. The rows are the lane's, which is locked: nobody moves
+	// them.
 	sqlSettle = `-- relay: settle
 with own as materialized (
 	select f.lane, c.entry, c.ids
@@ -163,8 +166,8 @@ with own as materialized (
 )
 select lane, (select count(*) from gone) from own`
 
-	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that the
-	// table is empty.
+	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that
+	// the table is empty.
 	sqlProbe = `-- relay: probe
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
@@ -199,21 +202,22 @@ delete from {schema}relay_member where owner in (
 	select owner from {schema}relay_member
 	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval for update skip locked)`
 
-	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that asks. One
-	// that crashes whenever it has started must not take lanes from the others each time.
+	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that
+	// asks. One that crashes whenever it has started must not take lanes from the others each time.
 	sqlMembers = `-- relay: members
 with member as (select owner, seen, seen >= joined + $1::interval / 3 as counts from {schema}relay_member)
 select owner, counts from member
 where owner = $2 or (counts and seen > clock_timestamp() - $1::interval and seen <= clock_timestamp()) order by owner`
 
-	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to take
-	// its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements stays true.
+	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to
+	// take its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements
+	// stays true.
 	sqlPresent = `-- relay: present
 select lease_until > clock_timestamp() from {schema}relay_member where owner = $1 for update`
 
 	// Own lanes: kept, or taken back with a higher fence when the lease had run out, when it lies further off than any
-	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3). The own row still has
-	// the lease of the heartbeat before.
+	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3). The own row
+	// still has the lease of the heartbeat before.
 	sqlRenew = `-- relay: renew
 with own as materialized (
 	select l.lane, l.fence, l.lane = any ($3::smallint[])
@@ -231,8 +235,8 @@ with own as materialized (
 )
 select lane, fence from own where not again union all select lane, fence from raised`
 
-	// Free lanes: of nobody, or of a relay whose lease has run out or that has left, for so long ($4) already. The lease in the lane
-	// itself is that of its taking, until the first heartbeat.
+	// Free lanes: of nobody, or of a relay whose lease has run out or that has left, for so long ($4) already. The
+	// lease in the lane itself is that of its taking, until the first heartbeat.
 	sqlTakeOver = `-- relay: take over
 with dead as materialized (
 	select m.owner, m.name from {schema}relay_member m
@@ -258,7 +262,8 @@ returning l.lane`
 	sqlLeave = `-- relay: leave
 delete from {schema}relay_member where owner = $1`
 
-	// What another relay commits at the same moment is not seen: then the cluster is '' or the count 0, and it is asked again.
+	// What another relay commits at the same moment is not seen: then the cluster is '' or the count 0, and it is asked
+	// again.
 	sqlPin = `-- relay: pin
 with home as (
 	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster

@@ -26,9 +26,10 @@ type session struct {
 	conn    connection
 	connect func(ctx context.Context) (connection, error) // nil: dial
 	opened  bool                                          // a connection was, once
-	heard   time.Time                                     // when the server last answered, or an attempt to connect to it failed
-	// reopened is called when a lost connection was replaced, perhaps by one to another server. One that was closed here, because a
-	// statement was refused or took too long, was not lost.
+	// when the server last answered, or an attempt to connect to it failed
+	heard time.Time
+	// reopened is called when a lost connection was replaced, perhaps by one to another server. One that was closed
+	// here, because a statement was refused or took too long, was not lost.
 	reopened func()
 	lost     bool
 	warned   bool

@@ -21,7 +21,8 @@ import (
 type settling struct {
 	epoch string
 	lanes []laneClaim
-	plain laneKeys // lanes of which everything stands in the outbox: what is not acked moves, and the rest of the entry is deleted
+	// lanes of which everything stands in the outbox: what is not acked moves, and the rest of the entry is deleted
+	plain laneKeys
 	moved laneKeys // those of them of which something moves
 	mixed laneKeys // lanes with events that stand beside the outbox: each is named
 	// placed are lanes that were read in bulk and are acked as a whole, with their rows, which lay where rows says.
@@ -198,9 +199,9 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	})
 }
 
-// noteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By another
-// partition count it may get to where that stands, under a lower number: like what may have been sent, it makes that count
-// uncertain to accept. moves are the lanes of which not everything was acked.
+// noteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By
+// another partition count it may get to where that stands, under a lower number: like what may have been sent, it makes
+// that count uncertain to accept. moves are the lanes of which not everything was acked.
 func noteOvertaken(c *claim, moves map[int16]bool) {
 	passed := map[int16]map[string]bool{}
 	for i := len(c.items) - 1; i >= 0; i-- {
@@ -307,8 +308,8 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	}
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
-		// On a server that took over without it, a lane may have come back under the fence that it had, with another entry under
-		// this number.
+		// On a server that took over without it, a lane may have come back under the fence that it had, with another
+		// entry under this number.
 		b.Queue(r.q.asKnown, none.lanes, none.fences, r.owner, none.firsts, set.epoch)
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)

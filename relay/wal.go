@@ -19,10 +19,10 @@ type Source int
 const (
 	// SourceTable reads the table of events, as often as Config.ProbeAwake says.
 	SourceTable Source = iota
-	// SourceWAL reads what producers insert from the write-ahead log, through a replication slot, as they commit it. It needs
-	// wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads; the others
-	// stand by. Whatever cannot be read or sent so is published from the table, lane by lane: before there is a slot, when it
-	// is lost, and for a lane of which something is held or parked.
+	// SourceWAL reads what producers insert from the write-ahead log, through a replication slot, as they commit it. It
+	// needs wal_level = logical, a role with REPLICATION, and the publication that [SetUpWAL] makes. One relay reads;
+	// the others stand by. Whatever cannot be read or sent so is published from the table, lane by lane: before there
+	// is a slot, when it is lost, and for a lane of which something is held or parked.
 	SourceWAL
 )
 
@@ -74,13 +74,14 @@ func (r *Relay) resting() bool {
 }
 
 const (
-	// walRetry is the pause before the WAL is tried again when somebody must change something first, or when another relay
-	// reads it. It bounds how long events wait when that one dies, beside its lease.
+	// walRetry is the pause before the WAL is tried again when somebody must change something first, or when
+	// another relay reads it. It bounds how long events wait when that one dies, beside its lease.
 	walRetry = 2 * time.Second
 )
 
-// walPatience is for how long the WAL may be unreadable, while the database answers, before events are published from the table,
-// which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been succeeded.
+// walPatience is for how long the WAL may be unreadable, while the database answers, before events are published from
+// the table, which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been
+// succeeded.
 func walPatience(lease time.Duration) time.Duration { return lease + lease/3 }
 
 // errStandby: another relay reads the WAL.
@@ -180,7 +181,8 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	return err
 }
 
-// standBy decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is not.
+// standBy decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is
+// not.
 func (r *Relay) standBy(ctx context.Context, s *session, st *walState, try *walTry) error {
 	if st.alive && !st.mine {
 		return errStandby

@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
-// follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events of
-// lanes whose source the WAL is, leaves the others to the pumps, and gives what was acked to the deleter. Lanes change their
-// source in between two batches, and nowhere else.
+// follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events
+// of lanes whose source the WAL is, leaves the others to the pumps, and gives what was acked to the deleter. Lanes
+// change their source in between two batches, and nowhere else.
 type follower struct {
 	r       *Relay
 	s       *session
@@ -25,9 +25,10 @@ type follower struct {
 	base    uint64
 	since   uint64 // what commits from here on nobody has sent
 
-	mine    [Lanes]streamedLane
-	skipped map[uint32]bool // transactions of which events were left to the pumps, and which some snapshot may not show yet
-	guard   holders         // who may have committed before the stream began, and be in no snapshot yet
+	mine [Lanes]streamedLane
+	// transactions of which events were left to the pumps, and which some snapshot may not show yet
+	skipped map[uint32]bool
+	guard   holders // who may have committed before the stream began, and be in no snapshot yet
 	spare   *walBatch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
@@ -40,7 +41,8 @@ type follower struct {
 // streamedLane is a lane whose source the WAL is.
 type streamedLane struct {
 	fence int64 // 0: it is not
-	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is for us.
+	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is
+	// for us.
 	until uint64
 	snap  *walSnapshot
 	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
@@ -307,16 +309,16 @@ const (
 	walMost = 1 << walOrdinalBits
 	// walStep is less than the distance of two commits' records, as a power of two.
 	walStep = 5
-	// walSpan is how much WAL the numbers of one base last for: 256 TiB. From half of it on, a slot that is made begins at another
-	// base, and from three quarters on another slot is made. A new incarnation begins with a base.
+	// walSpan is how much WAL the numbers of one base last for: 256 TiB. From half of it on, a slot that is made begins
+	// at another base, and from three quarters on another slot is made. A new incarnation begins with a base.
 	walSpan = int64(1) << (63 - walOrdinalBits + walStep)
 )
 
 // errNumbersEnd: the session ends, and the next one begins at another base.
 var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come to their end")
 
-// number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The same event
-// has the same number whenever it is read.
+// number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The
+// same event has the same number whenever it is read.
 func (f *follower) number(it *walItem) int64 {
 	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth) + 1
 }
@@ -342,8 +344,8 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
 	return set
 }
 
-// readUp reads on at the end until nothing is owed: it is no more than what had been committed when the session began. Half of the time that
-// there is for the end it may take; what is owed then is left to the next reader.
+// readUp reads on at the end until nothing is owed: it is no more than what had been committed when the session began.
+// Half of the time that there is for the end it may take; what is owed then is left to the next reader.
 func (f *follower) readUp(work context.Context, failed <-chan error) error {
 	enough := time.NewTimer(f.r.cfg.DrainTimeout / 2)
 	defer enough.Stop()
@@ -362,8 +364,8 @@ func (f *follower) readUp(work context.Context, failed <-chan error) error {
 	return nil
 }
 
-// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where we were. Lanes
-// of which something is owed stay: who reads the WAL next goes on there.
+// finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where
+// we were. Lanes of which something is owed stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.flush(work); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
-// listen reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before, and for long with
-// a synchronous standby. Events that were committed after a topic was paused must not be sent, and those that were committed after
-// a new numbering began must not go under the old one, which consumers may have left.
+// listen reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before, and
+// for long with a synchronous standby. Events that were committed after a topic was paused must not be sent, and those
+// that were committed after a new numbering began must not go under the old one, which consumers may have left.
 func (f *follower) listen(ctx context.Context, asked []uint32) error {
 	var text, epoch string
 	var paused []string

@@ -304,7 +304,8 @@ func TestRoleRelay(t *testing.T) {
 	}
 }
 
-// TestRoleRelayOperates: what people do with the outbox needs no more than what relays need, and archiving does not either.
+// TestRoleRelayOperates: what people do with the outbox needs no more than what relays need, and archiving does not
+// either.
 func TestRoleRelayOperates(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
@@ -341,8 +342,8 @@ func TestRoleRelayOperates(t *testing.T) {
 	}
 }
 
-// releaseOfAnotherDay releases an event whose id is of a day too far ahead to have a partition. A worker that may not make
-// the day waits for the maintainer, who makes it.
+// releaseOfAnotherDay releases an event whose id is of a day too far ahead to have a partition. A worker that may not
+// make the day waits for the maintainer, who makes it.
 func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, desk, maintain environment) {
 	t.Helper()
 	ahead := event.Event{ID: event.IDAt(time.Now().AddDate(0, 0, 20)), Topic: "payments", Type: "T", Position: event.Position{Offset: 3}}
@@ -474,8 +475,8 @@ func TestRoleInbox(t *testing.T) {
 	refused(t, pool, `select inbox_make_day(current_date + 100)`, `select inbox_drop_day('2020-01-01')`)
 }
 
-// TestP9_7_DroppingForTheOwner: who does not own the days drops one in a moment without transactions, empties it before, and
-// keeps nobody waiting for that moment.
+// TestP9_7_DroppingForTheOwner: who does not own the days drops one in a moment without transactions, empties it
+// before, and keeps nobody waiting for that moment.
 func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)

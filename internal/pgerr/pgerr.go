@@ -47,8 +47,8 @@ func Code(err error) string {
 // Is reports whether err carries the SQLSTATE code.
 func Is(err error, code string) bool { return Code(err) == code }
 
-// Retry reports whether the whole transaction must simply run again: it lost against another one (serialization failure,
-// deadlock) or waited longer than lock_timeout for it. Nothing of it was kept.
+// Retry reports whether the whole transaction must simply run again: it lost against another one (serialization
+// failure, deadlock) or waited longer than lock_timeout for it. Nothing of it was kept.
 func Retry(err error) bool {
 	switch Code(err) {
 	case SerializationFailure, DeadlockDetected, LockNotAvailable:
@@ -60,8 +60,8 @@ func Retry(err error) bool {
 // Away reports whether the database cannot be reached or cannot serve anybody now: wait and try again. It says nothing
 // about what became of a statement that was under way; for a COMMIT see [CommitUnknown].
 //
-// A plain context error is not Away: it belongs to the caller. Code of users may return network errors of other systems,
-// so Away is only meant for errors of our own statements.
+// A plain context error is not Away: it belongs to the caller. Code of users may return network errors of other
+// systems, so Away is only meant for errors of our own statements.
 func Away(err error) bool {
 	if err == nil {
 		return false
@@ -83,8 +83,8 @@ func Away(err error) bool {
 	return isNet
 }
 
-// awayCode: class 08 is the connection, 53 is resources (disk full, too many connections), 57P an operator's shutdown or
-// a server that starts. 25006 is a primary that has become a standby: the next connection may reach the new primary.
+// awayCode: class 08 is the connection, 53 is resources (disk full, too many connections), 57P an operator's shutdown
+// or a server that starts. 25006 is a primary that has become a standby: the next connection may reach the new primary.
 func awayCode(code string) bool {
 	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "57P") ||
 		code == ReadOnlyTransaction
@@ -96,9 +96,9 @@ func connecting(err error) bool {
 	return ok
 }
 
-// CommitUnknown reports whether a COMMIT that returned err may have happened all the same. It is certain that it did not
-// only when the server answered ROLLBACK or reported an ERROR; a FATAL one may follow a commit that is already durable
-// here and waits for a standby.
+// CommitUnknown reports whether a COMMIT that returned err may have happened all the same. It is certain that it did
+// not only when the server answered ROLLBACK or reported an ERROR; a FATAL one may follow a commit that is already
+// durable here and waits for a standby.
 func CommitUnknown(err error) bool {
 	if err == nil || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return false

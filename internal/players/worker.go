@@ -98,7 +98,8 @@ func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) err
 	return x.book(ctx, tx, events)
 }
 
-// hangs waits within the effect when the test has asked for it. One half of the effects does not even hear that its time is over.
+// hangs waits within the effect when the test has asked for it. One half of the effects does not even hear that its
+// time is over.
 func (x *effect) hangs(ctx context.Context) {
 	select {
 	case <-x.hang:
@@ -150,7 +151,8 @@ func (x *effect) trouble(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	return nil
 }
 
-// book writes every run down, and the ledger beside it: an effect that runs twice shows in the rows without a constraint.
+// book writes every run down, and the ledger beside it: an effect that runs twice shows in the rows without a
+// constraint.
 func (x *effect) book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	if err := tap.Ran(x.rec, Consumer, events); err != nil {
 		return err

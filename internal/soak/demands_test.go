@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// sightings count, by kind, how often a fault took effect and how often that which it must not touch went on meanwhile. Faults
-// of other tracks are made at the same time, so that it may stand for once; when it never goes on it is a violation.
+// sightings count, by kind, how often a fault took effect and how often that which it must not touch went on meanwhile.
+// Faults of other tracks are made at the same time, so that it may stand for once; when it never goes on it is a
+// violation.
 type sightings struct {
 	mu         sync.Mutex
 	took, went map[string]int
@@ -84,7 +85,8 @@ func (x *scene) goesOn(f fault, since int64) {
 	}
 }
 
-// goesWithin is how long an event of a healthy relay's may wait at most: a lease, and the steps until its lane is taken.
+// goesWithin is how long an event of a healthy relay's may wait at most: a lease, and the steps until its lane is
+// taken.
 const goesWithin = 8 * time.Second
 
 // outboxMark is the number of the latest event at some time.

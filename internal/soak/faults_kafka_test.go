@@ -137,8 +137,8 @@ func (x *scene) shuffleLeaders(f fault) (func() error, error) {
 	return x.elect, nil
 }
 
-// grow gives a topic more partitions. The relays refuse it until the operator accepts, which a careful one does when every
-// consumer has read the topic to its end.
+// grow gives a topic more partitions. The relays refuse it until the operator accepts, which a careful one does when
+// every consumer has read the topic to its end.
 func grow(s *scene, _ fault) (func() error, error) {
 	const most = 8
 	if s.grown >= most {
@@ -163,12 +163,13 @@ func grow(s *scene, _ fault) (func() error, error) {
 	return func() error { return s.accept(next) }, nil
 }
 
-// patience is how long the harness waits for an answer to what may have been written, before it accepts anyway: the relays
-// send nothing of the topic meanwhile, so that there may never be one.
+// patience is how long the harness waits for an answer to what may have been written, before it accepts anyway: the
+// relays send nothing of the topic meanwhile, so that there may never be one.
 const patience = 3 * time.Second
 
-// catchUp is how long it waits until nothing of the topic is unread. In a storm of deaths workers count each run of an event, and
-// get on slowly; an operator who does not wait loses the order of keys that move, which the checker excuses for this topic.
+// catchUp is how long it waits until nothing of the topic is unread. In a storm of deaths workers count each run of an
+// event, and get on slowly; an operator who does not wait loses the order of keys that move, which the checker excuses
+// for this topic.
 const catchUp = 20 * time.Second
 
 // accept pins the new count, as `relay topics accept` does.
@@ -199,8 +200,8 @@ func (x *scene) accept(partitions int) error {
 	}
 }
 
-// recreate deletes a topic and makes it again. What it held is gone, which is nobody's fault but the fault's. The other topics
-// have the same relays and the same consumer, and must go on.
+// recreate deletes a topic and makes it again. What it held is gone, which is nobody's fault but the fault's. The other
+// topics have the same relays and the same consumer, and must go on.
 func recreate(s *scene, f fault) (func() error, error) {
 	err := s.ask(func(ctx context.Context, c *kgo.Client) error {
 		req, name := kmsg.NewPtrDeleteTopicsRequest(), topicDoomed

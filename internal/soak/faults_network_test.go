@@ -74,8 +74,8 @@ func networkKinds() []kind {
 	}
 }
 
-// vanish takes a player's host away in the middle of a transaction: nobody hears of it, and the server has to end the transaction by
-// itself. The supervisor starts the player on another host.
+// vanish takes a player's host away in the middle of a transaction: nobody hears of it, and the server has to end the
+// transaction by itself. The supervisor starts the player on another host.
 func vanish(s *scene, f fault) (func() error, error) {
 	l := s.lines[f.target]
 	var open []*wire

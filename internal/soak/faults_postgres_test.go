@@ -172,7 +172,8 @@ func exhaust(s *scene, _ fault) (func() error, error) {
 	}, nil
 }
 
-// fill leaves no room on one of the server's disks, and makes room again. A server that could not go on is started again.
+// fill leaves no room on one of the server's disks, and makes room again. A server that could not go on is started
+// again.
 func fill(s *scene, f fault) (func() error, error) {
 	if s.disks == nil {
 		return nil, fmt.Errorf("no disk of its own: %w", s.noDisks)
@@ -197,8 +198,8 @@ func fill(s *scene, f fault) (func() error, error) {
 // kindStandby is asked for before the run: a standby takes a while to make.
 const kindStandby = "standby-answers"
 
-// standbyAnswers leads a player to a standby for a while, as a name does that moves too early and comes back. Connections that were made
-// meanwhile stay there half of the time: the player has to notice.
+// standbyAnswers leads a player to a standby for a while, as a name does that moves too early and comes back.
+// Connections that were made meanwhile stay there half of the time: the player has to notice.
 func standbyAnswers(s *scene, f fault) (func() error, error) {
 	standby, err := s.standby()
 	if err != nil {

@@ -23,8 +23,8 @@ const refusedTopics = "refused-"
 // manyRefused is how many of them have an event at a time.
 const manyRefused = 1000
 
-// refuse appends an event to each of a thousand topics that do not exist, and discards what is held of them in the end. The events of
-// other topics must not wait for those.
+// refuse appends an event to each of a thousand topics that do not exist, and discards what is held of them in the end.
+// The events of other topics must not wait for those.
 func refuse(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
 	defer cancel()

@@ -264,8 +264,8 @@ func conflicts(s *scene, f fault) (func() error, error) {
 	return func() error { return s.insist(undo) }, nil
 }
 
-// retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive, and
-// of the inbox, whose DETACH waits for every transaction that uses the table.
+// retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive,
+// and of the inbox, whose DETACH waits for every transaction that uses the table.
 func retention(s *scene, f fault) (func() error, error) {
 	for i := range 3 {
 		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
@@ -301,7 +301,8 @@ func dayBound(day time.Time) string {
 	return fmt.Sprintf("%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
 }
 
-// hang lets an effect of a worker hang, or one after the other, until the fault is over. Every other partition must go on.
+// hang lets an effect of a worker hang, or one after the other, until the fault is over. Every other partition must go
+// on.
 func hang(s *scene, f fault) (func() error, error) {
 	since := s.mark()
 	if !s.cast.signal(f.target, players.SignalHang) {

@@ -1,6 +1,6 @@
-// Package operator is what people see of an outbox and change in it, and what the relay command calls: parked and held events, topics,
-// scheduled events, replays, the fence, the publication of the WAL source, the status and the diagnosis. It works on the database alone,
-// beside running relays or without any.
+// Package operator is what people see of an outbox and change in it, and what the relay command calls: parked and held
+// events, topics, scheduled events, replays, the fence, the publication of the WAL source, the status and the
+// diagnosis. It works on the database alone, beside running relays or without any.
 package operator
 
 import (
@@ -83,12 +83,12 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 	return nil
 }
 
-// operatorPause is how long a person's process may be silent within a transaction. It has lanes locked, and the relays wait:
-// a laptop that falls asleep must not keep them.
+// operatorPause is how long a person's process may be silent within a transaction. It has lanes locked, and the relays
+// wait: a laptop that falls asleep must not keep them.
 const operatorPause = "10s"
 
-// begin runs a transaction that does not outlive a process that falls silent. Whatever the database's default is, it is READ
-// COMMITTED: what is read after a lane is locked must be what stands there then.
+// begin runs a transaction that does not outlive a process that falls silent. Whatever the database's default is, it is
+// READ COMMITTED: what is read after a lane is locked must be what stands there then.
 func (o *Operator) begin(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.q(sql.Attentive), operatorPause); err != nil {
@@ -105,9 +105,9 @@ type Edit struct {
 	ContentType *string
 }
 
-// EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen it
-// already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells.
-// It fails with ErrNotParked and ErrReleasing.
+// EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen
+// it already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells. It
+// fails with ErrNotParked and ErrReleasing.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
 	var headers []byte
 	if edit.Headers != nil {
@@ -140,9 +140,10 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 	})
 }
 
-// ReleaseKey lets the events of a parked key go, in order: the owner of its lane publishes them under new numbers and the
-// same ids, and what was appended meanwhile comes after them. When one is refused again, the key is parked again. It
-// returns how many events wait. It fails with ErrNotParked; a key that is being released already is no error, and 0 new.
+// ReleaseKey lets the events of a parked key go, in order: the owner of its lane publishes them under new numbers and
+// the same ids, and what was appended meanwhile comes after them. When one is refused again, the key is parked again.
+// It returns how many events wait. It fails with ErrNotParked; a key that is being released already is no error, and 0
+// new.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return 0, fmt.Errorf("relay: release key: %w", err)
@@ -160,9 +161,9 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 	return events, err
 }
 
-// ReleaseEvent lets one event go that was parked alone: a keyless one, or one parked without its key. One that stands in
-// the list of a parked key is not released by itself, which would break the key's order: release the key, or discard what
-// stands before it. It fails with ErrNotParked.
+// ReleaseEvent lets one event go that was parked alone: a keyless one, or one parked without its key. One that stands
+// in the list of a parked key is not released by itself, which would break the key's order: release the key, or discard
+// what stands before it. It fails with ErrNotParked.
 func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) error {
 	return o.act(ctx, "release event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -180,13 +181,13 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 // DiscardResult is what a discard did.
 type DiscardResult struct {
 	Events int64 `json:"events"`
-	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear once,
-	// late, and then out of its order.
+	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear
+	// once, late, and then out of its order.
 	MayAppear int64 `json:"may_appear"`
 }
 
-// DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it goes
-// on with the next release, and at once when nothing does. It fails with ErrNotParked.
+// DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it
+// goes on with the next release, and at once when nothing does. It fails with ErrNotParked.
 func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
 	err = o.act(ctx, "discard event", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -211,8 +212,8 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 	return d, err
 }
 
-// DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails with
-// ErrNotParked.
+// DiscardKey deletes the whole list of a parked key for good; later events of the key are published again. It fails
+// with ErrNotParked.
 func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
 	if err := o.rejoin(ctx, tenant, topic, key); err != nil {
 		return d, fmt.Errorf("relay: discard key: %w", err)
@@ -282,7 +283,8 @@ func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error 
 	return nil
 }
 
-// lockWhole locks the lane of a parked key all of which stands in its list, but for what was refused since [Operator.rejoin].
+// lockWhole locks the lane of a parked key all of which stands in its list, but for what was refused since
+// [Operator.rejoin].
 func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key string) error {
 	_, err := o.lockKey(ctx, tx, tenant, topic, key)
 	for moved := int64(1); err == nil && moved > 0; {

@@ -15,8 +15,8 @@ where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::tex
 	and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
 order by a.pos limit $8`
 
-	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is there. The
-	// header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
+	// New ids, the same message ids, the time that the event had: it enters the outbox as any other, behind what is
+	// there. The header tells consumers that go by numbers that this is not its first one (event.HeaderReplay).
 	Replay = `-- relay: replay
 with chosen as materialized (
 	select a.* from {schema}outbox_archive a
