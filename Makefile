@@ -23,8 +23,8 @@ test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	cd deploy && go test -count=1 ./...
 	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof interop)
 
-test-short: ## the quick ones, without the race detector
-	$(STACK) go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
+test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
+	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
 
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox

@@ -341,6 +341,9 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 }
 
 func TestPostgresAwayIsSaidOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for outages")
+	}
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, migrations.Outbox)

@@ -100,6 +100,9 @@ const insertOne = `insert into outbox_event (topic, key, type, payload) values (
 // TestP6FloorKeepsLooksFlat: a snapshot stays open, so that nothing published can be vacuumed away. 50,000 dead rows
 // cost the looks nothing; with the floor at zero they cost thousands of pages.
 func TestP6FloorKeepsLooksFlat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many dead rows")
+	}
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
@@ -145,6 +148,9 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 // TestP6SettledEntriesKeepClaimsFlat: under a pinned snapshot the journal's settled entries stay, too. A claim does not
 // visit them.
 func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many dead rows")
+	}
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_claim`)

@@ -63,6 +63,9 @@ func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
 
 // TestP4RefusedTopicsCostTheOthersNothing: once it is known what the lanes hold, claims beside it do not look it up.
 func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("holds events of thousands of topics")
+	}
 	t.Parallel()
 	const many = 200
 	to := &topics{refused: func(topic string) bool { return topic != "payments" }}

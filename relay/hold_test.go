@@ -319,6 +319,9 @@ func TestP4NeverHoldsWhenToldSo(t *testing.T) {
 // TestP4HoldsARefusedTopic: a slip of an access list refuses a topic with very many keys. No key is parked, claims stay
 // bounded, other topics go on, and it resumes by itself.
 func TestP4HoldsARefusedTopic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100,000 keys")
+	}
 	t.Parallel()
 	const keys = 100_000
 	db, b := outboxDB(t), newBroker(8)

@@ -26,6 +26,9 @@ import (
 // and compares the answers and the tables afterwards. What the model leaves out is not compared: times, attempts,
 // reasons. EFFECTONCE_TEST_SEED repeats a run, EFFECTONCE_TEST_RUNS makes more cases of each statement.
 func TestModelIsPostgres(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs each operation of the model on Postgres")
+	}
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("EFFECTONCE_TEST_SEED"); s != "" {

@@ -76,6 +76,9 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 // TestP4PauseCostsTheOthersNothing: 20,000 events of a paused topic leave the outbox once; after that, claims and looks
 // of the others do not visit them.
 func TestP4PauseCostsTheOthersNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills tables")
+	}
 	t.Parallel()
 	f := driven(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents = 20_000 })
 	f.must(newOperator(t, f.db).PauseTopic(t.Context(), "slow", "a drill"))

@@ -81,6 +81,9 @@ func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 // TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back.
 // They are published again under the numbers that they had, although no claim of theirs has failed.
 func TestP3LostSettle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("restarts a server")
+	}
 	t.Parallel()
 	db, server := asyncServer(t)
 	f := driven(t, db)

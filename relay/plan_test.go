@@ -10,6 +10,9 @@ import (
 // a claim or settle looks up beside the ordinary way costs a step in an index for each event all the same, and does not
 // read them.
 func TestP6PlansBesideTheOutbox(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills tables")
+	}
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)

@@ -155,6 +155,9 @@ func TestWALDeletesWhatIsAcked(t *testing.T) {
 
 // TestWALStandbyWaits: a relay that stands by looks again and again, and leaves the slot to the one that reads.
 func TestWALStandbyWaits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
 	t.Parallel()
 	db := pgtest.NewDatabase(t, migrations.Outbox) // of its own, whose sessions are counted
 	slot, err := operator.SetUpWAL(t.Context(), db.Pool, "")

@@ -465,6 +465,9 @@ func TestWALStandby(t *testing.T) {
 
 // TestWALConnectionsDie: under load every connection of the relay is ended again and again.
 func TestWALConnectionsDie(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for outages")
+	}
 	t.Parallel()
 	db, _ := walDB(t)
 	proxy := pgtest.NewProxy(t, db.URL)
@@ -494,6 +497,9 @@ func TestWALConnectionsDie(t *testing.T) {
 // TestWALHandOverUnderLoad: while producers do not stop, lanes are handed over and go back, again and again: each event
 // is published once, in order.
 func TestWALHandOverUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a load")
+	}
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{}

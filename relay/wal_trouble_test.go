@@ -258,6 +258,9 @@ func TestWALDropped(t *testing.T) {
 // TestWALReleaseAfterATakeOver: what was parked alone before is released although its lane is published from the WAL by
 // a relay that has never looked at it.
 func TestWALReleaseAfterATakeOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases")
+	}
 	t.Parallel()
 	db, _ := walDB(t)
 	b := newBroker(2)
@@ -301,6 +304,9 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 // send it any more, and gives its lanes back to the table. Under other numbers of the same numbering it would have its
 // effect twice.
 func TestWALPausedAfterATakeOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases")
+	}
 	t.Parallel()
 	db, _ := walDB(t)
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
@@ -365,6 +371,9 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 // it began, reads that and leaves its lanes to the table: whoever publishes from there goes on under the same
 // numbering.
 func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for leases")
+	}
 	t.Parallel()
 	db, _ := walDB(t)
 	proxy := pgtest.NewProxy(t, db.URL)

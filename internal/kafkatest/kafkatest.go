@@ -1,10 +1,11 @@
 // Package kafkatest gives tests a real Kafka: one broker in KRaft mode as a child process, and topics in it.
 //
 // The brokers at EFFECTONCE_TEST_KAFKA_BROKERS are used when that is set; otherwise each test binary starts its own.
-// Without Java or Maven an in-process imitation (kfake) stands in, unless EFFECTONCE_REQUIRE_KAFKA=1.
+// With -short, or without Java or Maven, an in-process imitation (kfake) stands in, unless EFFECTONCE_REQUIRE_KAFKA=1.
 package kafkatest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -59,6 +60,9 @@ func Brokers(t testing.TB) []string {
 // RequireReal skips a test that means nothing against the imitation.
 func RequireReal(t testing.TB) {
 	t.Helper()
+	if quick() {
+		t.Skip("needs a real Kafka, which -short does not start")
+	}
 	if os.Getenv(EnvBrokers) == "" {
 		// A test with a cluster of its own needs no shared broker beside it.
 		if _, err := Libs(); err == nil {
@@ -74,6 +78,11 @@ func RequireReal(t testing.TB) {
 	}
 }
 
+var errShort = errors.New("-short starts none")
+
+// quick: the imitation will do, unless somebody has started a real one.
+func quick() bool { return testing.Testing() && testing.Short() && os.Getenv(EnvBrokers) == "" }
+
 // Shared is Brokers for callers that are no test; fake tells that they are the imitation.
 func Shared() (brokers []string, fake bool, err error) {
 	if env := os.Getenv(EnvBrokers); env != "" {
@@ -85,6 +94,9 @@ func Shared() (brokers []string, fake bool, err error) {
 		return shared.brokers, shared.fake, nil
 	}
 	libs, err := Libs()
+	if quick() {
+		err = errShort
+	}
 	if err == nil {
 		c, err := startCluster(libs, 1, func(n *node) error { n.lasting = true; return nil })
 		if err != nil {
@@ -100,7 +112,9 @@ func Shared() (brokers []string, fake bool, err error) {
 	if fakeErr != nil {
 		return nil, true, fmt.Errorf("no Kafka: %w; and no imitation: %w", err, fakeErr)
 	}
-	fmt.Fprintf(os.Stderr, "kafkatest: using an imitation of Kafka, not the real one: %v\n", err)
+	if !errors.Is(err, errShort) {
+		fmt.Fprintf(os.Stderr, "kafkatest: using an imitation of Kafka, not the real one: %v\n", err)
+	}
 	shared.brokers, shared.fake, shared.stop = brokers, true, stop
 	return brokers, true, nil
 }
