@@ -333,7 +333,49 @@ func (b *batch) failed(ctx context.Context, f *failure) error {
 	wait := b.pace.NextBackOff()
 	b.logFailure(f.err, reason, wait)
 	b.retried(reason, b.runs, wait, f.err)
-	return sleep(ctx, wait)
+	return b.pause(ctx, wait, f.err)
+}
+
+// askEvery is how often a long pause asks whether an operator has ended it.
+const askEvery = 2 * time.Second
+
+// pause waits before the suspect runs again. A long one is written down: an operator sees what is waited for, and may
+// end it.
+func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
+	if wait <= askEvery {
+		return sleep(ctx, wait)
+	}
+	until := time.Now().Add(wait)
+	noted := b.noteTrying(ctx, cause)
+	for {
+		left := time.Until(until)
+		if err := sleep(ctx, min(left, askEvery)); err != nil || left <= askEvery {
+			return err
+		}
+		if noted && b.tryNow(ctx) {
+			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition", b.name.id)
+			return nil
+		}
+	}
+}
+
+// noteTrying writes down why a partition waits. False: it could not, and nobody ends the pause before its time.
+func (b *batch) noteTrying(ctx context.Context, cause error) bool {
+	ctx, cancel := context.WithTimeout(ctx, graceCommit)
+	defer cancel()
+	_, err := b.in.db.Exec(ctx, b.in.sql.trying, b.in.consumer, b.name.topic, b.name.id, storable(cause.Error(), 2000))
+	if err == nil {
+		b.guard.setTrying()
+	}
+	return err == nil
+}
+
+// tryNow reports whether an operator has taken the note back. Where nobody can be asked, the pause goes on.
+func (b *batch) tryNow(ctx context.Context) (now bool) {
+	ctx, cancel := context.WithTimeout(ctx, graceCommit)
+	defer cancel()
+	err := b.in.db.QueryRow(ctx, b.in.sql.tryNow, b.in.consumer, b.name.topic, b.name.id).Scan(&now)
+	return err == nil && now
 }
 
 // classOf is what the error of an effect says of itself, and how metrics call it.

@@ -52,7 +52,7 @@ type Inbox struct {
 // texts are the statements of the consuming side, with their schema.
 type texts struct {
 	state, insertDay, insertAny, open, openIDs, marks, mark, park, quarantine, unquarantine, forgetDay, forgetAny string
-	progress, writeRange, closeRange, pass, account, count, uncount, halted, resumed                              string
+	progress, writeRange, closeRange, pass, account, count, uncount, halted, resumed, trying, tryNow              string
 }
 
 func newTexts(prefix string) (t texts) {
@@ -60,7 +60,7 @@ func newTexts(prefix string) (t texts) {
 		&t.state: sqlState, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen, &t.openIDs: sqlOpenIDs,
 		&t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine, &t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay,
 		&t.forgetAny: sqlForgetAny, &t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass, &t.account: sqlAccount, &t.count: sqlCount,
-		&t.uncount: sqlUncount, &t.halted: sqlHalted, &t.resumed: sqlResumed,
+		&t.uncount: sqlUncount, &t.halted: sqlHalted, &t.resumed: sqlResumed, &t.trying: sqlTrying, &t.tryNow: sqlTryNow,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}

@@ -27,7 +27,7 @@ var ErrNotParked = errors.New("not parked: it was released or discarded meanwhil
 var ErrReleasing = errors.New("is being released at this moment: wait until it is applied, or parked again")
 
 // ErrNotHalted: the partition does not wait for anybody.
-var ErrNotHalted = errors.New("not halted: it goes on, or never stopped; list the consumers")
+var ErrNotHalted = errors.New("neither halted nor waiting: it goes on, or never stopped; list the consumers")
 
 // Operator is what a person may do with an inbox: look at what is parked or quarantined, mend it, release it, discard
 // it. It only changes the database; the workers, which have the effects, do the rest within Config.ReleaseEvery. Every
@@ -320,8 +320,9 @@ func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash
 	return err
 }
 
-// Resume lets a halted partition go on, with its count of runs at zero: mend the cause first. Its worker notices by
-// itself within seconds. It fails with ErrNotHalted.
+// Resume lets a halted partition go on, with its count of runs at zero, and has an event that fails and waits for its
+// next attempt run at once: mend the cause first. Its worker notices by itself within seconds. It fails with
+// ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
 	const action = "resume partition"
 	if o.consumer == "" {

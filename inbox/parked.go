@@ -229,6 +229,10 @@ type PartitionState struct {
 	HaltedAt *time.Time `json:"halted_at"`
 	Code     string     `json:"code"`
 	Reason   string     `json:"reason"`
+	// TryingAt is since when the event at From, or one behind it in its batch, fails and runs again after long pauses;
+	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
+	TryingAt *time.Time `json:"trying_at"`
+	Trying   string     `json:"trying"`
 	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
 	// rests.
 	Unmoved time.Duration `json:"unmoved"`
@@ -273,7 +277,7 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, e
 	var name string
 	var p PartitionState
 	var unmoved float64
-	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &unmoved}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved}, func() error {
 		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
 		each(name, p)
 		return nil

@@ -37,6 +37,7 @@ type guard struct {
 	owed   int64     // where it is to be moved, when nothing else is decided; 0: it is there
 	home   string    // the database that it began with; empty: not known yet
 	noted  bool      // it is noted as halted while it waits for a person to repair the database
+	trying bool      // that an event runs again after long pauses is noted
 	marks  *marks    // how far its numbers are decided; nil: not known. A watermark's, and never changed
 
 	most    int // events of one transaction, as conflicts allow; 0: any number
@@ -93,6 +94,13 @@ func (g *guard) setNoted(on bool) (was bool) {
 	return was
 }
 
+// setTrying has the next transaction that decides something move the progress, which takes the note back.
+func (g *guard) setTrying() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.trying = true
+}
+
 // unfinished holds the range that an earlier process left.
 func (g *guard) unfinished() span {
 	g.mu.Lock()
@@ -134,7 +142,7 @@ func (g *guard) stays(home string) *failure {
 func (g *guard) passIsDue() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return time.Since(g.passed) >= progressEvery
+	return g.trying || time.Since(g.passed) >= progressEvery
 }
 
 // hasPassed notes that everything before next is decided, and whether the progress was moved there with it.
@@ -142,7 +150,7 @@ func (g *guard) hasPassed(next int64, moved bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.owed = next; moved {
-		g.passed, g.owed = time.Now(), 0
+		g.passed, g.owed, g.trying = time.Now(), 0, false
 	}
 }
 

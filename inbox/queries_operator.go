@@ -101,8 +101,10 @@ select at, operator, action, reason, consumer_name, coalesce(message_id::text, '
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
 const sqlResume = `-- inbox: resume
-update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
-where consumer_name = $1::text and topic = $2::text and partition = $3::integer and (halted_at is not null or attempts > 0)`
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
+	updated_at = clock_timestamp()
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer
+	and (halted_at is not null or attempts > 0 or trying_at is not null)`
 
 // Its account moves at least every ten seconds while it decides anything.
 const sqlLockConsumer = `-- inbox: lock a consumer
@@ -116,7 +118,7 @@ update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_
 // Forwards only: what stands before the account is decided.
 const sqlSkipTo = `-- inbox: skip to an offset
 update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
-	updated_at = clock_timestamp()
+	trying_at = null, updated_at = clock_timestamp()
 from {schema}inbox_progress p
 where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::integer and n.from_offset < $4::bigint
 	and p.consumer_name = n.consumer_name and p.topic = n.topic and p.partition = n.partition
@@ -128,5 +130,5 @@ from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text orde
 
 const sqlProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
-	extract(epoch from clock_timestamp() - updated_at)::float8
+	trying_at, case when trying_at is null then '' else trying_reason end, extract(epoch from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`

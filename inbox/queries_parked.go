@@ -75,7 +75,7 @@ insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_o
 select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint from pg_control_system() c
 where $6::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset, to_offset = excluded.to_offset,
-	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()`
+	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null, updated_at = clock_timestamp()`
 
 // A live process leaves its range. Not that of a successor that counts in it already, or has a range of its own.
 const sqlCloseRange = `-- inbox: close the range
@@ -86,7 +86,7 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 // In the deciding transaction. A zombie that is behind moves nothing back.
 const sqlPass = `-- inbox: pass
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
-	updated_at = clock_timestamp()
+	trying_at = null, updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint`
 
 // Outside of a deciding transaction. A database that has taken over may have forgotten what was decided in the other.
@@ -109,10 +109,18 @@ const sqlHalted = `-- inbox: halted
 insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code, halted_reason)
 values ($1::text, $2::text, $3::integer, $4::bigint, $4::bigint, clock_timestamp(), $5::text, $6::text)
 on conflict (consumer_name, topic, partition) do update set halted_at = clock_timestamp(), halted_code = excluded.halted_code,
-	halted_reason = excluded.halted_reason, updated_at = clock_timestamp()`
+	halted_reason = excluded.halted_reason, trying_at = null, updated_at = clock_timestamp()`
 
 const sqlResumed = `-- inbox: resumed
 select halted_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
+
+// Nothing has moved: updated_at stays.
+const sqlTrying = `-- inbox: note what is tried again
+update {schema}inbox_progress set trying_at = coalesce(trying_at, clock_timestamp()), trying_reason = $4::text
+where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
+
+const sqlTryNow = `-- inbox: look whether to try now
+select trying_at is null from {schema}inbox_progress where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
 // Releasing. A list is locked by its mark, an event alone by its row. Who looked remembers what is counted of the event
 // that is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left

@@ -35,10 +35,10 @@ const auditAtCommit = `create function audit() returns trigger language plpgsql 
 create constraint trigger audit after insert on effect deferrable initially deferred
 	for each row when (new.what = 'N') execute function audit()`
 
-// TestP9_4_ADeploymentForgotAColumn: the program is newer than the tables that its effect writes. At most one key is
+// TestP9_5_ADeploymentForgotAColumn: the program is newer than the tables that its effect writes. At most one key is
 // parked. The others wait, a person is asked for, and they are applied once the column is there. Effects of other
 // types, which are applied meanwhile, change nothing.
-func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
+func TestP9_5_ADeploymentForgotAColumn(t *testing.T) {
 	t.Parallel()
 	const column = "alter table effect add added text"
 	for name, tt := range map[string]struct {
@@ -106,9 +106,9 @@ func TestP9_4_ADeploymentForgotAColumn(t *testing.T) {
 	}
 }
 
-// TestP9_4_OneKeyIsRejected: one key asks for what is not there while effects of its type are applied for others, and
+// TestP9_5_OneKeyIsRejected: one key asks for what is not there while effects of its type are applied for others, and
 // an effect calls its error final. Neither holds up the partition.
-func TestP9_4_OneKeyIsRejected(t *testing.T) {
+func TestP9_5_OneKeyIsRejected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h := w.inbox(inbox.Config{MaxAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {

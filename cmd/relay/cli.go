@@ -72,7 +72,7 @@ type cli struct {
 		Maintain  maintainCommand       `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
 		Consumers inboxConsumersCommand `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
 		Parked    inboxParkedCommand    `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
-		Resume    inboxResumeCommand    `cmd:"" help:"Let a halted partition go on."`
+		Resume    inboxResumeCommand    `cmd:"" help:"Let a halted partition go on, or have an event that fails run at once."`
 		Accept    inboxAcceptCommand    `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
 		Skip      inboxSkipCommand      `cmd:"" help:"Give up records that halt a partition and can be neither decided nor parked."`
 		Retire    inboxRetireCommand    `cmd:"" help:"Say that a consumer is gone, so that its window does not count."`

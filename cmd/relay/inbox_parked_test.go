@@ -176,16 +176,22 @@ func TestInboxResume(t *testing.T) {
 	f.handle(t, "k", "a")
 	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason)
 		values ('ledger', 'payments', 3, 7, 9, 10, now(), 'killed', 'again and again')`)
-	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) {
+	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, trying_at, trying_reason)
+		values ('ledger', 'payments', 4, 5, 9, now(), 'the card network is away')`)
+	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) ||
+		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +0 +- +trying +the card network is away$`).MatchString(text) {
 		t.Error(text)
 	}
 	var list []inbox.ConsumerState
-	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 || list[0].Partitions[len(list[0].Partitions)-1].HaltedAt == nil {
+	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 || list[0].Partitions[len(list[0].Partitions)-2].HaltedAt == nil {
 		t.Errorf("%+v, %v", list, err)
 	}
-	f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", "3", "--reason", "more memory")
-	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress where halted_at is not null or partition = 3 and attempts > 0`); n != 0 {
-		t.Error("it is still halted")
+	for _, partition := range []string{"3", "4"} {
+		f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", partition, "--reason", "more memory")
+	}
+	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress
+		where halted_at is not null or trying_at is not null or partition = 3 and attempts > 0`); n != 0 {
+		t.Error("one is still halted, or waits")
 	}
 }
 

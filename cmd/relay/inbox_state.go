@@ -42,7 +42,8 @@ func (p partitionEnd) lag() (end, lag string) {
 func (*inboxConsumersCommand) Help() string {
 	return `DATABASE is the first offset that the database does not call decided: it is written at an assignment, at a halt, when a partition is
 idle, and every ten seconds; UNMOVED is for how long it stands there. With --kafka-brokers END and LAG are the log's. TRIES are the
-counted runs of the event that it stands at. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
+counted runs of the event that it stands at. CODE "trying" is an event that fails and waits for its next attempt: relay inbox resume
+makes that at once. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
@@ -74,9 +75,13 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 				if t.HaltedAt != nil {
 					halted = age(time.Since(*t.HaltedAt), true)
 				}
+				code, reason := cmp.Or(t.Code, "-"), t.Reason
+				if t.HaltedAt == nil && t.TryingAt != nil {
+					code, reason = "trying", t.Trying
+				}
 				end, lag := t.lag()
 				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, end, lag, age(t.Unmoved, true),
-					t.Attempts, halted, cmp.Or(t.Code, "-"), reasonOf(t.Reason))
+					t.Attempts, halted, code, reasonOf(reason))
 			}
 		})
 	})
@@ -113,14 +118,16 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []inbox.ConsumerS
 
 type inboxResumeCommand struct {
 	changingInbox
-	Topic     string `shown:"(required)" help:"Topic of the halted partition."`
+	Topic     string `shown:"(required)" help:"Topic of the partition."`
 	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
 }
 
 // Help is the longer text of --help.
 func (*inboxResumeCommand) Help() string {
 	return `A partition halts where going on would lose an event or break an order. Mend the cause first: relay doctor and relay inbox consumers
-say what it is. The event at which it halted runs again, with its counted runs at zero.`
+say what it is. The event at which it halted runs again, with its counted runs at zero.
+
+In a partition that has not halted, an event that fails and waits for its next attempt (CODE "trying") runs at once.`
 }
 
 func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
@@ -134,7 +141,7 @@ func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
 		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it halted.", c.Topic, c.Partition)
+		return c.say(p)(map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
 	})
 }
 

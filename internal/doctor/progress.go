@@ -79,8 +79,12 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []inbox.Parti
 		}
 		behind += until - p.From
 		if p.Unmoved > waitsLong {
-			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d)", p.Topic, p.Partition, p.From, ends[at],
-				p.Unmoved.Round(time.Second), p.Attempts))
+			trying := ""
+			if p.TryingAt != nil {
+				trying = ", an effect fails and is tried again"
+			}
+			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition, p.From, ends[at],
+				p.Unmoved.Round(time.Second), p.Attempts, trying))
 		}
 	}
 	return behind, stuck, nil

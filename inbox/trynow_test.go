@@ -1,0 +1,110 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// TestP9_5_AWaitingEventIsTriedNow: an effect fails and would run again in an hour. An operator sees it, and has it run
+// at once.
+func TestP9_5_AWaitingEventIsTriedNow(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(error) error{
+		"failed":    func(err error) error { return err },
+		"retryable": inbox.Retryable,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			var mended atomic.Bool
+			waits := make(chan time.Duration, 100)
+			in := newInbox(t, w.Pool, "ledger", inbox.Config{
+				Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Backoff: time.Hour, MaxAttempts: 3,
+				Observer: inbox.Observer{Retried: func(i inbox.RetriedInfo) { waits <- i.Wait }},
+			})
+			h, events := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if !mended.Load() {
+					return fail(errors.New("the card network is away"))
+				}
+				return write(ctx, tx, e)
+			}), some(1)
+			assigned(h)
+			decided := make(chan []inbox.Outcome, 1)
+			go func() {
+				out, _ := h.Handle(t.Context(), events)
+				decided <- out
+			}()
+			for wait := time.Duration(0); wait < time.Minute; {
+				wait = <-waits
+			}
+			pgtest.AwaitSQL(t, w.DB, "select trying_at is not null from inbox_progress")
+			list, err := w.operator().Consumers(t.Context())
+			if err != nil || len(list) != 1 || len(list[0].Partitions) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if p := list[0].Partitions[0]; p.TryingAt == nil || p.HaltedAt != nil || !strings.Contains(p.Trying, "the card network is away") {
+				t.Errorf("the operator sees %+v", p)
+			}
+			mended.Store(true)
+			if err := w.operator().Resume(t.Context(), "payments", 3, "it is back"); err != nil {
+				t.Fatal(err)
+			}
+			same(t, "outcomes", <-decided, []inbox.Outcome{inbox.Applied})
+			if pgtest.One[bool](t, w.DB, "select bool_or(trying_at is not null) from inbox_progress") {
+				t.Error("it is decided, and noted as waiting")
+			}
+			if err := w.operator().Resume(t.Context(), "payments", 3, "again"); !errors.Is(err, inbox.ErrNotHalted) {
+				t.Errorf("nothing waits: %v", err)
+			}
+		})
+	}
+}
+
+// TestP9_5_TheNoteOfAWaitGoesWithIt: an event that waited and works at its next attempt is noted no longer, nor is one
+// whose partition another process has begun.
+func TestP9_5_TheNoteOfAWaitGoesWithIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	noted := func() bool {
+		return pgtest.One[bool](t, w.DB, "select coalesce(bool_or(trying_at is not null), false) from inbox_progress")
+	}
+	runs := 0
+	h, events := newInbox(t, w.Pool, "ledger", inbox.Config{
+		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Backoff: 2600 * time.Millisecond,
+	}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		switch runs++; runs {
+		case 1:
+			return write(ctx, tx, e)
+		case 3:
+			if !noted() {
+				t.Error("it waited, and that was not noted")
+			}
+			return write(ctx, tx, e)
+		}
+		return errors.New("not yet")
+	}), some(3)
+	assigned(h)
+	// This moves the progress, so that the next one would not by itself.
+	same(t, "before", handle(t, h, events[:1]), []inbox.Outcome{inbox.Applied})
+	same(t, "outcomes", handle(t, h, events[1:2]), []inbox.Outcome{inbox.Applied})
+	if noted() {
+		t.Error("it is decided, and noted as waiting")
+	}
+	w.Exec(t, "update inbox_progress set trying_at = now()")
+	next := w.inbox(inbox.Config{}).Each(write)
+	assigned(next)
+	same(t, "outcomes of another process", handle(t, next, events[2:]), []inbox.Outcome{inbox.Applied})
+	if noted() {
+		t.Error("another process goes on, and it is noted as waiting")
+	}
+}
