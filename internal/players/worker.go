@@ -49,11 +49,8 @@ func work(ctx context.Context, p *player) error {
 	if err != nil {
 		return err
 	}
-	x := &effect{player: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0))), hang: make(chan os.Signal, 1), free: make(chan os.Signal, 1)}
-	signal.Notify(x.hang, SignalHang)
-	defer signal.Stop(x.hang)
-	signal.Notify(x.free, SignalFree)
-	defer signal.Stop(x.free)
+	x := &effect{player: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	defer x.listen()()
 	handler := in.Batch(x.batch)
 	if p.Each {
 		handler = in.Each(x.one)
@@ -75,9 +72,10 @@ func work(ctx context.Context, p *player) error {
 // effect books events, and fails now and then in every way that an effect can fail.
 type effect struct {
 	*player
-	mu         sync.Mutex
-	draw       *rand.Rand
-	hang, free chan os.Signal
+	mu   sync.Mutex
+	draw *rand.Rand
+	next bool          // the next effect is to hang
+	free chan struct{} // closed: those that hang go on; nil: none does
 }
 
 func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
@@ -98,28 +96,53 @@ func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) err
 	return x.book(ctx, tx, events)
 }
 
+// listen does what signals say until it is ended.
+func (x *effect) listen() (end func()) {
+	said, over := make(chan os.Signal, 8), make(chan struct{})
+	signal.Notify(said, SignalHang, SignalFree)
+	go func() {
+		for {
+			select {
+			case s := <-said:
+				x.told(s == SignalHang)
+			case <-over:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(said); close(over) }
+}
+
+func (x *effect) told(hang bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.next = hang
+	switch {
+	case hang && x.free == nil:
+		x.free = make(chan struct{})
+	case !hang && x.free != nil:
+		close(x.free)
+		x.free = nil
+	}
+}
+
 // hangs waits within the effect when the test has asked for it. One half of the effects does not even hear that its
 // time is over.
 func (x *effect) hangs(ctx context.Context) {
-	select {
-	case <-x.hang:
-	default:
+	x.mu.Lock()
+	if !x.next {
+		x.mu.Unlock()
 		return
 	}
-	select { // of an earlier time
-	case <-x.free:
-	default:
-	}
-	x.mu.Lock()
-	deaf := x.draw.IntN(2) == 0
-	x.mu.Unlock()
-	over := ctx.Done()
-	if deaf {
+	x.next = false
+	free, over := x.free, ctx.Done()
+	if x.draw.IntN(2) == 0 {
 		over = nil
 	}
+	x.mu.Unlock()
 	select {
 	case <-over:
-	case <-x.free:
+	case <-free:
 	}
 }
 

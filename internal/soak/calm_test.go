@@ -45,6 +45,7 @@ func (x *scene) calm() (unwell []string) {
 	defer tick.Stop()
 	left, calmAt, least, progress := []string(nil), time.Duration(0), int64(math.MaxInt64), began
 	for quiet := 0; quiet < 3; <-tick.C {
+		_, _ = x.discardSome(time.Now().Add(2 * time.Second)) // left() sees what is still there
 		var sum int64
 		if left, sum = x.left(); len(left) > 0 {
 			quiet = 0
