@@ -77,8 +77,8 @@ func run(ctx context.Context, names []string, part string, parallel int) error {
 const patches = "internal/verify/mutations"
 
 func moduleDir(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	return strings.TrimSpace(string(out)), err
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	return filepath.Dir(strings.TrimSpace(string(out))), err
 }
 
 // partOf returns the bugs of a part, given as "i/n". Neighbours are of the same room, so each part has some of every
