@@ -67,7 +67,9 @@ func (x *scene) mark() (pages int64) {
 	return pages
 }
 
-// goesOn notes that nearly all partitions of the topics that are always there had effects since the mark.
+// goesOn notes that a third of the partitions of the topics that are always there had effects since the mark. When no other
+// fault is made it is nearly all of them. After a death all partitions of a worker run their events one at a time and alone,
+// and wait together for one that hangs.
 func (x *scene) goesOn(f fault, since int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
@@ -80,7 +82,7 @@ func (x *scene) goesOn(f fault, since int64) {
 	err := x.admin.QueryRow(ctx, `select count(distinct (topic, record_partition)), count(*) from history_effect
 		where ctid >= format('(%s,0)', $1::bigint)::tid and topic <> $2`, since, topicDoomed).Scan(&partitions, &effects)
 	x.t.Logf("%s of %s: %d effects in %d of %d partitions meanwhile (%v)", f.kind, f.target, effects, partitions, all, err)
-	if err == nil && since >= 0 && partitions >= all*3/4 {
+	if err == nil && since >= 0 && partitions >= all/3 {
 		x.went(f.kind)
 	}
 }

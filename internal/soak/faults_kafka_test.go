@@ -35,7 +35,7 @@ func kafkaKinds() []kind {
 		}},
 		{name: "partitions-added", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: one(topicGrowing), begin: grow},
 		{name: "topic-recreated", track: track, demands: true, shortest: 3 * time.Second, longest: 9 * time.Second, targets: one(topicDoomed), begin: recreate},
-		{name: "refused-topics", track: track, demands: true, shortest: 10 * time.Second, longest: 15 * time.Second, targets: one("a thousand topics"), begin: refuse},
+		{name: "refused-topics", track: track, demands: true, shortest: 15 * time.Second, longest: 25 * time.Second, targets: one("a thousand topics"), begin: refuse},
 		{name: "write-denied", track: track, alone: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
 			return []string{topicMain, topicSecond, topicLimited}
 		}, begin: func(s *scene, f fault) (func() error, error) {
