@@ -31,7 +31,8 @@ func (s *stragglers) count(c *claim, sign int) {
 	}
 }
 
-// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but for the last.
+// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but for
+// the last.
 func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
 	all.count(c, 1)
 	go func() {
@@ -50,8 +51,8 @@ func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late 
 	r.postgres.report(s.name, r.finish(work, s, late.c, late.result), s.heard)
 }
 
-// mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept, and
-// nothing more is claimed.
+// mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept,
+// and nothing more is claimed.
 func (r *Relay) mayStraggle(all *stragglers, since time.Time) bool {
 	return all != nil && all.events < r.cfg.ClaimEvents && all.bytes < r.cfg.ClaimBytes && r.health.answers(since)
 }

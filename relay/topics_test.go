@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -126,6 +127,74 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	}
 	watermark(t, b.events())
 	counting(t, b, "k", 230)
+}
+
+// TestP4MuchHeldIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is appended, and send
+// nothing past it.
+func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(2)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
+	key := "s0"
+	for i := 0; b.partition(&event.Event{Key: key}) != 1; i++ {
+		key = fmt.Sprint("s", i)
+	}
+	n := 0
+	add := func(events int) {
+		t.Helper()
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+			select 'payments', $1, 'T', convert_to(g::text, 'UTF8') from generate_series($2::int, $3) g`, key, n, n+events-1)
+		n += events
+	}
+	add(25_000)
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
+		select lane, id, topic, 1, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from outbox_event`)
+	db.Exec(t, `delete from outbox_event`)
+	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition == 1 {
+			return answer{err: errAway}
+		}
+		return answer{}
+	})
+	stop := running(t, newRelay(t, db, b, config(quick)))
+	appendTo(t, db, "payments", 100, 1, 0) // of a key of its own; and the relay knows what it holds
+	drained(t, db)
+	accepted := make(chan error, 1)
+	go func() {
+		accepted <- newOperator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized")
+	}()
+	for done := false; !done; {
+		add(10)
+		select {
+		case err := <-accepted:
+			if err != nil {
+				t.Fatal(err)
+			}
+			done = true
+		default:
+		}
+	}
+	most := pgtest.One[int](t, db, `select max(n) from (select count(*) as n from outbox_held group by xmin::text) parts`)
+	if most > 10_000 {
+		t.Errorf("%d held events were moved in one transaction, which all relays wait for", most)
+	}
+	b.mu.Lock()
+	b.partitions, b.verdict = 1, nil
+	b.mu.Unlock()
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	counting(t, b, key, n)
+	log := b.events()
+	for i := range log {
+		log[i].Position.Partition = 0
+	}
+	watermark(t, log)
+	if topics, err := newOperator(t, db).Topics(t.Context()); err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
+		t.Errorf("%+v, %v", topics, err)
+	}
 }
 
 // TestP4OvertakenAndHeld: a partition does not get its events, others of their lanes get later ones, and then the topic

@@ -45,8 +45,8 @@ type Diagnosis struct {
 	Vacuum  VacuumDiagnosis
 }
 
-// SilentRelay is a relay that has not been heard of for a minute, and whose lease is over: it was killed, or it is frozen, for it has
-// not left.
+// SilentRelay is a relay that has not been heard of for a minute, and whose lease is over: it was killed, or it is
+// frozen, for it has not left.
 type SilentRelay struct {
 	Name string
 	Ago  time.Duration // since its last heartbeat

@@ -99,41 +99,116 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 // reads the WAL, for after a crash that reads again what it published last. A consumer that goes by numbers and comes
 // to the topic for the first time has nothing to ask by: what stands in two partitions it applies twice.
 //
+// When more than 10,000 events are held for the topic's partitions, it pauses the topic first and sets them together in
+// parts, so that the relays do not wait for it. Interrupted meanwhile it leaves the topic paused: call it again.
+//
 // It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
 // notice within 30 s.
 func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
 	if partitions < 1 {
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
 	}
-	return o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
-		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
-			return audited{}, err
+	var journalled, held int64
+	var streamed bool
+	if err := o.db.QueryRow(ctx, o.q(sql.Uncertain), topic).Scan(&journalled, &held, &streamed); err != nil {
+		return fmt.Errorf("relay: accept partitions: counting what is held: %w", err)
+	}
+	detail := map[string]any{"partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
+	for {
+		err := o.act(ctx, "accept partitions", reason, func(tx pgx.Tx) (audited, error) {
+			return audited{topic: topic, detail: detail}, o.accept(ctx, tx, topic, partitions, anyway, detail)
+		})
+		if !errors.Is(err, errMany) {
+			return err
 		}
-		if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
-			return audited{}, fmt.Errorf("locking the lanes: %w", err)
+		if err := o.regroup(ctx, topic); err != nil {
+			return fmt.Errorf("relay: accept partitions: topic %s is paused until this is run again: setting together what is held: %w",
+				topic, err)
 		}
-		var journalled, held int64
-		var streamed bool
-		if err := tx.QueryRow(ctx, o.q(sql.Uncertain), topic).Scan(&journalled, &held, &streamed); err != nil {
-			return audited{}, err
-		}
-		if journalled+held > 0 && !anyway {
-			return audited{}, fmt.Errorf("topic %s: %d events are being published and %d are held: %w", topic, journalled, held, ErrUncertain)
-		}
-		var before int
-		err := tx.QueryRow(ctx, o.q(sql.Accept), topic, partitions).Scan(&before)
-		if errors.Is(err, pgx.ErrNoRows) {
-			err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, o.q(sql.Regroup), topic)
-		}
-		detail := map[string]any{"before": before, "partitions": partitions, "journalled": journalled, "held": held, "anyway": anyway}
-		if err == nil && (journalled+held > 0 || streamed) {
-			var epoch string
-			err = tx.QueryRow(ctx, o.q(sql.NewIncarnation)).Scan(&epoch)
-			detail["epoch"] = epoch
-		}
-		return audited{topic: topic, detail: detail}, err
+	}
+}
+
+// regroupMost is how many held events are moved at a time: the relays wait for it with the lane, or at last with all
+// lanes.
+const regroupMost = 10_000
+
+// lanes is how many lanes an outbox has: relay.Lanes.
+const lanes = 32
+
+// errMany: more events are held for the topic's partitions.
+var errMany = errors.New("too much is held to be moved at once")
+
+// regrouping is why a topic is paused meanwhile.
+const regrouping = "its partition count is being accepted"
+
+// accept is AcceptPartitions when little is held for the topic's partitions.
+func (o *Operator) accept(
+	ctx context.Context, tx pgx.Tx, topic string, partitions int, anyway bool, detail map[string]any,
+) error {
+	if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, o.q(sql.LockLanes)); err != nil {
+		return fmt.Errorf("locking the lanes: %w", err)
+	}
+	var unsure, streamed bool
+	var few int
+	if err := tx.QueryRow(ctx, o.q(sql.Unsure), topic, regroupMost+1).Scan(&unsure, &streamed, &few); err != nil {
+		return err
+	}
+	if unsure && !anyway {
+		return fmt.Errorf("topic %s: %d events are being published and %d are held: %w",
+			topic, detail["journalled"], detail["held"], ErrUncertain)
+	}
+	var before int
+	err := tx.QueryRow(ctx, o.q(sql.Accept), topic, partitions).Scan(&before)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fmt.Errorf("topic %s: %w", topic, ErrNoTopic)
+	}
+	if err == nil && few > regroupMost {
+		err = errMany
+	}
+	if err != nil {
+		return err
+	}
+	detail["before"] = before
+	if _, err := tx.Exec(ctx, o.q(sql.Regroup), topic); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, o.q(sql.ResumeRegrouped), topic, regrouping); err != nil {
+		return err
+	}
+	if unsure || streamed {
+		var epoch string
+		err = tx.QueryRow(ctx, o.q(sql.NewIncarnation)).Scan(&epoch)
+		detail["epoch"] = epoch
+	}
+	return err
+}
+
+// regroup moves what is held for the partitions of a topic to the topic as a whole, in parts and lane by lane. The
+// topic is paused until the count is accepted: a relay would hold it for its partitions again.
+func (o *Operator) regroup(ctx context.Context, topic string) error {
+	err := o.act(ctx, "pause topic", regrouping, func(tx pgx.Tx) (audited, error) {
+		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.name, regrouping)
+		return audited{topic: topic}, err
 	})
+	for lane := int16(0); lane < lanes && err == nil; {
+		var moved int64
+		err = o.begin(ctx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, o.q(sql.LockLane), lane); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, o.q(sql.Refence), lane, topic); err != nil {
+				return err
+			}
+			tag, err := tx.Exec(ctx, o.q(sql.RegroupLane), lane, topic, regroupMost)
+			moved = tag.RowsAffected()
+			return err
+		})
+		if moved < regroupMost {
+			lane++
+		}
+	}
+	return err
 }

@@ -15,7 +15,7 @@ insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $
 	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
-	// Under the locks of all lanes. What is held for the topic as a whole and was never sent has no partition yet, and
+	// As unsure, for people and without a lock: with a hundred million held events it takes minutes. What is held for the topic as a whole and was never sent has no partition yet, and
 	// nothing behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher
 	// numbers of its lane may stand in others, one of which it may go to by the new count. What is read from the WAL is
 	// in no journal: of whatever lanes that come from there still have in the table, nobody knows whether it was
@@ -30,10 +30,58 @@ select
 	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0)),
 	exists (select from {schema}outbox_streamed)`
 
+	// Under the locks of all lanes: it reads the journal, and of what is held next to nothing.
+	Unsure = `-- relay: unsure
+select exists (select from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
+		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
+			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
+			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1))
+	or exists (select from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane from {schema}outbox_streamed s))
+	or exists (select from {schema}outbox_held h where h.topic = $1 and h.sent)
+	or exists (select from {schema}outbox_lane l where exists (select from (
+		select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+		order by h.partition, h.seq limit 1) one)),
+	exists (select from {schema}outbox_streamed),
+	(select count(*) from (
+		select from {schema}outbox_lane l cross join lateral (
+			select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
+			order by h.partition, h.seq limit $2) h limit $2) few)`
+
 	Accept = `-- relay: accept
 update {schema}outbox_topic t set partitions = $2, pinned_at = clock_timestamp()
 from {schema}outbox_topic old where t.topic = $1 and old.topic = t.topic
 returning old.partitions`
+
+	LockLane = `-- relay: lock lane
+select from {schema}outbox_lane where lane = $1 for update`
+
+	// The lane's owner does not know yet that it holds events for the topic as a whole: under another fence it looks.
+	Refence = `-- relay: refence
+update {schema}outbox_lane l set fence = l.fence + 1
+where l.lane = $1 and not exists (select from (
+	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq limit 1) one)`
+
+	// A part of regroup, beside relays: the newest of each partition first, for what a partition holds goes before what the
+	// topic does. That they had one is noted as in noteOvertaken.
+	RegroupLane = `-- relay: regroup lane
+with recursive g as (
+	select n.* from (
+		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition >= 0
+		order by h.partition limit 1) n
+	union all
+	select n.* from g cross join lateral (
+		select h.partition from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition > g.partition
+		order by h.partition limit 1) n
+)
+update {schema}outbox_held h set partition = -1, sent = true
+where h.ctid = any (array(
+	select n.ctid from g cross join lateral (
+		select h.ctid from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = g.partition
+		order by h.seq desc limit $3) n
+	limit $3))`
+
+	ResumeRegrouped = `-- relay: resume regrouped
+delete from {schema}outbox_paused_topic where topic = $1 and reason = $2`
 
 	AcceptCluster = `-- relay: accept cluster
 update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster, '')`
@@ -51,7 +99,7 @@ select lane from {schema}outbox_lane where lane in (
 	DiscardHeld = `-- relay: discard held
 with chosen as (
 	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2) and h.lane = any ($3)
-	order by h.partition, h.lane, h.seq limit $4
+	order by h.lane, h.partition, h.seq limit $4
 ), gone as (
 	delete from {schema}outbox_held h using chosen where h.lane = chosen.lane and h.id = chosen.id
 	returning h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)) as maybe
