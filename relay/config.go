@@ -16,53 +16,58 @@ const Lanes = 32
 
 // Config sets a relay. The zero value is a safe default for every field.
 type Config struct {
-	// Schema holds the outbox tables. Empty: the connection's search_path, which a transaction pooler may lose: then name it.
+	// Schema holds the outbox tables. Empty: the connection's search_path, which a transaction pooler may lose: then
+	// name it.
 	Schema string
 	// Lease is how long a lane stays a relay's without renewal; it is renewed every third of it. After a kill the lanes
-	// are idle for up to this long. Default 15 s, at least 1 s. Relays of one outbox must agree on it: one with a shorter
-	// lease takes lanes from others that still hold them, which costs duplicates, not order.
+	// are idle for up to this long. Default 15 s, at least 1 s. Relays of one outbox must agree on it: one with a
+	// shorter lease takes lanes from others that still hold them, which costs duplicates, not order.
 	Lease time.Duration
-	// Pumps is how many claims a relay works on at a time, each over its own part of the lanes. While one waits for Kafka,
-	// the other reads. Default 2, at most 32.
+	// Pumps is how many claims a relay works on at a time, each over its own part of the lanes. While one waits for
+	// Kafka, the other reads. Default 2, at most 32.
 	Pumps int
 	// ClaimEvents bounds a claim. Default 8,000 events. Larger costs memory, smaller costs round trips and commits.
 	ClaimEvents int
-	// ClaimBytes bounds the payloads, headers and texts of a claim. Default 16 MiB. A single larger event is still claimed, alone in its lane.
-	// Until a partition that does not answer is held, a pump may have two claims' worth in memory.
+	// ClaimBytes bounds the payloads, headers and texts of a claim. Default 16 MiB. A single larger event is still
+	// claimed, alone in its lane. Until a partition that does not answer is held, a pump may have two claims' worth in
+	// memory.
 	ClaimBytes int
 	// ProbeAwake is the pause between two looks for events while there are some, ProbeIdle after IdleAfter without any.
 	// Defaults 18 ms, 250 ms and 30 s. They bound the latency of an event that nobody announces with Wake.
 	ProbeAwake, ProbeIdle, IdleAfter time.Duration
-	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20 s;
-	// negative: not at all. What is left is sent again by the next owner, under the same numbers.
+	// DrainTimeout bounds how long Run goes on publishing what it has claimed after its context has ended. Default 20
+	// s; negative: not at all. What is left is sent again by the next owner, under the same numbers.
 	DrainTimeout time.Duration
 	// HoldAfter is how long a partition may leave events without an ack, while others answer, before they are moved to
-	// outbox_held. Default 5 s. Lanes without an event for it go on meanwhile, the others wait for so long. Shorter, and every election
-	// of a leader moves events to and fro. Negative: never. A topic that is refused
-	// as a whole is held at once.
+	// outbox_held. Default 5 s. Lanes without an event for it go on meanwhile, the others wait for so long. Shorter,
+	// and every election of a leader moves events to and fro. Negative: never. A topic that is refused as a whole is
+	// held at once.
 	HoldAfter time.Duration
 	// Park is what an event takes along when the broker refuses it for certain. Default ParkKey.
 	Park Park
-	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left. Looks for
-	// events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from removing what was
-	// published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks read more dead rows. Negative: no floors.
+	// FloorEvery is the least pause between two steps toward higher floors: ids below which a lane has nothing left.
+	// Looks for events begin there, which keeps them quick while a long transaction elsewhere keeps vacuum from
+	// removing what was published. Default 250 ms, and an eighth of it while lanes have much to send; longer, and looks
+	// read more dead rows. Negative: no floors.
 	FloorEvery time.Duration
-	// RescanEvery is the pause between looks below the floors, which check that nothing is there. They read every dead row, in slices and
-	// with a tenth of the time at most, so one may last for minutes. A lane that has a backlog is looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL has
-	// passed. Default 1 min; negative: never.
+	// RescanEvery is the pause between looks below the floors, which check that nothing is there. They read every dead
+	// row, in slices and with a tenth of the time at most, so one may last for minutes. A lane that has a backlog is
+	// looked at when it has caught up. With SourceWAL another one checks that nothing stands in the table that the WAL
+	// has passed. Default 1 min; negative: never.
 	RescanEvery time.Duration
-	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look at
-	// them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role owns the
-	// tables; otherwise run `relay archive maintain` daily. Default 0: published events are deleted.
+	// ArchiveDays is for how many days published events are kept, in outbox_archive, instead of being deleted: to look
+	// at them, or to replay them. It doubles what a settle writes. The relays make and drop the days when their role
+	// owns the tables; otherwise run `relay archive maintain` daily. Default 0: published events are deleted.
 	ArchiveDays int
 	// Source is where events are read: the table (the default), or the WAL.
 	Source Source
-	// WALHeartbeat is how often a slot that has nothing to send is moved on, with SourceWAL, so that Postgres can remove old WAL
-	// beside an idle outbox. Default 10 s, at least 1 s.
+	// WALHeartbeat is how often a slot that has nothing to send is moved on, with SourceWAL, so that Postgres can
+	// remove old WAL beside an idle outbox. Default 10 s, at least 1 s.
 	WALHeartbeat time.Duration
 	// Name is shown beside the lanes that the relay owns. Default host:pid.
 	Name string
-	// TracerProvider makes a span "publish" for each claim, linked to the traces that its events were appended in. Nil: no spans.
+	// TracerProvider makes a span "publish" for each claim, linked to the traces that its events were appended in. Nil:
+	// no spans.
 	TracerProvider trace.TracerProvider
 	// Propagator reads the traces of events from their headers; it must be the Appender's. Nil: W3C trace context.
 	Propagator propagation.TextMapPropagator
@@ -76,8 +81,8 @@ type Config struct {
 type Park int
 
 const (
-	// ParkKey parks the event's (tenant, topic, key): later events of the key wait behind it, and order holds. An event without
-	// a key is parked alone.
+	// ParkKey parks the event's (tenant, topic, key): later events of the key wait behind it, and order holds. An event
+	// without a key is parked alone.
 	ParkKey Park = iota
 	// ParkEvent parks the event alone: the key's later events overtake it.
 	ParkEvent
@@ -95,8 +100,8 @@ type Observer struct {
 	Settled func(n, discarded int, took time.Duration)
 	// PublishFailed: an attempt left n events without an ack. They will be sent again.
 	PublishFailed func(n int, err error)
-	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true when another took it,
-	// when it is not known whose it is, and when the relay takes it back at once under a higher fence.
+	// LaneTaken and LaneLeft: the relay begins and ceases to own a lane, under one fence. lost is true when another
+	// took it, when it is not known whose it is, and when the relay takes it back at once under a higher fence.
 	LaneTaken func(lane int16, fence int64)
 	LaneLeft  func(lane int16, lost bool)
 	// Closed and Reopened: a partition, or with -1 a topic as a whole, is held from now on, and no longer.
@@ -112,8 +117,8 @@ type Observer struct {
 	Behind func(n int)
 	// Released: n of the settled events came from outbox_parked.
 	Released func(n int)
-	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A bug, or somebody
-	// has changed the sequence or the publication.
+	// BelowFloor: an event stood where none can be (Config.RescanEvery). It is published; its order is not certain. A
+	// bug, or somebody has changed the sequence or the publication.
 	BelowFloor func(lane int16)
 	// Outage: Postgres or Kafka ("postgres", "kafka") went away (err != nil) or came back (err == nil).
 	Outage func(what string, err error)

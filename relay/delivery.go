@@ -123,8 +123,8 @@ func (d *delivery) sortOut(ctx context.Context) {
 
 // mustHold decides for one event.
 //
-// A group of a lane is what it holds for one partition, or for the topic as a whole. While the topic has one as a whole,
-// everything of the topic goes there: so what the partitions' groups hold is always older, and goes first.
+// A group of a lane is what it holds for one partition, or for the topic as a whole. While the topic has one as a
+// whole, everything of the topic goes there: so what the partitions' groups hold is always older, and goes first.
 func (d *delivery) mustHold(ctx context.Context, closed map[place]bool, l *laneClaim, it *item, e *event.Event) (partition int32, hold bool) {
 	whole := place{e.Topic, wholeTopic}
 	if closed[whole] || (it.from != fromHeld && l.holds(whole)) {
@@ -154,8 +154,8 @@ func (it *item) group(otherwise int32) int32 {
 	return otherwise
 }
 
-// take takes the verdicts of an attempt. It returns how many events were acked, and the first reason of an unknown outcome
-// and of an event that was not sent.
+// take takes the verdicts of an attempt. It returns how many events were acked, and the first reason of an unknown
+// outcome and of an event that was not sent.
 func (d *delivery) take(verdicts []error) (n int, unknown, unsent error) {
 	for k, i := range d.todo {
 		err := verdicts[k]

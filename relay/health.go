@@ -8,7 +8,8 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// wholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events go.
+// wholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events
+// go.
 const wholeTopic int32 = -1
 
 // place is where events go that succeed or fail together.
@@ -17,8 +18,8 @@ type place struct {
 	partition int32
 }
 
-// health is what a relay knows of the places that it sends to: which fail, and which are closed, so that their events are
-// held. It is in memory only. What is held says by itself that it must go first, whoever owns the lane.
+// health is what a relay knows of the places that it sends to: which fail, and which are closed, so that their events
+// are held. It is in memory only. What is held says by itself that it must go first, whoever owns the lane.
 type health struct {
 	holdAfter time.Duration
 	trouble   atomic.Bool  // something fails or is closed: only then does anybody need to know an event's partition
@@ -64,8 +65,8 @@ func (h *health) ack(where func() map[place]bool) {
 	h.settle()
 }
 
-// fail notes an attempt, begun at a time, that left events of places without an ack. It returns those that have failed for
-// long enough while others answer: from now on they are closed.
+// fail notes an attempt, begun at a time, that left events of places without an ack. It returns those that have failed
+// for long enough while others answer: from now on they are closed.
 //
 // Others answer when something was acked since the place began to fail: it was not this one. Where nothing else was
 // tried meanwhile, they count as answering if they ever did and none of them is in trouble too: a cluster that is away

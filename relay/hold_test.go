@@ -15,7 +15,8 @@ import (
 	"github.com/effectonce/effectonce/relay"
 )
 
-// appendTo appends n events by plain SQL, spread over keys k0, k1, ...; payloads count up within their key from a number.
+// appendTo appends n events by plain SQL, spread over keys k0, k1, ...; payloads count up within their key from a
+// number.
 func appendTo(t *testing.T, db *pgtest.DB, topic string, n, keys, from int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
@@ -38,8 +39,8 @@ func everyKey(t *testing.T, b *broker, keys, each int) {
 	watermark(t, b.events())
 }
 
-// TestP4HoldsAPartitionThatDoesNotAnswer: the others go on, what comes later for it waits behind it, and when it answers
-// again it gets everything in order, before anything newer.
+// TestP4HoldsAPartitionThatDoesNotAnswer: the others go on, what comes later for it waits behind it, and when it
+// answers again it gets everything in order, before anything newer.
 func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -131,8 +132,8 @@ func (s *stuck) wait(ctx context.Context) error {
 	return errNotSent
 }
 
-// TestP4HoldFreesWhoWaits: two pumps send to a partition that takes one request at a time. When the first has found it dead,
-// the second does not wait for its own turn to find out.
+// TestP4HoldFreesWhoWaits: two pumps send to a partition that takes one request at a time. When the first has found it
+// dead, the second does not wait for its own turn to find out.
 func TestP4HoldFreesWhoWaits(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
@@ -177,8 +178,8 @@ func TestP4KeepsTheClaimWhenNothingAnswers(t *testing.T) {
 	everyKey(t, b, 20, 60)
 }
 
-// TestP4OtherLanesGoOn: until a partition that does not answer is held, only lanes with an event for it wait. The pump claims for
-// the others, and what was acked of such a lane is not sent again.
+// TestP4OtherLanesGoOn: until a partition that does not answer is held, only lanes with an event for it wait. The pump
+// claims for the others, and what was acked of such a lane is not sent again.
 func TestP4OtherLanesGoOn(t *testing.T) {
 	t.Parallel()
 	const dead = 1
@@ -262,8 +263,8 @@ func TestP4OtherLanesGoOn(t *testing.T) {
 	}
 }
 
-// TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed for
-// long enough, and none of them may be judged before the others are known to fail, too.
+// TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed
+// for long enough, and none of them may be judged before the others are known to fail, too.
 func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
@@ -488,8 +489,8 @@ func TestP4WithoutPartitionsATopicIsOne(t *testing.T) {
 	watermark(t, b.events())
 }
 
-// TestP4TryWaitsForWhatIsOlder: a settle has moved the first of a topic's held events to its partition, which does not answer,
-// and the relay's memory does not know it yet. A try of the topic must not send what comes after it.
+// TestP4TryWaitsForWhatIsOlder: a settle has moved the first of a topic's held events to its partition, which does not
+// answer, and the relay's memory does not know it yet. A try of the topic must not send what comes after it.
 func TestP4TryWaitsForWhatIsOlder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)

@@ -18,9 +18,10 @@ type published struct {
 	rest  *claim         // what goes on by itself
 }
 
-// publish sends a claim's events until each has its fate. Events whose outcome is unknown are sent again, the same and in
-// the same order, with growing pauses and without counting: an unreachable broker costs nobody anything but time. It gives
-// up when ctx ends or when a lease is not certain any more, and leaves to stragglers, if not nil, what fails while others answer.
+// publish sends a claim's events until each has its fate. Events whose outcome is unknown are sent again, the same and
+// in the same order, with growing pauses and without counting: an unreachable broker costs nobody anything but time. It
+// gives up when ctx ends or when a lease is not certain any more, and leaves to stragglers, if not nil, what fails
+// while others answer.
 func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) published {
 	result := published{left: map[int16]bool{}}
 	if len(c.events) == 0 {
@@ -75,7 +76,8 @@ func (d *delivery) leave(result *published) {
 	}
 }
 
-// attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at once.
+// attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at
+// once.
 func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error) {
 	began := time.Now()
 	d.routes = nil // a topic's partitions may be known by now
@@ -108,8 +110,8 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 // reading is what the database's clock said, and when by this machine's.
 type reading struct{ database, local time.Time }
 
-// hand gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of then
-// would be deleted at once.
+// hand gives events to the publisher, with the database's time: this machine's clock may be days behind, and records of
+// then would be deleted at once.
 func (r *Relay) hand(ctx context.Context, events []event.Event) []error {
 	if c := r.clock.Load(); c != nil {
 		now := c.database.Add(time.Since(c.local))
@@ -127,7 +129,8 @@ var errLeaseOver = errors.New("relay: the lease ran out")
 var errClosing = errors.New("relay: a partition or topic is held from now on")
 
 // whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
-// renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not nil.
+// renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not
+// nil.
 func (r *Relay) whileHeld(ctx context.Context, grants []grant, closing <-chan struct{}) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
 	until, ok := r.lanes.deadline(grants)

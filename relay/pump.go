@@ -48,8 +48,8 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 	}
 }
 
-// step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its error
-// is the database's: what Kafka does is retried within, or left to the next claim of the lane.
+// step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its
+// error is the database's: what Kafka does is retried within, or left to the next claim of the lane.
 func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published int, err error) {
 	return r.stepTelling(ctx, s, grants, nil, func(*claim) {})
 }
@@ -114,8 +114,8 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 // mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
 const mostStrikes = 9
 
-// tooMuch notes that a claim or settle of lanes did not fit into its time, if that is what the error says. What they do next is
-// a quarter of it: half as many lanes, and of each half as much. Repeated whole it would fail for ever.
+// tooMuch notes that a claim or settle of lanes did not fit into its time, if that is what the error says. What they do
+// next is a quarter of it: half as many lanes, and of each half as much. Repeated whole it would fail for ever.
 func (r *Relay) tooMuch(grants []grant, err error) {
 	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
 		return

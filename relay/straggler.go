@@ -31,8 +31,8 @@ func (s *stragglers) count(c *claim, sign int) {
 	}
 }
 
-// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but for
-// the last.
+// straggle publishes what a claim has left. All stragglers of a pump together are no larger than a claim may be, but
+// for the last.
 func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
 	all.count(c, 1)
 	go func() {

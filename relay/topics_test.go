@@ -129,8 +129,8 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	counting(t, b, "k", 230)
 }
 
-// TestP4MuchHeldIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is appended, and send
-// nothing past it.
+// TestP4MuchHeldIsAcceptedInParts: while it is set together, relays wait for a part at a time, hold what is appended,
+// and send nothing past it.
 func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(2)

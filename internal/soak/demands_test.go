@@ -67,9 +67,9 @@ func (x *scene) mark() (pages int64) {
 	return pages
 }
 
-// goesOn notes that a third of the partitions of the topics that are always there had effects since the mark. When no other
-// fault is made it is nearly all of them. After a death all partitions of a worker run their events one at a time and alone,
-// and wait together for one that hangs.
+// goesOn notes that a third of the partitions of the topics that are always there had effects since the mark. When no
+// other fault is made it is nearly all of them. After a death all partitions of a worker run their events one at a time
+// and alone, and wait together for one that hangs.
 func (x *scene) goesOn(f fault, since int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()

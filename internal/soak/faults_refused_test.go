@@ -83,8 +83,8 @@ func (x *scene) refused(table string) ([]history.Event, error) {
 	})
 }
 
-// discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does. What
-// is left, because another fault lasts for too long, is discarded when all faults are over.
+// discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does.
+// What is left, because another fault lasts for too long, is discarded when all faults are over.
 func (x *scene) discardRefused() error {
 	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(time.Now().Add(200 * time.Millisecond)) {
 		if left, err := x.discardSome(deadline); err == nil && left == 0 {

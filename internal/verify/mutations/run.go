@@ -23,8 +23,8 @@ type binary struct {
 	path       string
 }
 
-// build returns the processor time that it has used. Nobody debugs these binaries, and each of them is built for one run,
-// so what makes them fast, or readable for a debugger, is left out. That halves the time.
+// build returns the processor time that it has used. Nobody debugs these binaries, and each of them is built for one
+// run, so what makes them fast, or readable for a debugger, is left out. That halves the time.
 func (b binary) build(ctx context.Context, module string) (time.Duration, error) {
 	args := []string{
 		"test", "-c", "-o", b.path, "-tags", b.tags, "-vet=off", "-ldflags=-s", "-gcflags=" + own + "=-dwarf=false -l",

@@ -15,11 +15,11 @@ insert into {schema}outbox_paused_topic (topic, paused_by, reason) values ($1, $
 	Resume = `-- relay: resume
 delete from {schema}outbox_paused_topic where topic = $1`
 
-	// As unsure, for people and without a lock: with a hundred million held events it takes minutes. What is held for the topic as a whole and was never sent has no partition yet, and
-	// nothing behind it was sent, or it counts as sent (noteOvertaken). What is held for a partition has: higher
-	// numbers of its lane may stand in others, one of which it may go to by the new count. What is read from the WAL is
-	// in no journal: of whatever lanes that come from there still have in the table, nobody knows whether it was
-	// written.
+	// As unsure, for people and without a lock: with a hundred million held events it takes minutes. What is held for
+	// the topic as a whole and was never sent has no partition yet, and nothing behind it was sent, or it counts as
+	// sent (noteOvertaken). What is held for a partition has: higher numbers of its lane may stand in others, one of
+	// which it may go to by the new count. What is read from the WAL is in no journal: of whatever lanes that come from
+	// there still have in the table, nobody knows whether it was written.
 	Uncertain = `-- relay: uncertain
 select
 	(select count(*) from {schema}outbox_claim c cross join lateral unnest(c.ids) i (id)
@@ -61,8 +61,8 @@ update {schema}outbox_lane l set fence = l.fence + 1
 where l.lane = $1 and not exists (select from (
 	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq limit 1) one)`
 
-	// A part of regroup, beside relays: the newest of each partition first, for what a partition holds goes before what the
-	// topic does. That they had one is noted as in noteOvertaken.
+	// A part of regroup, beside relays: the newest of each partition first, for what a partition holds goes before what
+	// the topic does. That they had one is noted as in noteOvertaken.
 	RegroupLane = `-- relay: regroup lane
 with recursive g as (
 	select n.* from (
