@@ -76,20 +76,29 @@ func (in *Inbox) release(ctx context.Context) error {
 		if h == nil || !h.waiting.due(&r) {
 			continue // its effect is in another process, or not there yet; or it waits for something else
 		}
-		for {
-			more, err := h.releaseOne(ctx, r)
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				in.log.Warn("inbox: a released event waits for the next look", "topic", r.topic, "error", err)
-			}
-			if !more {
-				break
-			}
+		h.releaseList(ctx, r)
+		if ctx.Err() != nil {
+			return nil
 		}
 	}
 	return nil
+}
+
+// releaseList runs a list to its end, or the event alone, and says once how many events of a key are decided.
+func (h *handler) releaseList(ctx context.Context, r released) {
+	decided := 0
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = h.releaseOne(ctx, r); more {
+			decided++
+		}
+		if err != nil && ctx.Err() == nil {
+			h.log.Warn("inbox: a released event waits for the next look", "topic", r.topic, "error", err)
+		}
+	}
+	if decided > 0 {
+		h.log.Info("inbox: released events of a key are decided", "topic", r.topic, "events", decided)
+	}
 }
 
 // releaseOne runs the next event of a list, or the event alone, and says whether another one may follow. An error
@@ -149,6 +158,9 @@ func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err er
 	}
 	h.waiting.forget(&r)
 	h.tellReleased(e, outcome, nil)
+	if r.hash == nil {
+		h.log.Info("inbox: a released event is decided", "id", e.ID, "topic", e.Topic, "outcome", outcome)
+	}
 	return r.hash != nil, nil
 }
 
@@ -350,8 +362,6 @@ func (h *handler) tellReleased(e event.Event, o Outcome, err error) {
 	e = bare(e)
 	if err != nil {
 		h.log.Error("inbox: a released event failed and is parked again", failureAttrs(&e, err)...)
-	} else {
-		h.log.Info("inbox: a released event is decided", "id", e.ID, "topic", e.Topic, "outcome", o)
 	}
 	if do := h.cfg.Observer.Released; do != nil {
 		do(ReleasedInfo{Event: e, Outcome: o, Err: err})

@@ -1,8 +1,10 @@
 package inbox_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +27,31 @@ func (w *world) operator() *inbox.Operator {
 		w.t.Fatal(err)
 	}
 	return o
+}
+
+// TestP9_6_AReleasedKeyIsLoggedOnce: not a line for each of its events.
+func TestP9_6_AReleasedKeyIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a", "a", "a")
+	s := &switchable{bad: map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)}}
+	var said bytes.Buffer
+	in := w.inbox(quick(inbox.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}))
+	same(t, "outcomes", handle(t, in.Each(s.effect), e), repeat(inbox.Parked, 5))
+	s.mended.Store(true)
+	w.releaseKey("a", 5)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- in.Run(ctx) }()
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(said.String(), "level=INFO msg=\"inbox: released event"); n != 1 || !strings.Contains(said.String(), "events=5") ||
+		strings.Contains(said.String(), "a released event is decided") {
+		t.Errorf("%d lines, want one for five events:\n%s", n, said.String())
+	}
 }
 
 // releaseKey lets a key of the tests go.
