@@ -5,13 +5,15 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # The tools of `make lint` are pinned in a module of their own.
-TOOL := go tool -modfile=tools/go.mod
+TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
 STACK := go run ./internal/teststack --
 # They begin first, so that nothing waits for them alone in the end.
 LONGEST := ./relay ./cmd/relay ./internal/soak
+# The product: the root module, and what few users need in modules of its own. `work` is everything, see go.work.
+ALL := ./... ./idempotency/dynamostore/... ./idempotency/redisstore/... ./idempotency/recovery/tests/... ./watermill/...
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
-PKG ?= ./...
+PKG ?= $(ALL)
 RUN ?= .
 FUZZTIME ?= 30s
 
@@ -21,7 +23,7 @@ help: ## print this
 test: ## every test, with the race detector, on a throwaway Postgres and Kafka
 	$(STACK) go test -race -p 2 -timeout 10m -run '$(RUN)' $(if $(filter ./...,$(PKG)),$(LONGEST)) $(PKG)
 	cd deploy && go test -count=1 ./...
-	$(if $(filter-out . ./...,$(RUN) $(PKG)),,$(MAKE) models proof interop)
+	$(if $(filter-out . $(ALL),$(RUN) $(PKG)),,$(MAKE) models proof interop)
 
 test-short: ## the quick ones, without the race detector and a real Kafka; of one room: make test-short PKG=./relay
 	go test -short -p 2 -timeout 5m -run '$(RUN)' $(PKG)
@@ -42,7 +44,7 @@ debezium: ## the tests with a real Debezium, which Maven fetches the first time
 
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
-	$(STACK) go test -json -p 2 -timeout 15m ./... > "$$results" || true; \
+	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
 	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/proof >> "$$results" || true; \
 	$(STACK) bash -euc 'cd internal/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
@@ -51,12 +53,10 @@ guarantees: ## every test, and their results into the table of docs/rules.md
 lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
-	go vet ./...
-	go vet -tags failpoints ./...
-	for module in bench deploy $(OTHERS); do (cd $$module && go vet ./...) || exit 1; done
+	go vet work
+	go vet -tags failpoints $(ALL)
 	go mod verify > /dev/null
-	$(TOOL) staticcheck ./...
-	for module in $(OTHERS); do (cd $$module && go tool -modfile=../../tools/go.mod staticcheck ./...) || exit 1; done
+	$$($(TOOL) -n staticcheck) work
 
 bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and see it found; some: BUG="name name", a part: PART=1/4
 	$(STACK) go run ./internal/verify/mutations $(if $(PART),-part $(PART)) $(BUG)

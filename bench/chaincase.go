@@ -167,7 +167,8 @@ func workerChild(ctx context.Context, j job) (a answer, err error) {
 			return a, errors.Join(errors.New("a payment is parked"), err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if err := pool.QueryRow(ctx, queryBookedAtMost).Scan(&booked); err == nil && booked >= want {
+		err := pool.QueryRow(ctx, queryBookedAtMost).Scan(&booked)
+		if err == nil && booked >= want {
 			err = pool.QueryRow(ctx, queryBooked).Scan(&booked)
 			a.Ended = time.Now()
 		}

@@ -40,7 +40,7 @@ func fillRiver(ctx context.Context, s *stack, topic string, n int, payload [][]b
 		return err
 	}
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
-		return fmt.Errorf("River's migrations: %w", err)
+		return fmt.Errorf("migrations of River: %w", err)
 	}
 	if err := s.exec(ctx, queryEmptyRiver); err != nil {
 		return err

@@ -21,8 +21,8 @@ func TestCrash_ServerKilled(t *testing.T) {
 	}
 	t.Parallel()
 	server := dynamotest.New(t)
-	name := table(t, dynamotest.Connect(t, server.URL(), nil))
-	s := open(t, dynamotest.Connect(t, server.URL(), once), name)
+	name := table(t, dynamoAt(t, server.URL(), nil))
+	s := open(t, dynamoAt(t, server.URL(), once), name)
 	type fate struct {
 		request            idempotency.Request
 		terms              store.ClaimOptions

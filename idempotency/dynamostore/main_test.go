@@ -44,7 +44,7 @@ func open(t *testing.T, client *dynamodb.Client, table string) *dynamostore.Stor
 func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
-		client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+		client := dynamoAt(t, dynamotest.URL(t), nil)
 		name := table(t, client)
 		s := open(t, client, name)
 		return idempotencytest.Harness{

@@ -40,7 +40,7 @@ func once(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }
 
 func through(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *dynamodb.Client {
 	t.Helper()
-	return dynamotest.Connect(t, "http://"+cut.Addr(), change)
+	return dynamoAt(t, "http://"+cut.Addr(), change)
 }
 
 // TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost: the SDK does not hear of a conditional write's success and sends it
@@ -48,7 +48,7 @@ func through(t *testing.T, cut *netcut.Proxy, change func(*dynamodb.Options)) *d
 func TestPeer_AWSSDKJava2667_OwnSuccessIsNotLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
-	direct := dynamotest.Connect(t, url, nil)
+	direct := dynamoAt(t, url, nil)
 	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
 	name := table(t, direct)
 	behind, s := open(t, direct, name), open(t, through(t, cut, persistent), name)
@@ -83,7 +83,7 @@ func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
 	url := dynamotest.URL(t)
 	cut := netcut.New(t, strings.TrimPrefix(url, "http://"))
-	s := open(t, through(t, cut, once), table(t, dynamotest.Connect(t, url, nil)))
+	s := open(t, through(t, cut, once), table(t, dynamoAt(t, url, nil)))
 	for name, do := range map[string]func(l store.Lease) error{
 		"extend": func(l store.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
 		"save": func(l store.Lease) error {
@@ -148,7 +148,7 @@ func (r *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 func watched(t *testing.T, way *transport) *dynamodb.Client {
 	t.Helper()
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	return dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) { o.HTTPClient = &http.Client{Transport: way} })
+	return dynamoAt(t, dynamotest.URL(t), func(o *dynamodb.Options) { o.HTTPClient = &http.Client{Transport: way} })
 }
 
 // TestClock_TheServersNotTheHosts: with a server ten hours ahead, a lease runs by its clock for everybody.
@@ -178,7 +178,7 @@ func TestClock_TheServersNotTheHosts(t *testing.T) {
 // owner's lease runs from the latest that it can be. The server's clock is this machine's here.
 func TestLease_NeverShorterThanAsked(t *testing.T) {
 	t.Parallel()
-	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name := table(t, client)
 	for i := range 5 {
 		asked := time.Now()
@@ -226,7 +226,7 @@ func TestSave_LateDuplicate(t *testing.T) {
 // the others it comes after the terms.
 func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	t.Parallel()
-	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name := table(t, client)
 	s := open(t, client, name)
 	unknown := win(t, s, request("unknown", ""))
@@ -267,7 +267,7 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 // not run it again.
 func TestFinish_TooLarge(t *testing.T) {
 	t.Parallel()
-	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	client := dynamoAt(t, dynamotest.URL(t), nil)
 	s := open(t, client, table(t, client))
 	g, err := guard.New(s, guard.Config{})
 	if err != nil {
@@ -293,10 +293,10 @@ func TestFinish_TooLarge(t *testing.T) {
 // TestRecover_AsksBucketsTogether: one that is slow to answer does not keep the others waiting.
 func TestRecover_AsksBucketsTogether(t *testing.T) {
 	t.Parallel()
-	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name, second := table(t, client), make(chan struct{})
 	var queries atomic.Int32
-	slow := dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) {
+	slow := dynamoAt(t, dynamotest.URL(t), func(o *dynamodb.Options) {
 		inner := o.HTTPClient
 		o.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
 			if r.Header.Get("X-Amz-Target") == "DynamoDB_20120810.Query" {
@@ -336,7 +336,7 @@ func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	client := dynamotest.Connect(t, dynamotest.URL(t), nil)
+	client := dynamoAt(t, dynamotest.URL(t), nil)
 	name := table(t, client)
 	if err := dynamostore.CreateTable(t.Context(), client, name); err != nil {
 		t.Fatalf("once more: %v", err)
@@ -364,7 +364,7 @@ func TestRecover_LooksAgain(t *testing.T) {
 	way := &transport{}
 	client := watched(t, way)
 	name := table(t, client)
-	s, behind := open(t, client, name), open(t, dynamotest.Connect(t, dynamotest.URL(t), nil), name)
+	s, behind := open(t, client, name), open(t, dynamoAt(t, dynamotest.URL(t), nil), name)
 	leases := map[string]store.Lease{}
 	for _, key := range sameBucket("extended", "postponed", "finished") {
 		r := request(key, "")

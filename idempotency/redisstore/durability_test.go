@@ -33,7 +33,7 @@ type fate struct {
 func TestCrash_AOFAlways(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, "--appendonly", "yes", "--appendfsync", "always")
-	s := open(t, redistest.Connect(t, server.Addr(), func(o *redis.Options) { o.MaxRetries = -1 }), "p")
+	s := open(t, redisAt(t, server.Addr(), func(o *redis.Options) { o.MaxRetries = -1 }), "p")
 	var acknowledged atomic.Int64
 	enough := make(chan struct{})
 	fates := make([][]*fate, 8)
@@ -121,7 +121,7 @@ func TestFailover_Forgets(t *testing.T) {
 	primary := redistest.New(t)
 	cut := netcut.New(t, primary.Addr())
 	replica := redistest.New(t, append([]string{"--replicaof"}, strings.Split(cut.Addr(), ":")...)...)
-	old, promoted := redistest.Connect(t, primary.Addr(), nil), redistest.Connect(t, replica.Addr(), nil)
+	old, promoted := redisAt(t, primary.Addr(), nil), redisAt(t, replica.Addr(), nil)
 	first, second := open(t, old, "p"), open(t, promoted, "p")
 	known := win(t, first, request("known", "c"))
 	pgtest.Await(t, "the replica has the first key", func() (bool, error) {
@@ -180,7 +180,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, redistest.Connect(t, redistest.New(t, c.settings...).Addr(), nil), "")
+			s := open(t, redisAt(t, redistest.New(t, c.settings...).Addr(), nil), "")
 			warnings, err := s.Check(t.Context())
 			if c.refused != errors.Is(err, redisstore.ErrEvicts) || !c.refused && err != nil {
 				t.Fatal(err)
@@ -195,7 +195,7 @@ func TestCheck(t *testing.T) {
 // TestFull: a server without memory refuses a claim whole, and what it had it keeps.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	client := redistest.Connect(t, redistest.New(t).Addr(), nil)
+	client := redisAt(t, redistest.New(t).Addr(), nil)
 	s := open(t, client, "p")
 	l := win(t, s, request("before", ""))
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
@@ -221,7 +221,7 @@ func TestFull(t *testing.T) {
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, "--cluster-enabled", "yes")
-	node := redistest.Connect(t, server.Addr(), nil)
+	node := redisAt(t, server.Addr(), nil)
 	if err := node.Do(t.Context(), "cluster", "addslotsrange", 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}

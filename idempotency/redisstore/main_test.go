@@ -73,7 +73,7 @@ func recordName(prefix string, k idempotency.Key) string {
 
 // BenchmarkNew: a claim and its finish, two round trips.
 func BenchmarkNew(b *testing.B) {
-	s, err := redisstore.New(redistest.Client(b), redisstore.Config{Prefix: redistest.Prefix()})
+	s, err := redisstore.New(redisClient(b), redisstore.Config{Prefix: redistest.Prefix()})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func BenchmarkNew(b *testing.B) {
 
 // BenchmarkReplay: what a completed key costs, one round trip.
 func BenchmarkReplay(b *testing.B) {
-	s, err := redisstore.New(redistest.Client(b), redisstore.Config{Prefix: redistest.Prefix()})
+	s, err := redisstore.New(redisClient(b), redisstore.Config{Prefix: redistest.Prefix()})
 	if err != nil {
 		b.Fatal(err)
 	}

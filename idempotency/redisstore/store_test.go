@@ -18,7 +18,7 @@ import (
 
 func TestNew_Refuses(t *testing.T) {
 	t.Parallel()
-	ring, client := redis.NewRing(&redis.RingOptions{}), redistest.Connect(t, "127.0.0.1:1", nil)
+	ring, client := redis.NewRing(&redis.RingOptions{}), redisAt(t, "127.0.0.1:1", nil)
 	t.Cleanup(func() { _ = ring.Close() })
 	for name, open := range map[string]func() (*redisstore.Store, error){
 		"no client": func() (*redisstore.Store, error) { return redisstore.New(nil, redisstore.Config{}) },
@@ -35,7 +35,7 @@ func TestNew_Refuses(t *testing.T) {
 
 func TestClaim_ThroughItsLife(t *testing.T) {
 	t.Parallel()
-	s := open(t, redistest.Client(t), redistest.Prefix())
+	s := open(t, redisClient(t), redistest.Prefix())
 	r := request("k", "100 EUR")
 	lease := win(t, s, r)
 	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress || again.Record.LeaseLeft <= 0 {
@@ -69,9 +69,9 @@ func TestClaim_ThroughItsLife(t *testing.T) {
 // store over another one.
 func lossy(t *testing.T) (cut *netcut.Proxy, client *redis.Client, s, behind *redisstore.Store) {
 	t.Helper()
-	direct := redistest.Client(t)
+	direct := redisClient(t)
 	cut = netcut.New(t, direct.Options().Addr)
-	client = redistest.Connect(t, cut.Addr(), func(o *redis.Options) {
+	client = redisAt(t, cut.Addr(), func(o *redis.Options) {
 		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Millisecond, 20*time.Millisecond
 		o.ReadTimeout = 200 * time.Millisecond // of a connection that the cut left half open
 	})
@@ -113,9 +113,9 @@ func TestPeer_GoRedis2985_OwnSuccessIsNotLost(t *testing.T) {
 // is sent again.
 func TestWrites_RepliesLost(t *testing.T) {
 	t.Parallel()
-	direct := redistest.Client(t)
+	direct := redisClient(t)
 	cut := netcut.New(t, direct.Options().Addr)
-	client := redistest.Connect(t, cut.Addr(), func(o *redis.Options) { o.MaxRetries = -1 })
+	client := redisAt(t, cut.Addr(), func(o *redis.Options) { o.MaxRetries = -1 })
 	s := open(t, client, redistest.Prefix())
 	steps := map[string]func(l store.Lease) error{
 		"extend": func(l store.Lease) error { return s.Extend(t.Context(), l, time.Minute) },
@@ -149,7 +149,7 @@ func TestWrites_RepliesLost(t *testing.T) {
 // TestFence_RisesWhenTheClockGoesBack: and over times at which the key was free.
 func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 	t.Parallel()
-	client, prefix := redistest.Client(t), redistest.Prefix()
+	client, prefix := redisClient(t), redistest.Prefix()
 	s := open(t, client, prefix)
 	r := request("k", "")
 	l := win(t, s, r)
@@ -174,7 +174,7 @@ func TestFence_RisesWhenTheClockGoesBack(t *testing.T) {
 // nothing.
 func TestSave_LateDuplicate(t *testing.T) {
 	t.Parallel()
-	client := redistest.Client(t)
+	client := redisClient(t)
 	s := open(t, client, redistest.Prefix())
 	l := win(t, s, request("k", ""))
 	var sent [][]any
@@ -202,7 +202,7 @@ func TestSave_LateDuplicate(t *testing.T) {
 // does.
 func TestKeys_EndByThemselves(t *testing.T) {
 	t.Parallel()
-	client, prefix := redistest.Client(t), redistest.Prefix()
+	client, prefix := redisClient(t), redistest.Prefix()
 	s := open(t, client, prefix)
 	l := win(t, s, request("k", ""))
 	win(t, s, request("open", ""))
@@ -229,8 +229,8 @@ func TestKeys_EndByThemselves(t *testing.T) {
 // owner has finished: it gets none of them.
 func TestRecover_LooksAgain(t *testing.T) {
 	t.Parallel()
-	client, prefix := redistest.Client(t), redistest.Prefix()
-	s, behind := open(t, client, prefix), open(t, redistest.Client(t), prefix)
+	client, prefix := redisClient(t), redistest.Prefix()
+	s, behind := open(t, client, prefix), open(t, redisClient(t), prefix)
 	leases := map[string]store.Lease{}
 	for _, name := range []string{"extended", "postponed", "finished"} {
 		leases[name] = claim(t, s, request(name, ""), terms(time.Microsecond)).Lease

@@ -13,9 +13,9 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	idempotencytest.Run(t, func(t *testing.T) idempotencytest.Harness {
 		prefix := redistest.Prefix()
-		s := open(t, redistest.Client(t), prefix)
+		s := open(t, redisClient(t), prefix)
 		return idempotencytest.Harness{
-			Store: s, Recoverer: s, Others: []store.Store{open(t, redistest.Client(t), prefix)},
+			Store: s, Recoverer: s, Others: []store.Store{open(t, redisClient(t), prefix)},
 			Features: idempotencytest.Features{ServerTTL: true},
 		}
 	})

@@ -17,9 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
-
 	"github.com/effectonce/effectonce/internal/child"
 	"github.com/effectonce/effectonce/internal/kafkatest"
 )
@@ -77,24 +74,6 @@ func URL(t testing.TB) string {
 		shared.server = s
 	}
 	return shared.server.URL()
-}
-
-// Connect is a client of the server at url, whose connections end with the test. change, when not nil, has the last
-// word on its options.
-func Connect(t testing.TB, url string, change func(*dynamodb.Options)) *dynamodb.Client {
-	t.Helper()
-	transport := &http.Transport{MaxIdleConnsPerHost: 100}
-	t.Cleanup(transport.CloseIdleConnections)
-	return dynamodb.New(dynamodb.Options{
-		Region: "eu-central-1", BaseEndpoint: aws.String(url), HTTPClient: &http.Client{Transport: transport},
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil // the server takes any
-		}),
-	}, func(o *dynamodb.Options) {
-		if change != nil {
-			change(o)
-		}
-	})
 }
 
 // Server is a DynamoDB Local.

@@ -17,7 +17,7 @@ const root = "../.."
 
 const module = "github.com/effectonce/effectonce"
 
-// source is one parsed Go file of the module.
+// source is one parsed Go file.
 type source struct {
 	path   string // relative to the root, with slashes
 	pkg    string // its directory, likewise
@@ -33,7 +33,7 @@ func (s source) public() bool {
 
 func (s source) at(n ast.Node) string { return s.set.Position(n.Pos()).String() }
 
-// sources parses every Go file of this module; folders with a go.mod of their own are other modules.
+// sources parses every Go file of the repository.
 func sources(t *testing.T) []source {
 	t.Helper()
 	var all []source
@@ -43,7 +43,7 @@ func sources(t *testing.T) []source {
 		}
 		if d.IsDir() {
 			name := d.Name()
-			if path != root && (name == "testdata" || strings.HasPrefix(name, ".") || isModule(path)) {
+			if path != root && (name == "testdata" || strings.HasPrefix(name, ".")) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -72,9 +72,4 @@ func sources(t *testing.T) []source {
 		t.Fatalf("found %d Go files: is %s still the root?", len(all), root)
 	}
 	return all
-}
-
-func isModule(dir string) bool {
-	found, _ := filepath.Glob(filepath.Join(dir, "go.mod"))
-	return len(found) > 0
 }

@@ -6,9 +6,12 @@
 package redistest
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/effectonce/effectonce/internal/child"
 )
@@ -46,11 +46,12 @@ func Stop() {
 	}
 }
 
-// Client connects to the shared server; the first call starts it. It is closed with the test.
-func Client(t testing.TB) *redis.Client {
+// Addr returns the address of the shared server, which it starts when there is none. Without redis-server the test is
+// skipped.
+func Addr(t testing.TB) string {
 	t.Helper()
 	if addr := os.Getenv(EnvAddr); addr != "" {
-		return Connect(t, addr, nil)
+		return addr
 	}
 	require(t)
 	shared.Lock()
@@ -62,24 +63,7 @@ func Client(t testing.TB) *redis.Client {
 		}
 		shared.server = s
 	}
-	return Connect(t, shared.server.Addr(), nil)
-}
-
-// Connect is a client of the server at addr that is closed with the test. change, when not nil, has the last word on
-// its options.
-func Connect(t testing.TB, addr string, change func(*redis.Options)) *redis.Client {
-	t.Helper()
-	o := &redis.Options{
-		Addr: addr, ReadTimeout: 20 * time.Second,
-		// Otherwise the client leaves a goroutine behind when it is closed.
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	if change != nil {
-		change(o)
-	}
-	c := redis.NewClient(o)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return shared.server.Addr()
 }
 
 // Prefix is a prefix for keys that no other test uses.
@@ -176,12 +160,8 @@ func (s *Server) run() error {
 	if err != nil {
 		return err
 	}
-	c := redis.NewClient(&redis.Options{
-		Addr: s.Addr(), MaxRetries: -1, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	defer func() { _ = c.Close() }()
 	// It answers when it has loaded its files.
-	if err := p.Await(time.Minute, func(ctx context.Context) error { return c.Ping(ctx).Err() }); err != nil {
+	if err := p.Await(time.Minute, s.ping); err != nil {
 		return fmt.Errorf("start redis-server: %w", err)
 	}
 	s.process = p
@@ -191,4 +171,24 @@ func (s *Server) run() error {
 func (s *Server) close() {
 	s.Kill()
 	s.remove()
+}
+
+// ping returns nil when the server answers. It knows no client, so that Redis' is no dependency of this module.
+func (s *Server) ping(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && answer != "+PONG\r\n" {
+		err = fmt.Errorf("redis-server says %q", answer)
+	}
+	return err
 }

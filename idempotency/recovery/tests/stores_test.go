@@ -28,7 +28,7 @@ import (
 // are lost, and it takes two calls for two. Recovery asks it, and there is one charge and one mail, as over Postgres.
 func TestRecovery_OverRedis(t *testing.T) {
 	t.Parallel()
-	crashOver(t, redisStore(redistest.Client(t), redistest.Prefix()))
+	crashOver(t, redisStore(redisClient(t), redistest.Prefix()))
 }
 
 func redisStore(client *redis.Client, prefix string) recovery.Store {
@@ -42,7 +42,7 @@ func redisStore(client *redis.Client, prefix string) recovery.Store {
 // TestRecovery_OverDynamoDB: likewise.
 func TestRecovery_OverDynamoDB(t *testing.T) {
 	t.Parallel()
-	client, table := dynamotest.Connect(t, dynamotest.URL(t), nil), "test-"+rand.Text()
+	client, table := dynamoAt(t, dynamotest.URL(t), nil), "test-"+rand.Text()
 	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}

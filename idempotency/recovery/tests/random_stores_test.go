@@ -120,9 +120,9 @@ func TestRandom_OverRedis(t *testing.T) {
 	t.Parallel()
 	prefix := redistest.Prefix()
 	overServer(t, server, 12, 12, func(t *testing.T, r *randomRun) {
-		client := redistest.Client(t)
+		client := redisClient(t)
 		r.store = redisStore(client, prefix)
-		failing := redistest.Connect(t, client.Options().Addr, nil)
+		failing := redisAt(t, client.Options().Addr, nil)
 		failing.AddHook(redisNetwork{r})
 		r.open = func() recovery.Store { return redisStore(failing, prefix) }
 	})
@@ -160,7 +160,7 @@ func (h redisNetwork) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // TestRandom_OverDynamoDB: likewise, with requests that get lost on their way.
 func TestRandom_OverDynamoDB(t *testing.T) {
 	t.Parallel()
-	client, table := dynamotest.Connect(t, dynamotest.URL(t), nil), "test-"+rand.Text()
+	client, table := dynamoAt(t, dynamotest.URL(t), nil), "test-"+rand.Text()
 	if err := dynamostore.CreateTable(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestRandom_OverDynamoDB(t *testing.T) {
 		r.store = dynamoStore(client, table)
 		transport := &http.Transport{MaxIdleConnsPerHost: 100}
 		t.Cleanup(transport.CloseIdleConnections)
-		failing := dynamotest.Connect(t, dynamotest.URL(t), func(o *dynamodb.Options) {
+		failing := dynamoAt(t, dynamotest.URL(t), func(o *dynamodb.Options) {
 			o.HTTPClient, o.RetryMaxAttempts = &http.Client{Transport: dynamoNetwork{transport, r}}, 1
 		})
 		r.open = func() recovery.Store { return dynamoStore(failing, table) }
