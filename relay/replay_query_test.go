@@ -14,7 +14,8 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// TestReplayQuery: the rows of a query enter the outbox in their order, each as the event that it was, under its own id.
+// TestReplayQuery: the rows of a query enter the outbox in their order, each as the event that it was, under its own
+// id.
 func TestReplayQuery(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
@@ -74,8 +75,8 @@ func hasEvent(log []event.Event, w event.Event) bool {
 	return false
 }
 
-// TestReplayQueryOfACopy: `select *` of a copy of the outbox or of the archive does, and what the replay itself appends to the
-// very table is not chosen. A replay that ended early goes on behind a row.
+// TestReplayQueryOfACopy: `select *` of a copy of the outbox or of the archive does, and what the replay itself appends
+// to the very table is not chosen. A replay that ended early goes on behind a row.
 func TestReplayQueryOfACopy(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"outbox_event", "outbox_archive"} {
@@ -158,7 +159,8 @@ func TestReplayQueryRefuses(t *testing.T) {
 	}
 }
 
-// TestReplayQueryGoesOn: what was committed before a row that is refused stays, and the error says behind which row to go on.
+// TestReplayQueryGoesOn: what was committed before a row that is refused stays, and the error says behind which row to
+// go on.
 func TestReplayQueryGoesOn(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)

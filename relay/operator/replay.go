@@ -26,22 +26,23 @@ const (
 
 // Replay chooses events to publish once more: archived ones, or those that a query gives.
 type Replay struct {
-	// Query is a select whose rows are the events, in their order; From, To, Topic, Key, Tenant and Type are left out then. Its
-	// columns are named as those of outbox_event: message_id, topic, key, type and payload are required; source, tenant,
-	// content_type (left out: application/json), headers and event_time (null or left out: created_at if there is one, or the
-	// time in a UUIDv7) are not. The outbox's other columns and the archive's are passed over, and any further one is refused. It
-	// runs once, in a transaction that can change nothing.
+	// Query is a select whose rows are the events, in their order; From, To, Topic, Key, Tenant and Type are left out
+	// then. Its columns are named as those of outbox_event: message_id, topic, key, type and payload are required;
+	// source, tenant, content_type (left out: application/json), headers and event_time (null or left out: created_at
+	// if there is one, or the time in a UUIDv7) are not. The outbox's other columns and the archive's are passed over,
+	// and any further one is refused. It runs once, in a transaction that can change nothing.
 	Query string
-	// From and To bound when archived events were published, To excluded. From is required. A To that is zero or in the future is
-	// now, by the database's clock: what the replay itself publishes, which is archived again, must not be chosen again.
+	// From and To bound when archived events were published, To excluded. From is required. A To that is zero or in the
+	// future is now, by the database's clock: what the replay itself publishes, which is archived again, must not be
+	// chosen again.
 	From, To time.Time
 	Topic    string  // required
 	Key      *string // nil: any
 	Tenant   *string // nil: any
 	Type     string  // empty: any
-	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To go on, give
-	// its ReplayResult.To as well: what it has published again was published after that. Of a query it is a number of rows to pass
-	// over: to go on, its order must be the same.
+	// After is where an earlier replay of the same choice has stopped (ReplayResult.Last). 0: from the beginning. To go
+	// on, give its ReplayResult.To as well: what it has published again was published after that. Of a query it is a
+	// number of rows to pass over: to go on, its order must be the same.
 	After int64
 	// Rate bounds the events per second. 0: as fast as the relays publish them.
 	Rate int
@@ -99,7 +100,8 @@ type ReplayResult struct {
 }
 
 // PlanReplay counts what a Replay would publish and shows its first events. It changes nothing and may take long: the
-// archive has no index by topic or key. Of a query's rows it reads the first ones only: a later one may still be refused.
+// archive has no index by topic or key. Of a query's rows it reads the first ones only: a later one may still be
+// refused.
 func (o *Operator) PlanReplay(ctx context.Context, choice Replay) (p ReplayPlan, err error) {
 	if err := choice.validate(); err != nil {
 		return p, fmt.Errorf("relay: replay: %w", err)
@@ -135,15 +137,15 @@ func (c Replay) args(now time.Time) []any {
 	return []any{c.From, c.To, c.Topic, c.Key, c.Tenant, c.Type, c.After}
 }
 
-// Replay appends events to the outbox once more, in their old order, and leaves the rest to the relays. They keep
-// their message ids, so that an inbox which knows them removes them; ids older than its window go to quarantine. They get
-// new numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. They say that they
-// are replayed (event.HeaderReplay): a consumer that goes by numbers quarantines them. One without deduplication sees them
-// twice.
+// Replay appends events to the outbox once more, in their old order, and leaves the rest to the relays. They keep their
+// message ids, so that an inbox which knows them removes them; ids older than its window go to quarantine. They get new
+// numbers and stand behind whatever the outbox has: of one key, consumers see old facts after newer ones. They say that
+// they are replayed (event.HeaderReplay): a consumer that goes by numbers quarantines them. One without deduplication
+// sees them twice.
 //
-// It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that ended
-// early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have repeated at most one batch. The
-// audit has one row at the beginning and one at the end.
+// It works in batches, each a transaction, waits while the outbox is full, and ends early with ctx. Of a replay that
+// ended early, Last and To tell how to go on (Replay.After, Replay.To); the error of an unknown commit may have
+// repeated at most one batch. The audit has one row at the beginning and one at the end.
 func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (done ReplayResult, err error) {
 	if err := choice.validate(); err != nil {
 		return done, fmt.Errorf("relay: replay: %w", err)
@@ -177,8 +179,8 @@ func (o *Operator) Replay(ctx context.Context, choice Replay, reason string) (do
 	return done, nil
 }
 
-// replayEnd is the choice's end, or now if that comes first. Under the locks of all lanes: what a settle under way has archived
-// before now would be seen, or not, by chance.
+// replayEnd is the choice's end, or now if that comes first. Under the locks of all lanes: what a settle under way has
+// archived before now would be seen, or not, by chance.
 func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time, err error) {
 	if choice.Query != "" {
 		return time.Now(), nil // its rows are chosen

@@ -40,7 +40,8 @@ type queriedColumn struct {
 	place          func(r *queriedRow) any
 }
 
-// requiredColumns is how many of queriedColumns a query must have: without one of them another event would be published.
+// requiredColumns is how many of queriedColumns a query must have: without one of them another event would be
+// published.
 const requiredColumns = 5
 
 func queriedColumns() []queriedColumn {
@@ -137,8 +138,8 @@ func (s queriedShape) read(rows pgx.Rows, first int64) ([]event.Event, error) {
 	})
 }
 
-// checkQuery learns what a query returns, without running it. One that is several statements is refused here, for what follows
-// puts its text into another one.
+// checkQuery learns what a query returns, without running it. One that is several statements is refused here, for what
+// follows puts its text into another one.
 func checkQuery(ctx context.Context, tx pgx.Tx, query string) (queriedShape, error) {
 	sd, err := tx.Conn().PgConn().Prepare(ctx, "", query, nil)
 	if err == nil {
@@ -150,8 +151,8 @@ func checkQuery(ctx context.Context, tx pgx.Tx, query string) (queriedShape, err
 	return nil, err
 }
 
-// queryError keeps the text of what Postgres said of a query and not its code, by which a table or a grant that the query lacks would
-// be taken for one of the outbox's.
+// queryError keeps the text of what Postgres said of a query and not its code, by which a table or a grant that the
+// query lacks would be taken for one of the outbox's.
 func queryError(err error) error {
 	if pgerr.Code(err) != "" {
 		return errors.New("the query: " + err.Error())
@@ -218,8 +219,8 @@ type queriedReplay struct {
 	ahead  []event.Event // read, and not appended
 }
 
-// openQuery runs a query once and leaves its rows with the server, in their order: what the replay appends, or anybody else
-// does meanwhile, is not among them, and no snapshot is kept for as long as the replay takes.
+// openQuery runs a query once and leaves its rows with the server, in their order: what the replay appends, or anybody
+// else does meanwhile, is not among them, and no snapshot is kept for as long as the replay takes.
 func (o *Operator) openQuery(ctx context.Context, c Replay) (*queriedReplay, error) {
 	if o.db.Config().MaxConns < 2 {
 		return nil, errors.New("the pool has one connection, and a query needs another one: raise its MaxConns")
