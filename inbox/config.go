@@ -53,6 +53,11 @@ type Config struct {
 	// another one is refused, because it knows nothing of what was applied.
 	Dedup Dedup
 
+	// Program names what runs the consumer, in all its versions and wherever it runs. Run tells the others of the
+	// consumer once a minute, and warns when another program runs it too: the two take events from each other, and each
+	// seems to lose some. Default: the path of the main package without a major version. At most 255 bytes.
+	Program string
+
 	// OnFailure is what becomes of an event that finally fails, and of one of which nobody can tell whether it was
 	// applied; default [ParkKey].
 	OnFailure FailurePolicy
@@ -217,6 +222,9 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 		return settings{}, errors.New("inbox: the Gate is not ready: make it with NewGate")
 	}
 	s := settings{Config: c}
+	if s.Program = cmp.Or(c.Program, thisProgram()); len(s.Program) > 255 || !event.Storable(s.Program) {
+		return settings{}, fmt.Errorf("inbox: Program %.40q: want at most 255 bytes of UTF-8 without U+0000", s.Program)
+	}
 	s.Window = cmp.Or(c.Window, 14*day)
 	if s.Window > maxWindow {
 		return settings{}, fmt.Errorf("inbox: a Window of %v: every day is a partition, want at most %v", s.Window, maxWindow)

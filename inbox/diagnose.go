@@ -36,6 +36,7 @@ type ConsumerDiagnosis struct {
 	Quarantined int64
 	ParkedKeys  int64
 	Partitions  []PartitionState
+	Programs    []Program // more than one take events from each other
 }
 
 // rights are what a worker needs that leaves maintenance to others.
@@ -91,7 +92,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 		var days int
 		var seen float64
 		var dedup string
-		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys)
+		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Programs)
 		c.Dedup = dedupNamed(dedup)
 		c.Window, c.Seen = time.Duration(days)*day, time.Duration(seen*float64(time.Second))
 		return c, err

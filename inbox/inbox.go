@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,8 @@ type Inbox struct {
 	outage    outage
 	// rejections are what the database rejects of effects.
 	rejections rejections
+
+	programs programs
 
 	handlers struct {
 		sync.Mutex
@@ -86,6 +89,8 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	}
 	in := &Inbox{db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer), preparing: make(chan struct{}, 1)}
 	in.outage.log = in.log
+	in.programs.host, _ = os.Hostname()
+	in.programs.said = map[string]bool{}
 	in.keeper = newKeeper(s, in.log)
 	in.tracer = tracing.New(s.TracerProvider, s.Propagator)
 	in.sql, in.releaseSQL = newTexts(s.prefix), newReleaseTexts(s.prefix)
@@ -178,7 +183,10 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 				return err
 			}
 		}
-		return in.refresh(ctx)
+		if err := in.refresh(ctx); err != nil {
+			return err
+		}
+		return in.present(ctx)
 	})
 }
 

@@ -210,6 +210,8 @@ type ConsumerState struct {
 	SeenAt    time.Time     `json:"seen_at"`    // its last start
 	// RetiredAt is since when its window does not count; nil: it does.
 	RetiredAt *time.Time `json:"retired_at"`
+	// Programs are those that run it. More than one take events from each other.
+	Programs []Program `json:"programs"`
 	// Partitions are those with a range that was under way at some time.
 	Partitions []PartitionState `json:"partitions"`
 }
@@ -245,7 +247,7 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
 			var days int
-			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt)
+			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
 			c.Window = time.Duration(days) * day
 			return c, err
 		})

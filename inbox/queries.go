@@ -68,6 +68,22 @@ values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3:
 on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(), retired_at = null
 returning dedup`
 
+// Written at most every half minute by all processes of a program; a clock that went back does not keep it silent. The
+// others are those that have said so within three minutes.
+const sqlPresent = `-- inbox: say who runs
+with mine as (
+	update {schema}inbox_consumer c
+	set programs = coalesce((select jsonb_object_agg(p.key, p.value) from jsonb_each(c.programs) p
+			where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '1 day'), '{}')
+		|| jsonb_build_object($2::text, jsonb_build_object('host', $3::text, 'seen', clock_timestamp()))
+	where c.consumer_name = $1::text and coalesce((c.programs -> $2::text ->> 'seen')::timestamptz
+		not between clock_timestamp() - interval '30 s' and clock_timestamp(), true)
+)
+select p.key, coalesce(p.value ->> 'host', ''), (p.value ->> 'seen')::timestamptz
+from {schema}inbox_consumer c, jsonb_each(c.programs) p
+where c.consumer_name = $1::text and p.key <> $2::text
+	and (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min'`
+
 // What maintenance needs to know: where the table lives, the days, and which partitions there are. A pending one was
 // left by an interrupted DETACH; loose ones were detached and not dropped. Released are the days of ids that an
 // operator released although they are too far ahead. The last column: this role may what the owner may.

@@ -125,8 +125,10 @@ where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::in
 returning p.from_offset`
 
 const sqlConsumerList = `-- inbox: list the consumers
-select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at
-from {schema}inbox_consumer where $1::text = '' or consumer_name = $1::text order by consumer_name`
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at,
+	(select coalesce(jsonb_agg(jsonb_build_object('name', p.key, 'host', p.value ->> 'host') order by p.key), '[]')
+		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
+from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const sqlProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,

@@ -14,7 +14,7 @@ func TestQueriesPrepare(t *testing.T) {
 	t.Parallel()
 	queries := map[string]string{
 		"begin": sqlBegin, "state": sqlState, "insertDay": sqlInsertDay, "insertAny": sqlInsertAny, "adopt": sqlAdopt, "commit": sqlCommit,
-		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "dropDayFor": sqlDropDayFor,
+		"barrier": sqlBarrier, "home": sqlHome, "rollback": sqlRollback, "register": sqlRegister, "present": sqlPresent, "days": sqlDays, "lockDays": sqlLockDays, "makeDay": sqlMakeDay, "dropDayFor": sqlDropDayFor,
 		"raise": sqlRaise, "believe": sqlBelieve, "detachDay": sqlDetachDay, "finalizeDay": sqlFinalizeDay, "dropLock": sqlDropLock, "dropDay": sqlDropDay,
 		"parked": sqlParked, "blockedKeys": sqlBlockedKeys, "lockListed": sqlLockListed, "releaseKey": sqlReleaseKey,
 		"resetReleases": sqlResetReleases, "listLength": sqlListLength, "listIDs": sqlListIDs, "releaseEvent": sqlReleaseEvent,

@@ -30,6 +30,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	defer group.Wait()
 	group.Go(func() { in.repeat(ctx, "moving the progress", progressEvery/2, in.accounts) })
 	group.Go(func() { in.repeat(ctx, "measuring the lists", boundEvery, in.bound) })
+	group.Go(func() { in.repeat(ctx, "saying who runs", presentEvery, in.present) })
 	if in.cfg.ReleaseEvery > 0 {
 		group.Go(func() { in.repeat(ctx, "releasing", in.cfg.ReleaseEvery, in.release) })
 	}

@@ -211,6 +211,11 @@ func TestConsumersShowTheirLag(t *testing.T) {
 			t.Errorf("exit code %d: no %s in\n%s%s", code, want, text, stderr)
 		}
 	}
+	db.Exec(t, `update inbox_consumer set programs = jsonb_build_object('acme/copy', jsonb_build_object('host', 'b', 'seen', now()),
+		'acme/ledger', jsonb_build_object('host', 'a', 'seen', now()), 'old', jsonb_build_object('host', 'c', 'seen', now() - interval '4 min'))`)
+	if code, text, stderr := command(t, settings(db), "inbox", "consumers"); code != codeOK || !strings.Contains(text, "acme/copy@b AND acme/ledger@a  ") || strings.Contains(text, "old@c") {
+		t.Errorf("exit code %d: not both programs in\n%s%s", code, text, stderr)
+	}
 	code, text, _ := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers", "--json")
 	var list []consumerEnds
 	if err := json.Unmarshal([]byte(text), &list); err != nil || code != codeOK || len(list) != 1 || *list[0].Partitions[0].End != 3 || list[0].Partitions[0].From != 1 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
@@ -41,7 +42,8 @@ func (p partitionEnd) lag() (end, lag string) {
 // Help is the longer text of --help.
 func (*inboxConsumersCommand) Help() string {
 	return `DATABASE is the first offset that the database does not call decided: it is written at an assignment, at a halt, when a partition is
-idle, and every ten seconds; UNMOVED is for how long it stands there. With --kafka-brokers END and LAG are the log's. TRIES are the
+idle, and every ten seconds; UNMOVED is for how long it stands there. PROGRAM ran the consumer within
+three minutes. With --kafka-brokers END and LAG are the log's. TRIES are the
 counted runs of the event that it stands at. CODE "trying" is an event that fails and waits for its next attempt: relay inbox resume
 makes that at once. The group's own offsets do not matter: a group that is ahead comes back to DATABASE.`
 }
@@ -56,7 +58,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
+		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPROGRAM\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
 		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
@@ -66,7 +68,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			if s.RetiredAt != nil {
 				window = "retired"
 			}
-			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true))
+			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true), programs(s.Programs))
 			if len(s.Partitions) == 0 {
 				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\n", begin)
 			}
@@ -85,6 +87,15 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			}
 		})
 	})
+}
+
+// programs are those that run a consumer, each with a host.
+func programs(list []inbox.Program) string {
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = p.Name + "@" + p.Host
+	}
+	return cmp.Or(strings.Join(names, " AND "), "-")
 }
 
 // ends asks Kafka, when its brokers are known.

@@ -376,10 +376,13 @@ func TestJudgements(t *testing.T) {
 		"grants":               {func(f *findings) { f.outbox(operator.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
 		"inbox grants":         {func(f *findings) { f.inbox(inbox.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}}) }, "inbox grants", Fail, "inbox_parked: insert"},
 		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
-		"days run low":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
-		"pending detach":       {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
-		"lazy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
-		"busy slot":            {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
+		"two programs": {func(f *findings) {
+			f.inbox(inbox.Diagnosis{DaysAhead: 7, Consumers: []inbox.ConsumerDiagnosis{{Consumer: "ledger", Programs: []inbox.Program{{Name: "acme/copy", Host: "b"}, {Name: "acme/ledger", Host: "a"}}}}})
+		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},
+		"days run low":   {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
+		"pending detach": {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
+		"lazy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
+		"busy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
 		"one is silent": {func(f *findings) {
 			f.leases(operator.Diagnosis{Members: 1, Silent: []operator.SilentRelay{{Name: "host:7", Ago: 2 * time.Minute}}})
 		}, "leases", Warn, "host:7"},

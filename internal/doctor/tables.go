@@ -200,6 +200,14 @@ func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
 			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+" --topic ... --partition ... --reason \"...\"")
 	}
+	if len(c.Programs) > 1 {
+		names := make([]string, len(c.Programs))
+		for i, p := range c.Programs {
+			names[i] = p.Name + " (on " + p.Host + ")"
+		}
+		f.add(Warn, check, "run by several programs: "+strings.Join(names, ", "), "They take events from each other: each seems to lose some. While one takes the other's place, that is as it should be.",
+			"Give one of them another consumer name, or both the same inbox.Config.Program when they are one")
+	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
 		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),
 			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether they were applied: too old, of a clock that is wrong, or of no number that decides.",

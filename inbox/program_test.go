@@ -1,0 +1,144 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/pgtest"
+)
+
+// player is a process of a consumer, and what it logs.
+type player struct {
+	*Inbox
+	t   *testing.T
+	log *bytes.Buffer
+}
+
+func newPlayer(t *testing.T, db *pgtest.DB, program, host string) player {
+	t.Helper()
+	p := player{t: t, log: &bytes.Buffer{}}
+	in, err := New(db.Pool, "ledger", Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Program: program, Logger: slog.New(slog.NewTextHandler(p.log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.programs.host = host
+	p.Inbox = in
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// warned is how often it was warned until now, of another program.
+func (p player) warned(of string) int {
+	p.t.Helper()
+	if err := p.present(p.t.Context()); err != nil {
+		p.t.Fatal(err)
+	}
+	return strings.Count(p.log.String(), "other="+of+" ")
+}
+
+// aMinuteLater lets a minute pass for what the programs have said.
+func aMinuteLater(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	db.Exec(t, `update inbox_consumer set programs = coalesce((select jsonb_object_agg(key, value || jsonb_build_object('seen', (value ->> 'seen')::timestamptz - interval '1 min'))
+		from jsonb_each(programs)), '{}')`)
+}
+
+// TestAnotherProgramIsSaid: two programs that run one consumer are told of each other, once, and the database has both.
+// Another process of the same program is none, and neither is one that has ended.
+func TestAnotherProgramIsSaid(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	gone := newPlayer(t, db, "old/ledger", "x")
+	aMinuteLater(t, db)
+	a, again := newPlayer(t, db, "acme/ledger", "a"), newPlayer(t, db, "acme/ledger", "b")
+	for range 3 {
+		aMinuteLater(t, db)
+		if a.warned("") != 0 || again.warned("") != 0 || a.log.Len()+again.log.Len() > 0 {
+			t.Fatalf("one program was told of itself, or of one that ended: %s%s", a.log, again.log)
+		}
+	}
+	b := newPlayer(t, db, "acme/copy", "c")
+	if n := a.warned("acme/copy"); n != 1 {
+		t.Errorf("the first program was warned %d times, want 1: %s", n, a.log)
+	}
+	for range 3 {
+		aMinuteLater(t, db)
+		a.warned("")
+		again.warned("")
+		b.warned("")
+	}
+	for _, p := range []struct {
+		player
+		other string
+	}{{a, "acme/copy"}, {again, "acme/copy"}, {b, "acme/ledger"}} {
+		if n := p.warned(p.other); n != 1 || strings.Contains(p.log.String(), "old/ledger") {
+			t.Errorf("%s was warned %d times of %s, want 1: %s", p.cfg.Program, n, p.other, p.log)
+		}
+	}
+	d, err := Diagnose(t.Context(), db.Pool, "")
+	if err != nil || len(d.Consumers) != 1 || !slices.EqualFunc(d.Consumers[0].Programs, []string{"acme/copy", "acme/ledger"}, func(p Program, name string) bool { return p.Name == name && p.Host != "" }) {
+		t.Errorf("diagnosis %+v, %v", d.Consumers, err)
+	}
+	// What has not been heard of for a day is forgotten.
+	db.Exec(t, `update inbox_consumer set programs = programs || '{"acme/copy": {"host": "c", "seen": "2026-01-02 03:04:05+00"}}'`)
+	aMinuteLater(t, db)
+	a.warned("")
+	if got := pgtest.One[string](t, db, `select string_agg(key, ' ' order by key) from inbox_consumer, jsonb_object_keys(programs) key`); got != "acme/ledger old/ledger" {
+		t.Errorf("the database knows %s", got)
+	}
+	if strings.Contains(gone.log.String(), "other=") {
+		t.Error(gone.log)
+	}
+}
+
+// TestRunSaysWhoRuns, again and again, whether it maintains or not.
+func TestRunSaysWhoRuns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t, "inbox")
+	p := newPlayer(t, db, "", "a")
+	p.cfg.MaintainEvery = -1
+	db.Exec(t, `update inbox_consumer set programs = '{}'`)
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { ended <- p.Run(ctx) }()
+	pgtest.AwaitSQL(t, db, `select programs ? '`+thisProgram()+`' from inbox_consumer`)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProgramName: releases of a program have one name, and two programs of a module have two.
+func TestProgramName(t *testing.T) {
+	t.Parallel()
+	for want, builds := range map[string][]*debug.BuildInfo{
+		"example.com/acme/cmd/worker": {
+			{Path: "example.com/acme/cmd/worker", Main: debug.Module{Version: "v1.0.0"}},
+			{Path: "example.com/acme/cmd/worker", Main: debug.Module{Version: "(devel)"}},
+			{Path: "example.com/acme/v2/cmd/worker", Main: debug.Module{Version: "v2.3.4"}},
+		},
+		"example.com/acme/cmd/mailer": {{Path: "example.com/acme/cmd/mailer"}},
+		"example.com/vault":           {{Path: "example.com/vault"}, {Path: "example.com/vault/v3"}},
+		"worker":                      {nil, {}, {Path: "command-line-arguments"}},
+	} {
+		for _, build := range builds {
+			if got := programName(build, "/usr/bin/worker"); got != want {
+				t.Errorf("%+v: %s, want %s", build, got, want)
+			}
+		}
+	}
+	for _, bad := range []string{strings.Repeat("x", 256), "a\x00b", "\xff"} {
+		if _, err := (Config{Program: bad}).settings(nil); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
