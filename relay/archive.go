@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 const (
@@ -48,14 +49,14 @@ type Archived struct {
 // maintain`. It waits for no lock longer than 200 ms and holds none longer than 2 s, for settles would wait behind it.
 // Several may run at once: one of them works.
 func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepDays int) (Archived, error) {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return Archived{}, fmt.Errorf("relay: %w", err)
 	}
 	if keepDays < 1 {
 		return Archived{}, fmt.Errorf("relay: an archive of %d days: want at least 1", keepDays)
 	}
-	a := archivist{db: db, q: newArchiveQueries(prefix), keep: keepDays}
+	a := archivist{db: db, schema: in, keep: keepDays}
 	done, err := a.pass(ctx)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
 		err = fmt.Errorf("this role may not make or drop days: run `relay archive maintain` as the owner of the tables, daily: %w", err)
@@ -68,21 +69,21 @@ func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepD
 
 // archivist makes and drops the days of one archive.
 type archivist struct {
-	db   *pgxpool.Pool
-	q    archiveQueries
-	keep int
+	db     *pgxpool.Pool
+	schema *sql.Schema
+	keep   int
 }
 
 func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 	var prefix string
 	var today int
 	var have []string
-	if err := a.db.QueryRow(ctx, a.q.days).Scan(&prefix, &today, &have); err != nil {
+	if err := a.db.QueryRow(ctx, a.schema.Expand(sql.ArchiveDays)).Scan(&prefix, &today, &have); err != nil {
 		return done, err
 	}
 	for day := today; day <= today+archiveAhead; day++ {
 		if name := archiveDay(day); !slices.Contains(have, "outbox_archive_"+name) {
-			made, err := a.change(ctx, prefix, day, sqlMakeArchiveDay, sqlAttachArchiveDay)
+			made, err := a.change(ctx, prefix, day, sql.MakeArchiveDay, sql.AttachArchiveDay)
 			if err != nil {
 				return done, fmt.Errorf("making day %s: %w", name, err)
 			}
@@ -99,7 +100,7 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		if err != nil || int(day.Unix()/86400) >= first {
 			continue
 		}
-		dropped, err := a.change(ctx, prefix, int(day.Unix()/86400), sqlDropArchiveDay)
+		dropped, err := a.change(ctx, prefix, int(day.Unix()/86400), sql.DropArchiveDay)
 		if err != nil {
 			return done, fmt.Errorf("dropping day %s: %w", name, err)
 		}
@@ -109,7 +110,7 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		done.note(dropped, &done.Dropped, name)
 	}
 	for {
-		tag, err := a.db.Exec(ctx, a.q.clean, archiveStart(first), archiveBatch)
+		tag, err := a.db.Exec(ctx, a.schema.Expand(sql.CleanArchive), archiveStart(first), archiveBatch)
 		if err != nil {
 			return done, fmt.Errorf("cleaning the default partition: %w", err)
 		}
@@ -136,7 +137,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
 	mine := false
 	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, a.q.lock, archivePatience, archiveScan).Scan(nil, nil, &mine); err != nil || !mine {
+		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archivePatience, archiveScan).Scan(nil, nil, &mine); err != nil || !mine {
 			return err
 		}
 		for _, sql := range statements {
@@ -163,19 +164,19 @@ func archiveDay(day int) string { return archiveStart(day).Format("20060102") }
 // queueSettled settles lanes of which everything is acked and stands in the outbox: deleted, or moved to the archive.
 func (r *Relay) queueSettled(b *pgx.Batch, set *settling, k *laneKeys) *pgx.QueuedQuery {
 	if r.cfg.ArchiveDays > 0 {
-		return b.Queue(r.q.settleArchived, k.lanes, k.fences, r.owner, k.firsts, set.epoch)
+		return b.Queue(r.sql(sql.SettleArchived), k.lanes, k.fences, r.owner, k.firsts, set.epoch)
 	}
-	return b.Queue(r.q.settle, k.lanes, k.fences, r.owner, k.firsts)
+	return b.Queue(r.sql(sql.Settle), k.lanes, k.fences, r.owner, k.firsts)
 }
 
 // queueAcked does the same with what is acked of other lanes.
 func (r *Relay) queueAcked(b *pgx.Batch, set *settling, k *laneKeys) {
 	a := &set.acked
 	if r.cfg.ArchiveDays > 0 {
-		b.Queue(r.q.settleAckedArchived, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids, a.seqs, set.epoch)
+		b.Queue(r.sql(sql.SettleAckedArchived), k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids, a.seqs, set.epoch)
 		return
 	}
-	b.Queue(r.q.settleAcked, k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids)
+	b.Queue(r.sql(sql.SettleAcked), k.lanes, k.fences, r.owner, k.firsts, a.lanes, a.ids)
 }
 
 // keepArchive maintains the archive until ctx ends.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Lanes that had more events than a claim takes are read in bulk the next time: one statement reads their rows up to an
@@ -145,13 +146,13 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 			s.close()
 			return err
 		}
-		b.Queue(k.r.q.journal, lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, idList(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, idList(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
 			if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
 				return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
 			}
 			return nil
 		})
 	}
-	b.Queue(sqlCommit)
+	b.Queue(sql.Commit)
 	return s.pipeline(ctx, &b)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // eventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
@@ -131,7 +132,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 		err = k.send(ctx, s, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
-		if pgerr.Is(err, pgerr.DivisionByZero) { // sqlAsKnown: every lane reads its journal
+		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
 			r.lanes.distrust()
 			epoch, err := r.raiseIncarnation(ctx, s)
 			if err != nil {
@@ -297,17 +298,17 @@ func (r *Relay) answering(all groups) (out []place) {
 
 // queue puts the statements of the claim into one pipeline.
 func (k *claiming) queue(b *pgx.Batch, ids string) {
-	q, me := k.r.q, k.r.owner
-	b.Queue(q.lock, k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
+	q, me := k.r.sql, k.r.owner
+	b.Queue(q(sql.Lock), k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
 		return failpoint.After(failpoint.RelayClaimLocked, eachLane(rows, func(lane int16) { k.locked[lane] = true }))
 	})
-	b.Queue(q.asKnown, k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch)
+	b.Queue(q(sql.AsKnown), k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch)
 	if len(k.reserve.lanes) > 0 {
-		b.Queue(q.reserve, k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
+		b.Queue(q(sql.Reserve), k.reserve.lanes, k.reserve.fences, me, int64(blockSize)).Query(k.readReserved)
 	}
-	b.Queue(q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
+	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q.unmark, s.lanes, s.fences, me, k.perLane).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane).Exec(func(tag pgconn.CommandTag) error {
 			if tag.RowsAffected() == 0 {
 				return nil
 			}
@@ -315,34 +316,34 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		})
 	}
 	if s := &k.beside; len(s.lanes) > 0 {
-		b.Queue(q.look, s.lanes, s.fences, me).Query(k.readMarks)
+		b.Queue(q(sql.Look), s.lanes, s.fences, me).Query(k.readMarks)
 	}
 	if s := &k.holding; len(s.lanes) > 0 {
-		b.Queue(q.lookHeld, s.lanes, s.fences, me).Query(k.readGroups)
+		b.Queue(q(sql.LookHeld), s.lanes, s.fences, me).Query(k.readGroups)
 	}
 	if s := &k.open; len(s.lanes) > 0 {
-		b.Queue(q.open, s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
+		b.Queue(q(sql.Open), s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
 	}
 	if s := &k.draining; len(s.lanes) > 0 {
-		b.Queue(q.emptied, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(k.readEmptied)
-		b.Queue(q.drain, s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.bytes, eventOverhead).
+		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(k.readEmptied)
+		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.bytes, eventOverhead).
 			Query(k.read((*rowReader).readDrained))
 	}
 	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q.list, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))
+		b.Queue(q(sql.List), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))
 	}
 	k.r.queueDue(b, k.grants, k.perLane, k.bytes, k.moved)
 	if s := &k.marked; len(s.lanes) > 0 {
-		b.Queue(q.takeMarked, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh, s.tops).
+		b.Queue(q(sql.TakeMarked), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh, s.tops).
 			Query(k.read((*rowReader).readMarked))
 	}
 	if s := &k.plain; len(s.lanes) > 0 {
-		b.Queue(q.take, s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.tops).
+		b.Queue(q(sql.Take), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.tops).
 			Query(k.read((*rowReader).readNew))
 	}
 	if s := &k.bulk; len(s.lanes) > 0 {
-		b.Queue(sqlReadSettings)
-		b.Queue(q.read, s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload), k.tooMany).Query(k.readBulk)
+		b.Queue(sql.ReadSettings)
+		b.Queue(q(sql.Read), s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload), k.tooMany).Query(k.readBulk)
 	}
 }
 
@@ -454,11 +455,11 @@ func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string,
 	var same, raised bool
 	failpoint.Hit(failpoint.RelayIncarnation)
 	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
-		b.Queue(r.q.raiseIncarnation).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
 			raised = tag.RowsAffected() > 0 // or another pump was quicker
 			return nil
 		})
-		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
+		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
 	err = failpoint.After(failpoint.RelayIncarnationRaised, err)
 	if err == nil && raised {

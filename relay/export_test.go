@@ -13,18 +13,14 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Queries reads every statement of the engine and of the operator from their source, by the constant's name without sql
-// and with a small letter: none can be left out of the test that prepares them. Those about one day of the archive, a
-// publication or a person's query are no statements yet, or need that one.
+// Queries reads every statement from its source, by the constant's name with a small letter: none can be left out of the
+// test that prepares them. Those about one day of the archive, a publication or a person's query are no statements yet,
+// or need that one.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
-	var files []string
-	for _, pattern := range []string{"queries*.go", "internal/sql/queries*.go"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil || len(found) == 0 {
-			t.Fatalf("no queries in %s: %v", pattern, err)
-		}
-		files = append(files, found...)
+	files, err := filepath.Glob("internal/sql/queries*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no queries: %v", err)
 	}
 	all := map[string]string{}
 	for _, name := range files {
@@ -43,7 +39,7 @@ func Queries(t testing.TB) map[string]string {
 					t.Fatal(err)
 				}
 				more := func(part string) bool { return strings.Contains(sql, part) }
-				if short := strings.TrimPrefix(spec.Names[0].Name, "sql"); !slices.ContainsFunc([]string{"{day}", "{publication}", "{query}", "effectonce_rows"}, more) {
+				if short := spec.Names[0].Name; !slices.ContainsFunc([]string{"{day}", "{publication}", "{query}", "effectonce_rows"}, more) {
 					all[strings.ToLower(short[:1])+short[1:]] = sql
 				}
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // A floor is an id at and below which a lane has no row any more and will never have one. Looks begin above it, so that
@@ -156,12 +157,12 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	var now holders
 	ended := map[string]bool{} // true: it may have committed
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 		if len(f.except) > 0 {
-			b.Queue(r.q.ended, xidList(f.except)).Query(func(rows pgx.Rows) error { return readEnded(rows, ended) })
+			b.Queue(r.sql(sql.Ended), xidList(f.except)).Query(func(rows pgx.Rows) error { return readEnded(rows, ended) })
 		}
 		if f.hi > 0 {
-			b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+			b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 		}
 	}))
 	switch {
@@ -210,15 +211,15 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	written := false
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.present, r.owner).Query(func(rows pgx.Rows) error { written = rows.Next(); rows.Close(); return rows.Err() })
-		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+		b.Queue(r.sql(sql.Present), r.owner).Query(func(rows pgx.Rows) error { written = rows.Next(); rows.Close(); return rows.Err() })
+		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
 	if err != nil || !written || ids != f.ids {
 		return err
 	}
 	var now holders
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+		b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 	}))
 	if err != nil {
 		return err
@@ -291,13 +292,13 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	var highest int64
 	since := time.Now()
 	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.smallest, lanes, floors, tops).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Smallest), lanes, floors, tops).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var id int64
 			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { smallest[lane] = id; return nil })
 			return err
 		})
-		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
+		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
 	if again, err := f.slice.fit(since, err, len(tops) > 0 && slices.Min(tops) < f.reached); err != nil || again {
 		return err
@@ -366,13 +367,13 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	since := time.Now()
 	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.unsettled, slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { open = append(open, lane) })
 		})
-		b.Queue(r.q.below, lanes, floors, from, to).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Below), lanes, floors, from, to).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { found = append(found, lane) })
 		})
-		b.Queue(r.q.highest).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
+		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&now, &highest) })
 	}))
 	if again, err := f.deep.fit(since, err, len(lanes) > 0 && to < slices.Max(floors)); err != nil || again {
 		return err
@@ -421,7 +422,7 @@ var errOtherSequence = errors.New("relay: outbox_event takes its ids from anothe
 func (r *Relay) checkSequence(ctx context.Context, s *session) error {
 	var other string
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.otherSequence).QueryRow(func(row pgx.Row) error { return row.Scan(&other) })
+		b.Queue(r.sql(sql.OtherSequence)).QueryRow(func(row pgx.Row) error { return row.Scan(&other) })
 	}))
 	if err != nil || other == "" {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // topics refuses topics, until it is told not to, and keeps how much it was given at once.
@@ -88,7 +89,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	grants := d.r.lanes.pick(0, 1, time.Now())
 	k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 	k.queue(b, "")
-	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.q.lookHeld }) {
+	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) {
 		t.Errorf("a claim beside %d refused topics looks up all that is held", many)
 	}
 	d.r.giveBack(grants, func(l *laneState) { l.ready = true })
@@ -102,7 +103,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 		grants := d.r.lanes.pick(0, 1, time.Now())
 		k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 		k.queue(b, "")
-		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.q.lookHeld }) || len(k.drains.topics) > 1 {
+		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) || len(k.drains.topics) > 1 {
 			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
 		}
 		d.r.giveBack(grants, func(l *laneState) { l.ready = true })

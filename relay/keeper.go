@@ -29,17 +29,17 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		failpoint.Hit(failpoint.RelayFenceRaise)
 	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.present, r.owner)
-		b.Queue(r.q.renew, r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
-		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
-		b.Queue(r.q.join, r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.sql(sql.Present), r.owner)
+		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
+		b.Queue(r.sql(sql.Join), r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
 			now := reading{local: time.Now()}
 			err := row.Scan(&now.database)
 			r.clock.Store(&now)
 			return err
 		})
-		b.Queue(r.q.prune, lease)
-		b.Queue(r.q.members, lease, r.owner).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Prune), lease)
+		b.Queue(r.sql(sql.Members), lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
 			var counts bool
 			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}, &counts}, func() error { members.add(id, counts); return nil })
@@ -84,7 +84,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		failpoint.Hit(failpoint.RelayTakeOver)
 		var taken takenOver
 		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-			b.Queue(r.q.takeOver, r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
+			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
 			r.beatFailed(err)
@@ -119,7 +119,7 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	failpoint.Hit(failpoint.RelayGiveLanes)
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.release, r.owner, lanes).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
 		})
 	}))
@@ -314,7 +314,7 @@ func (r *Relay) resign(work context.Context, s *session) error {
 			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
 		}
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.leave, r.owner) }))
+	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
 	return failpoint.After(failpoint.RelayResigned, err)
 }
 

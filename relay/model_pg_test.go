@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // TestModelIsPostgres runs each statement of the model on random small tables, in the model's database and in Postgres,
@@ -136,13 +137,13 @@ func code(err error) string {
 }
 
 // run runs a statement as a claim does, with its settings.
-func (c *modelCompare) run(sql string, args []any) (all [][]any, err error) {
+func (c *modelCompare) run(statement string, args []any) (all [][]any, err error) {
 	ctx := c.t.Context()
 	err = pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlSettings, toNothing, "20s", "10s"); err != nil {
+		if _, err := tx.Exec(ctx, sql.Settings, toNothing, "20s", "10s"); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, sql, args...)
+		rows, err := tx.Query(ctx, statement, args...)
 		if err != nil {
 			return err
 		}

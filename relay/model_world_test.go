@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // modelWorld is a bounded world.
@@ -45,7 +46,7 @@ type modelWorld struct {
 
 	ghosts ghostTable
 	ran    map[string]bool // statements
-	q      *queries
+	schema *sql.Schema
 	lanes  int // that its keys use
 	log    *slog.Logger
 	bads   []string
@@ -188,7 +189,7 @@ func (w *modelWorld) prepare() {
 	if w.max == 0 {
 		w.max = 2
 	}
-	w.q, _ = newQueries("")
+	w.schema, _ = sql.For("")
 	w.log = slog.New(slog.DiscardHandler)
 	w.lanes, w.ran = 1, map[string]bool{}
 	if w.usesLane(1) {
@@ -316,7 +317,7 @@ func (m *modelRun) load(i int) *Relay {
 	cfg := modelConfig
 	cfg.Park = w.park
 	r := &Relay{
-		to: m, cfg: cfg, q: w.q, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
+		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
 		lanes: &laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids),

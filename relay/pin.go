@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Pins returns a function that pins a topic's partition count, and the Kafka cluster of all topics, in the outbox's
@@ -15,7 +16,7 @@ import (
 // would send a key's next events to another partition, past the ones before, and what goes to another cluster leaves
 // the outbox for where its consumers do not read.
 func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int, error), error) {
-	q, err := newQueries(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
@@ -24,7 +25,7 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 			var home string
 			var pinned int
 			failpoint.Hit(failpoint.RelayPin)
-			err := failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, q.pin, topic, partitions, cluster).Scan(&home, &pinned))
+			err := failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned))
 			switch {
 			case err != nil:
 				return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)

@@ -72,15 +72,15 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	var free bool
 	var members int64
 	var b pgx.Batch
-	b.Queue(sqlProbeSettings)
-	b.Queue(r.q.probe, ask, sql.Interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
+	b.Queue(sql.ProbeSettings)
+	b.Queue(r.sql(sql.Probe), ask, sql.Interval(r.cfg.Lease), floors, ids, parked).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &free, &members, &releasing)
 	})
 	soon := !now.Before(r.dueNext)
 	if soon {
 		r.lookDue(&b, &due)
 	}
-	b.Queue(r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+	b.Queue(r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 	if r.resting() {
 		r.lookNext(&b, now)
 	}

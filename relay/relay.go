@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within
@@ -22,11 +23,11 @@ var ErrNotDrained = errors.New("relay: not acked within DrainTimeout")
 
 // Relay publishes what producers append. Make one with [New].
 type Relay struct {
-	db  *pgxpool.Pool
-	to  Publisher
-	cfg Config
-	q   *queries
-	log *slog.Logger
+	db     *pgxpool.Pool
+	to     Publisher
+	cfg    Config
+	schema *sql.Schema
+	log    *slog.Logger
 
 	tracer *tracing.Tracer // nil: no spans
 
@@ -77,13 +78,13 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	q, err := newQueries(cfg.Schema)
+	schema, err := sql.For(cfg.Schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
 	log := cfg.Logger.With("relay", cfg.Name)
 	r := &Relay{
-		db: db, to: to, cfg: cfg, q: q, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
+		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
 		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: walMost, span: walSpan,
@@ -93,6 +94,9 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	}
 	return r, nil
 }
+
+// sql is a statement with the relay's schema.
+func (r *Relay) sql(statement string) string { return r.schema.Expand(statement) }
 
 // Run publishes until ctx ends, then finishes what it has claimed within DrainTimeout, gives its lanes to the others
 // and returns nil. It waits out a Postgres or a Kafka that is away, at the start too. It returns an error when the

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // keepClosed is how long a closed place is remembered that no lane of this relay holds anything for.
@@ -113,8 +114,8 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 		return nil
 	}
 	return s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, u.lanes, u.fences, r.owner)
-		b.Queue(r.q.untry, u.lanes, u.fences, r.owner, u.ids)
+		b.Queue(r.sql(sql.Lock), u.lanes, u.fences, r.owner)
+		b.Queue(r.sql(sql.Untry), u.lanes, u.fences, r.owner, u.ids)
 	}))
 }
 
@@ -135,9 +136,9 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 	}
 	rows, same := newRowReader(r.cfg.Park), true
 	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, locks.lanes, locks.fences, r.owner)
-		b.Queue(r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
-		b.Queue(r.q.try, set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
+		b.Queue(r.sql(sql.Lock), locks.lanes, locks.fences, r.owner)
+		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
+		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
 	}))
 	if err == nil && !same {
 		c.epoch, err = r.raiseIncarnation(ctx, s)

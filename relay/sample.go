@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -61,15 +60,15 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	var ages []float64
 	var held, parked, late, paused float64
 	b := transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.sample.events, SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.sql(sql.SampleEvents), SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
 		})
-		b.Queue(r.q.sample.held, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
-		b.Queue(r.q.sample.parked, SampleLimit).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.sql(sql.SampleHeld), SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
+		b.Queue(r.sql(sql.SampleParked), SampleLimit).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
 		})
-		b.Queue(r.q.sample.scheduled, SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
-		b.Queue(r.q.sample.topics).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
+		b.Queue(r.sql(sql.SampleScheduled), SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
+		b.Queue(r.sql(sql.SampleTopics)).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
 	})
 	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
@@ -82,7 +81,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	}
 	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = sql.Seconds(held), sql.Seconds(parked), sql.Seconds(late), sql.Seconds(paused)
 	var err error
-	if s.WAL, err = readWALStatus(ctx, r.db, r.q); err != nil {
+	if s.WAL, err = readWALStatus(ctx, r.db, r.schema); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
 	}
 	return s, r.horizon(ctx, &s)
@@ -91,7 +90,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 // horizon is not part of the other figures: who may not look at sessions still gets those.
 func (r *Relay) horizon(ctx context.Context, s *Sample) error {
 	var oldest float64
-	err := r.db.QueryRow(ctx, r.q.sample.horizon).Scan(&s.XminAge, &oldest)
+	err := r.db.QueryRow(ctx, r.sql(sql.SampleHorizon)).Scan(&s.XminAge, &oldest)
 	s.OldestTransaction = sql.Seconds(oldest)
 	if err == nil {
 		return nil
@@ -101,11 +100,4 @@ func (r *Relay) horizon(ctx context.Context, s *Sample) error {
 		return nil
 	}
 	return fmt.Errorf("relay: reading the age of the oldest transaction: %w", err)
-}
-
-func newSampleQueries(prefix string) sampleQueries {
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return sampleQueries{
-		events: q(sqlSampleEvents), held: q(sqlSampleHeld), parked: q(sqlSampleParked), scheduled: q(sqlSampleScheduled), topics: q(sqlSampleTopics), horizon: q(sqlSampleHorizon),
-	}
 }

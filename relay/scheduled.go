@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // dueShare is how many times as long as a look took the next one for scheduled events waits. There is no floor for
@@ -30,7 +31,7 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most, bytes int, moved ma
 	if len(lanes) == 0 {
 		return
 	}
-	b.Queue(r.q.moveDue, lanes, fences, r.owner, most, bytes, eventOverhead).Query(func(rows pgx.Rows) error {
+	b.Queue(r.sql(sql.MoveDue), lanes, fences, r.owner, most, bytes, eventOverhead).Query(func(rows pgx.Rows) error {
 		var lane int16
 		var n int64
 		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
@@ -64,7 +65,7 @@ func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
 	if len(lanes) == 0 {
 		return
 	}
-	b.Queue(r.q.due, lanes).Query(func(rows pgx.Rows) error {
+	b.Queue(r.sql(sql.Due), lanes).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { *due = append(*due, lane) })
 	})
 }

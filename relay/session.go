@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // errBarrier: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
@@ -156,15 +158,15 @@ const (
 // transaction wraps queued statements in begin, settings and commit.
 func transaction(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.Batch {
 	b := begin(timeout, commit, queue)
-	b.Queue(sqlCommit)
+	b.Queue(sql.Commit)
 	return b
 }
 
 // begin is a transaction that another pipeline ends.
 func begin(timeout time.Duration, commit string, queue func(b *pgx.Batch)) *pgx.Batch {
 	var b pgx.Batch
-	b.Queue(sqlBegin)
-	b.Queue(sqlSettings, commit, milliseconds(timeout), milliseconds(timeout/3))
+	b.Queue(sql.Begin)
+	b.Queue(sql.Settings, commit, milliseconds(timeout), milliseconds(timeout/3))
 	queue(&b)
 	return &b
 }

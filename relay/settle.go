@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // settling is a settle while it is put together: what becomes of the events of the lanes whose claim is complete.
@@ -307,28 +308,28 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 		return settled, err
 	}
 	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, all.lanes, all.fences, r.owner)
+		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
 		// On a server that took over without it, a lane may have come back under the fence that it had, with another
 		// entry under this number.
-		b.Queue(r.q.asKnown, none.lanes, none.fences, r.owner, none.firsts, set.epoch)
+		b.Queue(r.sql(sql.AsKnown), none.lanes, none.fences, r.owner, none.firsts, set.epoch)
 		if len(set.acked.lanes) > 0 {
 			r.queueAcked(b, set, &set.mixed)
 		}
 		if p := &set.park; len(p.lanes) > 0 {
-			b.Queue(r.q.settlePark, open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
+			b.Queue(r.sql(sql.SettlePark), open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
 		}
 		if h := &set.hold; len(h.lanes) > 0 {
-			b.Queue(r.q.settleHold, open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
+			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
 		}
 		// What is left of an entry in the outbox now is acked.
 		if k := &set.plain; len(k.lanes) > 0 {
 			r.queueSettled(b, set, k).Query(deleted)
 		}
 		if k := &set.placed; len(k.lanes) > 0 {
-			b.Queue(r.q.settlePlaced, k.lanes, k.fences, r.owner, k.firsts, rowPlaces(set.rows), rowIDs(set.rows)).Query(read)
+			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, rowPlaces(set.rows), rowIDs(set.rows)).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
-			b.Queue(r.q.settleEntries, k.lanes, k.fences, r.owner, k.firsts).Query(read)
+			b.Queue(r.sql(sql.SettleEntries), k.lanes, k.fences, r.owner, k.firsts).Query(read)
 		}
 	}))
 	if err = failpoint.After(failpoint.RelaySettled, err); err == nil {

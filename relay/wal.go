@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // Source says where a relay takes events from.
@@ -195,7 +196,7 @@ func (r *Relay) standBy(ctx context.Context, s *session, st *walState, try *walT
 		return errStandby
 	}
 	r.log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.name, "pid", st.pid)
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) { b.Queue(r.q.wal.end, st.name, st.pid) }))
+	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALEnd), st.name, st.pid) }))
 	if err != nil {
 		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
@@ -220,14 +221,14 @@ func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) 
 	}
 	err = d.s.send(ctx, transaction(d.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		if look {
-			b.Queue(d.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
+			b.Queue(d.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
 		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
 		if d.r.cfg.ArchiveDays > 0 {
-			b.Queue(d.r.q.wal.archived, what.lanes, what.ids, what.seqs, what.epoch).Exec(count)
+			b.Queue(d.r.sql(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.epoch).Exec(count)
 			return
 		}
-		b.Queue(d.r.q.wal.gone, what.lanes, what.ids).Exec(count)
+		b.Queue(d.r.sql(sql.StreamedGone), what.lanes, what.ids).Exec(count)
 	}))
 	return snapshot, gone, failpoint.After(failpoint.RelayWALDeleted, err)
 }
@@ -238,12 +239,12 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
 	failpoint.Hit(failpoint.RelayWALConfirm)
 	err := d.s.send(ctx, transaction(d.r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(d.r.q.wal.confirm, d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
+		b.Queue(d.r.sql(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
 			return err
 		})
 		if idle {
-			b.Queue(d.r.q.wal.beat)
+			b.Queue(d.r.sql(sql.WALBeat))
 		}
 	}))
 	err = failpoint.After(failpoint.RelayWALConfirmed, err)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // While every lane's events come from the WAL, the prober looks rarely: for what has come due, was released or paused.
@@ -23,7 +25,7 @@ func (r *Relay) restFor() time.Duration {
 // lookNext asks when something comes due, by the clock of this machine: a look then finds it, or asks again.
 func (r *Relay) lookNext(b *pgx.Batch, now time.Time) {
 	r.dueAt = time.Time{}
-	b.Queue(r.q.wal.nextDue).QueryRow(func(row pgx.Row) error {
+	b.Queue(r.sql(sql.NextDue)).QueryRow(func(row pgx.Row) error {
 		var in *float64
 		if err := row.Scan(&in); err != nil || in == nil {
 			return err
@@ -53,7 +55,7 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 	}
 	most, bytes, moved := max(r.cfg.ClaimEvents/len(grants), 1), max(r.cfg.ClaimBytes/len(grants), 1), map[int16]int64{}
 	err = s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		r.queueDue(b, grants, most, bytes, moved)
 	}))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events
@@ -123,7 +124,7 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 // begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	r := f.r
-	if err := f.s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.q.wal.own, r.owner, f.slot) })); err != nil {
+	if err := f.s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
 	r.setWAL(walStreaming)
@@ -170,7 +171,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
 	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(f.r.q.wal.streamed).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
+		b.Queue(f.r.sql(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading which lanes come from the WAL: %w", err)
@@ -195,8 +196,8 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 func (f *follower) look(ctx context.Context) error {
 	same := false
 	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
-		b.Queue(f.r.q.holders).Query(func(rows pgx.Rows) (err error) { f.guard, err = readHolders(rows); return err })
+		b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
+		b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { f.guard, err = readHolders(rows); return err })
 	}))
 	if err == nil && !same {
 		return errLanesChanged
@@ -378,10 +379,10 @@ func (f *follower) finish(work context.Context) error {
 	failpoint.Hit(failpoint.RelayWALFinish)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {
-			b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
-			b.Queue(r.q.wal.unstream, set.lanes, set.fences, r.owner)
+			b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+			b.Queue(r.sql(sql.Unstream), set.lanes, set.fences, r.owner)
 		}
-		b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
+		b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.deleted))
 	}))
 	if err = failpoint.After(failpoint.RelayWALFinished, err); err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
@@ -188,9 +189,9 @@ func (h *handOver) run(work context.Context) error {
 	over, reads := map[int16]streamedLane{}, false
 	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
-		b.Queue(r.q.wal.reads, f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
-		b.Queue(r.q.wal.stream, set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
+		b.Queue(r.sql(sql.Stream), set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) {
 				l := seen[lane]
 				l.fence, l.done = h.fences[lane], setOf(h.done[lane])
@@ -238,8 +239,8 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 	seen, texts := map[int16]streamedLane{}, map[int16]string{}
 	h.left = map[int16][]int64{}
 	err := h.f.s.send(work, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
-		b.Queue(r.q.wal.handOver, set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+		b.Queue(r.sql(sql.HandOver), set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var text string
 			var until int64
@@ -291,9 +292,9 @@ func (f *follower) decided(work context.Context) (bool, error) {
 	var now holders
 	err := f.s.send(work, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
-			b.Queue(f.r.q.holders).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+			b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 		}
-		b.Queue(f.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+		b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 	}))
 	if err != nil {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)

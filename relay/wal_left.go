@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // walLooker looks for events that stand in the table although the WAL has passed them: of lanes that the follower
@@ -58,16 +60,16 @@ func (l *walLooker) look(ctx context.Context, s *session, set laneKeys) walLook 
 	for i, lane := range set.lanes {
 		k.fences[lane] = set.fences[i]
 	}
-	q := &l.r.q.wal
+	q := l.r.sql
 	err := s.send(ctx, transaction(l.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(q.published).QueryRow(func(row pgx.Row) error { return row.Scan(&k.published) })
-		b.Queue(q.left, notNil(set.lanes)).Query(func(rows pgx.Rows) error {
+		b.Queue(q(sql.WALPublished)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.published) })
+		b.Queue(q(sql.WALLeft), notNil(set.lanes)).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var id int64
 			_, err := pgx.ForEachRow(rows, []any{&lane, &id}, func() error { k.first[lane] = id; return nil })
 			return err
 		})
-		b.Queue(q.upTo).QueryRow(func(row pgx.Row) error { return row.Scan(&k.until) })
+		b.Queue(q(sql.WALUpTo)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.until) })
 	}))
 	if k.failed = err != nil; k.failed && ctx.Err() == nil {
 		l.r.log.Warn("a look for events that the WAL has passed failed: looking again later", "error", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // listen reads what somebody has changed in some transactions, once they show: a commit stands in the WAL before, and
@@ -19,9 +20,9 @@ func (f *follower) listen(ctx context.Context, asked []uint32) error {
 	same := false
 	for pause := newBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
 		err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-			b.Queue(f.r.q.wal.snapshot).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
-			b.Queue(f.r.q.paused).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
-			b.Queue(f.r.q.meta).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
+			b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+			b.Queue(f.r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
+			b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 		}))
 		if err != nil {
 			return fmt.Errorf("relay: reading what an operator has changed: %w", err)

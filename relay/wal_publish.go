@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
@@ -17,7 +18,7 @@ import (
 func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
 	r := f.r
 	if f.deleter.standbys.Load() {
-		err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { b.Queue(r.q.wal.barrier) }))
+		err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
@@ -120,14 +121,14 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		}
 	}
 	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.owes(&f.mine[lane]) })
-	statement, gone := r.q.wal.unstream, 0
+	statement, gone := r.sql(sql.Unstream), 0
 	if unsure {
-		statement = r.q.wal.abandon
+		statement = r.sql(sql.Abandon)
 	}
 	epoch := f.epoch
 	failpoint.Hit(failpoint.RelayWALAside)
 	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
 		})
 		b.Queue(statement, set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
@@ -139,7 +140,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			return err
 		})
 		if unsure { // what comes again after a crash would come under the new numbering
-			b.Queue(r.q.wal.confirm, f.slot, int64(f.deleter.deleted))
+			b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.deleted))
 		}
 	}))
 	if err = failpoint.After(failpoint.RelayWALSetAside, err); err != nil {

@@ -42,11 +42,11 @@ func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error)
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
-		b.Queue(r.q.wal.state, r.owner).QueryRow(func(row pgx.Row) error {
+		b.Queue(r.sql(sql.WALState), r.owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.standbys, &st.name, &st.epoch, &st.same, &st.now, &st.published, &st.slot, &st.base, &st.confirmed, &st.confirmedAt, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus)
 		})
-		b.Queue(r.q.wal.hashes, texts, hashes).Query(func(rows pgx.Rows) error {
+		b.Queue(r.sql(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				st.hashesDiffer++
 			}
@@ -118,7 +118,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	r.setWAL(walUnavailable)
 	mine := false
 	err := s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.wal.alone).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
+		b.Queue(r.sql(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
 		s.close()
@@ -143,10 +143,10 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 func (r *Relay) abandonAll(ctx context.Context, s *session, st *walState) error {
 	same := false
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.wal.lockLanes)
-		b.Queue(r.q.wal.stands, st.slot, st.confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
-		b.Queue(r.q.wal.abandonAll, st.slot, st.confirmed).Query(r.readRaised)
-		b.Queue(r.q.wal.disown)
+		b.Queue(r.sql(sql.LockLanes))
+		b.Queue(r.sql(sql.WALStands), st.slot, st.confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
+		b.Queue(r.sql(sql.AbandonAll), st.slot, st.confirmed).Query(r.readRaised)
+		b.Queue(r.sql(sql.WALDisown))
 	}))
 	if err == nil && !same {
 		err = errors.New("the slot is another one by now")
@@ -164,14 +164,14 @@ var errNotYet = errors.New("relay: the WAL cannot be read yet")
 func (r *Relay) makeSlot(st *walState, rebase bool) *pgx.Batch {
 	var b pgx.Batch
 	if st.exists {
-		b.Queue(r.q.wal.drop, st.name)
+		b.Queue(r.sql(sql.WALDrop), st.name)
 	}
-	b.Queue(r.q.wal.create, st.name)
-	b.Queue(r.q.wal.adopt, st.name, rebase)
+	b.Queue(r.sql(sql.WALCreate), st.name)
+	b.Queue(r.sql(sql.WALAdopt), st.name, rebase)
 	if rebase {
-		b.Queue(r.q.wal.newIncarnation).Query(r.readRaised)
+		b.Queue(r.sql(sql.NewIncarnation)).Query(r.readRaised)
 	}
-	b.Queue(sqlCommit)
+	b.Queue(sql.Commit)
 	return &b
 }
 
@@ -194,8 +194,8 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 		return nil
 	}
 	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
-		b.Queue(r.q.lock, set.lanes, set.fences, r.owner)
-		b.Queue(r.q.wal.abandon, set.lanes, set.fences, r.owner).Query(r.readRaised)
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+		b.Queue(r.sql(sql.Abandon), set.lanes, set.fences, r.owner).Query(r.readRaised)
 	}))
 	if err != nil {
 		r.doubtUnknown(set, err)

@@ -35,11 +35,11 @@ type WALStatus struct {
 // ReadWALStatus reads the state of the WAL source; nil when no relay has read the WAL for this outbox. An empty schema
 // is the connection's search_path.
 func ReadWALStatus(ctx context.Context, db *pgxpool.Pool, schema string) (*WALStatus, error) {
-	q, err := newQueries(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	st, err := readWALStatus(ctx, db, q)
+	st, err := readWALStatus(ctx, db, in)
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the state of the replication slot: %w", err)
 	}
@@ -56,10 +56,10 @@ func (r *Relay) WALUnavailable() error {
 }
 
 // readWALStatus is nil for an outbox that no relay reads the WAL for.
-func readWALStatus(ctx context.Context, db *pgxpool.Pool, q *queries) (*WALStatus, error) {
+func readWALStatus(ctx context.Context, db *pgxpool.Pool, schema *sql.Schema) (*WALStatus, error) {
 	var st WALStatus
 	var lag float64
-	err := db.QueryRow(ctx, q.wal.status).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
+	err := db.QueryRow(ctx, schema.Expand(sql.StatusWAL)).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-// Package sql has the statements of package operator, and those that relays send as well.
+// Package sql has every statement on the tables of an outbox but the append: those of relays and those of their operators.
 package sql
 
 // What relays and operators send.

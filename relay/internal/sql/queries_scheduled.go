@@ -1,6 +1,46 @@
 package sql
 
 const (
+	// The time is the statement's and not the clock's, which the planner would not look up in an index.
+	Due = `-- relay: due
+select f.lane from unnest($1::smallint[]) f (lane)
+where exists (select from {schema}outbox_scheduled s where s.lane = f.lane and s.due <= statement_timestamp())`
+
+	// Under the lanes' locks, in the order that the events are to have: their new ids are drawn above the sort. As many
+	// of each lane as count and bytes allow, and at least one: a move that takes longer than the lease would begin
+	// again for ever.
+	MoveDue = `-- relay: move due
+with head as materialized (
+	select p.lane, p.due, p.seq
+	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
+	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
+	cross join lateral (
+		select r.*, sum(r.size) over (order by r.due, r.seq rows unbounded preceding) as bytes
+		from (
+			select d.lane, d.due, d.seq, coalesce(octet_length(d.payload), 0) + octet_length(d.key) + octet_length(d.tenant)
+				+ octet_length(d.source) + octet_length(d.type) + octet_length(d.content_type) + case
+				when pg_column_compression(d.headers) is null then coalesce(pg_column_size(d.headers), 0) else octet_length(d.headers::text) end + $6 as size
+			from {schema}outbox_scheduled d
+			where d.lane = l.lane and d.due <= statement_timestamp()
+			order by d.due, d.seq
+			limit $4
+		) r
+	) p
+	where p.bytes <= $5 or p.bytes = p.size
+), due as (
+	delete from {schema}outbox_scheduled s using head h
+	where s.lane = h.lane and s.due = h.due and s.seq = h.seq
+	returning s.*
+), moved as (
+	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+	select coalesce(d.message_id, encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+			placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid),
+		d.source, d.tenant, d.topic, d.key, d.type, d.content_type, d.headers, d.payload, coalesce(d.event_time, d.created_at)
+	from due d
+	order by d.lane, d.due, d.seq
+)
+select lane, count(*) from due group by lane`
+
 	Scheduled = `-- relay: scheduled
 select seq, due, message_id, tenant, topic, key, type, created_at, coalesce(octet_length(payload), -1)
 from {schema}outbox_scheduled

@@ -1,10 +1,10 @@
-package relay
+package sql
 
 // The floor's statements (P6). The text that names the numbering of ids stands in each of them: system, timeline,
 // sequence and the file of its value. A sequence that hands out ids in another order than it is asked has none, nor has
 // one that is not the table's.
 const (
-	sqlHighest = `-- relay: highest
+	Highest = `-- relay: highest
 select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 		from pg_sequence q, pg_control_system() c
 		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
@@ -16,7 +16,7 @@ select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_cu
 	// for long, draw none. A prepared transaction has another name here after a restart, and on some servers once it is
 	// prepared: they are told apart. Its id is the lowest that it has: subtransactions come later. The epoch that
 	// pg_locks leaves out is that of the id closest to the next one.
-	sqlHolders = `-- relay: holders
+	Holders = `-- relay: holders
 with held as materialized (
 	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid from pg_locks l where l.granted
 )
@@ -29,20 +29,20 @@ where h.locktype = 'relation' and h.mode = 'RowExclusiveLock' and h.relation = '
 	and h.database = (select d.oid from pg_database d where d.datname = current_database())`
 
 	// Which of the transactions have ended, and whether they may have committed.
-	sqlEnded = `-- relay: ended
+	Ended = `-- relay: ended
 select x.xid::text, pg_xact_status(x.xid) is distinct from 'aborted'
 from unnest($1::text::xid8[]) x (xid) where pg_visible_in_snapshot(x.xid, pg_current_snapshot())`
 
 	// The smallest id of each lane that is still there, from its floor up to an id; 0: none.
-	sqlSmallest = `-- relay: smallest
+	Smallest = `-- relay: smallest
 select f.lane, coalesce((select e.id from {schema}outbox_event e
 	where e.lane = f.lane and e.id > f.floor and e.id <= f.top order by e.id limit 1), 0)
 from unnest($1::smallint[], $2::bigint[], $3::bigint[]) f (lane, floor, top)`
 
-	sqlUnsettled = `-- relay: unsettled
+	Unsettled = `-- relay: unsettled
 select distinct lane from {schema}outbox_claim where lane = any ($1::smallint[])`
 
-	sqlBelow = `-- relay: below
+	Below = `-- relay: below
 select f.lane from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
 where exists (select from {schema}outbox_event e where e.lane = f.lane and e.id > $3 and e.id <= least(f.floor, $4))`
 )

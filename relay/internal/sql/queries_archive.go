@@ -1,11 +1,9 @@
-package relay
-
-import "github.com/effectonce/effectonce/internal/pgschema"
+package sql
 
 // The archive's statements. Those about one day also have {day} (eight digits), {from} and {to} (bounds): DDL takes no
 // parameters, and all three are made from a number.
 const (
-	sqlArchiveDays = `-- relay: archive days
+	ArchiveDays = `-- relay: archive days
 select p.relnamespace::regnamespace::text || '.', floor(extract(epoch from clock_timestamp()) / 86400)::integer,
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
 		where i.inhparent = p.oid and c.relname ~ '^outbox_archive_[0-9]{8}$' order by 1)
@@ -13,24 +11,24 @@ from pg_class p where p.oid = '{schema}outbox_archive'::regclass`
 
 	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at
 	// a time.
-	sqlArchiveLock = `-- relay: archive lock
+	ArchiveLock = `-- relay: archive lock
 select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true), pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
 
-	sqlMakeArchiveDay = `-- relay: make archive day
+	MakeArchiveDay = `-- relay: make archive day
 create table {schema}outbox_archive_{day} (like {schema}outbox_archive including defaults including storage)`
 
-	sqlAttachArchiveDay = `-- relay: attach archive day
+	AttachArchiveDay = `-- relay: attach archive day
 alter table {schema}outbox_archive attach partition {schema}outbox_archive_{day} for values from ('{from}') to ('{to}')`
 
-	sqlDropArchiveDay = `-- relay: drop archive day
+	DropArchiveDay = `-- relay: drop archive day
 drop table if exists {schema}outbox_archive_{day}`
 
-	sqlCleanArchive = `-- relay: clean archive
+	CleanArchive = `-- relay: clean archive
 delete from {schema}outbox_archive_default d
 where d.ctid = any (array(select o.ctid from {schema}outbox_archive_default o where o.published_at < $1 limit $2))`
 
 	// As settle, into the archive, each row with the number that it has.
-	sqlSettleArchived = `-- relay: settle archived
+	SettleArchived = `-- relay: settle archived
 with own as materialized (
 	select f.lane, c.entry, c.ids, c.seqs
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -55,7 +53,7 @@ with own as materialized (
 select lane, (select count(*) from gone) from own`
 
 	// As settle acked, into the archive.
-	sqlSettleAckedArchived = `-- relay: settle acked archived
+	SettleAckedArchived = `-- relay: settle acked archived
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -86,15 +84,3 @@ insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, te
 	event_time, created_at)
 select $8, g.* from gone g order by g.lane, g.seq`
 )
-
-// archiveQueries are the statements of the archive with their schema.
-type archiveQueries struct {
-	days, lock, clean string
-}
-
-func newArchiveQueries(prefix string) archiveQueries {
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return archiveQueries{
-		days: q(sqlArchiveDays), lock: q(sqlArchiveLock), clean: q(sqlCleanArchive),
-	}
-}

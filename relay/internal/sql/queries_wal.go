@@ -1,13 +1,8 @@
-package relay
-
-import (
-	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/relay/internal/sql"
-)
+package sql
 
 // The statements of the WAL source (docs/decisions/0023). LSNs travel as numbers.
 const (
-	sqlWALState = `-- relay: wal state
+	WALState = `-- relay: wal state
 select current_setting('wal_level'), current_setting('synchronous_standby_names') <> '',
 	'effectonce_' || replace(m.outbox_id::text, '-', ''), m.outbox_id::text || '.' || m.incarnation,
 	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
@@ -24,31 +19,31 @@ from {schema}outbox_meta m cross join pg_control_system() c
 left join {schema}outbox_wal w on w.one
 left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.outbox_id::text, '-', '')`
 
-	sqlWALPublished = `-- relay: wal published
+	WALPublished = `-- relay: wal published
 select exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
 	where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '') and r.prrelid = '{schema}outbox_event'::regclass
 		and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null and r.prattrs is null)
 from {schema}outbox_meta m`
 
 	// The first event of each lane that has any.
-	sqlWALLeft = `-- relay: wal left
+	WALLeft = `-- relay: wal left
 select u.lane, e.id from unnest($1::smallint[]) u (lane) cross join lateral (
 	select e.id from {schema}outbox_event e where e.lane = u.lane order by e.id limit 1) e`
 
 	// Nothing that is written from here on is before it.
-	sqlWALUpTo = `-- relay: wal up to
+	WALUpTo = `-- relay: wal up to
 select (pg_current_wal_insert_lsn() - '0/0')::bigint`
 
 	// One relay at a time makes the slot. A lock that the end of the transaction gives back, for poolers.
-	sqlWALAlone = `-- relay: wal alone
+	WALAlone = `-- relay: wal alone
 select pg_try_advisory_xact_lock(1701209713, '{schema}outbox_wal'::regclass::oid::integer)`
 
 	// Before anything is written: a transaction that has written cannot make a slot.
-	sqlWALCreate = `-- relay: wal create
+	WALCreate = `-- relay: wal create
 select (lsn - '0/0')::bigint from pg_create_logical_replication_slot($1, 'pgoutput')`
 
 	// Numbers go on counting from the base that they have, unless they come to their end.
-	sqlWALAdopt = `-- relay: wal adopt
+	WALAdopt = `-- relay: wal adopt
 insert into {schema}outbox_wal (slot, system_identifier, timeline, base, confirmed)
 select s.slot_name, c.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8), s.confirmed_flush_lsn, s.confirmed_flush_lsn
 from pg_replication_slots s, pg_control_system() c where s.slot_name = $1
@@ -57,35 +52,35 @@ on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confi
 		then excluded.base else outbox_wal.base end,
 	system_identifier = excluded.system_identifier, timeline = excluded.timeline`
 
-	sqlWALOwn = `-- relay: wal own
+	WALOwn = `-- relay: wal own
 update {schema}outbox_wal set owner = $1 where slot = $2`
 
 	// Written before the slot is told: so a slot that is further than this was moved, or made, by somebody else.
-	sqlWALConfirm = `-- relay: wal confirm
+	WALConfirm = `-- relay: wal confirm
 update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint), confirmed_at = clock_timestamp() where slot = $1
 returning current_setting('synchronous_standby_names') <> ''`
 
-	sqlWALEnd = `-- relay: wal end
+	WALEnd = `-- relay: wal end
 select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid = $2`
 
 	// A sign of life in the WAL, which lets a slot go on that has nothing else to send.
-	sqlWALBeat = `-- relay: wal beat
+	WALBeat = `-- relay: wal beat
 select pg_logical_emit_message(false, 'effectonce', '')`
 
 	// A commit that waits for the synchronous standby, and thus for all that was committed before it.
-	sqlWALBarrier = `-- relay: wal barrier
+	WALBarrier = `-- relay: wal barrier
 select pg_logical_emit_message(true, 'effectonce barrier', '')`
 
-	sqlStreamed = `-- relay: streamed
+	Streamed = `-- relay: streamed
 select s.lane, s.snapshot::text, (s.until - '0/0')::bigint, s.done from {schema}outbox_streamed s`
 
-	sqlSnapshot = `-- relay: snapshot
+	Snapshot = `-- relay: snapshot
 select pg_current_snapshot()::text`
 
 	// One snapshot of the lanes that can be handed over: what it shows is, or will be, published from the table, and
 	// what it does not show comes from the WAL. A transaction that it shows has written its commit before the until.
 	// Lanes with more than a few events left are not there.
-	sqlHandOver = `-- relay: hand over
+	HandOver = `-- relay: hand over
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
@@ -104,14 +99,14 @@ where not exists (select from {schema}outbox_claim c where c.lane = m.lane)
 	and not exists (select from {schema}outbox_parked p where p.lane = m.lane and p.releasing)`
 
 	// Locked, for whoever begins to read meanwhile writes its name there first, and looks for lanes then.
-	sqlWALReads = `-- relay: wal reads
+	WALReads = `-- relay: wal reads
 select w.one from {schema}outbox_wal w where w.slot = $1 and w.owner = $2 for share`
 
 	// Nobody reads it any more.
-	sqlWALDisown = `-- relay: wal disown
+	WALDisown = `-- relay: wal disown
 update {schema}outbox_wal set owner = null`
 
-	sqlStream = `-- relay: stream
+	Stream = `-- relay: stream
 insert into {schema}outbox_streamed (lane, snapshot, until, done)
 select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::bigint[]) f (lane, fence, snapshot, until)
@@ -123,14 +118,14 @@ where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
 on conflict (lane) do nothing
 returning lane`
 
-	sqlUnstream = `-- relay: unstream
+	Unstream = `-- relay: unstream
 delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
 where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning s.lane`
 
 	// Lanes that are given back without the certainty that nothing of them is left which was published: a new numbering
 	// begins.
-	sqlAbandon = `-- relay: abandon
+	Abandon = `-- relay: abandon
 with gone as (
 	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
 	where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -144,11 +139,11 @@ where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
 	// Whether the slot is the one that was read, where it was then.
-	sqlWALStands = `-- relay: wal stands
+	WALStands = `-- relay: wal stands
 select coalesce((select w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint from {schema}outbox_wal w), $1 = '')`
 
 	// The same with every lane, all of which are locked, if the slot stands so.
-	sqlAbandonAll = `-- relay: abandon all
+	AbandonAll = `-- relay: abandon all
 with gone as (
 	delete from {schema}outbox_streamed s
 	where coalesce((select w.slot = $1 and w.confirmed = '0/0'::pg_lsn + $2::bigint from {schema}outbox_wal w), $1 = '')
@@ -163,12 +158,12 @@ returning m.outbox_id::text || '.' || m.incarnation`
 
 	// An array of ctids leaves the plan no choice, as in settle. Rows of the outbox are never changed, so none has
 	// moved.
-	sqlStreamedGone = `-- relay: streamed gone
+	StreamedGone = `-- relay: streamed gone
 delete from {schema}outbox_event e where e.ctid = any (array(
 	select r.ctid from unnest($1::smallint[], $2::bigint[]) u (lane, id) cross join lateral (
 		select e.ctid from {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r))`
 
-	sqlStreamedArchived = `-- relay: streamed archived
+	StreamedArchived = `-- relay: streamed archived
 with found as materialized (
 	select r.ctid as row, u.seq from unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (lane, id, seq) cross join lateral (
 		select e.ctid from {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r
@@ -181,11 +176,11 @@ insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, te
 select $4, -1, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
 from gone order by seq`
 
-	sqlNextDue = `-- relay: next due
+	NextDue = `-- relay: next due
 select extract(epoch from min(d.due) - clock_timestamp())::float8 from generate_series(0, 31) l (lane) cross join lateral (
 	select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d`
 
-	sqlStatusWAL = `-- relay: status wal
+	StatusWAL = `-- relay: status wal
 select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
 	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
 	case when s.wal_status = 'lost' then 0 else s.safe_wal_size end, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
@@ -194,22 +189,3 @@ left join pg_replication_slots s on s.slot_name = w.slot
 left join {schema}relay_member b on b.owner = w.owner
 where w.slot <> ''`
 )
-
-// walQueries are the statements of the WAL source with their schema.
-type walQueries struct {
-	state, hashes, stands, reads, disown, alone, drop, create, adopt, own, confirm, end, beat, barrier, streamed, snapshot, handOver, stream, unstream, abandon, abandonAll,
-	gone, archived, nextDue, lockLanes, newIncarnation, status string
-	upTo, published, left string
-}
-
-func newWALQueries(prefix string) walQueries {
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return walQueries{
-		state: q(sqlWALState), hashes: q(sql.HashVectors), stands: q(sqlWALStands), reads: q(sqlWALReads), disown: q(sqlWALDisown), alone: q(sqlWALAlone), drop: q(sql.WALDrop), create: q(sqlWALCreate), adopt: q(sqlWALAdopt),
-		own: q(sqlWALOwn), confirm: q(sqlWALConfirm), end: q(sqlWALEnd), beat: q(sqlWALBeat), barrier: q(sqlWALBarrier),
-		streamed: q(sqlStreamed), snapshot: q(sqlSnapshot), handOver: q(sqlHandOver), stream: q(sqlStream), unstream: q(sqlUnstream), abandon: q(sqlAbandon), abandonAll: q(sqlAbandonAll),
-		gone: q(sqlStreamedGone), archived: q(sqlStreamedArchived), nextDue: q(sqlNextDue), lockLanes: q(sql.LockLanes),
-		newIncarnation: q(sql.NewIncarnation), status: q(sqlStatusWAL),
-		upTo: q(sqlWALUpTo), published: q(sqlWALPublished), left: q(sqlWALLeft),
-	}
-}

@@ -1,9 +1,9 @@
-package relay
+package sql
 
 // The figures of a Sample: every count ends at its limit, and looks begin above the floors that this relay knows, as
 // its probe does. So a sample every few seconds costs little, also beside ten million rows or a pinned snapshot.
 const (
-	sqlSampleEvents = `-- relay: sample events
+	SampleEvents = `-- relay: sample events
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
@@ -23,31 +23,31 @@ select (select count(*) from (
 	(select count(*) from lanes where owned),
 	(select count(*) from {schema}relay_member where seen > clock_timestamp() - $5::interval and seen <= clock_timestamp())`
 
-	sqlSampleHeld = `-- relay: sample held
+	SampleHeld = `-- relay: sample held
 select count(*), count(distinct (h.topic, h.partition)) filter (where p.topic is null),
 	coalesce(extract(epoch from clock_timestamp() - min(h.held_at) filter (where p.topic is null)), 0)::float8
 from (select topic, partition, held_at from {schema}outbox_held limit $1) h left join {schema}outbox_paused_topic p on p.topic = h.topic`
 
-	sqlSampleParked = `-- relay: sample parked
+	SampleParked = `-- relay: sample parked
 select (select count(*) from (select from {schema}outbox_parked limit $1) p),
 	count(*), count(*) filter (where state = 'releasing'), coalesce(extract(epoch from clock_timestamp() - min(since)), 0)::float8
 from (select state, since from {schema}outbox_parked_key limit $1) k`
 
-	sqlSampleScheduled = `-- relay: sample scheduled
+	SampleScheduled = `-- relay: sample scheduled
 select (select count(*) from (select from {schema}outbox_scheduled limit $1) s),
 	coalesce((select max(extract(epoch from clock_timestamp() - d.due)) from {schema}outbox_lane l
 		cross join lateral (select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d), 0)::float8`
 
 	// The archive's default partition is for what had no day. The statistics' count will do: to count a partition
 	// directly needs a grant on it.
-	sqlSampleTopics = `-- relay: sample topics
+	SampleTopics = `-- relay: sample topics
 select (select count(*) from {schema}outbox_paused_topic),
 	coalesce((select extract(epoch from clock_timestamp() - min(p.paused_at)) from {schema}outbox_paused_topic p), 0)::float8,
 	pg_stat_get_live_tuples('{schema}outbox_archive_default'::regclass)`
 
 	// What keeps dead rows from being removed. Sessions of other roles show their transaction's age in ids to
 	// everybody, and when it began only to members of pg_read_all_stats.
-	sqlSampleHorizon = `-- relay: sample horizon
+	SampleHorizon = `-- relay: sample horizon
 select coalesce(max(age), 0)::bigint, coalesce(extract(epoch from clock_timestamp() - min(since)), 0)::float8
 from (
 	select greatest(age(a.backend_xmin), age(a.backend_xid)) as age, a.xact_start as since
@@ -60,6 +60,3 @@ from (
 	select age(s.xmin), null from pg_replication_slots s where s.xmin is not null
 ) held`
 )
-
-// sampleQueries are those statements with their schema.
-type sampleQueries struct{ events, held, parked, scheduled, topics, horizon string }

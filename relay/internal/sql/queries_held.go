@@ -1,10 +1,10 @@
-package relay
+package sql
 
 // What stands beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence
 // as those of queries.go do, and those of a settle also that its own journal entry is still there.
 const (
 	// What a lane has beside its events: whether anything is parked, and whether some of it is to be released.
-	sqlLook = `-- relay: look
+	Look = `-- relay: look
 select l.lane, exists (select from {schema}outbox_parked_key k where k.lane = l.lane)
 		or exists (select from {schema}outbox_parked p where p.lane = l.lane),
 	exists (select from {schema}outbox_parked_key k where k.lane = l.lane and k.state = 'releasing')
@@ -13,7 +13,7 @@ from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
 	// The topics and partitions that the lanes hold events of. Each group of the table is one step in the index.
-	sqlLookHeld = `-- relay: look held
+	LookHeld = `-- relay: look held
 with recursive g as (
 	select n.* from (
 		select h.topic, h.lane, h.partition from {schema}outbox_held h order by h.topic, h.lane, h.partition limit 1) n
@@ -27,7 +27,7 @@ from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.l
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
 	// Those of the groups of a drain that have nothing left. There may be thousands of others, which did not change.
-	sqlEmptied = `-- relay: emptied
+	Emptied = `-- relay: emptied
 select g.lane, g.topic, g.partition
 from unnest($4::smallint[], $5::text[], $6::integer[]) g (lane, topic, partition)
 join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
@@ -37,7 +37,7 @@ where not exists (select from (
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
 	// (P4).
-	sqlTakeMarked = `-- relay: take marked
+	TakeMarked = `-- relay: take marked
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
@@ -91,7 +91,7 @@ select lane, id, marked, message_id, source, tenant, topic, key, type, content_t
 	// entry; one with the same number would be refused by the journal's key. What stands behind an event of its key
 	// that is parked joins that list instead (P4): a settle moves no more than its own claim, however much of the key
 	// is held.
-	sqlDrain = `-- relay: drain
+	Drain = `-- relay: drain
 with mine as materialized (
 	select l.lane
 	from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
@@ -133,7 +133,7 @@ select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant
 	case when not behind then headers end, case when not behind then payload end, at from picked`
 
 	// A mark goes only here, under the lane's lock and with an empty list.
-	sqlUnmark = `-- relay: unmark
+	Unmark = `-- relay: unmark
 delete from {schema}outbox_parked_key k where k.key_hash in (
 	select r.key_hash from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -144,7 +144,7 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
 	// list: nothing comes back into outbox_event, where a late commit would overtake it. The keys share the limit: what
 	// is read is about as much as is taken, however many lists there are.
-	sqlList = `-- relay: list
+	List = `-- relay: list
 with mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
@@ -189,7 +189,7 @@ select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenan
 	coalesce(p.event_time, p.created_at)
 from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id`
 
-	sqlSettleAcked = `-- relay: settle acked
+	SettleAcked = `-- relay: settle acked
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -213,7 +213,7 @@ select count(*) from v`
 
 	// Refused events and those of their keys. Rows are found as in settle, and for the same reason. A mark stands only
 	// where a row was moved: an event that was discarded meanwhile parks nothing.
-	sqlSettlePark = `-- relay: settle park
+	SettlePark = `-- relay: settle park
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -262,7 +262,7 @@ order by m.tenant, m.topic, m.key, m.attempts desc
 on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason, code = excluded.code`
 
 	// Events that cannot be sent now. Those that are held already stay, perhaps for another partition than was thought.
-	sqlSettleHold = `-- relay: settle hold
+	SettleHold = `-- relay: settle hold
 with own as materialized (
 	select c.lane from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
@@ -291,7 +291,7 @@ insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, m
 	headers, payload, event_time, created_at)
 select * from taken union all select * from listed`
 
-	sqlSettleEntries = `-- relay: settle entries
+	SettleEntries = `-- relay: settle entries
 delete from {schema}outbox_claim c
 using unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq), {schema}outbox_lane l
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3 and c.lane = f.lane and c.first_seq = f.first_seq
@@ -301,7 +301,7 @@ returning c.lane`
 	// and given with what was noted before. Of a topic as a whole only where no partition holds what is older: a settle
 	// may have put it there that this relay's memory does not tell of yet. What is to join a list of parked events is
 	// not sent (see drain); where the first hundred are, none is given.
-	sqlTry = `-- relay: try
+	Try = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0 or not exists (
@@ -317,7 +317,7 @@ returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.sou
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
 
 	// Takes the note of a try back: the topic was refused for certain.
-	sqlUntry = `-- relay: untry
+	Untry = `-- relay: untry
 update {schema}outbox_held t set sent = false
 from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, id)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3

@@ -1,24 +1,19 @@
-package relay
-
-import (
-	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/relay/internal/sql"
-)
+package sql
 
 // Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
 // Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
 // that the first statement locked cannot change any more.
 const (
-	sqlBegin = `-- relay: begin
+	Begin = `-- relay: begin
 begin isolation level read committed read write`
 
-	sqlCommit = `-- relay: commit
+	Commit = `-- relay: commit
 commit`
 
 	// The planner is told what it cannot know: outbox_event is empty or huge, never what its statistics say, and every
 	// look-up here is by the primary key. So a plan needs no parameters, and planning each time took half of a small
 	// claim.
-	sqlSettings = `-- relay: settings
+	Settings = `-- relay: settings
 select set_config('synchronous_commit', $1, true),
 	set_config('statement_timeout', $2, true),
 	set_config('lock_timeout', $3, true),
@@ -32,10 +27,10 @@ select set_config('synchronous_commit', $1, true),
 	set_config('plan_cache_mode', 'force_generic_plan', true)`
 
 	// A pipeline without a begin is one transaction, so this is for the probe alone.
-	sqlProbeSettings = `-- relay: probe settings
+	ProbeSettings = `-- relay: probe settings
 select set_config('plan_cache_mode', 'force_generic_plan', true)`
 
-	sqlLock = `-- relay: lock
+	Lock = `-- relay: lock
 select l.lane
 from {schema}outbox_lane l
 join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = l.lane and f.fence = l.fence
@@ -47,7 +42,7 @@ for update of l`
 	// has taken over, which may lack reservations of numbers and settles, or the entry that a lane settled last is
 	// there, so that a crash has taken the settle back. Nothing of the claim may happen then: it uses the lanes'
 	// blocks, and takes the journal of those with a last entry as empty.
-	sqlAsKnown = `-- relay: as known
+	AsKnown = `-- relay: as known
 select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
 	and m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 	and not exists (
@@ -58,14 +53,14 @@ select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
 			select from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c))::integer
 from {schema}outbox_meta m, pg_control_system() c`
 
-	sqlReserve = `-- relay: reserve
+	Reserve = `-- relay: reserve
 update {schema}outbox_lane l set reserved_seq = l.reserved_seq + $4
 from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 where l.lane = f.lane and l.fence = f.fence and l.owner = $3
 returning l.lane, l.reserved_seq`
 
-	// An incarnation is a time and not a count: see sql.NewIncarnation.
-	sqlRaiseIncarnation = `-- relay: raise incarnation
+	// An incarnation is a time and not a count: see NewIncarnation.
+	RaiseIncarnation = `-- relay: raise incarnation
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier,
@@ -75,7 +70,7 @@ where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfil
 
 	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them
 	// was discarded, and its number stays a gap. The limits are for the plan, as in settle.
-	sqlOpen = `-- relay: open
+	Open = `-- relay: open
 select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
 	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
 	coalesce(p.alone, false), coalesce(h.maybe, p.maybe_published, false),
@@ -100,10 +95,10 @@ order by c.lane, u.seq`
 	// block reserved just before ($4 = 0), in the order of ids: the relay gives them to the rows by itself, which saves
 	// a second window function.
 	//
-	// That a lane has no open entry is known, for these lanes are not fresh (and see sqlAsKnown). The journal is asked
+	// That a lane has no open entry is known, for these lanes are not fresh (and see AsKnown). The journal is asked
 	// only from the next number on, where the index ends: settled entries that a snapshot keeps from vacuum would be
 	// visited one by one.
-	sqlTake = `-- relay: take
+	Take = `-- relay: take
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
@@ -148,7 +143,7 @@ select lane, id, message_id, source, tenant, topic, key, type, content_type, hea
 	// table is empty. Joined, it would then read every dead row of a lane. A limit keeps each look-up one descent of
 	// the index, and an array of ctids leaves no other plan. The rows are the lane's, which is locked: nobody moves
 	// them.
-	sqlSettle = `-- relay: settle
+	Settle = `-- relay: settle
 with own as materialized (
 	select f.lane, c.entry, c.ids
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
@@ -168,7 +163,7 @@ select lane, (select count(*) from gone) from own`
 
 	// The limit keeps the planner from a join that reads the whole table, which it likes once vacuum has told it that
 	// the table is empty.
-	sqlProbe = `-- relay: probe
+	Probe = `-- relay: probe
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
@@ -190,21 +185,21 @@ select array(select f.lane from (
 			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
 	// A relay that does not reach what it publishes to ($4 is false) joins anew each time.
-	sqlJoin = `-- relay: join
+	Join = `-- relay: join
 insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval)
 on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until,
 	joined = case when $4 then relay_member.joined else clock_timestamp() end
 returning seen`
 
 	// What was seen later than now was seen by a clock that has gone back since.
-	sqlPrune = `-- relay: prune
+	Prune = `-- relay: prune
 delete from {schema}relay_member where owner in (
 	select owner from {schema}relay_member
 	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval for update skip locked)`
 
 	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that
 	// asks. One that crashes whenever it has started must not take lanes from the others each time.
-	sqlMembers = `-- relay: members
+	Members = `-- relay: members
 with member as (select owner, seen, seen >= joined + $1::interval / 3 as counts from {schema}relay_member)
 select owner, counts from member
 where owner = $2 or (counts and seen > clock_timestamp() - $1::interval and seen <= clock_timestamp()) order by owner`
@@ -212,13 +207,13 @@ where owner = $2 or (counts and seen > clock_timestamp() - $1::interval and seen
 	// A relay's lease is in its own row, so that a heartbeat writes one row and not all of its lanes. Whoever wants to
 	// take its lanes locks that row first, and so does the heartbeat: what it reads of its lanes in later statements
 	// stays true.
-	sqlPresent = `-- relay: present
+	Present = `-- relay: present
 select lease_until > clock_timestamp() from {schema}relay_member where owner = $1 for update`
 
 	// Own lanes: kept, or taken back with a higher fence when the lease had run out, when it lies further off than any
 	// lease could (the clock went back), or when the outcome of a transaction of ours is unknown ($3). The own row
 	// still has the lease of the heartbeat before.
-	sqlRenew = `-- relay: renew
+	Renew = `-- relay: renew
 with own as materialized (
 	select l.lane, l.fence, l.lane = any ($3::smallint[])
 		or ((l.lease_until <= clock_timestamp() or l.lease_until > clock_timestamp() + $2::interval)
@@ -237,7 +232,7 @@ select lane, fence from own where not again union all select lane, fence from ra
 
 	// Free lanes: of nobody, or of a relay whose lease has run out or that has left, for so long ($4) already. The
 	// lease in the lane itself is that of its taking, until the first heartbeat.
-	sqlTakeOver = `-- relay: take over
+	TakeOver = `-- relay: take over
 with dead as materialized (
 	select m.owner, m.name from {schema}relay_member m
 	where m.owner <> $1 and (m.lease_until <= clock_timestamp() - $4::interval or m.lease_until > clock_timestamp() + $2::interval)
@@ -254,17 +249,17 @@ from free where free.lane = l.lane
 returning l.lane, l.fence, free.whose`
 
 	// A free lane's lease ends when it was given back.
-	sqlRelease = `-- relay: release
+	Release = `-- relay: release
 with own as (select lane from {schema}outbox_lane where owner = $1 and lane = any ($2::smallint[]) order by lane for update)
 update {schema}outbox_lane l set owner = null, lease_until = clock_timestamp() from own where own.lane = l.lane
 returning l.lane`
 
-	sqlLeave = `-- relay: leave
+	Leave = `-- relay: leave
 delete from {schema}relay_member where owner = $1`
 
 	// What another relay commits at the same moment is not seen: then the cluster is '' or the count 0, and it is asked
 	// again.
-	sqlPin = `-- relay: pin
+	Pin = `-- relay: pin
 with home as (
 	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster
 ), cluster as (
@@ -276,37 +271,6 @@ with home as (
 select coalesce((select kafka_cluster from cluster), ''),
 	coalesce((select partitions from mine), (select partitions from {schema}outbox_topic where topic = $1), 0)`
 
-	sqlPaused = `-- relay: paused
+	Paused = `-- relay: paused
 select array(select topic::text from {schema}outbox_paused_topic order by topic)`
 )
-
-// queries are the statements with their schema, expanded once.
-type queries struct {
-	lock, asKnown, reserve, meta, raiseIncarnation, open, take, settle, probe, join, present, prune, members, renew, takeOver, release, leave,
-	pin, highest, otherSequence, ended, holders, smallest, below,
-	untry, unsettled, due, moveDue, paused, settleArchived, settleAckedArchived,
-	look, lookHeld, emptied, takeMarked, drain, unmark, list, settleAcked, settlePark, settleHold, settleEntries, try, read, journal, settlePlaced string
-	sample sampleQueries
-	wal    walQueries
-}
-
-func newQueries(schema string) (*queries, error) {
-	prefix, err := pgschema.Prefix(schema)
-	if err != nil {
-		return nil, err
-	}
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return &queries{
-		lock: q(sqlLock), asKnown: q(sqlAsKnown), reserve: q(sqlReserve), meta: q(sql.Meta), raiseIncarnation: q(sqlRaiseIncarnation), open: q(sqlOpen),
-		take: q(sqlTake), settle: q(sqlSettle), probe: q(sqlProbe), join: q(sqlJoin), present: q(sqlPresent), prune: q(sqlPrune), members: q(sqlMembers),
-		renew: q(sqlRenew), takeOver: q(sqlTakeOver), release: q(sqlRelease), leave: q(sqlLeave), pin: q(sqlPin),
-		look: q(sqlLook), lookHeld: q(sqlLookHeld), emptied: q(sqlEmptied), takeMarked: q(sqlTakeMarked), drain: q(sqlDrain), unmark: q(sqlUnmark), list: q(sqlList),
-		settleAcked: q(sqlSettleAcked), settlePark: q(sqlSettlePark), settleHold: q(sqlSettleHold),
-		settleEntries: q(sqlSettleEntries), try: q(sqlTry),
-		highest: q(sqlHighest), otherSequence: q(sql.OtherSequence), ended: q(sqlEnded), holders: q(sqlHolders), smallest: q(sqlSmallest), below: q(sqlBelow),
-		untry: q(sqlUntry), unsettled: q(sqlUnsettled), paused: q(sqlPaused), settleArchived: q(sqlSettleArchived), settleAckedArchived: q(sqlSettleAckedArchived),
-		due: q(sqlDue), moveDue: q(sqlMoveDue),
-		read: q(sqlRead), journal: q(sqlJournal), settlePlaced: q(sqlSettlePlaced),
-		sample: newSampleQueries(prefix), wal: newWALQueries(prefix),
-	}, nil
-}

@@ -1,16 +1,16 @@
-package relay
+package sql
 
 // The claim of lanes that have much to send, in two pipelines: see bulk.go.
 const (
 	// For read, and for what follows it in its transaction.
-	sqlReadSettings = `-- relay: read settings
+	ReadSettings = `-- relay: read settings
 select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan', 'off', true)`
 
 	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is
 	// read once for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in
 	// order and decides which are claimed, so that nothing is kept here. A large row comes without what makes it large.
 	// As many rows as the limit are too many: others may be missing before them.
-	sqlRead = `-- relay: read
+	Read = `-- relay: read
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
@@ -36,7 +36,7 @@ limit $9`
 
 	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th
 	// to the $7th of $5.
-	sqlJournal = `-- relay: journal
+	Journal = `-- relay: journal
 insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
 select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq, f.first_seq + f.high - f.low))
 from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integer[]) f (lane, fence, first_seq, low, high)
@@ -46,7 +46,7 @@ join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner 
 	// descent of the index for each. It fails, with a division by zero, when these are not the rows that lie there,
 	// because somebody has rewritten the table or deleted events, and when a lane is lost. A scan by ctids goes in
 	// their order.
-	sqlSettlePlaced = `-- relay: settle placed
+	SettlePlaced = `-- relay: settle placed
 with own as materialized (
 	select f.lane, c.entry
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)

@@ -1,0 +1,31 @@
+package sql
+
+import (
+	"sync"
+
+	"github.com/effectonce/effectonce/internal/pgschema"
+)
+
+// Schema expands statements for one schema. Its methods may be called from several goroutines.
+type Schema struct {
+	prefix   string
+	expanded sync.Map // by the statement
+}
+
+// For is the schema of that name; an empty one is the connection's search_path.
+func For(schema string) (*Schema, error) {
+	prefix, err := pgschema.Prefix(schema)
+	if err != nil {
+		return nil, err
+	}
+	return &Schema{prefix: prefix}, nil
+}
+
+// Expand is the statement with the schema's name.
+func (s *Schema) Expand(statement string) string {
+	done, ok := s.expanded.Load(statement)
+	if !ok {
+		done, _ = s.expanded.LoadOrStore(statement, pgschema.Expand(statement, s.prefix))
+	}
+	return done.(string)
+}
