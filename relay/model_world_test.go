@@ -19,8 +19,8 @@ import (
 // modelWorld is a bounded world.
 type modelWorld struct {
 	name string
-	// keys has a letter for each event, in causal order per letter: A and B are keys of lane 0, C is one of lane 1, U is one of
-	// lane 0 and topic u, and - is no key.
+	// keys has a letter for each event, in causal order per letter: A and B are keys of lane 0, C is one of lane 1, U
+	// is one of lane 0 and topic u, and - is no key.
 	keys      string
 	scheduled string // so many letters, y for events that are appended for later
 	apart     bool   // B goes to partition 1, not 0
@@ -52,7 +52,8 @@ type modelWorld struct {
 	bads   []string
 }
 
-// modelKey is what a letter stands for. The lanes are what Postgres makes of the keys, and of the ids of events without one.
+// modelKey is what a letter stands for. The lanes are what Postgres makes of the keys, and of the ids of events without
+// one.
 type modelKey struct {
 	lane  int16
 	key   string

@@ -17,7 +17,8 @@ import (
 // mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
 const mostSkipped = 10_000
 
-// tick looks after the lanes that the pumps have: it gives them those that have no source yet, and takes those that are empty.
+// tick looks after the lanes that the pumps have: it gives them those that have no source yet, and takes those that are
+// empty.
 func (f *follower) tick(work context.Context) error {
 	if err := f.owned(); err != nil {
 		return err
@@ -49,7 +50,8 @@ func (f *follower) tick(work context.Context) error {
 	return f.handOver(work)
 }
 
-// newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed something.
+// newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed
+// something.
 func (f *follower) newLanes(work context.Context) error {
 	set := f.r.lanes.unassigned()
 	if len(set.lanes) == 0 {
@@ -87,13 +89,13 @@ func (f *follower) released(work context.Context) error {
 // mostLeft is how many events a lane may have left to be handed over with them.
 const mostLeft = 2000
 
-// handOver makes the WAL the source of lanes. The pumps leave them alone for it, and the follower publishes from the table what
-// they have left: all that a snapshot shows, and perhaps some that it does not, which are noted.
+// handOver makes the WAL the source of lanes. The pumps leave them alone for it, and the follower publishes from the
+// table what they have left: all that a snapshot shows, and perhaps some that it does not, which are noted.
 //
-// What the snapshot does not show will come from the WAL. That is only true when it shows every transaction that has come already
-// and was left to the pumps; and every one that had committed when the stream began, and then still was in nobody's
-// snapshot: all those hold a lock on the table. A commit stands in the WAL a moment before snapshots show it, and for as long as
-// it waits for a synchronous standby.
+// What the snapshot does not show will come from the WAL. That is only true when it shows every transaction that has
+// come already and was left to the pumps; and every one that had committed when the stream began, and then still was in
+// nobody's snapshot: all those hold a lock on the table. A commit stands in the WAL a moment before snapshots show it,
+// and for as long as it waits for a synchronous standby.
 func (f *follower) handOver(work context.Context) error {
 	r := f.r
 	if some, busy := r.lanes.want(); !some || busy && f.waited < mostWaits {
@@ -203,7 +205,8 @@ func (h *handOver) run(work context.Context) error {
 		h.unknown = err == errBarrier || pgerr.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}
-	if !reads { // a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on
+	// a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on
+	if !reads {
 		return errLanesChanged
 	}
 	h.over = over

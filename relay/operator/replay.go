@@ -73,7 +73,8 @@ type ReplayPlan struct {
 	IDs    int64      `json:"ids"`   // distinct ones
 	Bytes  int64      `json:"bytes"` // of payloads
 	Keys   int64      `json:"keys"`  // distinct ones, by tenant; those of a query by topic
-	First  *time.Time `json:"first"` // when the first and the last of them were published; nil: there are none, or of a query
+	// when the first and the last of them were published; nil: there are none, or of a query
+	First  *time.Time `json:"first"`
 	Last   *time.Time `json:"last"`
 	// Head is the first ten of them.
 	Head []ReplayEvent `json:"head"`
