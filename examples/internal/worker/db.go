@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -37,9 +38,32 @@ select pg_advisory_xact_lock(hashtextextended('effectonce example ' || current_d
 select set_config('lock_timeout', '5s', true)`
 )
 
+// DB is a pool, and the tables of an example in it.
+type DB struct {
+	*pgxpool.Pool
+	tables         Tables
+	schema, prefix string
+	skipMigrate    bool
+	log            *slog.Logger
+	able           atomic.Bool // the tables are there
+}
+
 // Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is
 // waited for until ctx ends. The caller closes the pool.
 func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
+	d, err := Pool(ctx, db, schema, tables, skipMigrate, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Prepare(ctx); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d.Pool, nil
+}
+
+// Pool is Open without waiting: it connects to nothing, and [DB.Prepare] does the rest.
+func Pool(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*DB, error) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return nil, err
@@ -55,15 +79,27 @@ func Open(ctx context.Context, db service.Database, schema string, tables Tables
 	if err != nil {
 		return nil, err
 	}
-	prepare := tables.check
-	if !skipMigrate {
-		prepare = tables.up
+	return &DB{Pool: pool, tables: tables, schema: schema, prefix: prefix, skipMigrate: skipMigrate, log: log}, nil
+}
+
+// Prepare makes the tables, or checks that they are there when skipMigrate. A database that is away is waited for until
+// ctx ends.
+func (d *DB) Prepare(ctx context.Context) error {
+	prepare := d.tables.check
+	if !d.skipMigrate {
+		prepare = d.tables.up
 	}
-	if err := patiently(ctx, log, func() error { return prepare(ctx, pool, schema, prefix) }); err != nil {
-		pool.Close()
-		return nil, err
+	err := patiently(ctx, d.log, func() error { return prepare(ctx, d.Pool, d.schema, d.prefix) })
+	d.able.Store(err == nil)
+	return err
+}
+
+// Ready is nil when the tables are there and the database answers.
+func (d *DB) Ready(ctx context.Context) error {
+	if !d.able.Load() {
+		return errors.New("starting: the database has not answered yet")
 	}
-	return pool, nil
+	return d.Ping(ctx)
 }
 
 // patiently waits for a database that is away, says so once, and returns any other error.

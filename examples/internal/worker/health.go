@@ -1,11 +1,9 @@
 package worker
 
 import (
-	"context"
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/effectonce/effectonce/consumer"
@@ -17,10 +15,10 @@ import (
 const stalledAfter = 2 * time.Minute
 
 // health answers for the worker. A Kafka that is away leaves it ready: nobody else could do the work either.
-func health(db *pgxpool.Pool, c *consumer.Consumer, reg *prometheus.Registry) service.Health {
+func health(db *DB, c *consumer.Consumer, reg *prometheus.Registry) service.Health {
 	return service.Health{
 		Registry: reg,
-		Ready:    func(ctx context.Context) error { return db.Ping(ctx) },
+		Ready:    db.Ready,
 		Moving:   func() error { return moving(c.Status()) },
 	}
 }

@@ -39,11 +39,8 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		// ServeOn closes it, too; this is for the ways that do not get there.
 		defer listener.Close()
 	}
-	db, err := Open(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
+	db, err := Pool(ctx, cfg.database(), cfg.Schema, w.Tables, cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return fmt.Errorf("%s: %w", w.Name, err)
 	}
 	defer db.Close()
@@ -54,7 +51,7 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 	}
 	cfg.Inbox.Observer = metrics.Both(figures.Inbox(), cfg.Inbox.Observer)
 	cfg.Consumer.Observer = metrics.Both(figures.Consumer(), cfg.Consumer.Observer)
-	in, err := inbox.New(db, w.Name, cfg.Inbox)
+	in, err := inbox.New(db.Pool, w.Name, cfg.Inbox)
 	if err != nil {
 		return err
 	}
@@ -63,13 +60,23 @@ func Run(ctx context.Context, cfg Config, w Worker) error {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return in.Run(ctx) })
-	group.Go(func() error { return c.Run(ctx) })
-	group.Go(func() error { return figures.Run(ctx, in, c) })
+	// Before the database answers: whoever restarts by /healthz would restart a worker that only waits.
 	group.Go(func() error { return service.ServeOn(ctx, listener, health(db, c, registry).Handler()) })
-	if w.Beside != nil {
-		group.Go(func() error { return w.Beside(ctx, db) })
-	}
+	group.Go(func() error {
+		if err := db.Prepare(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("%s: %w", w.Name, err)
+		}
+		group.Go(func() error { return in.Run(ctx) })
+		group.Go(func() error { return c.Run(ctx) })
+		group.Go(func() error { return figures.Run(ctx, in, c) })
+		if w.Beside != nil {
+			group.Go(func() error { return w.Beside(ctx, db.Pool) })
+		}
+		return nil
+	})
 	return group.Wait()
 }
 
