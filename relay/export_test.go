@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// Queries reads every statement from its source, by the constant's name with a small letter: none can be left out of the
-// test that prepares them. Those about one day of the archive, a publication or a person's query are no statements yet,
-// or need that one.
+// Queries reads every statement from its source, by the constant's name with a small letter: none can be left out of
+// the test that prepares them. Those about one day of the archive, a publication or a person's query are no statements
+// yet, or need that one.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("internal/sql/queries*.go")

@@ -8,17 +8,11 @@ import (
 // widest is how many columns a line of a page or of a comment may have. A tab is four.
 const widest = 120
 
-// moving are rooms whose comments are not all broken yet.
-var moving = []string{"relay"}
-
 // TestLines: comments and pages are not wider. What cannot be broken may be: code in comments and pages, tables,
 // directives, generated parts of pages, and single words.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	for _, s := range sources(t) {
-		if under(s.pkg, moving) {
-			continue
-		}
 		lines := strings.Split(readFile(t, s.path), "\n")
 		for _, group := range s.file.Comments {
 			for _, c := range group.List {

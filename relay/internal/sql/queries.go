@@ -1,4 +1,5 @@
-// Package sql has every statement on the tables of an outbox but the append: those of relays and those of their operators.
+// Package sql has every statement on the tables of an outbox but the append: those of relays and those of their
+// operators.
 package sql
 
 // What relays and operators send.
