@@ -69,13 +69,13 @@ func (c Replay) validate() error {
 
 // ReplayPlan is what a Replay would do.
 type ReplayPlan struct {
-	Events int64      `json:"events"`
-	IDs    int64      `json:"ids"`   // distinct ones
-	Bytes  int64      `json:"bytes"` // of payloads
-	Keys   int64      `json:"keys"`  // distinct ones, by tenant; those of a query by topic
+	Events int64 `json:"events"`
+	IDs    int64 `json:"ids"`   // distinct ones
+	Bytes  int64 `json:"bytes"` // of payloads
+	Keys   int64 `json:"keys"`  // distinct ones, by tenant; those of a query by topic
 	// when the first and the last of them were published; nil: there are none, or of a query
-	First  *time.Time `json:"first"`
-	Last   *time.Time `json:"last"`
+	First *time.Time `json:"first"`
+	Last  *time.Time `json:"last"`
 	// Head is the first ten of them.
 	Head []ReplayEvent `json:"head"`
 }
