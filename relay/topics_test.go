@@ -175,6 +175,10 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 		default:
 		}
 	}
+	topics, err := newOperator(t, db).Topics(t.Context())
+	if err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
+		t.Fatalf("the topic is not as it was accepted: %+v, %v", topics, err)
+	}
 	most := pgtest.One[int](t, db, `select max(n) from (select count(*) as n from outbox_held group by xmin::text) parts`)
 	if most > 10_000 {
 		t.Errorf("%d held events were moved in one transaction, which all relays wait for", most)
@@ -192,9 +196,59 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 		log[i].Position.Partition = 0
 	}
 	watermark(t, log)
-	if topics, err := newOperator(t, db).Topics(t.Context()); err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
-		t.Errorf("%+v, %v", topics, err)
+}
+
+// TestP4AnInterruptedAcceptanceLosesNoOrder: some of what a lane holds was set together, and somebody resumes the topic. The
+// relay knows of it, and sends nothing past it.
+func TestP4AnInterruptedAcceptanceLosesNoOrder(t *testing.T) {
+	t.Parallel()
+	db, b := outboxDB(t), newBroker(1)
+	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 1)`)
+	add := func(from, to int) {
+		t.Helper()
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
+			select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series($1::int, $2::int - 1) g`, from, to)
 	}
+	add(0, 15_000)
+	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
+		select lane, id, topic, 0, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from outbox_event`)
+	db.Exec(t, `delete from outbox_event`)
+	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 100_000 })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	b.set(func(*event.Event, int32) answer { return answer{err: errAway} })
+	if _, err := d.Step(t.Context()); err != nil { // it knows what it holds
+		t.Fatal(err)
+	}
+	db.Exec(t, `create function cut() returns trigger language plpgsql as $$ begin raise 'cut off'; end $$`)
+	db.Exec(t, `create trigger cut before update on outbox_held for each row when (old.seq = 100) execute function cut()`)
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 2, true, "the topic was resized"); err == nil {
+		t.Fatal("it was not interrupted")
+	}
+	db.Exec(t, `drop trigger cut on outbox_held`)
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_held where partition = -1`); n != 10_000 {
+		t.Fatalf("%d events were set together", n)
+	}
+	if err := newOperator(t, db).ResumeTopic(t.Context(), "payments", "nobody knows why it is paused"); err != nil {
+		t.Fatal(err)
+	}
+	b.set(nil)
+	add(15_000, 15_100)
+	for range 50 {
+		if err := d.Beat(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.events()) >= 15_100 {
+			break
+		}
+	}
+	counting(t, b, "k", 15_100)
 }
 
 // TestP4OvertakenAndHeld: a partition does not get its events, others of their lanes get later ones, and then the topic
