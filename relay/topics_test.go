@@ -198,8 +198,8 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	watermark(t, log)
 }
 
-// TestP4AnInterruptedAcceptanceLosesNoOrder: some of what a lane holds was set together, and somebody resumes the topic. The
-// relay knows of it, and sends nothing past it.
+// TestP4AnInterruptedAcceptanceLosesNoOrder: some of what a lane holds was set together, and somebody resumes the
+// topic. The relay knows of it, and sends nothing past it.
 func TestP4AnInterruptedAcceptanceLosesNoOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
