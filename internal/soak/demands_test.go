@@ -42,7 +42,8 @@ func demanding() map[string]bool {
 	return all
 }
 
-// unmet tells which kinds did nothing, and which stopped what they must not touch.
+// unmet tells which kinds did nothing, and which stopped what they must not touch. The second is asked of a kind that is
+// made alone: among others, a broker that is away or a server that restarts stops the same things.
 func (x *scene) unmet(done map[string]int) (unwell []string) {
 	looks := demanding()
 	for _, kind := range slices.Sorted(maps.Keys(done)) {
@@ -50,7 +51,7 @@ func (x *scene) unmet(done map[string]int) (unwell []string) {
 		if looks[kind] && made >= enough && took == 0 {
 			unwell = append(unwell, fmt.Sprintf("%s was made %d times and never took effect", kind, made))
 		}
-		if took >= enough && went == 0 {
+		if len(done) == 1 && took >= enough && went == 0 {
 			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and what it must not touch never went on", kind, took))
 		}
 	}
