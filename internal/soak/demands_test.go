@@ -42,8 +42,8 @@ func demanding() map[string]bool {
 	return all
 }
 
-// unmet tells which kinds did nothing, and which stopped what they must not touch. The second is asked of a kind that is
-// made alone: among others, a broker that is away or a server that restarts stops the same things.
+// unmet tells which kinds did nothing, and which stopped what they must not touch. The second is asked of a kind that
+// is made alone: among others, a broker that is away or a server that restarts stops the same things.
 func (x *scene) unmet(done map[string]int) (unwell []string) {
 	looks := demanding()
 	for _, kind := range slices.Sorted(maps.Keys(done)) {
