@@ -157,8 +157,8 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 		}
 		return answer{}
 	})
+	appendTo(t, db, "payments", 100, 1, 0) // of a key of its own, which tells the relay that Kafka answers
 	stop := running(t, newRelay(t, db, b, config(quick)))
-	appendTo(t, db, "payments", 100, 1, 0) // of a key of its own; and the relay knows what it holds
 	drained(t, db)
 	accepted := make(chan error, 1)
 	go func() {

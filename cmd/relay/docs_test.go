@@ -11,8 +11,9 @@ import (
 	"github.com/effectonce/effectonce/internal/service"
 )
 
-// quotedCommand is a command as documents show it: in backticks, or in a line of its own in a block.
-var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay ([a-z][^|<>#\n]*)")
+// quotedCommand is a command as documents show it: in backticks, or in a block, where what it quotes may have several
+// lines.
+var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay ((?:[a-z]|\"[^\"]*\")(?:[^|<>#\n\"]|\"[^\"]*\")*)")
 
 var quotedText = regexp.MustCompile(`"[^"]*"`)
 

@@ -160,7 +160,7 @@ func TestInboxParkedCommands(t *testing.T) {
 	}
 	for want, args := range map[string]string{
 		"not parked":            "parked release --consumer ledger --topic payments --key mended --reason x",
-		"not halted":            "resume --consumer ledger --topic payments --partition 0 --reason x",
+		"neither halted":        "resume --consumer ledger --topic payments --partition 0 --reason x",
 		"--consumer is missing": "parked discard --topic t --key k --reason x",
 		"what is to go on":      "resume --consumer ledger --reason x",
 	} {

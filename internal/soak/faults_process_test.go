@@ -129,12 +129,12 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
 	return func() error {
 		timer.Stop()
+		close(end)
+		<-ended
 		if deaths >= 3 {
 			s.took(f.kind)
 			s.published(f, &late)
 		}
-		close(end)
-		<-ended
 		return nil
 	}, nil
 }

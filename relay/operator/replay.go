@@ -207,17 +207,21 @@ type replayStep func(ctx context.Context, most int, done *ReplayResult) (more bo
 
 func (o *Operator) archiveStep(choice *Replay) replayStep {
 	return func(ctx context.Context, most int, done *ReplayResult) (more bool, err error) {
-		var n, last int64
-		choice.After = done.Last
-		err = o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), most)...).Scan(&n, &last)
-		if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
-			return false, fmt.Errorf("appending: %w", err)
-		}
-		if n > 0 {
-			done.Events, done.Last = done.Events+n, last
-		}
-		return n == int64(most), nil
+		return o.replayArchived(ctx, choice, most, done)
 	}
+}
+
+func (o *Operator) replayArchived(ctx context.Context, choice *Replay, most int, done *ReplayResult) (more bool, err error) {
+	var n, last int64
+	choice.After = done.Last
+	err = o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), most)...).Scan(&n, &last)
+	if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
+		return false, fmt.Errorf("appending: %w", err)
+	}
+	if n > 0 {
+		done.Events, done.Last = done.Events+n, last
+	}
+	return n == int64(most), nil
 }
 
 func (o *Operator) replay(ctx context.Context, rate int, step replayStep, done *ReplayResult) error {
