@@ -74,7 +74,7 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 			p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration", r.Duration)
 		}
 		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "55P03" {
+		if !errors.As(err, &pgErr) || pgErr.Code != "55P03" && pgErr.Code != "40P01" { // a deadlock's victim, too
 			break
 		}
 		if try == lockTries {

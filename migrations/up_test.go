@@ -196,6 +196,20 @@ func TestLockIsTriedAgain(t *testing.T) {
 	}
 }
 
+// TestADeadlocksVictimIsTriedAgain: producers and workers lock tables in another order than a migration.
+func TestADeadlocksVictimIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.Exec(t, "create sequence tries")
+	files := one()
+	files["a/10002_victim.sql"] = sql("-- +goose StatementBegin\ndo $$ begin if nextval('tries') = 1 then" +
+		" raise exception 'deadlock detected' using errcode = '40P01'; end if; end $$\n-- +goose StatementEnd")
+	err := migrations.UpFrom(t.Context(), files, config(t, db.URL), migrations.Options{LockTimeout: time.Millisecond})
+	if n := pgtest.One[int](t, db, "select last_value from tries"); err != nil || n != 2 {
+		t.Errorf("%d tries: %v", n, err)
+	}
+}
+
 // logged is a log.
 type logged chan string
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
@@ -45,8 +46,14 @@ func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 		"alter table inbox_consumer add column invented int; alter table inbox_days add column invented int default 1; alter table inbox_parked add column invented int; alter table inbox_progress add column invented int",
 		"create table inbox_invented (i int); create index inbox_message_invented on inbox_message (invented)",
 	} {
-		db.Exec(t, fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
-			insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, next+int64(n)))
+		pgtest.Await(t, "the migration", func() (bool, error) {
+			_, err := db.Pool.Exec(t.Context(), fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
+				insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, next+int64(n)))
+			if pgerr.Is(err, pgerr.DeadlockDetected) { // migrations try again, too
+				return false, nil
+			}
+			return true, err
+		})
 	}
 	book("it goes on while the schema is newer")
 	// A day that is made now has the new columns, and is made by a program that does not know them.
