@@ -235,7 +235,7 @@ func modelScan(to, v any) error {
 		}
 		return errors.Join(to.ScanBytes(b), scanned(ok, to, v))
 	default:
-		ok = false
+		panic(fmt.Sprintf("the model has no values for %T: an error would only look like the server's", to))
 	}
 	return scanned(ok, to, v)
 }

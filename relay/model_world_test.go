@@ -197,7 +197,7 @@ func (w *modelWorld) prepare() {
 		w.lanes = 2
 	}
 	if w.limit == 0 {
-		w.limit = 300_000
+		w.limit = 150_000
 	}
 }
 

@@ -294,12 +294,13 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	}
 	deleted := func(rows pgx.Rows) error {
 		var lane int16
-		var found, acked int
+		var found int64
+		acked := 0
 		_, err := pgx.ForEachRow(rows, []any{&lane, &found}, func() error {
 			settled[lane], acked = true, acked+set.acks[lane]
 			return nil
 		})
-		set.count.gone = max(0, acked-found)
+		set.count.gone = max(0, acked-int(found))
 		return failpoint.After(failpoint.RelaySettleMoved, err)
 	}
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
