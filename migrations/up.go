@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pressly/goose/v3"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Up applies what is pending of the sets, over one direct connection of its own that it makes from
@@ -73,8 +74,7 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 		for _, r := range results {
 			p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration", r.Duration)
 		}
-		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "55P03" && pgErr.Code != "40P01" { // a deadlock's victim, too
+		if !pgerr.Retry(err) {
 			break
 		}
 		if try == lockTries {
@@ -82,23 +82,12 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 				"run it again when no long transaction is open, or raise LockTimeout: %w", set, p.lockTimeout, try, err)
 		}
 		p.log.InfoContext(ctx, "migrations: a table is locked; trying again", "set", string(set), "after", lockPause*p.lockTimeout)
-		if err := sleep(ctx, lockPause*p.lockTimeout); err != nil {
-			return fmt.Errorf("migrations: set %s: waiting for a table's lock: %w", set, err)
+		if sleep.For(ctx, lockPause*p.lockTimeout) != nil {
+			return fmt.Errorf("migrations: set %s: waiting for a table's lock: %w", set, context.Cause(ctx))
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("migrations: set %s: %w", set, err)
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }
