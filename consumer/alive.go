@@ -11,6 +11,8 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/offsetcommit"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Heartbeats and commits go through the transport, which finds the coordinator each time and opens a new connection
@@ -24,7 +26,7 @@ func (g *generation) heartbeat(ctx context.Context) {
 	cfg := &g.c.cfg
 	defer g.c.outage.forget(part)
 	for alive := time.Now(); ; {
-		sleep(ctx, cfg.HeartbeatInterval)
+		_ = sleep.For(ctx, cfg.HeartbeatInterval)
 		if ctx.Err() != nil {
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // sizes are topics that can be read, with their numbers of partitions.
@@ -39,7 +41,7 @@ func (s *session) balancers() []kafka.GroupBalancer {
 func (s *session) watch(ctx context.Context) {
 	assigned := s.saw.Swap(nil) // nil: another member did it, and sees by itself what it overlooked
 	for {
-		sleep(ctx, s.c.cfg.HeartbeatInterval)
+		_ = sleep.For(ctx, s.c.cfg.HeartbeatInterval)
 		if ctx.Err() != nil {
 			return
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // Consumer is one member of a consumer group. Make one per process (or more: each is a member), and Run it once.
@@ -111,7 +112,7 @@ func (c *Consumer) prepare(ctx context.Context) bool {
 			said = true
 			c.cfg.Logger.Error("the handler cannot get ready: trying again until it can", "error", err)
 		}
-		sleep(ctx, wait.NextBackOff())
+		_ = sleep.For(ctx, wait.NextBackOff())
 	}
 	return false
 }
@@ -135,7 +136,7 @@ func (c *Consumer) awaitTopics(ctx context.Context) []string {
 				return slices.Sorted(maps.Keys(found))
 			}
 		}
-		sleep(ctx, wait.NextBackOff())
+		_ = sleep.For(ctx, wait.NextBackOff())
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // fetch reads the partition into p.chunks until ctx ends (nil) or it can never go on (the reason).
@@ -34,11 +35,11 @@ func (p *partition) fetch(ctx context.Context) error {
 			if offset, err = p.lost(ctx, offset); err != nil {
 				return err
 			}
-			sleep(ctx, wait.NextBackOff()) // a leader that has not caught up yet may say so more than once
+			_ = sleep.For(ctx, wait.NextBackOff()) // a leader that has not caught up yet may say so more than once
 			continue
 		default:
 			p.c.outage.fail(p.String(), fmt.Errorf("fetch: %w", err))
-			sleep(ctx, wait.NextBackOff())
+			_ = sleep.For(ctx, wait.NextBackOff())
 			continue
 		}
 		p.sawEnd(res.highWatermark)
@@ -191,7 +192,7 @@ func (p *partition) bounds(ctx context.Context) (first, end int64, ok bool) {
 		}
 		if ctx.Err() == nil {
 			p.c.outage.fail(p.String(), fmt.Errorf("list offsets: %w", err))
-			sleep(ctx, wait.NextBackOff())
+			_ = sleep.For(ctx, wait.NextBackOff())
 		}
 	}
 	return 0, 0, false
@@ -219,13 +220,4 @@ func (p *partition) listOffsets(ctx context.Context) (first, end int64, err erro
 func newBackOff() *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

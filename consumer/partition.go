@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // partition reads one assigned partition for one generation: one goroutine fetches and decodes one chunk ahead, one
@@ -139,7 +140,7 @@ func (p *partition) resumed(work context.Context, rest chunk) bool {
 		return false
 	}
 	for {
-		sleep(work, p.c.cfg.ResumeEvery)
+		_ = sleep.For(work, p.c.cfg.ResumeEvery)
 		if work.Err() != nil {
 			return false
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // compare is where to begin when the group has committed an offset: there, or where the handler's database is when that
@@ -89,7 +90,7 @@ func (p *partition) account(ctx context.Context) (next int64, known, ok bool) {
 			return next, known, true
 		}
 		p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
-		sleep(ctx, wait.NextBackOff())
+		_ = sleep.For(ctx, wait.NextBackOff())
 	}
 	return 0, false, false
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // leaveTimeout is how long leaving the group may take before its connections are cut: the broker then notices by
@@ -34,7 +35,7 @@ func (c *Consumer) session(ctx context.Context, topics []string) {
 	group, err := kafka.NewConsumerGroup(c.groupConfig(cs, topics, s.balancers()))
 	if err != nil { // New has validated the same config
 		c.outage.fail(part, err)
-		sleep(ctx, time.Second)
+		_ = sleep.For(ctx, time.Second)
 		return
 	}
 	patience := leaveTimeout

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // standstill knows since when nothing was decided although something waits, over rebalances.
@@ -58,7 +60,7 @@ func (s *standstill) began() time.Time {
 func (g *generation) ends(ctx context.Context) {
 	every := g.c.cfg.ResumeEvery
 	for {
-		sleep(ctx, every)
+		_ = sleep.For(ctx, every)
 		if ctx.Err() != nil {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 const dayPrefix = "inbox_message_"
@@ -242,7 +243,7 @@ func (k *keeper) dropForOwner(ctx context.Context, d days) (dropped []string, er
 				return dropped, fmt.Errorf("inbox: day %s was not dropped: transactions on inbox_message follow one another without a gap; "+
 					"the next pass tries again, and `relay inbox maintain` as the tables' owner needs no gap", day)
 			}
-			if !gone && sleep(ctx, pace.NextBackOff()) != nil {
+			if !gone && sleep.For(ctx, pace.NextBackOff()) != nil {
 				return dropped, ctx.Err()
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // gateRoom is more than the goroutines that a process has.
@@ -41,7 +43,7 @@ func (g *Gate) enter(ctx context.Context, alone bool) (leave func(), err error) 
 		if err == nil {
 			return g.alone(), nil
 		}
-		if err := sleep(ctx, 4*patience); err != nil {
+		if err := sleep.For(ctx, 4*patience); err != nil {
 			return nil, err
 		}
 	}

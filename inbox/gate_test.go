@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // TestP9_5_AHangingRunKeepsNobodyWaiting: a run that must be alone waits for one that hangs, and no other run waits for
@@ -93,7 +95,7 @@ func TestP9_5_AStreamOfRunsLetsACountedOneThrough(t *testing.T) {
 					if err != nil {
 						return
 					}
-					_ = sleep(ctx, 5*time.Second+time.Duration(i)*time.Second/3)
+					_ = sleep.For(ctx, 5*time.Second+time.Duration(i)*time.Second/3)
 					leave()
 				}
 			}()

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // handler is what Each and Batch return.
@@ -343,13 +344,13 @@ const askEvery = 2 * time.Second
 // end it.
 func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) error {
 	if wait <= askEvery {
-		return sleep(ctx, wait)
+		return sleep.For(ctx, wait)
 	}
 	until := time.Now().Add(wait)
 	noted := b.noteTrying(ctx, cause)
 	for {
 		left := time.Until(until)
-		if err := sleep(ctx, min(left, askEvery)); err != nil || left <= askEvery {
+		if err := sleep.For(ctx, min(left, askEvery)); err != nil || left <= askEvery {
 			return err
 		}
 		if noted && b.tryNow(ctx) {
@@ -423,7 +424,7 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 		b.in.log.Warn("inbox: a transaction keeps losing against others", "times", b.retries, "error", f.err)
 	}
 	b.retried(reason, b.retries, wait, f.err)
-	return sleep(ctx, wait)
+	return sleep.For(ctx, wait)
 }
 
 // leave closes the range of this call: whoever ends a call undecided has outlived it, and nobody need count what it was

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"context"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -14,18 +13,6 @@ import (
 func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first), backoff.WithMaxInterval(max(first, longest)),
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
-}
-
-// sleep waits, or returns the context's error if that ended meanwhile, or before.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // outage says once that the database is away, and once that it is back, whatever many goroutines wait for it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // cleanBatch is how many rows of inbox_message_any one transaction deletes.
@@ -55,7 +56,7 @@ func (in *Inbox) repeat(ctx context.Context, what string, every time.Duration, d
 		} else {
 			pace.Reset()
 		}
-		if sleep(ctx, wait) != nil {
+		if sleep.For(ctx, wait) != nil {
 			return
 		}
 	}

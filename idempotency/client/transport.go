@@ -15,6 +15,8 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // HeaderKey carries the key of an intent.
@@ -105,7 +107,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if res != nil {
 			drop(res.Body)
 		}
-		if !pause(ctx, wait) {
+		if sleep.For(ctx, wait) != nil {
 			return nil, &Error{Key: i.key, Attempts: i.attempts, Definite: !i.doubt, Err: context.Cause(ctx)}
 		}
 	}
@@ -115,17 +117,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func sooner(ctx context.Context, wait time.Duration) bool {
 	end, ok := ctx.Deadline()
 	return ctx.Err() == nil && (!ok || time.Now().Add(wait).Before(end))
-}
-
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // body returns what gives the body for each attempt. The request's own is closed, as a RoundTripper must.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/sleep"
 )
 
 // errTransactionControl is what Commit and Rollback of a handler's transaction return.
@@ -105,14 +106,10 @@ func (e *rolledBack) Unwrap() error { return e.err }
 
 // pause waits a little, longer each time, so that two that met do not meet again.
 func pause(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(time.Duration(attempt) * (5*time.Millisecond + mathrand.N(20*time.Millisecond)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if sleep.For(ctx, time.Duration(attempt)*(5*time.Millisecond+mathrand.N(20*time.Millisecond))) != nil {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // once is one transaction.

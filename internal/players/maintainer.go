@@ -6,6 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/history"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -17,7 +18,7 @@ func maintain(ctx context.Context, p *player) error {
 		return err
 	}
 	defer owner.Close()
-	for pause(ctx, time.Second) {
+	for sleep.For(ctx, time.Second) == nil {
 		p.pass(ctx, "inbox", func(ctx context.Context) error {
 			info, err := inbox.MaintainAll(ctx, p.db, inbox.Config{Logger: p.log}, false)
 			for _, day := range info.Dropped {

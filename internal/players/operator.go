@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/history"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -25,7 +26,7 @@ func operate(ctx context.Context, p *player) error {
 		return err
 	}
 	o := &person{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
-	for pause(ctx, 500*time.Millisecond) {
+	for sleep.For(ctx, 500*time.Millisecond) == nil {
 		o.round(ctx)
 	}
 	return nil

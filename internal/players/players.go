@@ -162,15 +162,3 @@ func open(url string, conns int) (*pgxpool.Pool, error) {
 	cfg.ConnConfig.ConnectTimeout = 3 * time.Second
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
-
-// pause waits, and returns false when ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/history"
 	"github.com/effectonce/effectonce/internal/history/book"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/outbox"
 )
 
@@ -61,7 +62,7 @@ func (w *writer) run(ctx context.Context) {
 		w.commit(ctx, b)
 		next = next.Add(time.Duration(float64(time.Second) * float64(len(b.events)*w.Writers) / float64(w.Rate)))
 		if wait := time.Until(next); wait > 0 {
-			if !pause(ctx, wait) {
+			if sleep.For(ctx, wait) != nil {
 				return
 			}
 		} else if wait < -time.Second {
@@ -155,7 +156,7 @@ func (w *writer) commit(ctx context.Context, b *batch) {
 	switch {
 	case op == 0:
 		// Nothing was to be committed: it failed before.
-		pause(ctx, 20*time.Millisecond)
+		_ = sleep.For(ctx, 20*time.Millisecond)
 	case err == nil:
 		w.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK})
 	case errors.Is(err, errMind) || !pgerr.CommitUnknown(err):

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// For waits for d, or until ctx ends, and then returns its error.
+// For waits for d, or until ctx ends. It returns the error of a ctx that has ended.
 func For(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
 	case <-timer.C:
-		return nil
 	}
+	return ctx.Err()
 }
