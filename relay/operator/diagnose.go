@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -101,11 +100,11 @@ func rights() (kinds, names, wants []string) {
 // Diagnose examines an outbox. It changes nothing, and reads no more than a few thousand rows. An empty schema is the
 // connection's search_path.
 func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, error) {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: %w", err)
 	}
-	x := examiner{db: db, prefix: prefix}
+	x := examiner{db: db, schema: in}
 	d, err := x.examine(ctx, sql.Vectors())
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("relay: diagnose: %w", err)
@@ -116,21 +115,21 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 // examiner asks one question after another until one fails.
 type examiner struct {
 	db     *pgxpool.Pool
-	prefix string
+	schema *sql.Schema
 	err    error
 }
 
-func (x *examiner) row(ctx context.Context, sql string, args, into []any) {
+func (x *examiner) row(ctx context.Context, statement string, args, into []any) {
 	if x.err == nil {
-		x.err = x.db.QueryRow(ctx, pgschema.Expand(sql, x.prefix), args...).Scan(into...)
+		x.err = x.db.QueryRow(ctx, x.schema.Expand(statement), args...).Scan(into...)
 	}
 }
 
-func (x *examiner) texts(ctx context.Context, sql string, args ...any) (list []string) {
+func (x *examiner) texts(ctx context.Context, statement string, args ...any) (list []string) {
 	if x.err != nil {
 		return nil
 	}
-	rows, err := x.db.Query(ctx, pgschema.Expand(sql, x.prefix), args...)
+	rows, err := x.db.Query(ctx, x.schema.Expand(statement), args...)
 	if err == nil {
 		list, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
@@ -142,7 +141,7 @@ func (x *examiner) silent(ctx context.Context) (list []SilentRelay) {
 	if x.err != nil {
 		return nil
 	}
-	rows, err := x.db.Query(ctx, pgschema.Expand(sql.Silent, x.prefix))
+	rows, err := x.db.Query(ctx, x.schema.Expand(sql.Silent))
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s SilentRelay, err error) {
 			var ago float64
@@ -185,7 +184,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	x.row(ctx, sql.Cluster, nil, []any{&d.Cluster})
 	d.Waiting = x.texts(ctx, sql.WaitingTopics)
 	if x.err == nil {
-		d.Topics, x.err = readTopics(ctx, x.db, pgschema.Expand(sql.ListTopics, x.prefix))
+		d.Topics, x.err = readTopics(ctx, x.db, x.schema.Expand(sql.ListTopics))
 	}
 	return d, x.err
 }

@@ -4,10 +4,16 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
 // DiagnoseWith is Diagnose with other test vectors, as a server has that hashes otherwise.
 func DiagnoseWith(ctx context.Context, db *pgxpool.Pool, vectors map[string]int64) (Diagnosis, error) {
-	x := examiner{db: db}
+	in, err := sql.For("")
+	if err != nil {
+		return Diagnosis{}, err
+	}
+	x := examiner{db: db, schema: in}
 	return x.examine(ctx, vectors)
 }

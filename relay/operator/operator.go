@@ -17,7 +17,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -32,14 +31,13 @@ var ErrReleasing = errors.New("is being released at this moment: wait until it i
 // leaves a row in outbox_audit, in the same transaction. Its methods may be called from several goroutines.
 type Operator struct {
 	db     *pgxpool.Pool
-	schema string
-	prefix string // of the schema
+	schema *sql.Schema
 	name   string
 }
 
 // New makes an Operator. Its name is the person's, for the audit. An empty schema is the connection's search_path.
 func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("relay: %w", err)
@@ -48,11 +46,11 @@ func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	case strings.TrimSpace(name) == "":
 		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, schema: schema, prefix: prefix, name: name}, nil
+	return &Operator{db: db, schema: in, name: name}, nil
 }
 
 // q is a statement with its schema.
-func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
+func (o *Operator) q(statement string) string { return o.schema.Expand(statement) }
 
 // audited is what the audit keeps of an action. Detail never has payloads.
 type audited struct {

@@ -230,7 +230,7 @@ func (o *Operator) openQuery(ctx context.Context, c Replay) (*queriedReplay, err
 		return nil, err
 	}
 	// Neither a bound on payloads nor an inbox's window is a reason to refuse what was an event before.
-	q := &queriedReplay{conn: conn, append: outbox.Appender{Schema: o.schema, MaxPayload: -1, InboxWindow: -1}}
+	q := &queriedReplay{conn: conn, append: outbox.Appender{Schema: o.schema.Name(), MaxPayload: -1, InboxWindow: -1}}
 	err = o.readOnly(ctx, conn, func(tx pgx.Tx) (err error) {
 		if q.shape, err = checkQuery(ctx, tx, c.Query); err != nil {
 			return err

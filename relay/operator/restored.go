@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -47,11 +46,11 @@ func (e *BehindError) Error() string {
 // this outbox has not given out yet. Events of other outboxes and of earlier incarnations are no evidence. A lane none
 // of whose events are among those given cannot be judged: give it a few hundred of each partition.
 func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, published []event.Event) error {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return fmt.Errorf("relay: %w", err)
 	}
-	rows, err := db.Query(ctx, pgschema.Expand(sql.Numbering, prefix))
+	rows, err := db.Query(ctx, in.Expand(sql.Numbering))
 	if err != nil {
 		return fmt.Errorf("relay: reading the numbering: %w", err)
 	}
@@ -84,11 +83,11 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 
 // PinnedTopics returns the topics that the outbox has published to.
 func PinnedTopics(ctx context.Context, db *pgxpool.Pool, schema string) ([]string, error) {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	rows, err := db.Query(ctx, pgschema.Expand(sql.Pinned, prefix))
+	rows, err := db.Query(ctx, in.Expand(sql.Pinned))
 	if err != nil {
 		return nil, fmt.Errorf("relay: reading the topics: %w", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -53,20 +52,19 @@ type TopicStatus struct {
 // ReadStatus reads the state of an outbox. It counts every waiting event, which takes a second or so per ten million;
 // for a figure every few seconds use [relay.Relay.Sample]. An empty schema is the connection's search_path.
 func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, error) {
-	prefix, err := pgschema.Prefix(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: %w", err)
 	}
-	q := func(statement string) string { return pgschema.Expand(statement, prefix) }
 	var st Status
-	rows, err := db.Query(ctx, q(sql.StatusLanes))
+	rows, err := db.Query(ctx, in.Expand(sql.StatusLanes))
 	if err == nil {
 		st.Lanes, err = pgx.CollectRows(rows, scanLane)
 	}
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading lanes: %w", err)
 	}
-	rows, err = db.Query(ctx, q(sql.StatusTopics))
+	rows, err = db.Query(ctx, in.Expand(sql.StatusTopics))
 	if err == nil {
 		st.Topics, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t TopicStatus, err error) {
 			var age float64
@@ -78,11 +76,11 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading topics: %w", err)
 	}
-	if st.Aside, err = readTopics(ctx, db, q(sql.ListTopics)); err != nil {
+	if st.Aside, err = readTopics(ctx, db, in.Expand(sql.ListTopics)); err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
-	err = db.QueryRow(ctx, q(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue, &st.Scheduled.Next)
+	err = db.QueryRow(ctx, in.Expand(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue, &st.Scheduled.Next)
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -26,21 +25,21 @@ var ErrPublicationLeft = errors.New("the replication slot is dropped; the public
 // their replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the
 // slot. An empty schema is the connection's search_path.
 func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
-	q, err := newWALSetup(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return "", fmt.Errorf("relay: %w", err)
 	}
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var exists, owned bool
-		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
+		if err := tx.QueryRow(ctx, in.Expand(sql.Publication)).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
-		statements := []string{q.publish}
+		statements := []string{sql.Publish}
 		if exists {
-			statements = []string{q.publishTables, q.publishInserts}
+			statements = []string{sql.PublishTables, sql.PublishInserts}
 		}
-		for _, sql := range statements {
-			if _, err := tx.Exec(ctx, named(sql, name)); err != nil {
+		for _, statement := range statements {
+			if _, err := tx.Exec(ctx, named(in.Expand(statement), name)); err != nil {
 				return err
 			}
 		}
@@ -61,41 +60,41 @@ func SetUpWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string
 // tables may drop the publication: for others it fails with [ErrPublicationLeft] when all the rest is done. It fails
 // with [ErrSlotInUse] while a relay reads the slot.
 func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string, err error) {
-	q, err := newWALSetup(schema)
+	in, err := sql.For(schema)
 	if err != nil {
 		return "", fmt.Errorf("relay: %w", err)
 	}
-	if err := q.unread(ctx, db); err != nil {
+	if err := unread(ctx, db, in); err != nil {
 		return "", fmt.Errorf("relay: dropping the replication slot: %w", err)
 	}
 	var exists, owned bool
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var left, active bool
-		if err := tx.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
+		if err := tx.QueryRow(ctx, in.Expand(sql.Publication)).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
+		if err := tx.QueryRow(ctx, in.Expand(sql.WALSlot), name).Scan(&left, &active); err != nil {
 			return err
 		}
 		if active {
 			return ErrSlotInUse
 		}
-		if _, err := tx.Exec(ctx, q.drop, name); err != nil {
+		if _, err := tx.Exec(ctx, in.Expand(sql.WALDrop), name); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil {
+		if err := tx.QueryRow(ctx, in.Expand(sql.WALSlot), name).Scan(&left, &active); err != nil {
 			return err
 		}
 		if left {
 			return ErrSlotInUse
 		}
-		for _, sql := range []string{q.lockLanes, q.giveUp, q.forget} {
-			if _, err := tx.Exec(ctx, sql); err != nil {
+		for _, statement := range []string{sql.LockLanes, sql.WALGiveUp, sql.WALForget} {
+			if _, err := tx.Exec(ctx, in.Expand(statement)); err != nil {
 				return err
 			}
 		}
 		if owned {
-			_, err = tx.Exec(ctx, named(q.unpublish, name))
+			_, err = tx.Exec(ctx, named(in.Expand(sql.Unpublish), name))
 		}
 		return err
 	})
@@ -109,15 +108,15 @@ func DropWAL(ctx context.Context, db *pgxpool.Pool, schema string) (name string,
 }
 
 // unread waits a moment for the slot to be read by nobody: the server does not notice at once that a relay has gone.
-func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
+func unread(ctx context.Context, db *pgxpool.Pool, in *sql.Schema) error {
 	const patience = 2 * time.Second
 	for since := time.Now(); time.Since(since) < patience && ctx.Err() == nil; _ = sleep.For(ctx, patience/40) {
 		var name string
 		var exists, owned, left, active bool
-		if err := db.QueryRow(ctx, q.publication).Scan(&name, &exists, &owned); err != nil {
+		if err := db.QueryRow(ctx, in.Expand(sql.Publication)).Scan(&name, &exists, &owned); err != nil {
 			return err
 		}
-		if err := db.QueryRow(ctx, q.slot, name).Scan(&left, &active); err != nil || !active {
+		if err := db.QueryRow(ctx, in.Expand(sql.WALSlot), name).Scan(&left, &active); err != nil || !active {
 			return err
 		}
 	}
@@ -125,21 +124,6 @@ func (q *walSetup) unread(ctx context.Context, db *pgxpool.Pool) error {
 }
 
 // named puts the publication's name in: DDL takes no parameters. It is made of the outbox's id.
-func named(sql, name string) string { return strings.ReplaceAll(sql, "{publication}", name) }
-
-// walSetup are the statements of who sets the WAL source up, with their schema.
-type walSetup struct {
-	publication, publish, publishTables, publishInserts, unpublish, drop, slot, lockLanes, giveUp, forget string
-}
-
-func newWALSetup(schema string) (*walSetup, error) {
-	prefix, err := pgschema.Prefix(schema)
-	if err != nil {
-		return nil, err
-	}
-	q := func(sql string) string { return pgschema.Expand(sql, prefix) }
-	return &walSetup{
-		publication: q(sql.Publication), publish: q(sql.Publish), publishTables: q(sql.PublishTables), publishInserts: q(sql.PublishInserts),
-		unpublish: q(sql.Unpublish), drop: q(sql.WALDrop), slot: q(sql.WALSlot), lockLanes: q(sql.LockLanes), giveUp: q(sql.WALGiveUp), forget: q(sql.WALForget),
-	}, nil
+func named(statement, name string) string {
+	return strings.ReplaceAll(statement, "{publication}", name)
 }

@@ -8,6 +8,7 @@ import (
 
 // Schema expands statements for one schema. Its methods may be called from several goroutines.
 type Schema struct {
+	name     string
 	prefix   string
 	expanded sync.Map // by the statement
 }
@@ -18,8 +19,11 @@ func For(schema string) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{prefix: prefix}, nil
+	return &Schema{name: schema, prefix: prefix}, nil
 }
+
+// Name is the schema's; "" for the search_path.
+func (s *Schema) Name() string { return s.name }
 
 // Expand is the statement with the schema's name.
 func (s *Schema) Expand(statement string) string {
