@@ -289,14 +289,9 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 	var victim child
 	f := newCards(t, cards.Config{IgnoreKeys: true, Booked: func(c cards.Charge) { victim.kill() }})
 	victim.start(t, f)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, victim.url+"/payments", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Idempotency-Key", "k")
-	if res, err := http.DefaultClient.Do(r); err == nil {
-		_ = res.Body.Close()
-		t.Fatalf("a process that was killed answered %d", res.StatusCode)
+	awaitReady(t, victim.url)
+	if status, text := ask(t, http.MethodPost, victim.url+"/payments", body); status != 0 {
+		t.Fatalf("a process that was killed answered %d: %s", status, text)
 	}
 	if n := len(f.bank.Ledger()); n != 1 {
 		t.Fatalf("%d charges before the kill", n)

@@ -77,7 +77,8 @@ func Tables() worker.Tables {
 	return worker.Tables{Sets: []migrations.Set{migrations.Outbox, migrations.Idempotency}, DDL: []string{ddlPayment, ddlCard}, Probe: queryProbe}
 }
 
-// Run serves until ctx ends, lets requests that are under way finish, and returns nil.
+// Run serves until ctx ends, lets requests that are under way finish, and returns nil. A database that is away at the
+// start is waited for: meanwhile /healthz says 200 and /readyz 503.
 func Run(ctx context.Context, cfg Config) error {
 	listener := cfg.Listener
 	if listener == nil {
@@ -93,22 +94,28 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	db, err := worker.Open(ctx, service.Database{URL: cfg.DatabaseURL, Password: cfg.Password, AllowPlain: cfg.Plaintext}, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
+	database := service.Database{URL: cfg.DatabaseURL, Password: cfg.Password, AllowPlain: cfg.Plaintext}
+	db, err := worker.Pool(ctx, database, cfg.Schema, Tables(), cfg.SkipMigrate, cfg.Logger)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return fmt.Errorf("payments: %w", err)
 	}
 	defer db.Close()
-	s, err := New(db, cfg)
+	s, err := newService(db.Pool, db.Ready, cfg)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.Recovery.Run(ctx) })
+	group.Go(func() error {
+		if err := db.Prepare(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("payments: %w", err)
+		}
+		return s.Recovery.Run(ctx)
+	})
 	group.Go(func() error {
 		defer cancel()
 		return service.ServeOn(ctx, listener, s)
@@ -129,6 +136,10 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if db == nil {
 		return nil, errors.New("payments: New needs a *pgxpool.Pool")
 	}
+	return newService(db, db.Ping, cfg)
+}
+
+func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config) (*Service, error) {
 	s, err := newStore(db, cfg.Schema)
 	if err != nil {
 		return nil, err
@@ -162,14 +173,14 @@ func New(db *pgxpool.Pool, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Service{Handler: a.routes(db), Recovery: w}, nil
+	return &Service{Handler: a.routes(ready), Recovery: w}, nil
 }
 
 // Handler is a Service without its recovery: enough for payments without a card.
 func Handler(db *pgxpool.Pool, cfg Config) (http.Handler, error) { return New(db, cfg) }
 
-func (a *api) routes(db *pgxpool.Pool) http.Handler {
-	health := service.Health{Ready: func(ctx context.Context) error { return db.Ping(ctx) }}.Handler()
+func (a *api) routes(ready func(context.Context) error) http.Handler {
+	health := service.Health{Ready: ready}.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", health)
 	mux.Handle("/healthz/", health)

@@ -1,0 +1,81 @@
+package payments_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/examples/payments/payments"
+	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/secret"
+)
+
+// TestHealthBeforeTheDatabase: a server that waits for its database at its start says that it lives, and that it is not
+// ready. Once the database answers it is, and takes payments.
+func TestHealthBeforeTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	proxy := pgtest.NewProxy(t, db.AdminURL)
+	proxy.Refuse(true)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- payments.Run(ctx, payments.Config{
+			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Listener: listener, Logger: slog.New(slog.DiscardHandler),
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	url := "http://" + listener.Addr().String()
+	if status, text := ask(t, http.MethodGet, url+"/healthz", ""); status != http.StatusOK {
+		t.Fatalf("/healthz is %d while the database is away: %s", status, text)
+	}
+	if status, text := ask(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "has not answered yet") {
+		t.Errorf("/readyz is %d while the database is away: %s", status, text)
+	}
+	proxy.Refuse(false)
+	awaitReady(t, url)
+	if status, text := ask(t, http.MethodPost, url+"/payments", body); status != http.StatusCreated {
+		t.Errorf("a payment is answered %d: %s", status, text)
+	}
+}
+
+func awaitReady(t *testing.T, url string) {
+	t.Helper()
+	pgtest.Await(t, "the server to be ready", func() (bool, error) {
+		status, _ := ask(t, http.MethodGet, url+"/readyz", "")
+		return status == http.StatusOK, nil
+	})
+}
+
+// ask sends a request with the key "k". The status is 0 where no answer came.
+func ask(t *testing.T, method, url, body string) (status int, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "k")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
