@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -143,10 +144,10 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 	}
 	if len(lanes.lanes) > 0 {
 		if err := failpoint.Err(failpoint.RelayJournal); err != nil {
-			s.close()
+			s.Close()
 			return err
 		}
-		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, idList(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
+		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
 			if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
 				return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
 			}
@@ -154,5 +155,5 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 		})
 	}
 	b.Queue(sql.Commit)
-	return s.pipeline(ctx, &b)
+	return s.Continue(ctx, &b)
 }

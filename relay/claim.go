@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -119,8 +120,8 @@ const drainGroups = 64
 // raised before anything else is done with it.
 func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {
 	// A connection that is opened now may be one to a server that has crashed since the lanes were picked.
-	if err := s.open(ctx); err != nil {
-		return nil, nil, pgerr.CommitUnknown(err), err
+	if err := s.Open(ctx); err != nil {
+		return nil, nil, pg.CommitUnknown(err), err
 	}
 	r.lanes.renew(grants)
 	ids := ""
@@ -143,7 +144,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 			}
 			return r.claim(ctx, s, grants)
 		}
-		return nil, nil, err == errBarrier || pgerr.CommitUnknown(err), err
+		return nil, nil, pg.CommitUnknown(err), err
 	}
 	if len(k.lists.lanes) > 0 {
 		failpoint.Hit(failpoint.RelayReleaseClaimed)
@@ -175,11 +176,11 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 func (k *claiming) send(ctx context.Context, s *session, ids string) error {
 	queue := func(b *pgx.Batch) { k.queue(b, ids) }
 	inBulk := len(k.bulk.lanes) > 0
-	opening := transaction
+	opening := pg.Transaction
 	if inBulk {
-		opening = begin
+		opening = pg.Begin
 	}
-	if err := s.send(ctx, opening(k.r.cfg.Lease, toStandby, queue)); err != nil {
+	if err := s.Send(ctx, opening(k.r.cfg.Lease, pg.Standby, queue)); err != nil {
 		return err
 	}
 	k.c.sort()
@@ -454,7 +455,7 @@ func (l *laneClaim) holdsPartOf(topic string) bool {
 func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
 	var same, raised bool
 	failpoint.Hit(failpoint.RelayIncarnation)
-	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
 			raised = tag.RowsAffected() > 0 // or another pump was quicker
 			return nil

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
 // Driver makes a relay's steps one by one, for tests of interleavings: nothing happens in between.
@@ -14,6 +16,21 @@ type Driver struct {
 	s     *session
 	probe *session
 	floor floorFinder
+
+	pid, probePID uint32 // of the sessions' backends
+}
+
+func (d *Driver) session(name string, pid *uint32) *session {
+	s := d.r.session(name)
+	dial := s.Dial
+	s.Dial = func(ctx context.Context, name string, warned func()) (pg.Conn, error) {
+		conn, err := dial(ctx, name, warned)
+		if err == nil {
+			*pid = conn.(*pgx.Conn).PgConn().PID()
+		}
+		return conn, err
+	}
+	return s
 }
 
 // Drive starts a relay that does only what it is told.
@@ -21,15 +38,16 @@ func Drive(ctx context.Context, r *Relay) (*Driver, error) {
 	if err := r.start(); err != nil {
 		return nil, err
 	}
-	d := &Driver{r: r, s: r.session("driven"), probe: r.session("driven prober")}
+	d := &Driver{r: r}
+	d.s, d.probe = d.session("driven", &d.pid), d.session("driven prober", &d.probePID)
 	return d, r.beat(ctx, d.s)
 }
 
 // Close leaves the lanes to others.
 func (d *Driver) Close() {
 	_ = d.r.resign(context.Background(), d.s)
-	d.s.close()
-	d.probe.close()
+	d.s.Close()
+	d.probe.Close()
 }
 
 // Beat is one heartbeat.
@@ -132,10 +150,10 @@ func (d *Driver) Fences(lanes []int16) (fences []int64) {
 }
 
 // ProberPID is the backend of the prober's connection.
-func (d *Driver) ProberPID() int32 { return int32(d.probe.conn.(*pgx.Conn).PgConn().PID()) }
+func (d *Driver) ProberPID() int32 { return int32(d.probePID) }
 
 // PID is the backend of the connection that claims go over.
-func (d *Driver) PID() uint32 { return d.s.conn.(*pgx.Conn).PgConn().PID() }
+func (d *Driver) PID() uint32 { return d.pid }
 
 // Relay is what is driven.
 func (d *Driver) Relay() *Relay { return d.r }
@@ -162,12 +180,12 @@ func (d *Driver) Behind() int { return len(d.r.lanes.list(d.r.lanes.behind)) }
 
 // Reconnect replaces the connection that claims go over, as if another statement had found the old one dead.
 func (d *Driver) Reconnect(ctx context.Context) error {
-	d.s.close()
-	return d.s.open(ctx)
+	d.s.Close()
+	return d.s.Open(ctx)
 }
 
 // Disconnect ends the connection that claims go over: the next claim opens one.
-func (d *Driver) Disconnect() { d.s.close() }
+func (d *Driver) Disconnect() { d.s.Close() }
 
 // Unpause is the late news of somebody who read what is paused before a topic was.
 func Unpause(r *Relay) { r.pauses(nil) }

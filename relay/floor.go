@@ -15,6 +15,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -87,8 +89,8 @@ type holder struct {
 // lifts finds floors until ctx ends.
 func (r *Relay) lifts(ctx context.Context) {
 	s := r.session("lifter")
-	defer s.close()
-	pause, f := newBackOff(), floorFinder{}
+	defer s.Close()
+	pause, f := outage.NewBackOff(), floorFinder{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -100,7 +102,7 @@ func (r *Relay) lifts(ctx context.Context) {
 		wait, before := min(r.cfg.ProbeAwake, r.cfg.FloorEvery/passingShare), f.looked
 		err := r.lift(ctx, s, &f)
 		if f.looked != before {
-			r.postgres.report(s.name, err, s.heard)
+			r.postgres.Report(s.Name, err, s.Heard())
 		}
 		if err != nil {
 			wait = pause.NextBackOff()
@@ -156,7 +158,7 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	var now holders
 	ended := map[string]bool{} // true: it may have committed
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 		if len(f.except) > 0 {
 			b.Queue(r.sql(sql.Ended), xidList(f.except)).Query(func(rows pgx.Rows) error { return readEnded(rows, ended) })
@@ -210,7 +212,7 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	var ids string
 	var highest int64
 	written := false
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner).Query(func(rows pgx.Rows) error { written = rows.Next(); rows.Close(); return rows.Err() })
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
@@ -218,7 +220,7 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 		return err
 	}
 	var now holders
-	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 	}))
 	if err != nil {
@@ -291,7 +293,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	var ids string
 	var highest int64
 	since := time.Now()
-	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Smallest), lanes, floors, tops).Query(func(rows pgx.Rows) error {
 			var lane int16
 			var id int64
@@ -347,7 +349,7 @@ func (n *sliced) fit(since time.Time, err error, whole bool) (again bool, _ erro
 // again, and is a bug: in the rules, or of somebody who writes ids of his own or has turned the sequence back.
 func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	// a new connection may put the floors at zero: they must not be read before that
-	if err := s.open(ctx); err != nil {
+	if err := s.Open(ctx); err != nil {
 		return err
 	}
 	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just
@@ -366,7 +368,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	var now string
 	var highest int64
 	since := time.Now()
-	err := s.send(ctx, transaction(r.cfg.Lease/3, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease/3, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Unsettled), slices.Concat(idle, lanes)).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { open = append(open, lane) })
 		})
@@ -421,7 +423,7 @@ var errOtherSequence = errors.New("relay: outbox_event takes its ids from anothe
 // checkSequence fails when ids do not come from the sequence that floors are found by.
 func (r *Relay) checkSequence(ctx context.Context, s *session) error {
 	var other string
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.OtherSequence)).QueryRow(func(row pgx.Row) error { return row.Scan(&other) })
 	}))
 	if err != nil || other == "" {

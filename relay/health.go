@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
 // wholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events
@@ -120,7 +122,7 @@ func (h *health) shut(p place) bool {
 	if h.closed[p] != nil {
 		return false
 	}
-	c := &closure{since: time.Now(), pause: newBackOff()}
+	c := &closure{since: time.Now(), pause: outage.NewBackOff()}
 	c.next = c.since.Add(c.pause.NextBackOff())
 	h.closed[p] = c
 	h.seen = nil

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -28,7 +31,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	if len(doubted) > 0 {
 		failpoint.Hit(failpoint.RelayFenceRaise)
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
 		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
@@ -83,7 +86,7 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		}
 		failpoint.Hit(failpoint.RelayTakeOver)
 		var taken takenOver
-		err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+		err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
@@ -118,7 +121,7 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
 	failpoint.Hit(failpoint.RelayGiveLanes)
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
 		})
@@ -134,7 +137,7 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 
 // beatFailed: a take-over or a release may still happen after an unknown commit, so no lane is certain any more.
 func (r *Relay) beatFailed(err error) {
-	if err == errBarrier || pgerr.CommitUnknown(err) {
+	if pg.CommitUnknown(err) {
 		r.lanes.doubtAll()
 	}
 }
@@ -174,8 +177,8 @@ func (r *Relay) well(ctx context.Context) bool {
 		err = to.Reach(asking)
 		cancel()
 	}
-	r.kafka.report("keeper", err, time.Now())
-	return !r.kafka.isAway()
+	r.kafka.Report("keeper", err, time.Now())
+	return !r.kafka.Away()
 }
 
 // members are the relays for whom the lanes are: those that count, and this one.
@@ -240,8 +243,8 @@ func readFences(rows pgx.Rows, into map[int16]int64) error {
 // waiting would help.
 func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 	s := r.session("keeper")
-	defer s.close()
-	pause, first := newBackOff(), true
+	defer s.Close()
+	pause, first := outage.NewBackOff(), true
 	for {
 		err := error(nil)
 		if first {
@@ -259,7 +262,7 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 		if err == nil && r.polls() {
 			assigned = r.assignPolled(work, s)
 		}
-		r.postgres.report(s.name, assigned, s.heard)
+		r.postgres.Report(s.Name, assigned, s.Heard())
 		wait := r.cfg.Lease / 3
 		switch {
 		case err != nil:
@@ -282,6 +285,23 @@ func (r *Relay) keep(work context.Context, pumpsDone <-chan struct{}) error {
 		}
 		timer.Stop()
 	}
+}
+
+// startError is what Run returns when its very first heartbeat meets something that waiting does not mend; nil when it
+// may mend itself. The same errors later, a revoked grant say, are an outage.
+func startError(err error) error {
+	if errors.Is(err, errOtherSequence) {
+		return err
+	}
+	switch pgerr.Code(err) {
+	case "42P01", "3F000", "42703":
+		return fmt.Errorf("relay: the outbox tables are missing or old: run `relay migrate`, or set Schema: %w", err)
+	case "42501":
+		return fmt.Errorf("relay: the role lacks a grant on the outbox tables: %w", err)
+	case "28000", "28P01", "3D000":
+		return fmt.Errorf("relay: Postgres refuses the connection, check user, password and database: %w", err)
+	}
+	return nil
 }
 
 // beatAtLeast is the pause between heartbeats while lanes change hands, and the least one between nudged ones.
@@ -314,7 +334,7 @@ func (r *Relay) resign(work context.Context, s *session) error {
 			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
 		}
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
 	return failpoint.After(failpoint.RelayResigned, err)
 }
 

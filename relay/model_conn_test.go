@@ -30,18 +30,21 @@ var txFateNames = [txFates]string{
 }
 
 // modelConn is a connection to the model's database. It runs a pipeline at one moment.
-type modelConn struct{ m *modelRun }
+type modelConn struct {
+	m      *modelRun
+	closed bool
+}
 
-// IsClosed implements connection.
-func (*modelConn) IsClosed() bool { return false }
+// IsClosed implements pg.Conn.
+func (c *modelConn) IsClosed() bool { return c.closed }
 
-// Close implements connection.
+// Close implements pg.Conn.
 func (*modelConn) Close(context.Context) error { return nil }
 
 // errModelLost is what a session sees of a connection that is lost.
 var errModelLost = errors.New("the model lost the connection")
 
-// SendBatch implements connection.
+// SendBatch implements pg.Conn.
 func (c *modelConn) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
 	m := c.m
 	fate := txRuns

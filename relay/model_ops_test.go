@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
 // modelOps are the statements of the room as the model's database runs them, by the name in their first line.
@@ -73,9 +75,9 @@ func (m *modelRun) execute(b *pgx.Batch) (results []modelRows, err error) {
 // commit makes what it covers durable, when it waits for that. One that has written nothing waits for nothing.
 func (m *modelRun) commit(level string, wrote bool) {
 	switch {
-	case !wrote || m.world.lagging || level == toNothing || level == "":
-	case level == toDisk && m.world.standby:
-	case level == toStandby && m.world.rules.noBarrier:
+	case !wrote || m.world.lagging || level == pg.Async || level == "":
+	case level == pg.Disk && m.world.standby:
+	case level == pg.Standby && m.world.rules.noBarrier:
 	default:
 		m.flush()
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -140,7 +141,7 @@ func code(err error) string {
 func (c *modelCompare) run(statement string, args []any) (all [][]any, err error) {
 	ctx := c.t.Context()
 	err = pgx.BeginFunc(ctx, c.conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sql.Settings, toNothing, "20s", "10s"); err != nil {
+		if _, err := tx.Exec(ctx, sql.Settings, pg.Async, "20s", "10s"); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, statement, args...)

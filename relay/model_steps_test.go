@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/explore"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -92,7 +93,7 @@ func (m *modelRun) commitTx(ev uint8) {
 	} else {
 		m.s.db.rows[ev] = modelRow{place: inEvent, id: m.s.drawn[ev]}
 	}
-	m.commit(toStandby, !m.world.async)
+	m.commit(pg.Standby, !m.world.async)
 }
 
 // producers draw ids and commit in any order, but an event of a key begins after its cause is committed.
@@ -132,7 +133,7 @@ func (x *modelSteps) relay(i int) {
 	x.try(false, saying("R%d: probe", i), func(m *modelRun) {
 		m.with(i, proberSession, func(r *Relay, s *session) {
 			r.dueNext = time.Time{}
-			if err := s.open(ctx); err != nil {
+			if err := s.Open(ctx); err != nil {
 				return
 			}
 			ask, floors, ids := r.quiet()
@@ -635,7 +636,7 @@ func (m *modelRun) lift(i int) {
 		for _, xid := range xidsOf(from.waits) {
 			f.waitsFor[xid] = holder{xid: xid}
 		}
-		if err := s.open(context.Background()); err != nil {
+		if err := s.Open(context.Background()); err != nil {
 			return
 		}
 		_ = r.lift(context.Background(), s, f)
@@ -874,5 +875,5 @@ func (m *modelRun) operate(sql string, args ...any) {
 	if _, err := modelOps[statementName(sql)](m, args); err != nil {
 		m.fail("an operator's statement failed")
 	}
-	m.commit(toStandby, true)
+	m.commit(pg.Standby, true)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -282,13 +284,15 @@ func (m *modelRun) Route(_ context.Context, topic string) (func(e *event.Event) 
 	return func(e *event.Event) int32 { return m.world.partition(eventOf(e.ID)) }, nil
 }
 
-// session is one of a relay's connections.
+// session is one of a relay's, with a connection that works or that is lost.
 func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
-	s := &session{name: "model", timeout: time.Hour, opened: true, lost: true, reopened: func() { r.lanes.distrust() }}
-	s.connect = func(context.Context) (connection, error) { return &modelConn{m}, nil }
-	if m.s.relays[i].cut>>kind&1 == 0 {
-		s.conn = &modelConn{m}
-	}
+	conn := &modelConn{m: m}
+	s := &session{Session: pg.Session{Name: "model", Timeout: time.Hour}}
+	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return conn, nil }
+	_ = s.Open(context.Background())
+	conn.closed = m.s.relays[i].cut>>kind&1 == 1
+	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return &modelConn{m: m}, nil }
+	s.Reopened = func() { r.lanes.distrust() }
 	return s
 }
 
@@ -298,9 +302,8 @@ func (m *modelRun) with(i int, kind uint8, do func(r *Relay, s *session)) {
 	s := m.session(r, i, kind)
 	do(r, s)
 	m.s.relays[i].cut &^= 1 << kind
-	if s.conn == nil && s.lost {
-		m.s.relays[i].cut |= 1 << kind
-	}
+	s.Reopened = func() { m.s.relays[i].cut |= 1 << kind } // as it will find out
+	_ = s.Open(context.Background())
 	m.store(i, r)
 }
 
@@ -318,7 +321,7 @@ func (m *modelRun) load(i int) *Relay {
 	cfg := modelConfig
 	cfg.Park = w.park
 	r := &Relay{
-		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage{log: w.log}, kafka: &outage{log: w.log},
+		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log}, kafka: &outage.Monitor{Log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
 		lanes: &laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids),
@@ -474,9 +477,7 @@ func (m *modelRun) event(ev uint8) event.Event {
 	return event.Event{ID: modelIDs[ev], Topic: k.topic, Key: k.key, Type: "T", ContentType: "c"}
 }
 
-var _ interface {
-	connection
-} = (*modelConn)(nil)
+var _ pg.Conn = (*modelConn)(nil)
 
 var _ pgx.Rows = (*modelRows)(nil)
 

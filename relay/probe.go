@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -14,8 +15,8 @@ import (
 // nobody owns, long before the next heartbeat would.
 func (r *Relay) probe(ctx context.Context) {
 	s := r.session("prober")
-	defer s.close()
-	pause, active, looked := newBackOff(), time.Now(), time.Time{}
+	defer s.Close()
+	pause, active, looked := outage.NewBackOff(), time.Now(), time.Time{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -33,7 +34,7 @@ func (r *Relay) probe(ctx context.Context) {
 		}
 		looked = time.Now()
 		found, err := r.look(ctx, s, ask, floors, ids)
-		r.postgres.report(s.name, err, s.heard)
+		r.postgres.Report(s.Name, err, s.Heard())
 		if found {
 			active = time.Now()
 		}
@@ -84,7 +85,7 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 	if r.resting() {
 		r.lookNext(&b, now)
 	}
-	if err := s.send(ctx, &b); err != nil {
+	if err := s.Send(ctx, &b); err != nil {
 		return false, err
 	}
 	if due, err = r.moveStreamed(ctx, s, due); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
 // published is what became of a claim's events at the publisher.
@@ -31,7 +32,7 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 	for i := range c.lanes {
 		grants[i] = c.lanes[i].grant
 	}
-	pause, since := newBackOff(), time.Now()
+	pause, since := outage.NewBackOff(), time.Now()
 	d := r.newDelivery(c)
 	d.sortOut(ctx)
 	attempts := 0
@@ -52,8 +53,8 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 			}
 			if ctx.Err() == nil && r.mayStraggle(all, since) {
 				result.rest = d.split()
-				r.kafka.report(result.rest.by, failure, time.Now()) // its trouble, from now on
-				r.kafka.report(c.by, nil, time.Now())
+				r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
+				r.kafka.Report(c.by, nil, time.Now())
 				break
 			}
 			_ = sleep.For(ctx, pause.NextBackOff())
@@ -88,7 +89,7 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 		for _, i := range d.todo {
 			d.c.items[i].sent = true
 		}
-		r.kafka.report(d.c.by, failure, time.Now())
+		r.kafka.Report(d.c.by, failure, time.Now())
 		return 0, failure
 	}
 	n, failure, unsent := d.take(verdicts)
@@ -100,9 +101,9 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 	}
 	d.keepUndecided()
 	if n > 0 && len(d.todo) == 0 {
-		r.kafka.report(d.c.by, nil, time.Now()) // what has no ack is held or parked
+		r.kafka.Report(d.c.by, nil, time.Now()) // what has no ack is held or parked
 	} else if context.Cause(ctx) != errLeaseOver {
-		r.kafka.report(d.c.by, failure, time.Now())
+		r.kafka.Report(d.c.by, failure, time.Now())
 	}
 	return n, failure
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
 // pump owns some of a relay's lanes (lane modulo pumps) and repeats one step: claim, publish, settle. It takes nothing
 // new once ctx has ended, and finishes what it has while work lives.
 func (r *Relay) pump(ctx, work context.Context, number int) {
 	s := r.session(fmt.Sprintf("pump %d", number))
-	defer s.close()
-	pause, late := newBackOff(), newStragglers()
+	defer s.Close()
+	pause, late := outage.NewBackOff(), newStragglers()
 	for ctx.Err() == nil {
 		for len(late.done) > 0 {
 			r.catchUp(work, s, late, <-late.done)
@@ -24,8 +25,8 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		grants := r.lanes.pick(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
 			if r.lanes.idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
-				r.postgres.report(s.name, nil, s.heard)
-				r.kafka.report(s.name, nil, s.heard)
+				r.postgres.Report(s.Name, nil, s.Heard())
+				r.kafka.Report(s.Name, nil, s.Heard())
 			}
 			select {
 			case <-ctx.Done():
@@ -36,7 +37,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			continue
 		}
 		_, err := r.stepTelling(work, s, grants, late, func(*claim) {})
-		r.postgres.report(s.name, err, s.heard)
+		r.postgres.Report(s.Name, err, s.Heard())
 		if err == nil {
 			pause.Reset()
 			continue
@@ -61,7 +62,7 @@ func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, lat
 		return 0, err
 	}
 	tell(c)
-	c.by = s.name
+	c.by = s.Name
 	sending, end := r.startPublish(ctx, c.events)
 	result := r.publish(sending, c, late)
 	end(result.acked)

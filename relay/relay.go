@@ -14,6 +14,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -35,8 +37,8 @@ type Relay struct {
 	owner    uuid.UUID // of this start
 	lanes    *laneTable
 	table    atomic.Pointer[laneTable] // lanes, for who is not of this start
-	postgres *outage
-	kafka    *outage
+	postgres *outage.Monitor
+	kafka    *outage.Monitor
 	woken    chan struct{}
 	nudged   chan struct{}
 	kicks    []chan struct{}
@@ -85,8 +87,8 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 	log := cfg.Logger.With("relay", cfg.Name)
 	r := &Relay{
 		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
-		postgres: &outage{what: "postgres", log: log, notify: cfg.Observer.Outage},
-		kafka:    &outage{what: "kafka", log: log, notify: cfg.Observer.Outage},
+		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
+		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
 		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: walMost, span: walSpan,
 	}
 	for range cfg.Pumps {
@@ -165,7 +167,7 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	defer r.running.Store(false)
 	r.lanes.begin = unassigned
 	s := r.session("once")
-	defer s.close()
+	defer s.Close()
 	err = r.checkSequence(ctx, s)
 	if err == nil {
 		err = r.beat(ctx, s)
@@ -237,8 +239,16 @@ func (r *Relay) Stalled() time.Duration {
 	return max(time.Since(time.Unix(0, max(since, r.moved.Load()))), 0)
 }
 
+// session is a session with Postgres, and the slices of its last claim, for the next one.
+type session struct {
+	pg.Session
+	room, spare room
+}
+
 func (r *Relay) session(name string) *session {
-	return &session{pool: r.db, name: "effectonce relay " + name, timeout: r.cfg.Lease, reopened: func() { r.lanes.distrust() }}
+	return &session{Session: pg.Session{
+		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease, Reopened: func() { r.lanes.distrust() },
+	}}
 }
 
 func (r *Relay) kickPumps() {

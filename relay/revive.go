@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -18,7 +19,7 @@ const keepClosed = 10 * time.Second
 // may last as long as the publisher's time-out.
 func (r *Relay) revive(ctx, work context.Context) {
 	s := r.session("reviver")
-	defer s.close()
+	defer s.Close()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -30,12 +31,12 @@ func (r *Relay) revive(ctx, work context.Context) {
 		}
 		due, next := r.health.due(time.Now())
 		if len(due) > 0 {
-			r.postgres.report(s.name, r.tryClosed(work, s, due), s.heard)
+			r.postgres.Report(s.Name, r.tryClosed(work, s, due), s.Heard())
 			_, next = r.health.due(time.Time{})
 		}
 		wait := time.Hour
 		if next.IsZero() {
-			r.postgres.report(s.name, nil, s.heard) // nothing is closed
+			r.postgres.Report(s.Name, nil, s.Heard()) // nothing is closed
 		} else {
 			wait = max(time.Until(next), time.Millisecond)
 		}
@@ -113,7 +114,7 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 	if len(u.ids) == 0 {
 		return nil
 	}
-	return s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	return s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), u.lanes, u.fences, r.owner)
 		b.Queue(r.sql(sql.Untry), u.lanes, u.fences, r.owner, u.ids)
 	}))
@@ -135,7 +136,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 		at[lane] = &laneClaim{}
 	}
 	rows, same := newRowReader(r.cfg.Park), true
-	err = s.send(ctx, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) {
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), locks.lanes, locks.fences, r.owner)
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
 		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })

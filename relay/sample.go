@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -59,7 +60,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	}
 	var ages []float64
 	var held, parked, late, paused float64
-	b := transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	b := pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.SampleEvents), SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
 		})

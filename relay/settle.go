@@ -3,18 +3,18 @@ package relay
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -28,7 +28,7 @@ type settling struct {
 	mixed laneKeys // lanes with events that stand beside the outbox: each is named
 	// placed are lanes that were read in bulk and are acked as a whole, with their rows, which lay where rows says.
 	placed laneKeys
-	rows   []placedRow
+	rows   []pg.Row
 	count  outcome
 	added  map[int16][]place // groups that lanes have after it
 	parks  map[int16]bool    // lanes that have something parked after it
@@ -55,12 +55,6 @@ type settling struct {
 		firstTopic   string
 		firstReason  refusal
 	}
-}
-
-// placedRow is an event's row and where it was.
-type placedRow struct {
-	at pgtype.TID
-	id int64
 }
 
 // laneKeys are the parameters that every statement of a settle begins with.
@@ -111,7 +105,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	r.tooMuch(set.grants(), err)
 	for _, l := range set.lanes {
 		switch {
-		case err != nil && !pgerr.CommitUnknown(err) && !errors.Is(err, errBarrier):
+		case err != nil && !pg.CommitUnknown(err):
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready = true, true })
 		case err != nil || !settled[l.lane]:
 			r.giveBack([]grant{l.grant}, func(s *laneState) { s.doubt = true })
@@ -192,11 +186,11 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		case mixed[l.lane] || moves[l.lane]:
 			set.gatherOne(c, i, l, mixed[l.lane])
 		case placed[l.lane]:
-			set.rows = append(set.rows, placedRow{c.items[i].at, c.items[i].id})
+			set.rows = append(set.rows, pg.Row{At: c.items[i].at, ID: c.items[i].id})
 		}
 	}
-	slices.SortFunc(set.rows, func(a, b placedRow) int {
-		return cmp.Or(cmp.Compare(a.at.BlockNumber, b.at.BlockNumber), cmp.Compare(a.at.OffsetNumber, b.at.OffsetNumber))
+	slices.SortFunc(set.rows, func(a, b pg.Row) int {
+		return cmp.Or(cmp.Compare(a.At.BlockNumber, b.At.BlockNumber), cmp.Compare(a.At.OffsetNumber, b.At.OffsetNumber))
 	})
 }
 
@@ -267,7 +261,7 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 // settleForSure repeats a settle that certainly did not happen (a lock timeout, a deadlock), as long as the lanes are
 // ours: to claim them again instead would publish everything twice.
 func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
-	pause := newBackOff()
+	pause := outage.NewBackOff()
 	for {
 		settled, err = r.settle(ctx, s, set)
 		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
@@ -276,7 +270,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 			continue
 		}
 		if err == nil || pgerr.Retry(err) {
-			r.postgres.report(s.name, err, s.heard)
+			r.postgres.Report(s.Name, err, s.Heard())
 		}
 		if err == nil || !pgerr.Retry(err) || ctx.Err() != nil {
 			return settled, err
@@ -308,7 +302,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 	if err := set.sending(); err != nil {
 		return settled, err
 	}
-	err = s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
 		// On a server that took over without it, a lane may have come back under the fence that it had, with another
 		// entry under this number.
@@ -327,7 +321,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			r.queueSettled(b, set, k).Query(deleted)
 		}
 		if k := &set.placed; len(k.lanes) > 0 {
-			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, rowPlaces(set.rows), rowIDs(set.rows)).Query(read)
+			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, pg.RowPlaces(set.rows), pg.RowIDs(set.rows)).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
 			b.Queue(r.sql(sql.SettleEntries), k.lanes, k.fences, r.owner, k.firsts).Query(read)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
 // straggler is what a claim has left while others answer: lanes of which something does not come through. It goes on by
@@ -36,11 +37,11 @@ func (s *stragglers) count(c *claim, sign int) {
 func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
 	all.count(c, 1)
 	go func() {
-		_ = sleep.For(work, newBackOff().NextBackOff())
+		_ = sleep.For(work, outage.NewBackOff().NextBackOff())
 		sending, end := r.startPublish(work, c.events)
 		result := r.publish(sending, c, nil)
 		end(result.acked)
-		r.kafka.report(c.by, nil, time.Now()) // if it failed until now, it is another's
+		r.kafka.Report(c.by, nil, time.Now()) // if it failed until now, it is another's
 		all.done <- straggler{c, result}
 	}()
 }
@@ -48,7 +49,7 @@ func (r *Relay) straggle(work context.Context, all *stragglers, c *claim) {
 // catchUp settles a straggler that has come through.
 func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late straggler) {
 	all.count(late.c, -1)
-	r.postgres.report(s.name, r.finish(work, s, late.c, late.result), s.heard)
+	r.postgres.Report(s.Name, r.finish(work, s, late.c, late.result), s.Heard())
 }
 
 // mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept,

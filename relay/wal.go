@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -95,7 +96,7 @@ func (e *unusableError) Error() string { return "relay: the WAL cannot be read: 
 
 // follow reads the WAL until ctx ends, and gets over whatever keeps it from that.
 func (r *Relay) follow(ctx, work context.Context) {
-	pause, said, try := newBackOff(), "", walTry{}
+	pause, said, try := outage.NewBackOff(), "", walTry{}
 	for ctx.Err() == nil {
 		try.worked = false
 		err := r.stream(ctx, work, &try)
@@ -142,7 +143,7 @@ func (r *Relay) follow(ctx, work context.Context) {
 // stream finds out whether this relay is to read the WAL, and does so until ctx ends. Nil: try again at once.
 func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 	s := r.session("wal")
-	defer s.close()
+	defer s.Close()
 	st, err := r.readWALState(ctx, s)
 	if err != nil {
 		try.restart()
@@ -167,13 +168,13 @@ func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
 		return r.giveUpSlot(ctx, s, st, try)
 	}
 	try.begins(st)
-	conn, err := dialReplication(ctx, r.db, "effectonce relay wal", r.cfg.Lease)
+	conn, err := r.dialReplication(ctx)
 	if err != nil {
 		return r.explained(err)
 	}
 	reader, err := startReader(ctx, conn, &r.cfg, st.name, uint64(st.confirmed))
 	if err != nil {
-		hangUpReplication(conn)
+		pg.HangUp(conn)
 		return r.explained(err)
 	}
 	f := newFollower(r, s, st, reader)
@@ -196,7 +197,7 @@ func (r *Relay) standBy(ctx context.Context, s *session, st *walState, try *walT
 		return errStandby
 	}
 	r.log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.name, "pid", st.pid)
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALEnd), st.name, st.pid) }))
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALEnd), st.name, st.pid) }))
 	if err != nil {
 		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
 	}
@@ -216,11 +217,4 @@ func (r *Relay) explained(err error) error {
 		return errStandby
 	}
 	return err
-}
-
-// hangUpReplication ends a replication connection that nobody uses.
-func hangUpReplication(conn *pgconn.PgConn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
 }

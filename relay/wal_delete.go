@@ -13,6 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -79,8 +81,8 @@ func (d *walDeleter) flush(ctx context.Context) error {
 func (d *walDeleter) run(ctx context.Context) error {
 	defer close(d.ended)
 	d.s = d.r.session("wal deleter")
-	defer d.s.close()
-	defer func() { d.r.postgres.report(d.s.name, nil, d.s.heard) }()
+	defer d.s.Close()
+	defer func() { d.r.postgres.Report(d.s.Name, nil, d.s.Heard()) }()
 	d.last = time.Now()
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
@@ -163,10 +165,10 @@ func (d *walDeleter) work(ctx context.Context, first *deletion) error {
 // not find it, and is repeated until every transaction shows.
 func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
-	since, pause, all := time.Now(), newBackOff(), len(what.ids)
+	since, pause, all := time.Now(), outage.NewBackOff(), len(what.ids)
 	for first := true; len(ids) > 0; first = false {
 		text, gone, err := d.deleteOnce(ctx, &deletion{lanes: lanes, ids: ids, seqs: seqs, epoch: what.epoch}, !first)
-		d.r.postgres.report(d.s.name, err, d.s.heard)
+		d.r.postgres.Report(d.s.Name, err, d.s.Heard())
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -216,10 +218,10 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 // deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
 func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) (snapshot string, gone int64, err error) {
 	if err := failpoint.Err(failpoint.RelayWALDelete); err != nil {
-		d.s.close()
+		d.s.Close()
 		return "", 0, err
 	}
-	err = d.s.send(ctx, transaction(d.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err = d.s.Send(ctx, pg.Transaction(d.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		if look {
 			b.Queue(d.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
@@ -238,7 +240,7 @@ func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) 
 func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
 	failpoint.Hit(failpoint.RelayWALConfirm)
-	err := d.s.send(ctx, transaction(d.r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := d.s.Send(ctx, pg.Transaction(d.r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(d.r.sql(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
 			return err
@@ -248,7 +250,7 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 		}
 	}))
 	err = failpoint.After(failpoint.RelayWALConfirmed, err)
-	d.r.postgres.report(d.s.name, err, d.s.heard)
+	d.r.postgres.Report(d.s.Name, err, d.s.Heard())
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil

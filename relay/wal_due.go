@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -54,7 +55,7 @@ func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (othe
 		return others, nil
 	}
 	most, bytes, moved := max(r.cfg.ClaimEvents/len(grants), 1), max(r.cfg.ClaimBytes/len(grants), 1), map[int16]int64{}
-	err = s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		r.queueDue(b, grants, most, bytes, moved)
 	}))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -90,8 +91,8 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 		<-f.deleter.ended
 		<-f.looker.ended
 		f.reader.close(err == nil)
-		f.r.postgres.report(f.s.name, nil, f.s.heard)
-		f.r.kafka.report(f.s.name, nil, f.s.heard)
+		f.r.postgres.Report(f.s.Name, nil, f.s.Heard())
+		f.r.kafka.Report(f.s.Name, nil, f.s.Heard())
 	}()
 	if err := f.begin(ctx, failed); err != nil {
 		return err
@@ -124,7 +125,7 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 // begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	r := f.r
-	if err := f.s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
+	if err := f.s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
 	r.setWAL(walStreaming)
@@ -170,7 +171,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 // rows reads which lanes the WAL is the source of.
 func (f *follower) rows(ctx context.Context) (map[int16]streamedLane, error) {
 	out := map[int16]streamedLane{}
-	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.r.sql(sql.Streamed)).Query(func(rows pgx.Rows) error { return readStreamed(rows, out) })
 	}))
 	if err != nil {
@@ -195,7 +196,7 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 // look reads, once the stream has begun, under which numbering events go, and who may have committed before it began.
 func (f *follower) look(ctx context.Context) error {
 	same := false
-	err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
 		b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { f.guard, err = readHolders(rows); return err })
 	}))
@@ -377,7 +378,7 @@ func (f *follower) finish(work context.Context) error {
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}
 	failpoint.Hit(failpoint.RelayWALFinish)
-	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {
 			b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 			b.Queue(r.sql(sql.Unstream), set.lanes, set.fences, r.owner)

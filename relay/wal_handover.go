@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
-	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -190,7 +190,7 @@ func (h *handOver) run(work context.Context) error {
 	}
 	over, reads := map[int16]streamedLane{}, false
 	failpoint.Hit(failpoint.RelayWALHandOver)
-	err = f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err = f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
 		b.Queue(r.sql(sql.Stream), set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
@@ -202,7 +202,7 @@ func (h *handOver) run(work context.Context) error {
 		})
 	}))
 	if err = failpoint.After(failpoint.RelayWALHandedOver, err); err != nil {
-		h.unknown = err == errBarrier || pgerr.CommitUnknown(err)
+		h.unknown = pg.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}
 	// a claim may have waited for long: somebody else reads by now, and has passed what this hand-over rests on
@@ -241,7 +241,7 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 	}
 	seen, texts := map[int16]streamedLane{}, map[int16]string{}
 	h.left = map[int16][]int64{}
-	err := h.f.s.send(work, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := h.f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.HandOver), set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(func(rows pgx.Rows) error {
 			var lane int16
@@ -293,7 +293,7 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 func (f *follower) decided(work context.Context) (bool, error) {
 	var text string
 	var now holders
-	err := f.s.send(work, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := f.s.Send(work, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
 			b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -43,8 +44,8 @@ func newWALLooker(r *Relay) walLooker {
 func (l *walLooker) run(ctx context.Context) {
 	defer close(l.ended)
 	s := l.r.session("wal look")
-	s.reopened = nil // nothing that is known depends on this connection
-	defer s.close()
+	s.Reopened = nil // nothing that is known depends on this connection
+	defer s.Close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,7 +62,7 @@ func (l *walLooker) look(ctx context.Context, s *session, set laneKeys) walLook 
 		k.fences[lane] = set.fences[i]
 	}
 	q := l.r.sql
-	err := s.send(ctx, transaction(l.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(l.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(q(sql.WALPublished)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.published) })
 		b.Queue(q(sql.WALLeft), notNil(set.lanes)).Query(func(rows pgx.Rows) error {
 			var lane int16

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -18,8 +20,8 @@ func (f *follower) listen(ctx context.Context, asked []uint32) error {
 	var text, epoch string
 	var paused []string
 	same := false
-	for pause := newBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
-		err := f.s.send(ctx, transaction(f.r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	for pause := outage.NewBackOff(); ; _ = sleep.For(ctx, pause.NextBackOff()) {
+		err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 			b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 			b.Queue(f.r.sql(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&paused) })
 			b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })

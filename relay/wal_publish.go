@@ -10,6 +10,8 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -18,12 +20,12 @@ import (
 func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
 	r := f.r
 	if f.deleter.standbys.Load() {
-		err := f.s.send(work, transaction(r.cfg.Lease, toStandby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
+		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{by: f.s.name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
+	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
 	for i := range c.items {
 		it := &c.items[i]
 		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
@@ -73,7 +75,7 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 			grants = append(grants, grant{lane: int16(lane), fence: l.fence})
 		}
 	}
-	pause, since, attempts := newBackOff(), time.Now(), 0
+	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
 	d := r.newDelivery(c)
 	d.sortOut(ctx)
 	d.keepUndecided()
@@ -127,7 +129,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 	}
 	epoch := f.epoch
 	failpoint.Hit(failpoint.RelayWALAside)
-	err := f.s.send(work, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
 		})

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
 const (
@@ -41,24 +42,10 @@ type walReader struct {
 	room  chan struct{} // it was taken
 }
 
-// dialReplication connects as the pool would, for replication.
-func dialReplication(ctx context.Context, pool *pgxpool.Pool, name string, timeout time.Duration) (*pgconn.PgConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (r *Relay) dialReplication(ctx context.Context) (*pgconn.PgConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
-	all := pool.Config()
-	if all.BeforeConnect != nil {
-		if err := all.BeforeConnect(ctx, all.ConnConfig); err != nil {
-			return nil, fmt.Errorf("relay: BeforeConnect: %w", err)
-		}
-	}
-	cfg := all.ConnConfig.Config.Copy()
-	cfg.RuntimeParams["replication"] = "database"
-	cfg.RuntimeParams["application_name"] = name
-	conn, err := pgconn.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("relay: connecting to Postgres for replication: %w", err)
-	}
-	return conn, nil
+	return pg.DialReplication(ctx, r.db, "effectonce relay wal")
 }
 
 // startReader begins to stream a slot from a place.

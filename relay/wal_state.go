@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -41,7 +42,7 @@ func (r *Relay) readWALState(ctx context.Context, s *session) (*walState, error)
 	for text, hash := range sql.Vectors() {
 		texts, hashes = append(texts, text), append(hashes, hash)
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toNothing, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.WALState), r.owner).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&st.level, &st.standbys, &st.name, &st.epoch, &st.same, &st.now, &st.published, &st.slot, &st.base, &st.confirmed, &st.confirmedAt, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.pid, &st.slotConfirmed, &st.walStatus)
@@ -117,16 +118,16 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 	failpoint.Hit(failpoint.RelayWALAbandoned)
 	r.setWAL(walUnavailable)
 	mine := false
-	err := s.send(ctx, begin(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Begin(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
 	}))
 	if err == nil && !mine { // another relay makes it
-		s.close()
+		s.Close()
 		return errNotYet
 	}
 	if err == nil {
 		failpoint.Hit(failpoint.RelayWALSlot)
-		err = failpoint.After(failpoint.RelayWALSlotMade, s.pipeline(ctx, r.makeSlot(st, rebase)))
+		err = failpoint.After(failpoint.RelayWALSlotMade, s.Continue(ctx, r.makeSlot(st, rebase)))
 	}
 	if pgerr.Is(err, "57014") {
 		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", errNotYet)
@@ -142,7 +143,7 @@ func (r *Relay) remakeSlot(ctx context.Context, s *session, st *walState, why st
 // since: a transaction that is late must not take lanes from the slot that was made meanwhile.
 func (r *Relay) abandonAll(ctx context.Context, s *session, st *walState) error {
 	same := false
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.LockLanes))
 		b.Queue(r.sql(sql.WALStands), st.slot, st.confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
 		b.Queue(r.sql(sql.AbandonAll), st.slot, st.confirmed).Query(r.readRaised)
@@ -193,7 +194,7 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 	if len(set.lanes) == 0 {
 		return nil
 	}
-	err := s.send(ctx, transaction(r.cfg.Lease, toDisk, func(b *pgx.Batch) {
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.Abandon), set.lanes, set.fences, r.owner).Query(r.readRaised)
 	}))
@@ -209,7 +210,7 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 // doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
 // are published from: once their fences are raised it cannot any more (P3.7).
 func (r *Relay) doubtUnknown(set laneKeys, err error) {
-	if err != errBarrier && !pgerr.CommitUnknown(err) {
+	if !pg.CommitUnknown(err) {
 		return
 	}
 	for i, lane := range set.lanes {

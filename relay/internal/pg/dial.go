@@ -1,0 +1,82 @@
+package pg
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Conn is what a session needs of a *pgx.Conn.
+type Conn interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	IsClosed() bool
+	Close(ctx context.Context) error
+}
+
+// Dial connects for a session of this name, and calls warned at each warning of the server.
+type Dial func(ctx context.Context, name string, warned func()) (Conn, error)
+
+// DialAs dials as a pool would.
+func DialAs(pool *pgxpool.Pool) Dial {
+	return func(ctx context.Context, name string, warned func()) (Conn, error) {
+		cfg, err := config(ctx, pool, name)
+		if err != nil {
+			return nil, err
+		}
+		cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			if n.SeverityUnlocalized == "WARNING" {
+				warned()
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+		if err != nil {
+			return nil, fmt.Errorf("relay: connecting to Postgres: %w", err)
+		}
+		if cfg.AfterConnect != nil {
+			if err := cfg.AfterConnect(ctx, conn); err != nil {
+				HangUp(conn)
+				return nil, fmt.Errorf("relay: AfterConnect: %w", err)
+			}
+		}
+		return conn, nil
+	}
+}
+
+// DialReplication connects as a pool would, for logical replication.
+func DialReplication(ctx context.Context, pool *pgxpool.Pool, name string) (*pgconn.PgConn, error) {
+	cfg, err := config(ctx, pool, name)
+	if err != nil {
+		return nil, err
+	}
+	cfg.ConnConfig.RuntimeParams["replication"] = "database"
+	conn, err := pgconn.ConnectConfig(ctx, &cfg.ConnConfig.Config)
+	if err != nil {
+		return nil, fmt.Errorf("relay: connecting to Postgres for replication: %w", err)
+	}
+	return conn, nil
+}
+
+// config is a copy of the pool's configuration, for a connection of this name.
+func config(ctx context.Context, pool *pgxpool.Pool, name string) (*pgxpool.Config, error) {
+	cfg := pool.Config()
+	cfg.ConnConfig.RuntimeParams["application_name"] = name
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, fmt.Errorf("relay: BeforeConnect: %w", err)
+		}
+	}
+	return cfg, nil
+}
+
+// HangUp ends a connection. It has a context of its own: this often happens because the other one has ended.
+func HangUp(conn interface {
+	Close(ctx context.Context) error
+}) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

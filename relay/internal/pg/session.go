@@ -1,0 +1,134 @@
+// Package pg holds what the relay's statements are sent with: sessions of its own, pipelines, transactions and their
+// commit modes, arrays as parameters.
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
+
+// Session is one connection of the relay's own, opened again when it is lost. The relay does not borrow from the pool
+// that it is given: it must see warnings, which are delivered to a connection's config, and a busy application must not
+// starve its lease. A session belongs to one goroutine.
+type Session struct {
+	Dial    Dial
+	Name    string        // application_name, for pg_stat_activity
+	Timeout time.Duration // bounds every pipeline, so that a half-open connection fails
+	// Reopened, unless nil, is called when a lost connection was replaced, perhaps by one to another server. One that
+	// was closed here, because a statement was refused or took too long, was not lost.
+	Reopened func()
+
+	conn   Conn
+	lost   bool // when conn is gone: it was not closed here
+	warned bool
+	heard  time.Time
+}
+
+// Heard is when the server last answered, or an attempt to connect to it failed.
+func (s *Session) Heard() time.Time { return s.heard }
+
+// Open connects unless there is a connection.
+func (s *Session) Open(ctx context.Context) error {
+	if s.conn != nil && !s.conn.IsClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	conn, err := s.Dial(ctx, s.Name, func() { s.warned = true })
+	s.heard = time.Now()
+	if err != nil {
+		return err
+	}
+	if s.lost && s.Reopened != nil {
+		s.Reopened()
+	}
+	s.conn, s.lost = conn, true
+	return nil
+}
+
+// Close ends the connection. The next Open or Send makes another.
+func (s *Session) Close() {
+	if s.conn == nil {
+		return
+	}
+	HangUp(s.conn)
+	s.conn = nil
+}
+
+// Send runs a batch in one round trip. After any error the connection is gone, and with it a transaction that was left
+// open; whether the batch's COMMIT happened is then for CommitUnknown to say.
+func (s *Session) Send(ctx context.Context, b *pgx.Batch) error {
+	if err := s.Open(ctx); err != nil {
+		return err
+	}
+	return s.Continue(ctx, b)
+}
+
+// Continue is Send on the connection that there is: for the second half of a transaction.
+func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	s.warned = false
+	err := s.conn.SendBatch(ctx, b).Close()
+	if err == nil && s.warned {
+		err = errWarned
+	}
+	if err != nil {
+		s.lost = !closedHere(err)
+		s.Close()
+		return err
+	}
+	s.heard = time.Now()
+	return nil
+}
+
+// closedHere: it was the statement that failed, or our own patience that ended, and not the connection.
+func closedHere(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && answer.SeverityUnlocalized == "ERROR" || errors.Is(err, context.DeadlineExceeded)
+}
+
+// errWarned: the commit returned, but Postgres warned about it. "Canceling wait for synchronous replication" is such a
+// warning: the commit is visible and may still be lost, so nothing that it covers may be published. Its text depends on
+// the server's language, hence any warning counts.
+var errWarned = errors.New("relay: Postgres warned about a commit (a cancelled wait for synchronous replication?)")
+
+// CommitUnknown reports whether a transaction that failed with err may have been committed, or be committed yet.
+func CommitUnknown(err error) bool { return errors.Is(err, errWarned) || pgerr.CommitUnknown(err) }
+
+// Commit modes: what a commit waits for, as values of synchronous_commit.
+const (
+	// Standby is the disk and, where it is configured, the synchronous standby: for what events are published after.
+	Standby = "on"
+	// Disk is for leases: they must survive a crash here, and must not stop with a standby. A failover that loses a
+	// take-over is another timeline, which starts a new incarnation.
+	Disk = "local"
+	// Async is for settles: one that a crash takes back is a claim whose outcome is unknown, and is sent again.
+	Async = "off"
+)
+
+// Transaction wraps queued statements in begin, settings and commit.
+func Transaction(timeout time.Duration, mode string, queue func(b *pgx.Batch)) *pgx.Batch {
+	b := Begin(timeout, mode, queue)
+	b.Queue(sql.Commit)
+	return b
+}
+
+// Begin is a transaction that another pipeline ends.
+func Begin(timeout time.Duration, mode string, queue func(b *pgx.Batch)) *pgx.Batch {
+	var b pgx.Batch
+	b.Queue(sql.Begin)
+	b.Queue(sql.Settings, mode, milliseconds(timeout), milliseconds(timeout/3))
+	queue(&b)
+	return &b
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }

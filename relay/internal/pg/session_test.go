@@ -1,0 +1,57 @@
+package pg_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/outage"
+	"github.com/effectonce/effectonce/relay/internal/pg"
+)
+
+// TestAFailedDialIsNoNewsOfBefore: a connection that an outage has killed is noticed late, and says nothing. A server
+// that lets nobody in says something, however old the last connection to it was.
+func TestAFailedDialIsNoNewsOfBefore(t *testing.T) {
+	t.Parallel()
+	told := 0
+	o := &outage.Monitor{System: "postgres", Log: slog.New(slog.DiscardHandler), Notify: func(_ string, err error) {
+		if err != nil {
+			told++
+		}
+	}}
+	away := errors.New("connection refused")
+	var conn deadConn
+	var refused error
+	s := &pg.Session{Name: "idle", Timeout: time.Minute, Dial: func(context.Context, string, func()) (pg.Conn, error) {
+		return conn, refused
+	}}
+	if err := s.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused = away
+	o.Report("busy", away, time.Now())
+	o.Report("busy", nil, time.Now())
+	if o.Report(s.Name, errors.New("conn closed"), s.Heard()); told != 1 {
+		t.Errorf("the connection that died in the outage is told as another one: %d", told)
+	}
+	err := s.Open(t.Context())
+	if o.Report(s.Name, err, s.Heard()); told != 2 {
+		t.Errorf("a server that lets nobody in is not told: %v, %d", err, told)
+	}
+}
+
+// deadConn is a connection that is gone.
+type deadConn struct{}
+
+// SendBatch implements pg.Conn.
+func (deadConn) SendBatch(context.Context, *pgx.Batch) pgx.BatchResults { return nil }
+
+// IsClosed implements pg.Conn.
+func (deadConn) IsClosed() bool { return true }
+
+// Close implements pg.Conn.
+func (deadConn) Close(context.Context) error { return nil }
