@@ -7,9 +7,9 @@ SHELL := /bin/bash
 # The tools of `make lint` are pinned in a module of their own.
 TOOL := GOWORK=off go tool -modfile=tools/go.mod
 # One Postgres and one Kafka for all packages of a run.
-STACK := go run ./internal/teststack --
+STACK := go run ./internal/testenv/stack --
 # They begin first, so that nothing waits for them alone in the end.
-LONGEST := ./relay ./cmd/relay ./internal/soak
+LONGEST := ./relay ./cmd/relay ./internal/verify/soak
 # The product: the root module, and what few users need in modules of its own. `work` is everything, see go.work.
 ALL := ./... ./idempotency/dynamostore/... ./idempotency/redisstore/... ./idempotency/recovery/tests/... ./watermill/...
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
@@ -32,23 +32,23 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every failpoint, and let a fault happen at each; without the race detector
-	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/proof
+	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
-OTHERS := internal/interop internal/routers examples/watermill
+OTHERS := internal/verify/interop internal/verify/routers examples/watermill
 interop: ## with others' clients: Watermill, the CloudEvents SDK, kcat where it is installed; most of it is waiting for sarama's groups
 	$(STACK) bash -euc 'for module in $(OTHERS); do (cd $$module && go test -count=1 -timeout 5m ./...); done'
 
 debezium: ## the tests with a real Debezium, which Maven fetches the first time
-	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/foreign
+	EFFECTONCE_TEST_DEBEZIUM=1 $(STACK) go test -count=1 -timeout 10m -run Debezium ./internal/verify/foreign
 
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
-	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/proof >> "$$results" || true; \
-	$(STACK) bash -euc 'cd internal/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
+	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/verify/proof >> "$$results" || true; \
+	$(STACK) bash -euc 'cd internal/verify/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
-	go run ./internal/guarantees docs/rules.md < "$$results"
+	go run ./internal/verify/guarantees docs/rules.md < "$$results"
 
 lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \
@@ -64,7 +64,7 @@ bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
 	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
-		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/soak
+		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \

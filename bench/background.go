@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	proc "github.com/effectonce/effectonce/internal/child"
+	proc "github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/relay"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // brokersCase: the relay case where every record has to be in two of three brokers before it is acked. All three are on

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // connectOptions are those of Kafka's own connect-standalone.sh.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // BenchmarkConsume reads 300,000 records of 512 bytes with all of our headers from a real Kafka into a handler that

@@ -12,7 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func produceAt(t testing.TB, brokers []string, topic string, rs []kafkatest.Record, opts ...kgo.Opt) {

@@ -20,7 +20,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // A member that slept through a rebalance decides its old events at last: its commit is refused, and the offset stays

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }

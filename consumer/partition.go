@@ -13,8 +13,8 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/redact"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -177,7 +177,7 @@ func (p *partition) handle(ctx context.Context, events []event.Event) (outcomes 
 		}
 	}()
 	outcomes, err = p.c.handler.Handle(ctx, events)
-	return outcomes, discreet.Error(err)
+	return outcomes, redact.Error(err)
 }
 
 type panicError struct {
@@ -186,7 +186,7 @@ type panicError struct {
 }
 
 // Error tells what kind of panic it was.
-func (e *panicError) Error() string { return "the handler panicked" + discreet.Panic(e.value) }
+func (e *panicError) Error() string { return "the handler panicked" + redact.Panic(e.value) }
 
 // gather returns the next batch: what is there, up to Config.Batch events, after waiting up to Config.BatchWait for
 // more. A batch without events only moves the offset. False: work ended, or fetching did.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/consumer"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestTail(t *testing.T) {

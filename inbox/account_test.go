@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_2_TheAccountIsWrittenAtTheEnd: what was decided since the account last moved is in it when the partition is

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_3_ACommitAnsweredByRollback: the server answers so when a statement of the transaction has failed unnoticed.

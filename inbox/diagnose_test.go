@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func TestDiagnose(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/discreet"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/redact"
 )
 
 // eachRunner runs an effect for one event after the other. Which one fails is known without splitting.
@@ -108,7 +108,7 @@ func guarded(g *guardTx, do func() error) (err error) {
 			err = g.check(&panicError{value: p, stack: debug.Stack()})
 		}
 	}()
-	return g.check(discreet.Error(do()))
+	return g.check(redact.Error(do()))
 }
 
 // panicError is the panic of an effect. The stack goes to the log only.
@@ -117,7 +117,7 @@ type panicError struct {
 	stack []byte
 }
 
-func (e *panicError) Error() string { return "the effect panicked" + discreet.Panic(e.value) }
+func (e *panicError) Error() string { return "the effect panicked" + redact.Panic(e.value) }
 
 func (e *panicError) Unwrap() error {
 	err, _ := e.value.(error)

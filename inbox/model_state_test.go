@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/explore"
+	"github.com/effectonce/effectonce/internal/verify/explore"
 )
 
 // The model of the inbox: two processes of one consumer work on up to two partitions; each has a releaser; an operator

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/explore"
+	"github.com/effectonce/effectonce/internal/verify/explore"
 )
 
 // anything is wanted where any violation will do.

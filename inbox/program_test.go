@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // player is a process of a consumer, and what it logs.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_3_AStandbyIsReachedForAMoment: a name that moves, a pooler or a proxy leads to a standby, and then to the

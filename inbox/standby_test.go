@@ -7,7 +7,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_3_ADuplicateWaitsForTheStandby: an effect is committed while its synchronous standby is away, and its session

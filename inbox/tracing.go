@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/discreet"
+	"github.com/effectonce/effectonce/internal/redact"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
 
@@ -63,7 +63,7 @@ func (in *Inbox) span(ctx context.Context, events []event.Event, root bool, do f
 		case errors.Is(err, Skip):
 			tracing.End(span, nil) // an instruction, not a failure
 		default:
-			tracing.End(span, discreet.Error(err))
+			tracing.End(span, redact.Error(err))
 		}
 	}()
 	err = do(ctx)

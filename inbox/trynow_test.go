@@ -12,7 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_5_AWaitingEventIsTriedNow: an effect fails and would run again in an hour. An operator sees it, and has it run

@@ -17,7 +17,7 @@ import (
 
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/metrics"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outboxtest"

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
 

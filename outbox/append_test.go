@@ -20,7 +20,7 @@ import (
 	"github.com/uptrace/bun/dialect/pgdialect"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // load makes n events as a relay claims them: 512 bytes of JSON that compresses as business data does, 100,000 keys.

@@ -3,7 +3,7 @@ package publisher
 import (
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }

@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 // TestReach: a publisher that has sent nothing yet knows whether a broker answers.

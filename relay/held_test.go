@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/explore"
+	"github.com/effectonce/effectonce/internal/verify/explore"
 )
 
 func (w *modelWorld) explore(t *testing.T) explore.Found {

@@ -3,7 +3,7 @@ package relay_test
 import (
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP6PlansBesideTheOutbox: under a pinned snapshot a vacuum removes nothing and says that the tables are empty. What

@@ -19,7 +19,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/watermill"
 )
@@ -212,7 +212,7 @@ func await(t testing.TB, what string, cond func() bool) {
 }
 
 // TestNoKeyIsBurned: whatever ends the first attempt of a handler, the message is applied when it comes again.
-// Watermill's own Deduplicator drops it then (internal/interop shows that).
+// Watermill's own Deduplicator drops it then (internal/verify/interop shows that).
 func TestNoKeyIsBurned(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(m *message.Message, tx pgx.Tx, end func()) error{

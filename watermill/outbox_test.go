@@ -19,8 +19,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/publisher"

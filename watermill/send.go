@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/discreet"
+	"github.com/effectonce/effectonce/internal/redact"
 )
 
 // call is one call of Publisher.Publish. Each lane writes its own verdicts.
@@ -105,7 +105,7 @@ func (c *call) publish(l lane, m *message.Message) error {
 func (c *call) publishOne(topic string, m *message.Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = errors.New("the publisher panicked" + discreet.Panic(p))
+			err = errors.New("the publisher panicked" + redact.Panic(p))
 		}
 	}()
 	return c.to.Publish(topic, m)
@@ -116,7 +116,7 @@ func (c *call) verdict(l lane, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = fmt.Errorf("watermill: publishing to %s: %w", l.topic, discreet.Error(err))
+	err = fmt.Errorf("watermill: publishing to %s: %w", l.topic, redact.Error(err))
 	if errors.Is(err, errLate) {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestMain(m *testing.M) { kafkatest.Main(m) }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"

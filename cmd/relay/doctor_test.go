@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/doctor"
-	"github.com/effectonce/effectonce/internal/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestDoctor(t *testing.T) {

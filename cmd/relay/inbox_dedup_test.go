@@ -11,7 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestP9_8_Commands: a consumer is moved from ids, halts at a new numbering, and goes on when it is accepted.

@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestMemory: the process stays below 200 MB while it drains large events, and many.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/effectonce/effectonce/internal/child"
+	"github.com/effectonce/effectonce/internal/testenv/child"
 )
 
 // crew is the child processes, by name. Its methods may be called from any goroutine.

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // envMain makes this test binary the demo itself.

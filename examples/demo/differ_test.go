@@ -10,9 +10,9 @@ import (
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/pgschema"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestDifferencesAreFound breaks one thing after the other in a demo that is done, and counts after each.

@@ -22,11 +22,11 @@ import (
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/cards"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/child"
-	"github.com/effectonce/effectonce/internal/devstack"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/devstack"
 )
 
 // stack is everything that the demo stands on: servers, tables, and the parts that run inside this process.

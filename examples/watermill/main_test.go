@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestMain does not look for goroutines that were left: sarama has some for ever.

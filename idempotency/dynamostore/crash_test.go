@@ -9,7 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 )
 
 // TestCrash_ServerKilled: the server is killed while callers are at it, and comes back with its files. What was

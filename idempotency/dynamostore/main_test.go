@@ -14,8 +14,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/child"
-	"github.com/effectonce/effectonce/internal/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
 )
 
 func TestMain(m *testing.M) { child.Main(m, dynamotest.Stop) }

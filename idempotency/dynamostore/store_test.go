@@ -23,9 +23,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/dynamotest"
-	"github.com/effectonce/effectonce/internal/netcut"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/netcut"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // persistent makes a client send again until the test ends.

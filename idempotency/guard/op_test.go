@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
 // charge is one step that calls the provider; its errors are marked as a client of a real one would.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestBlocks_NobodyGetsANumberTwice: many callers of several processes, with sizes of their own.

@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func TestInTx_KeyEffectAndEventCommitTogether(t *testing.T) {

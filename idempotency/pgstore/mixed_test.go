@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestMixed_GuardAndInTx: callers of one key by both ways at once make one effect.

@@ -3,7 +3,7 @@ package pgstore
 import (
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func TestQueriesPrepare_Cascade(t *testing.T) {

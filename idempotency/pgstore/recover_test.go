@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestRecoverAndSweep_PassWhatIsLocked: a row that another recoverer or sweeper holds is left to it, and nobody waits.

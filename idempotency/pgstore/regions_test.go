@@ -19,8 +19,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency/httpedge"
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/internal/netcut"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/netcut"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // provider takes charges for both regions and has a ledger of its own. A key that it knows is answered and not booked

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestStore: the exam of every store, over two pools as two processes have them.

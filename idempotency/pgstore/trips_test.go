@@ -12,7 +12,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // trips counts how often a connection turns from writing to reading: its round trips.

@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/child"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 func TestMain(m *testing.M) { child.Main(m, redistest.Stop) }

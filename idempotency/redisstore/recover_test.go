@@ -6,7 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestRecover_OwnSuccessIsNotLost: the client sends the taking of a key again whose reply was lost, as it does by

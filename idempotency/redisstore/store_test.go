@@ -11,9 +11,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/netcut"
-	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/netcut"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 func TestNew_Refuses(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency/idempotencytest"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 // TestStore: every promise of store.Store and its Recoverer, on a real server.

@@ -45,21 +45,14 @@ var allowed = map[string][]string{
 	"bench":                       {"*", "examples"},
 	"examples":                    {"*", "examples"},
 	// internal packages stand on each other, but on a room only where it is named here.
-	"internal":          {},
-	"internal/devstack": {"*"},
-	"internal/doctor":   {"*"},
-	"internal/failover": {"*"},
-	"internal/history":  {"*"},
-	"internal/pgtest":   {"migrations"},
-	"internal/players":  {"*"},
-	"internal/story":    {"migrations"},
+	"internal":         {},
+	"internal/doctor":  {"*"},
+	"internal/testenv": {"*"},
+	"internal/verify":  {"*"},
 }
 
 // onlyForTests may be imported by test files and by notBuiltIn, and by nothing that users build in.
-var onlyForTests = []string{
-	"internal/pgtest", "internal/kafkatest", "internal/redistest", "internal/dynamotest", "internal/netcut", "internal/story", "internal/child", "internal/devstack", "internal/explore",
-	"internal/canary", "internal/history", "internal/players", "internal/failover",
-}
+var onlyForTests = []string{"internal/testenv", "internal/verify"}
 
 // notBuiltIn are packages that nobody's program contains.
 var notBuiltIn = []string{"internal", "examples/demo", "bench"}

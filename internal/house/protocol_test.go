@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/guarantees/rules"
+	"github.com/effectonce/effectonce/internal/verify/guarantees/rules"
 )
 
 var (
@@ -137,8 +137,8 @@ func (p protocol) hasParts(rule string) bool {
 }
 
 // TestTheProtocolNamesCodeThatExists: the names of its "Code:" paragraphs are functions, types, fields, statements and
-// tables, and those of its "Tests:" paragraphs stand in docs/rules.md, in the row of the rule; internal/guarantees
-// looks whether the tests there exist.
+// tables, and those of its "Tests:" paragraphs stand in docs/rules.md, in the row of the rule;
+// internal/verify/guarantees looks whether the tests there exist.
 func TestTheProtocolNamesCodeThatExists(t *testing.T) {
 	t.Parallel()
 	p := readProtocol(t)

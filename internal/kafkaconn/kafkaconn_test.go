@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/effectonce/effectonce/internal/kafkaconn"
-	"github.com/effectonce/effectonce/internal/kafkatest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

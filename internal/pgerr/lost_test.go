@@ -12,7 +12,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // database/sql over pgx
 
 	"github.com/effectonce/effectonce/internal/pgerr"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // How pgx answers when a reply is lost is a contract: what it gets wrong is why this package exists, and why no room

@@ -13,9 +13,9 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 var quiet = slog.New(slog.DiscardHandler)

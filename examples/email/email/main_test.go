@@ -3,8 +3,8 @@ package email
 import (
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }

@@ -19,10 +19,10 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
 	"github.com/effectonce/effectonce/relay"
 )

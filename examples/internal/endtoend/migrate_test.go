@@ -13,8 +13,8 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestMigrateFalse: whoever was told to leave the tables to others makes none, and says what to run.

@@ -12,9 +12,9 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // fixture is a database with the ledger's tables, and its handler without a consumer.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestWorkerServesTheMetricsOfTheManual: what a worker at work serves is what docs/metrics.md lists, both ways.

@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/publisher"
 )
 

@@ -20,9 +20,9 @@ import (
 	"github.com/effectonce/effectonce/examples/internal/contract"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // fixture is the API over a database of its own, and what it logs.

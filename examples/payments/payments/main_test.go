@@ -15,9 +15,9 @@ import (
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
 	"github.com/effectonce/effectonce/idempotency/guard"
-	"github.com/effectonce/effectonce/internal/kafkatest"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // The environment of a child: this test program again, as a process that can be killed.

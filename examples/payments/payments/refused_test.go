@@ -15,7 +15,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // forgetful is a provider that remembers nobody whom it refused.

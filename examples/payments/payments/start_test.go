@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/examples/payments/payments"
-	"github.com/effectonce/effectonce/internal/pgtest"
 	"github.com/effectonce/effectonce/internal/secret"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestHealthBeforeTheDatabase: a server that waits for its database at its start says that it lives, and that it is not

@@ -8,7 +8,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
 // TestRecovery_CrashAtEveryPoint: a process dies before and after each write of the store and each call of a provider,

@@ -22,10 +22,10 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/dynamotest"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
-	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 // The test binary is a process that pays, and that kills itself, when these are set.

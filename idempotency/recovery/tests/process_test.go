@@ -14,7 +14,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
 // process is a process that dies at a point: before or after any write of the store or call of a provider. Dead, it

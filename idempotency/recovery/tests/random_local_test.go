@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
 // TestRandom_Middleware: the histories of TestRandom_HistoriesWithCrashes with handlers that know nothing of keys,

@@ -20,9 +20,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
-	"github.com/effectonce/effectonce/internal/dynamotest"
-	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 // overServer plays histories on a real server, some at a time: they mostly wait. set gives a history its store, and its

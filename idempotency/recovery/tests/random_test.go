@@ -21,7 +21,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
 // TestRandom_HistoriesWithCrashes: clients of a few keys retry over HTTP, through processes that die at random points

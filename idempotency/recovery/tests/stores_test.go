@@ -18,10 +18,10 @@ import (
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
-	"github.com/effectonce/effectonce/internal/dynamotest"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
-	"github.com/effectonce/effectonce/internal/pgtest"
-	"github.com/effectonce/effectonce/internal/redistest"
+	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )
 
 // TestRecovery_OverRedis: a process that pays dies before and after each write and each call, the provider's answers

@@ -16,7 +16,7 @@ import (
 	"github.com/effectonce/effectonce/idempotency/memstore"
 	"github.com/effectonce/effectonce/idempotency/recovery"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/fakeprovider"
+	"github.com/effectonce/effectonce/internal/testenv/fakeprovider"
 )
 
 // doubtful makes an operation whose charge has no answer.

@@ -1,7 +1,7 @@
 // Command mutations checks the tests: each patch beside it puts one bug into a copy of the product, and each test that
 // the patch names must fail and say why. Without the bug the same test must pass.
 //
-//	go run ./internal/teststack -- go run ./internal/verify/mutations [-part i/n] [name ...]
+//	go run ./internal/testenv/stack -- go run ./internal/verify/mutations [-part i/n] [name ...]
 //
 // Arguments are names of patches; none means all of them. It exits with 1 when a bug is not found.
 package main

@@ -75,7 +75,8 @@ func config(ctx context.Context, pool *pgxpool.Pool, name string) (*pgxpool.Conf
 // HangUp ends a connection. It has a context of its own: this often happens because the other one has ended.
 func HangUp(conn interface {
 	Close(ctx context.Context) error
-}) {
+},
+) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)

@@ -1,0 +1,36 @@
+package child_test
+
+import (
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// TestTempDir: directories that are made at the same time are not taken for what killed processes left behind,
+// and nothing of them stays.
+func TestTempDir(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				dir, remove, err := child.TempDir("child-test")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := os.Stat(dir); err != nil {
+					t.Error(err)
+				}
+				remove()
+			}
+		})
+	}
+	all.Wait()
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

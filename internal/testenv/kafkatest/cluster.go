@@ -1,0 +1,230 @@
+package kafkatest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// Cluster is a Kafka of its own, for tests that stop, kill or pause brokers. Brokers are numbered from 0. With three or
+// more of them the first three hold the metadata quorum, so any one may be away; with fewer, broker 0 holds it alone.
+// Topics have three replicas (at most) and need all but one of them in sync. Not safe for concurrent use.
+type Cluster struct {
+	nodes  []*node
+	remove func()
+}
+
+// NewCluster starts a cluster that is removed at the end of the test. It skips the test where there is no real Kafka.
+func NewCluster(t testing.TB, brokers int) *Cluster {
+	t.Helper()
+	RequireReal(t)
+	libs, err := Libs()
+	if err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	c, err := startCluster(libs, brokers, nil)
+	if err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Standalone starts a cluster for callers that are no test. The caller closes it.
+func Standalone(brokers int) (*Cluster, error) {
+	libs, err := Libs()
+	if err != nil {
+		return nil, err
+	}
+	return startCluster(libs, brokers, nil)
+}
+
+// Brokers returns all addresses, also of brokers that are down. They stay the same over restarts.
+func (c *Cluster) Brokers() []string {
+	addrs := make([]string, len(c.nodes))
+	for i, n := range c.nodes {
+		addrs[i] = n.addr()
+	}
+	return addrs
+}
+
+// Kill is kill -9 of broker i.
+func (c *Cluster) Kill(i int) { c.nodes[i].stop(syscall.SIGKILL) }
+
+// Stop ends broker i in order: it hands its partitions to others first.
+func (c *Cluster) Stop(i int) { c.nodes[i].stop(syscall.SIGTERM) }
+
+// Start starts broker i again and waits until it answers.
+func (c *Cluster) Start(t testing.TB, i int) {
+	t.Helper()
+	if err := c.nodes[i].start(); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	if err := c.awaitReady(c.nodes[i]); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+}
+
+// TryStart is Start for callers that go on, and try again, when the broker does not answer in time.
+func (c *Cluster) TryStart(i int) error {
+	n := c.nodes[i]
+	if n.process != nil {
+		select {
+		case <-n.process.Done():
+			n.process = nil
+		default:
+		}
+	}
+	if n.process == nil {
+		if err := n.start(); err != nil {
+			return err
+		}
+	}
+	return c.awaitReady(n)
+}
+
+// Pause stops broker i from running (SIGSTOP): its connections stay open and nothing answers.
+func (c *Cluster) Pause(t testing.TB, i int) { c.signal(t, i, syscall.SIGSTOP) }
+
+// Resume lets broker i run again after Pause.
+func (c *Cluster) Resume(t testing.TB, i int) { c.signal(t, i, syscall.SIGCONT) }
+
+func (c *Cluster) signal(t testing.TB, i int, sig syscall.Signal) {
+	t.Helper()
+	if err := c.Signal(i, sig); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+}
+
+// Signal sends a signal to broker i, for callers that are no test.
+func (c *Cluster) Signal(i int, sig syscall.Signal) error {
+	if c.nodes[i].process == nil {
+		return fmt.Errorf("broker %d is not running", i)
+	}
+	return c.nodes[i].process.Signal(sig)
+}
+
+// Close ends the brokers and removes their data.
+func (c *Cluster) Close() {
+	for _, n := range c.nodes {
+		n.stop(syscall.SIGKILL) // its data goes too, so nothing is worth an orderly end
+	}
+	c.remove()
+}
+
+// startCluster starts a cluster; prepare, when it is not nil, is called for each broker before that is configured.
+func startCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
+	var err error
+	// Another process may take a free port first: then the broker ends at once, and other ports are tried.
+	for range 3 {
+		var c *Cluster
+		if c, err = tryCluster(libs, brokers, prepare); err == nil {
+			return c, nil
+		}
+	}
+	return nil, err
+}
+
+func tryCluster(libs string, brokers int, prepare func(n *node) error) (*Cluster, error) {
+	dir, remove, err := child.TempDir("kafka")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{remove: remove}
+	for i := range brokers {
+		n := &node{id: i + 1, libs: libs, dir: filepath.Join(dir, fmt.Sprint(i))}
+		var err1, err2, err3 error
+		n.port, err1 = child.FreePort()
+		n.controller, err2 = child.FreePort()
+		if prepare != nil {
+			err3 = prepare(n)
+		}
+		if err := errors.Join(err1, err2, err3); err != nil {
+			remove()
+			return nil, err
+		}
+		c.nodes = append(c.nodes, n)
+	}
+	voters := c.nodes[:1]
+	if brokers >= 3 {
+		voters = c.nodes[:3]
+	}
+	if err := c.boot(voters); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) boot(voters []*node) error {
+	errs := make([]error, len(c.nodes))
+	var wg sync.WaitGroup
+	for i, n := range c.nodes {
+		wg.Go(func() {
+			if errs[i] = n.format(voters, len(c.nodes)); errs[i] == nil {
+				errs[i] = n.start()
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, n := range c.nodes {
+		if err := c.awaitReady(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitReady waits until n answers and is one of the brokers that the cluster counts as alive.
+func (c *Cluster) awaitReady(n *node) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := listed(ctx, n)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-n.process.Done():
+			return fmt.Errorf("broker %d ended:\n%s", n.id, n.process.LogTail())
+		case <-ctx.Done():
+			return fmt.Errorf("broker %d does not answer: %w\n%s", n.id, err, n.process.LogTail())
+		case <-tick.C:
+		}
+	}
+}
+
+func listed(ctx context.Context, n *node) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(n.addr()), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second), kgo.DialTimeout(time.Second))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	resp, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client)
+	if err != nil {
+		return err
+	}
+	for _, b := range resp.Brokers {
+		if b.NodeID == int32(n.id) && resp.ControllerID >= 0 {
+			return nil
+		}
+	}
+	return errors.New("not yet registered")
+}

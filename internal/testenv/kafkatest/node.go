@@ -1,0 +1,143 @@
+package kafkatest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// clusterID is any valid one: clusters are told apart by their ports.
+const clusterID = "ZWZmZWN0b25jZS10ZXN0cw"
+
+// node is one broker process, and a controller too when it is one of the voters.
+type node struct {
+	id               int
+	port, controller int
+	dir, libs        string
+	process          *child.Process // nil while stopped
+	secure           *secured       // nil: plaintext only
+	lasting          bool           // nobody kills it and starts it again
+}
+
+func (n *node) addr() string { return fmt.Sprintf("127.0.0.1:%d", n.port) }
+
+// properties is the broker's configuration: small, quick to start, and without what would hide a mistake (topics made
+// by themselves).
+func (n *node) properties(voters []*node, brokers int) string {
+	isVoter, quorum := false, make([]string, len(voters))
+	for i, v := range voters {
+		quorum[i] = fmt.Sprintf("%d@127.0.0.1:%d", v.id, v.controller)
+		isVoter = isVoter || v == n
+	}
+	roles, listeners := "broker", "PLAINTEXT://"+n.addr()
+	if isVoter {
+		roles = "broker,controller"
+		listeners += fmt.Sprintf(",CONTROLLER://127.0.0.1:%d", n.controller)
+	}
+	replicas := min(3, brokers)
+	advertised, protocols, more := "PLAINTEXT://"+n.addr(), "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", []string(nil)
+	if n.secure != nil {
+		listeners += "," + n.secure.listeners()
+		advertised += "," + n.secure.listeners()
+		protocols += ",SASL_SSL:SASL_SSL,SSL:SSL"
+		more = n.secure.properties()
+	}
+	if brokers == 1 {
+		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the
+		// ACLs, which wait for the votes.
+		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found=true")
+	}
+	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is
+	// started again. But one that gets no processor for that long fences itself, and is away for all tests that share
+	// it.
+	session := "3000"
+	if n.lasting {
+		session = "60000"
+	}
+	return strings.Join(append(more, []string{
+		"process.roles=" + roles,
+		fmt.Sprintf("node.id=%d", n.id),
+		"controller.quorum.voters=" + strings.Join(quorum, ","),
+		"listeners=" + listeners,
+		"advertised.listeners=" + advertised,
+		"controller.listener.names=CONTROLLER",
+		"inter.broker.listener.name=PLAINTEXT",
+		"listener.security.protocol.map=" + protocols,
+		"log.dirs=" + filepath.Join(n.dir, "data"),
+		"auto.create.topics.enable=false",
+		fmt.Sprintf("default.replication.factor=%d", replicas),
+		fmt.Sprintf("min.insync.replicas=%d", max(1, replicas-1)),
+		fmt.Sprintf("offsets.topic.replication.factor=%d", replicas),
+		"offsets.topic.num.partitions=4",
+		fmt.Sprintf("transaction.state.log.replication.factor=%d", replicas),
+		"transaction.state.log.num.partitions=4",
+		"transaction.state.log.min.isr=1",
+		"share.coordinator.state.topic.replication.factor=1",
+		"share.coordinator.state.topic.min.isr=1",
+		"group.initial.rebalance.delay.ms=0",
+		// Tests of rebalances want sessions shorter than the 6 s that a broker allows by default.
+		"group.min.session.timeout.ms=500",
+		"num.network.threads=2",
+		"num.io.threads=4",
+		"log.cleaner.dedupe.buffer.size=8388608",
+		"broker.heartbeat.interval.ms=500",
+		"broker.session.timeout.ms=" + session,
+		"controlled.shutdown.max.retries=1",
+	}...), "\n") + "\n"
+}
+
+func (n *node) java(main string, args ...string) *exec.Cmd {
+	base := []string{
+		"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", filepath.Join(n.libs, "*"), main,
+	}
+	cmd := exec.Command("java", append(base, args...)...)
+	cmd.Dir = n.dir
+	return cmd
+}
+
+// format writes the configuration and the empty log directory.
+func (n *node) format(voters []*node, brokers int) error {
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		return err
+	}
+	config := filepath.Join(n.dir, "server.properties")
+	if err := os.WriteFile(config, []byte(n.properties(voters, brokers)), 0o600); err != nil {
+		return err
+	}
+	cmd := n.java("kafka.tools.StorageTool", "format", "-t", clusterID, "-c", config)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("format Kafka's storage: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (n *node) start() error {
+	if n.process != nil {
+		return fmt.Errorf("broker %d is already running", n.id)
+	}
+	cmd := n.java("kafka.Kafka", filepath.Join(n.dir, "server.properties"))
+	p, err := child.Start(cmd, filepath.Join(n.dir, "server.log"), syscall.SIGKILL)
+	if err != nil {
+		return err
+	}
+	n.process = p
+	return nil
+}
+
+// stop ends the broker: SIGTERM lets it hand its partitions over, SIGKILL does not.
+func (n *node) stop(sig os.Signal) {
+	if n.process == nil {
+		return
+	}
+	// A broker that is paused sees no SIGTERM.
+	_ = n.process.Signal(syscall.SIGCONT)
+	n.process.Stop(sig, 30*time.Second)
+	n.process = nil
+}

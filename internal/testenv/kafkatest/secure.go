@@ -1,0 +1,197 @@
+package kafkatest
+
+import (
+	"bytes"
+	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// The user that a Secure knows. Its password is for PLAIN; with SCRAM it has none before SetPassword.
+const (
+	SecureUser     = "effectonce"
+	SecurePassword = "first-password-9b1c"
+)
+
+// Secure is a broker of its own that speaks TLS, at two ports beside the plain one of Cluster, which is for the test's
+// own tools: SASL wants a user, MTLS wants a client certificate of CA.
+type Secure struct {
+	*Cluster
+	CA         *Authority
+	SASL, MTLS string // addresses
+}
+
+// secured is what a broker is configured with for it.
+type secured struct {
+	sasl, mtls       string
+	keystore, caFile string
+}
+
+// NewSecure starts one that is removed at the end of the test. It skips the test where there is no real Kafka.
+func NewSecure(t testing.TB) *Secure {
+	t.Helper()
+	RequireReal(t)
+	libs, err := Libs()
+	if err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	s := &Secure{CA: NewAuthority(t)}
+	if s.Cluster, err = startCluster(libs, 1, s.prepare); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	t.Cleanup(s.Close)
+	s.SASL, s.MTLS = s.nodes[0].secure.sasl, s.nodes[0].secure.mtls
+	return s
+}
+
+// prepare gives a broker its ports and certificate.
+func (s *Secure) prepare(n *node) error {
+	var ports [2]int
+	for i := range ports {
+		var err error
+		if ports[i], err = child.FreePort(); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		return err
+	}
+	n.secure = &secured{
+		sasl: fmt.Sprintf("127.0.0.1:%d", ports[0]), mtls: fmt.Sprintf("127.0.0.1:%d", ports[1]),
+		keystore: filepath.Join(n.dir, "broker.pem"), caFile: filepath.Join(n.dir, "ca.pem"),
+	}
+	cert, key, err := s.CA.issue(time.Now().Add(24 * time.Hour))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.secure.keystore, append(key, cert...), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(n.secure.caFile, s.CA.PEM, 0o600)
+}
+
+func (s *secured) listeners() string { return "SASL_SSL://" + s.sasl + ",SSL://" + s.mtls }
+
+func (s *secured) properties() []string {
+	const security = "org.apache.kafka.common.security."
+	return []string{
+		"ssl.keystore.type=PEM", "ssl.keystore.location=" + s.keystore,
+		"ssl.truststore.type=PEM", "ssl.truststore.location=" + s.caFile,
+		// So that UseCertificate may give it one for another host.
+		"ssl.allow.dn.changes=true", "ssl.allow.san.changes=true",
+		"listener.name.ssl.ssl.client.auth=required",
+		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` + SecureUser + `="` + SecurePassword + `";`,
+		"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
+		"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
+	}
+}
+
+// SetPassword gives SecureUser a password for both SCRAM mechanisms. Connections that are open stay.
+func (s *Secure) SetPassword(t testing.TB, password string) {
+	t.Helper()
+	const rounds = 4096
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt) // never fails since Go 1.24
+	salted256, err1 := pbkdf2.Key(sha256.New, password, salt, rounds, sha256.Size)
+	salted512, err2 := pbkdf2.Key(sha512.New, password, salt, rounds, sha512.Size)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("kafkatest: %v %v", err1, err2)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	client := newClient(t, s.Brokers())
+	// One request each: a user may stand in one only once.
+	for mechanism, salted := range map[int8][]byte{1: salted256, 2: salted512} {
+		u := kmsg.NewAlterUserSCRAMCredentialsRequestUpsertion()
+		u.Name, u.Mechanism, u.Iterations, u.Salt, u.SaltedPassword = SecureUser, mechanism, rounds, salt, salted
+		req := kmsg.NewPtrAlterUserSCRAMCredentialsRequest()
+		req.Upsertions = append(req.Upsertions, u)
+		resp, err := req.RequestWith(ctx, client)
+		if err == nil {
+			err = kerr.ErrorForCode(resp.Results[0].ErrorCode)
+		}
+		if err != nil {
+			t.Fatalf("kafkatest: set a password: %v", err)
+		}
+	}
+}
+
+// UseCertificate gives both TLS listeners another certificate, signed by ca and for these hosts (none: for 127.0.0.1),
+// from their next connections on; it returns once the broker serves it. Connections that are open stay.
+func (s *Secure) UseCertificate(t testing.TB, ca *Authority, until time.Time, hosts ...string) {
+	t.Helper()
+	cert, key := ca.IssuePEM(t, until, hosts...)
+	// Another name, or the broker sees no change.
+	path := filepath.Join(filepath.Dir(s.nodes[0].secure.keystore), fmt.Sprintf("broker-%d.pem", time.Now().UnixNano()))
+	if err := os.WriteFile(path, append(key, cert...), 0o600); err != nil {
+		t.Fatalf("kafkatest: %v", err)
+	}
+	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeBroker, strconv.Itoa(s.nodes[0].id)
+	for _, listener := range []string{"ssl", "sasl_ssl"} {
+		for name, value := range map[string]string{"type": "PEM", "location": path} {
+			c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+			c.Name, c.Value = "listener.name."+listener+".ssl.keystore."+name, kmsg.StringPtr(value)
+			resource.Configs = append(resource.Configs, c)
+		}
+	}
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	req.Resources = append(req.Resources, resource)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	resp, err := req.RequestWith(ctx, newClient(t, s.Brokers()))
+	if err == nil && resp.Resources[0].ErrorMessage != nil {
+		err = errors.New(*resp.Resources[0].ErrorMessage)
+	}
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
+	}
+	if err == nil {
+		err = s.awaitCertificate(ctx, cert)
+	}
+	if err != nil {
+		t.Fatalf("kafkatest: another certificate: %v", err)
+	}
+}
+
+// awaitCertificate waits until both listeners serve it.
+func (s *Secure) awaitCertificate(ctx context.Context, certPEM []byte) error {
+	block, _ := pem.Decode(certPEM)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for _, address := range []string{s.SASL, s.MTLS} {
+		for served := false; !served; {
+			// A client without trust: what the server shows comes before anybody's judgement.
+			dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
+				served = bytes.Equal(state.PeerCertificates[0].Raw, block.Bytes)
+				return nil
+			}}}
+			if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
+				_ = conn.Close()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// fast gives up durability against a power cut, which a throwaway server does not need; durable keeps it, for crash
+// tests.
+var (
+	fast    = []string{"fsync=off", "full_page_writes=off"}
+	durable = []string{"fsync=on", "full_page_writes=on"}
+)
+
+// Server is a Postgres server process of its own, for tests that stop or kill it. Not safe for concurrent use.
+type Server struct {
+	dir      string
+	remove   func()
+	port     int
+	settings []string
+	process  *child.Process // nil while stopped
+	paused   int            // the WAL writer's process id; 0: it runs
+}
+
+// NewServer starts a server with fsync on; it is removed at the end of the test.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	s, err := startServer(durable)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// URL is the superuser's URL of the database postgres. It stays the same over restarts.
+func (s *Server) URL() string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", s.port)
+}
+
+// Start starts a stopped server again, on the same port, and waits until it answers (after crash recovery, if need be).
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	Await(t, "start of the server", func() (bool, error) {
+		err := s.start()
+		// The backends of a killed postmaster take a moment to notice.
+		if err != nil && strings.Contains(err.Error(), "pre-existing shared memory block") {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+// TryStart is one try to start a stopped server again, for callers that go on when it fails. A server that has ended by
+// itself counts as stopped.
+func (s *Server) TryStart() error {
+	if s.Ended() {
+		s.process, s.paused = nil, 0
+	}
+	return s.start()
+}
+
+// Ended tells whether the server is not running, because it was stopped or by itself, as for want of room on its disk.
+func (s *Server) Ended() bool {
+	if s.process == nil {
+		return true
+	}
+	select {
+	case <-s.process.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Dir is where the server keeps everything of its own; its data is in the folder data.
+func (s *Server) Dir() string { return s.dir }
+
+// StopFast stops in order: open transactions roll back, a checkpoint is written.
+func (s *Server) StopFast() { s.stop(syscall.SIGINT) }
+
+// StopImmediate stops without a checkpoint, as a crash of the server would; the next Start recovers from the WAL.
+func (s *Server) StopImmediate() { s.stop(syscall.SIGQUIT) }
+
+// Kill is kill -9 of the postmaster; its backends notice and leave by themselves.
+func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
+
+// Restart is StopFast and Start.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.StopFast()
+	s.Start(t)
+}
+
+// SkipWAL makes a stopped server's WAL go on at another place: the segment of that file name. It must have been stopped
+// in order.
+func (s *Server) SkipWAL(t testing.TB, segment string) {
+	t.Helper()
+	resetwal, err := program("pg_resetwal")
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	uid, gid, err := account()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	cmd := exec.Command(resetwal, "-l", segment, "-D", filepath.Join(s.dir, "data"))
+	cmd.Dir = s.dir
+	runAs(cmd, uid, gid)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("pgtest: pg_resetwal: %v\n%s", err, out)
+	}
+}
+
+// Close stops the server and removes its data.
+func (s *Server) Close() {
+	s.StopImmediate()
+	s.remove()
+}
+
+// PauseWALWriter keeps what was committed without waiting for the disk in memory: the background process that would
+// write it after a while stands still until the server is stopped or killed. Another commit that waits still writes it.
+func (s *Server) PauseWALWriter(t testing.TB) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatalf("pgtest: connect: %v", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(&s.paused); err != nil {
+		t.Fatalf("pgtest: find the WAL writer: %v", err)
+	}
+	if err := syscall.Kill(s.paused, syscall.SIGSTOP); err != nil {
+		t.Fatalf("pgtest: pause the WAL writer: %v", err)
+	}
+}
+
+func (s *Server) stop(sig os.Signal) {
+	if s.process == nil {
+		return
+	}
+	if s.paused != 0 && sig != syscall.SIGKILL {
+		_ = syscall.Kill(s.paused, syscall.SIGCONT) // or it would not hear of the end
+	}
+	s.process.Stop(sig, time.Minute)
+	if s.paused != 0 && sig == syscall.SIGKILL {
+		_ = syscall.Kill(s.paused, syscall.SIGKILL) // let go on, it could write before it sees that it is alone
+	}
+	s.process, s.paused = nil, 0
+}
+
+func startServer(settings []string) (*Server, error) {
+	dir, remove, err := child.TempDir("pg")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, remove: remove, settings: settings}
+	if err := newDataDir(dir); err != nil {
+		remove()
+		return nil, err
+	}
+	// Another process may take the free port first: then the server ends at once, and another port is tried.
+	for range 5 {
+		if s.port, err = child.FreePort(); err != nil {
+			break
+		}
+		if err = s.start(); err == nil {
+			return s, nil
+		}
+	}
+	s.Close()
+	return nil, err
+}
+
+func (s *Server) start() error {
+	if s.process != nil {
+		return errors.New("the server is already running")
+	}
+	postgres, err := program("postgres")
+	if err != nil {
+		return err
+	}
+	uid, gid, err := account()
+	if err != nil {
+		return err
+	}
+	if uid >= 0 {
+		if err := os.Chown(s.dir, uid, gid); err != nil {
+			return fmt.Errorf("hand %s to the server's user: %w", s.dir, err)
+		}
+	}
+	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
+	for _, set := range append([]string{
+		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB", "max_prepared_transactions=20",
+		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
+		// a test that finds no room reads as a relay that cannot be used
+		"max_replication_slots=100", "max_wal_senders=100",
+	}, s.settings...) {
+		args = append(args, "-c", set)
+	}
+	cmd := exec.Command(postgres, args...)
+	cmd.Dir = s.dir
+	// A locale that the machine lacks stops the postmaster; its messages need none.
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	runAs(cmd, uid, gid)
+	// SIGQUIT is the immediate shutdown: the postmaster takes its backends with it.
+	s.process, err = child.Start(cmd, filepath.Join(s.dir, "server.log"), syscall.SIGQUIT)
+	if err != nil {
+		s.process = nil
+		return err
+	}
+	return s.awaitReady()
+}
+
+// awaitReady connects until it works. Recovery after a crash may take long, so only the end of the process fails early.
+func (s *Server) awaitReady() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := pgx.Connect(ctx, s.URL())
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-s.process.Done():
+			log := s.process.LogTail()
+			s.process = nil
+			return fmt.Errorf("postgres ended at start:\n%s", log)
+		case <-ctx.Done():
+			log := s.process.LogTail()
+			s.stop(syscall.SIGQUIT)
+			return fmt.Errorf("postgres does not answer: %w\n%s", err, log)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package pgtest
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/testenv/child"
+)
+
+// Standby starts a streaming standby of this server, by pg_basebackup, under an application_name that
+// synchronous_standby_names can say. It answers reads when Standby returns, and is removed at the end of the test.
+func (s *Server) Standby(t testing.TB, name string) *Server {
+	t.Helper()
+	standby, err := s.TryStandby(name)
+	if err != nil {
+		t.Fatalf("pgtest: standby: %v", err)
+	}
+	t.Cleanup(standby.Close)
+	return standby
+}
+
+// TryStandby is Standby for callers that go on when it fails. The caller closes what it returns.
+func (s *Server) TryStandby(name string) (*Server, error) {
+	dir, remove, err := child.TempDir("pg")
+	if err != nil {
+		return nil, err
+	}
+	standby := &Server{dir: dir, remove: remove, settings: s.settings}
+	if err := s.backUp(dir, name); err != nil {
+		remove()
+		return nil, err
+	}
+	for range 5 { // as in startServer
+		if standby.port, err = child.FreePort(); err != nil {
+			break
+		}
+		if err = standby.start(); err == nil {
+			return standby, nil
+		}
+	}
+	standby.Close()
+	return nil, err
+}
+
+// backUp copies the running server into dir, with what makes the copy follow it.
+func (s *Server) backUp(dir, name string) error {
+	uid, gid, err := account()
+	if err != nil {
+		return err
+	}
+	if uid >= 0 {
+		if err := os.Chown(dir, uid, gid); err != nil {
+			return fmt.Errorf("hand %s to the server's user: %w", dir, err)
+		}
+	}
+	backup, err := program("pg_basebackup")
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(backup, "-D", filepath.Join(dir, "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync",
+		"-d", fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", s.port, name))
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	runAs(cmd, uid, gid)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Promote ends the standby's following: it is a primary on a timeline of its own when Promote returns.
+func (s *Server) Promote(t testing.TB) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatalf("pgtest: connect to the standby: %v", err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	var promoted bool
+	if err := conn.QueryRow(t.Context(), `select pg_promote(true)`).Scan(&promoted); err != nil || !promoted {
+		t.Fatalf("pgtest: promote: %v (%v)", promoted, err)
+	}
+}
+
+// At is this database on another server that has a copy of it, such as a standby.
+func (db *DB) At(t testing.TB, s *Server) *DB {
+	t.Helper()
+	move := func(rawURL string) string {
+		u, err := url.Parse(rawURL)
+		if err != nil {
+			t.Fatalf("pgtest: parse %s: %v", rawURL, err)
+		}
+		u.Host = fmt.Sprintf("127.0.0.1:%d", s.port)
+		return u.String()
+	}
+	return open(t, move(db.AdminURL), db.Schema)
+}

@@ -1,0 +1,186 @@
+package endtoend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/keys"
+	"github.com/effectonce/effectonce/idempotency/pgstore"
+	"github.com/effectonce/effectonce/idempotency/recovery"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// edge is what a service has: the parts that log, count and answer.
+type edge struct {
+	said  *said
+	keys  *pgstore.Store
+	guard *guard.Guard
+	http  httpedge.Edge
+}
+
+// privateRequest has a canary wherever a client's data is.
+func privateRequest(t *testing.T, operation, value, command string) idempotency.Request {
+	t.Helper()
+	r, err := idempotency.Fingerprinter{KeepInput: true}.Request(
+		idempotency.Key{Tenant: keyCanary + "-tenant", Operation: operation, Value: keyCanary + "-" + value},
+		map[string]string{"card": payloadCanary, "command": command})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// private is a result likewise.
+func (e edge) private() idempotency.Result {
+	return idempotency.Result{Code: 201, Header: map[string][]string{"Etag": {headerCanary}}, Body: []byte(payloadCanary)}
+}
+
+// heard notes what a caller is told, and what is answered to a client who may not see another's data.
+func (e edge) heard(what string, res idempotency.Result, err error, mine bool) {
+	if err != nil {
+		e.said.value(what, err)
+	}
+	w := httptest.NewRecorder()
+	e.http.Write(w, res, err)
+	if !mine {
+		fmt.Fprintf(e.said, "%s answer: %v %s\n", what, w.Header(), w.Body)
+	}
+}
+
+// told is an observer that says all that it is told, an error by its text: metrics are made of it.
+func (s *said) told() idempotency.Observer {
+	return idempotency.Observer{
+		Replayed: tell[idempotency.ReplayedInfo](s), Mismatched: tell[idempotency.MismatchedInfo](s), InProgress: tell[idempotency.InProgressInfo](s),
+		ExpiredRetry: tell[idempotency.ExpiredInfo](s), Unknown: tell[idempotency.UnknownInfo](s), Finished: tell[idempotency.FinishedInfo](s),
+		Released: tell[idempotency.ReleasedInfo](s), LeaseLost: tell[idempotency.LeaseLostInfo](s),
+	}
+}
+
+func tell[T any](s *said) func(T) {
+	return func(i T) { fmt.Fprintf(s, "%T: %+v\n", i, i) }
+}
+
+// TestI10EdgeSaysNothing: keys, tenants, commands and answers are in no log, no error and nothing that metrics are made
+// of, and no refusal tells one client's to another.
+func TestI10EdgeSaysNothing(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t, migrations.Idempotency), newSaid()
+	var err error
+	e := edge{said: s, http: httpedge.Edge{Logger: s.log()}}
+	if e.keys, err = pgstore.New(db.Pool, pgstore.Config{Logger: s.log(), Observer: s.told()}); err != nil {
+		t.Fatal(err)
+	}
+	if e.guard, err = guard.New(e.keys, guard.Config{Logger: s.log(), Observer: s.told(), RecoverAfter: -1}); err != nil {
+		t.Fatal(err)
+	}
+	e.transactions(t, db)
+	e.providers(t)
+	e.requests(t)
+
+	text := s.silent(t)
+	for _, want := range []string{"ReplayedInfo", "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "left to recovery", "was taken", authored} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing was said of %q", want)
+		}
+	}
+}
+
+// transactions meet what a key can meet in InTx.
+func (e edge) transactions(t *testing.T, db *pgtest.DB) {
+	db.Exec(t, "create table card (number text primary key)")
+	pay := func(_ context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		_, err := tx.Exec(t.Context(), "insert into card values ($1)", payloadCanary)
+		return e.private(), err
+	}
+	for _, command := range []string{"first", "first", "another"} {
+		res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "1", command), pay)
+		e.heard("in tx "+command, res, err, command == "first")
+	}
+	// the card is there: a unique violation with its value
+	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay)
+	e.heard("violated", res, err, false)
+	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"), func(context.Context, pgx.Tx) (idempotency.Result, error) {
+		bad := e.private()
+		bad.Resource = payloadCanary + "\x00" // what the table cannot keep
+		return bad, nil
+	})
+	e.heard("refused by the table", res, err, false)
+	for _, key := range []idempotency.Key{{Operation: "pay", Value: keyCanary + "\n"}, {Operation: "pay", Value: keyCanary, Tenant: strings.Repeat(keyCanary, 50)}} {
+		_, err := e.keys.InTx(t.Context(), idempotency.Request{Key: key}, pay)
+		e.heard("an invalid key", idempotency.Result{}, err, false)
+		e.said.value("a wrong region", keys.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
+	}
+	_, err = idempotency.NewRequest(idempotency.Key{Operation: "pay", Value: keyCanary}, map[string]string{"card": payloadCanary + "\xff"})
+	e.said.value("no canonical form", err)
+}
+
+// providers fail, and recovery gives up.
+func (e edge) providers(t *testing.T) {
+	asked := errors.New(authored)
+	work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, guard.Call) ([]byte, error) { return []byte(payloadCanary), asked })
+		return e.private(), err
+	}
+	for _, command := range []string{"first", "first", "another"} {
+		res, err := e.guard.Run(t.Context(), privateRequest(t, "charge", "4", command), work)
+		e.heard("run "+command, res, err, false)
+	}
+	for i, err := range []error{idempotency.Retryable(asked), idempotency.Terminal("declined", asked), nil} {
+		res, err := e.guard.Do(t.Context(), privateRequest(t, "mail", fmt.Sprint(5+i), "first"), func(context.Context) (idempotency.Result, error) { return e.private(), err })
+		e.heard("do", res, err, true)
+	}
+	worker, err := recovery.New(e.keys, map[string]recovery.Handler{"charge": {Resume: work}}, recovery.Config{
+		Grace: -1, Logger: e.said.log(), Observer: recovery.Observer{Recovered: tell[recovery.RecoveredInfo](e.said)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := worker.Once(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	res, err := e.guard.Run(t.Context(), privateRequest(t, "charge", "4", "first"), work)
+	e.heard("stuck", res, err, false)
+}
+
+// requests come over HTTP, through the middleware.
+func (e edge) requests(t *testing.T) {
+	tenant := func(*http.Request) (string, error) { return keyCanary, nil }
+	guarded := httpedge.Middleware(e.guard, tenant, httpedge.Config{Edge: e.http})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Set-Cookie", headerCanary)
+		if r.URL.Path == "/500" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = io.WriteString(w, payloadCanary)
+	}))
+	for _, r := range []struct{ path, key, body string }{
+		{"/ok", "a", payloadCanary},
+		{"/ok", "a", "another" + payloadCanary},
+		{"/500", "b", payloadCanary},
+		{"/500", "b", payloadCanary},
+		{"/ok", strings.Repeat("c", 300), payloadCanary},
+		{"/ok", "\"", payloadCanary},
+	} {
+		req := httptest.NewRequest(http.MethodPost, r.path, strings.NewReader(r.body))
+		req.Header.Set(httpedge.HeaderKey, keyCanary+r.key)
+		if r.key == "\"" {
+			req.Header.Set(httpedge.HeaderKey, `"`+keyCanary)
+		}
+		w := httptest.NewRecorder()
+		guarded.ServeHTTP(w, req)
+		if w.Header().Get("Content-Type") == "application/problem+json" {
+			fmt.Fprintf(e.said, "problem: %s\n", w.Body)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package endtoend
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// runPoisoned is a worker whose effect kills its process at every event of the type "Poison", before and after it
+// wrote.
+func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error {
+	in, err := inbox.New(db, "poisoned", inbox.Config{CrashAttempts: poisonAttempts})
+	if err != nil {
+		return err
+	}
+	h := in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		var ids []string
+		poison := false
+		for _, e := range events {
+			ids = append(ids, e.ID.String())
+			poison = poison || e.Type == "Poison"
+		}
+		if _, err := tx.Exec(ctx, `insert into applied (id) select unnest($1::text[])::uuid`, ids); err != nil {
+			return err
+		}
+		if poison {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		return nil
+	})
+	c, err := consumer.New(h, brokers, []string{topic}, consumer.Config{
+		Group: topic, Batch: 50, SessionTimeout: 2 * time.Second, HeartbeatInterval: 200 * time.Millisecond, RebalanceTimeout: 3 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.Run(ctx) })
+	g.Go(func() error { return in.Run(ctx) })
+	return g.Wait()
+}
+
+// poisonAttempts is low, for each death waits for the broker to notice.
+const poisonAttempts = 2
+
+// TestP9_5_PoisonThatKills: an event kills its process with SIGKILL every time. It is parked after its counted runs,
+// its key waits behind it, and its neighbours, in its partition and the other one, are applied once.
+func TestP9_5_PoisonThatKills(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	s := &scene{db: pgtest.NewDatabase(t, migrations.Inbox), topic: kafkatest.Topic(t, 2)}
+	s.db.Exec(t, `create table applied (id uuid primary key)`)
+	var poison uuid.UUID
+	var records []kafkatest.Record
+	for i := range 400 {
+		e := event.Event{ID: event.NewID(), Type: "Fine", Key: fmt.Sprintf("key-%d", i%40)}
+		if i == 130 {
+			e.Type, poison = "Poison", e.ID
+		}
+		r := kafkatest.Record{Partition: int32(i % 2), Key: []byte(e.Key), Value: []byte("{}")}
+		for _, h := range event.AppendHeaders(nil, &e) {
+			r.Headers = append(r.Headers, kafkatest.Header(h))
+		}
+		records = append(records, r)
+	}
+	kafkatest.Produce(t, s.topic, records...)
+	deaths := s.untilItLives(t, `select (select count(*) from applied) + (select count(*) from inbox_parked) = 400`)
+	// One death before the run was counted; the batch before it may cost another.
+	if deaths < poisonAttempts+1 || deaths > poisonAttempts+2 {
+		t.Errorf("%d deaths, want %d", deaths, poisonAttempts+1)
+	}
+	if code := pgtest.One[string](t, s.db, `select code from inbox_parked where message_id = $1`, poison.String()); code != inbox.CodeKilled {
+		t.Errorf("parked with code %q", code)
+	}
+	// Its key comes every 40 records: 130, and behind it 170, 210, ... 370.
+	if n := pgtest.One[int](t, s.db, `select count(*) from inbox_parked where kind = 'behind'`); n != 6 {
+		t.Errorf("%d events wait behind it, want 6", n)
+	}
+	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
+		t.Errorf("%d neighbours applied, want 393", n)
+	}
+	if n := pgtest.One[int](t, s.db, `select count(*) from inbox_parked_key`); n != 1 {
+		t.Errorf("%d keys are parked: an innocent one is", n)
+	}
+
+	// Released before anybody mended it, it kills again: counted as well, and parked again.
+	o, err := inbox.NewOperator(s.db.Pool, "", "poisoned", "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", "too early"); err != nil || n != 7 {
+		t.Fatalf("%d events released: %v", n, err)
+	}
+	if deaths := s.untilItLives(t, `select state = 'parked' and code = 'killed' from inbox_parked_key`); deaths != poisonAttempts {
+		t.Errorf("%d deaths of a release, want %d", deaths, poisonAttempts)
+	}
+	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
+		t.Errorf("%d neighbours applied, want 393 as before", n)
+	}
+}
+
+// untilItLives starts workers, one after the other's death, until the condition holds, and counts the deaths.
+func (s *scene) untilItLives(t *testing.T, condition string) (deaths int) {
+	t.Helper()
+	for {
+		p := s.start(t, rolePoisoned)
+		dead, holds := false, false
+		pgtest.Await(t, "death or "+condition, func() (bool, error) {
+			select {
+			case <-p.Done():
+				dead = true
+				return true, nil
+			default:
+			}
+			err := s.db.Pool.QueryRow(t.Context(), condition).Scan(&holds)
+			return holds, err
+		})
+		if !dead {
+			p.Stop(syscall.SIGTERM, time.Minute)
+			return deaths
+		}
+		died(t, p)
+		if deaths++; deaths > poisonAttempts+3 {
+			t.Fatalf("%d deaths", deaths)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package endtoend
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// TestP10ConsumerAfterARestore: a consumer's database goes back to its backup, and the group's offsets do not. What was
+// applied since is applied again, what the backup has is not, and it is said. Going on at the group's offset would lose
+// it.
+func TestP10ConsumerAfterARestore(t *testing.T) {
+	t.Parallel()
+	for name, behind := range map[string]consumer.Behind{
+		"read again": consumer.BehindRepeat,
+		"ignored, which this test must be able to notice": consumer.BehindIgnore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, topic := pgtest.NewDatabase(t, migrations.Inbox), kafkatest.Topic(t, 3)
+			db.Exec(t, `create table effect (id uuid primary key, at bigint generated always as identity)`)
+			produce(t, topic, 0, 300)
+			consume(t, db, topic, behind, 300)
+			backup := db.Copy(t)
+			produce(t, topic, 300, 300)
+			consume(t, db, topic, behind, 600)
+
+			produce(t, topic, 600, 50)
+			want, forgotten := 650, 300
+			if behind == consumer.BehindIgnore {
+				want, forgotten = 350, 0
+			}
+			if n := consume(t, backup, topic, behind, want); n != int64(forgotten) {
+				t.Errorf("it said that %d committed events were applied, want %d", n, forgotten)
+			}
+			if n := pgtest.One[int](t, backup, `select count(*) from effect`); n != want {
+				t.Errorf("%d effects, want %d", n, want)
+			}
+			// Once more: nothing is behind any longer, beside some seconds.
+			if n := consume(t, backup, topic, behind, want); n != 0 {
+				t.Errorf("it said that %d committed events were applied, after they had been", n)
+			}
+		})
+	}
+}
+
+func produce(t *testing.T, topic string, from, n int) {
+	t.Helper()
+	var records []kafkatest.Record
+	for i := from; i < from+n; i++ {
+		e := event.Event{ID: event.NewID(), Type: "T", Key: fmt.Sprintf("key-%d", i%40)}
+		r := kafkatest.Record{Partition: int32(i % 3), Key: []byte(e.Key), Value: []byte("{}")}
+		for _, h := range event.AppendHeaders(nil, &e) {
+			r.Headers = append(r.Headers, kafkatest.Header(h))
+		}
+		records = append(records, r)
+	}
+	kafkatest.Produce(t, topic, records...)
+}
+
+// consume runs a worker until the database has effects of that number and the group has committed everything. It
+// returns how many events were applied of those that the group had committed before.
+func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.Behind, effects int) (forgotten int64) {
+	t.Helper()
+	in, err := inbox.New(db.Pool, "restored", inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again atomic.Int64
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		_, err := tx.Exec(ctx, `insert into effect (id) values ($1::text::uuid)`, e.ID.String())
+		return err
+	})
+	var c *consumer.Consumer
+	c, err = consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
+		Group: topic, Behind: behind, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
+			Forgotten: func(f consumer.Forgotten) { again.Add(int64(f.Applied)) },
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	pgtest.Await(t, "everything is read and applied", func() (bool, error) {
+		var n int
+		err := db.Pool.QueryRow(ctx, `select count(*) from effect`).Scan(&n)
+		lag := int64(0)
+		partitions := c.Status().Partitions
+		for _, p := range partitions {
+			if p.Lag < 0 {
+				return false, err // it is not known yet where it begins
+			}
+			lag += p.Lag
+		}
+		return n >= effects && len(partitions) == 3 && lag == 0, err
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	db.Pool.Reset()
+	return again.Load()
+}

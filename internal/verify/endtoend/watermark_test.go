@@ -1,0 +1,447 @@
+package endtoend
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// outboxScene is an outbox, a topic, and a table of effects, all real.
+type outboxScene struct {
+	db    *pgtest.DB
+	topic string
+}
+
+func newOutboxScene(t *testing.T, partitions int) *outboxScene {
+	t.Helper()
+	s := &outboxScene{pgtest.New(t, migrations.Outbox, migrations.Inbox), kafkatest.Topic(t, partitions)}
+	s.db.Exec(t, `create table effect (id uuid not null, n bigint generated always as identity)`)
+	return s
+}
+
+// append commits n events over some keys.
+func (s *outboxScene) append(t *testing.T, n, keys int) {
+	t.Helper()
+	s.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select $1, 'k' || g % $3, 'T', '{}' from generate_series(1, $2) g`, s.topic, n, keys)
+}
+
+// kafka is a publisher as the binary makes it.
+func (s *outboxScene) kafka(t *testing.T) *publisher.Kafka {
+	t.Helper()
+	pins, err := relay.Pins(s.db.Pool, s.db.Schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Pin: pins, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	return to
+}
+
+// relay runs one until the test ends, or until stop is called.
+func (s *outboxScene) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int) (stop func()) {
+	t.Helper()
+	return s.relayFrom(t, db, to, archive, relay.SourceTable)
+}
+
+// relayFrom is relay for another source.
+func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (stop func()) {
+	t.Helper()
+	r, err := relay.New(db, to, relay.Config{
+		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Source: source, WALHeartbeat: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Logf("the relay ended with: %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func (s *outboxScene) drained(t *testing.T) {
+	t.Helper()
+	pgtest.AwaitSQL(t, s.db, `select (select count(*) from outbox_event) + (select count(*) from outbox_claim) = 0`)
+}
+
+// log is what the topic holds, as a consumer decodes it.
+func (s *outboxScene) log(t *testing.T) (log []event.Event) {
+	t.Helper()
+	for _, r := range kafkatest.ReadAll(t, s.topic) {
+		rec := event.Record{Topic: s.topic, Partition: r.Partition, Offset: r.Offset, Time: r.Time, Key: r.Key, Value: r.Value}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, event.Header(h))
+		}
+		log = append(log, event.Decode(&rec, ""))
+	}
+	return log
+}
+
+// firsts leaves out what a relay published more than once under one number, as it does when an answer is late.
+func firsts(log []event.Event) []event.Event {
+	type number struct {
+		epoch string
+		lane  int16
+		seq   int64
+	}
+	seen := map[number]bool{}
+	return slices.DeleteFunc(log, func(e event.Event) bool {
+		n := number{e.Position.Epoch, e.Position.Lane, e.Position.Seq}
+		again := seen[n]
+		seen[n] = true
+		return again
+	})
+}
+
+func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.Handler {
+	t.Helper()
+	in, err := inbox.New(s.db.Pool, name, inbox.Config{Schema: s.db.Schema, Dedup: dedup, OnFailure: inbox.ParkEvent, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		ids := make([]string, len(events))
+		for i, e := range events {
+			ids[i] = e.ID.String()
+		}
+		_, err := tx.Exec(ctx, `insert into effect (id) select unnest($1::text[])::uuid`, ids)
+		return err
+	})
+}
+
+// consume runs a worker until the group has committed the whole topic.
+func (s *outboxScene) consume(t *testing.T, h inbox.Handler, partitions int) {
+	t.Helper()
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{s.topic}, consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	pgtest.Await(t, "the topic is read", func() (bool, error) {
+		list := c.Status().Partitions
+		for _, p := range list {
+			if p.Lag != 0 {
+				return false, nil
+			}
+		}
+		return len(list) == partitions, nil
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// effects counts the effects, and the events that have one.
+func (s *outboxScene) effects(t *testing.T) (all, events int) {
+	t.Helper()
+	return pgtest.One[int](t, s.db, `select count(*) from effect`), pgtest.One[int](t, s.db, `select count(distinct id) from effect`)
+}
+
+// dying is a publisher whose relay loses its database as soon as a claim is in Kafka.
+type dying struct {
+	relay.Publisher
+	sent chan struct{}
+	die  func()
+	once sync.Once
+}
+
+func (d *dying) Publish(ctx context.Context, events []event.Event) []error {
+	verdicts := d.Publisher.Publish(ctx, events)
+	d.once.Do(func() { d.die(); close(d.sent) })
+	return verdicts
+}
+
+// killedBetweenPublishAndSettle makes a topic of n events, some of which are in it twice: a relay publishes a claim,
+// dies before it can settle, and another one takes over.
+func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
+	t.Helper()
+	s.append(t, n, 40)
+	proxy := pgtest.NewProxy(t, s.db.URL)
+	far, err := pgxpool.New(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	first := &dying{Publisher: s.kafka(t), sent: make(chan struct{}), die: func() { proxy.Refuse(true); proxy.CutAll() }}
+	stop := s.relay(t, far, first, 0)
+	<-first.sent
+	s.relay(t, s.db.Pool, s.kafka(t), 0)
+	s.drained(t)
+	stop()
+	s.append(t, n/4, 40)
+	s.drained(t)
+}
+
+// TestP9_8_TakeOver: what a relay published and could not settle is published again under the same numbers, and a
+// consumer that goes by them applies it once, without a row for an event. The offset of the record in the number's
+// place would apply it twice.
+func TestP9_8_TakeOver(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	const n, all, partitions = 2000, 2500, 3
+	s := newOutboxScene(t, partitions)
+	killedBetweenPublishAndSettle(t, s, n)
+	log := s.log(t)
+	numbers := map[uuid.UUID]event.Position{}
+	repeats := 0
+	for _, e := range log {
+		p, seen := numbers[e.ID]
+		if seen {
+			repeats++
+		}
+		if seen && (p.Lane != e.Position.Lane || p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch || p.Partition != e.Position.Partition) {
+			t.Fatalf("event %s is in the log as %+v and as %+v", e.ID, p, e.Position)
+		}
+		numbers[e.ID] = e.Position
+	}
+	if repeats == 0 || len(numbers) != all {
+		t.Fatalf("%d repeats of %d events: this shows nothing", repeats, len(numbers))
+	}
+	s.consume(t, s.inbox(t, "by-watermark", inbox.ByWatermark), partitions)
+	if rows, events := s.effects(t); rows != all || events != all {
+		t.Errorf("%d effects of %d events, want %d", rows, events, all)
+	}
+	if rows := pgtest.One[int](t, s.db, `select (select count(*) from inbox_message) + (select count(*) from inbox_message_any) + (select count(*) from inbox_parked)`); rows != 0 {
+		t.Errorf("the inbox has %d rows of events, want none", rows)
+	}
+
+	// Had the log only its offsets.
+	s.db.Exec(t, `truncate effect`)
+	wrong := s.inbox(t, "by-offset", inbox.ByOffset)
+	for _, e := range log {
+		e.Position = event.Position{Partition: e.Position.Partition, Offset: e.Position.Offset}
+		if _, err := wrong.Handle(t.Context(), []event.Event{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rows, events := s.effects(t); rows != all+repeats || events != all {
+		t.Errorf("by the offset: %d effects of %d events: want the %d repeats applied again", rows, events, repeats)
+	}
+}
+
+// TestP9_8_TakeOverFromTheWAL: the same where both relays read the WAL, which is in no journal: what the first one
+// published and could not delete is read again, under the same numbers.
+func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	const n, partitions = 2000, 3
+	s := newOutboxScene(t, partitions)
+	if _, err := operator.SetUpWAL(t.Context(), s.db.Pool, s.db.Schema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pgtest.Await(t, "nobody reads the slot", func() (bool, error) {
+			_, err := operator.DropWAL(context.Background(), s.db.Pool, s.db.Schema)
+			return err == nil, nil
+		})
+	})
+	proxy := pgtest.NewProxy(t, s.db.URL)
+	far, err := pgxpool.New(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	first := &dying{Publisher: s.kafka(t), sent: make(chan struct{}), die: func() { proxy.Refuse(true); proxy.CutAll() }}
+	stop := s.relayFrom(t, far, first, 0, relay.SourceWAL)
+	pgtest.AwaitSQL(t, s.db, `select count(*) = 32 from outbox_streamed`)
+	s.append(t, n, 40)
+	<-first.sent
+	s.relayFrom(t, s.db.Pool, s.kafka(t), 0, relay.SourceWAL)
+	s.drained(t)
+	stop()
+	numbers := map[uuid.UUID]event.Position{}
+	repeats := 0
+	for _, e := range s.log(t) {
+		p, seen := numbers[e.ID]
+		if seen {
+			repeats++
+		}
+		if e.Position.Lane != -1 || seen && (p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch || p.Partition != e.Position.Partition) {
+			t.Fatalf("event %s is in the log as %+v and as %+v", e.ID, p, e.Position)
+		}
+		numbers[e.ID] = e.Position
+	}
+	if repeats == 0 || len(numbers) != n {
+		t.Fatalf("%d repeats of %d events: this shows nothing", repeats, len(numbers))
+	}
+	s.consume(t, s.inbox(t, "by-watermark", inbox.ByWatermark), partitions)
+	if rows, events := s.effects(t); rows != n || events != n {
+		t.Errorf("%d effects of %d events, want %d", rows, events, n)
+	}
+}
+
+// TestP9_8_AnOutboxIDIsNoNumber: ids are drawn before they are committed, so an event with a lower id may be published
+// later. A watermark over ids would drop it; the numbers are given in the order of publishing.
+func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
+	t.Parallel()
+	s := newOutboxScene(t, 1)
+	slow, err := s.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Rollback(context.Background()) }()
+	insert := `insert into outbox_event (topic, key, type, payload) values ($1, 'k', 'T', '{}') returning id, message_id`
+	ids := map[uuid.UUID]int64{}
+	add := func(row pgx.Row) {
+		t.Helper()
+		var id int64
+		var message uuid.UUID
+		if err := row.Scan(&id, &message); err != nil {
+			t.Fatal(err)
+		}
+		ids[message] = id
+	}
+	add(slow.QueryRow(t.Context(), insert, s.topic))
+	s.relay(t, s.db.Pool, s.kafka(t), 0)
+	add(s.db.Pool.QueryRow(t.Context(), insert, s.topic))
+	pgtest.Await(t, "the second is published", func() (bool, error) { return len(kafkatest.ReadAll(t, s.topic)) == 1, nil })
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.drained(t)
+	log := s.log(t)
+	if len(log) != 2 || ids[log[0].ID] < ids[log[1].ID] {
+		t.Fatalf("the log has %d events, with ids %v", len(log), ids)
+	}
+	outcomes := func(name string, log []event.Event) []inbox.Outcome {
+		t.Helper()
+		out, err := s.inbox(t, name, inbox.ByWatermark).Handle(t.Context(), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := outcomes("by-number", log); out[0] != inbox.Applied || out[1] != inbox.Applied {
+		t.Errorf("by the numbers: %v", out)
+	}
+	for i := range log {
+		log[i].Position.Seq = ids[log[i].ID]
+	}
+	if out := outcomes("by-id-of-the-outbox", log); out[0] != inbox.Applied || out[1] != inbox.Duplicate {
+		t.Errorf("by the ids: %v: want the second event dropped, or this test shows nothing", out)
+	}
+}
+
+// TestP9_8_Fence: a fence makes the relay publish what is claimed again, under new numbers. The worker stops there,
+// with nothing doubled, and with nothing dropped goes on when it is told that nothing it has applied came again.
+func TestP9_8_Fence(t *testing.T) {
+	t.Parallel()
+	s := newOutboxScene(t, 1)
+	s.append(t, 100, 10)
+	stop := s.relay(t, s.db.Pool, s.kafka(t), 0)
+	s.drained(t)
+	stop()
+	h := s.inbox(t, "ledger", inbox.ByWatermark)
+	if _, err := h.Handle(t.Context(), firsts(s.log(t))); err != nil {
+		t.Fatal(err)
+	}
+	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fenced, err := o.Fence(t.Context(), "restored")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.append(t, 100, 10)
+	s.relay(t, s.db.Pool, s.kafka(t), 0)
+	s.drained(t)
+	log := firsts(s.log(t))
+	out, err := h.Handle(t.Context(), log)
+	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate || out[100] != inbox.Undecided {
+		t.Fatalf("%q, %v: %v", code, out, err)
+	}
+	if rows, events := s.effects(t); rows != 100 || events != 100 {
+		t.Errorf("%d effects of %d events, want 100", rows, events)
+	}
+	mine, err := inbox.NewOperator(s.db.Pool, s.db.Schema, "ledger", "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := mine.AcceptNumbering(t.Context(), fenced.Epoch, "nothing came again"); err != nil || n != 1 {
+		t.Fatalf("%d partitions: %v", n, err)
+	}
+	if _, err := h.Handle(t.Context(), log); err != nil {
+		t.Fatal(err)
+	}
+	if rows, events := s.effects(t); rows != 200 || events != 200 {
+		t.Errorf("%d effects of %d events, want 200", rows, events)
+	}
+}
+
+// TestP9_8_Replay: replayed events have their old ids and new numbers, and say so: a consumer that goes by numbers
+// leaves them to a person, one that goes by ids knows them.
+func TestP9_8_Replay(t *testing.T) {
+	t.Parallel()
+	s := newOutboxScene(t, 1)
+	start := time.Now().Add(-time.Hour)
+	s.append(t, 20, 4)
+	s.relay(t, s.db.Pool, s.kafka(t), 1)
+	s.drained(t)
+	byNumber, byID := s.inbox(t, "by-number", inbox.ByWatermark), s.inbox(t, "by-id", inbox.ByID)
+	both := func(log []event.Event, number, id inbox.Outcome) {
+		t.Helper()
+		for h, want := range map[inbox.Handler]inbox.Outcome{byNumber: number, byID: id} {
+			out, err := h.Handle(t.Context(), log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range out {
+				if out[i] != want {
+					t.Fatalf("event %d is %v, want %v", i, out[i], want)
+				}
+			}
+		}
+	}
+	both(firsts(s.log(t)), inbox.Applied, inbox.Applied)
+	o, err := operator.New(s.db.Pool, s.db.Schema, "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: s.topic}, "as the test wants it"); err != nil || done.Events != 20 {
+		t.Fatalf("%+v: %v", done, err)
+	}
+	s.drained(t)
+	log := firsts(s.log(t))
+	if len(log) != 40 {
+		t.Fatalf("the log has %d events", len(log))
+	}
+	both(log[20:], inbox.Quarantined, inbox.Duplicate)
+	if rows, events := s.effects(t); rows != 40 || events != 20 {
+		t.Errorf("%d effects of %d events, want those of two consumers", rows, events)
+	}
+}

@@ -1,0 +1,283 @@
+package failover
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/dump"
+	"github.com/effectonce/effectonce/internal/verify/history/tap"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
+
+// name is the consumer's; outbox and inbox share the database that fails over.
+const name = "ledger"
+
+// scene is a primary with a standby, and an address that names the primary: a proxy.
+type scene struct {
+	t                *testing.T
+	primary, standby *pgtest.Server
+	old, db          *pgtest.DB // the primary's database, and the standby's
+	proxy            *pgtest.Proxy
+	topic, dir       string
+	source           dump.Source
+	payments         atomic.Int64 // that were committed, as far as producers know
+	said             said
+}
+
+func newScene(t *testing.T, synchronous bool) *scene {
+	t.Helper()
+	kafkatest.RequireReal(t)
+	s := &scene{t: t, primary: pgtest.NewServer(t), dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
+	s.old = s.primary.Database(t, migrations.Outbox, migrations.Inbox)
+	s.old.Exec(t, book.SQLTables)
+	s.standby = s.primary.Standby(t, "standby")
+	pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
+	if synchronous {
+		s.old.Exec(t, `alter system set synchronous_standby_names = 'standby'`)
+		s.old.Exec(t, `select pg_reload_conf()`)
+		pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
+	}
+	s.db = s.old.At(t, s.standby)
+	s.proxy = pgtest.NewProxy(t, s.old.URL)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the relays said:\n%s", s.said.String())
+		}
+	})
+	s.source = dump.Source{
+		DB: s.db.Pool, Brokers: kafkatest.Brokers(t), Topics: []string{s.topic},
+		Consumers: []dump.Consumer{{Name: name, Group: s.topic, Topics: []string{s.topic}}},
+	}
+	return s
+}
+
+// promote makes the standby the primary, and the address its name.
+func (s *scene) promote() {
+	s.t.Helper()
+	s.standby.Promote(s.t)
+	s.proxy.To(s.t, s.standby.URL())
+	s.proxy.CutAll()
+}
+
+// player is something that runs until it is stopped.
+type player struct {
+	stop context.CancelFunc
+	done chan error
+	once sync.Once
+}
+
+func (s *scene) play(run func(ctx context.Context) error) *player {
+	ctx, stop := context.WithCancel(s.t.Context())
+	p := &player{stop: stop, done: make(chan error, 1)}
+	go func() { p.done <- run(ctx) }()
+	s.t.Cleanup(func() { p.end(s.t) })
+	return p
+}
+
+func (p *player) end(t *testing.T) {
+	t.Helper()
+	p.once.Do(func() {
+		p.stop()
+		if err := <-p.done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (s *scene) history(process string) *history.Writer {
+	s.t.Helper()
+	w, err := history.Create(s.dir, process)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return w
+}
+
+func (s *scene) pool(url string) *pgxpool.Pool {
+	s.t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cfg.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(s.t.Context(), cfg)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(pool.Close)
+	return pool
+}
+
+// producer pays, in one transaction after the other, whatever happens to them.
+func (s *scene) producer(process, url string) *player {
+	w, db := s.history(process), s.pool(url)
+	return s.play(func(ctx context.Context) error {
+		for n := 0; ctx.Err() == nil; n++ {
+			if err := s.pay(ctx, w, db, process, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pay is one transaction of a few events. Only a history that cannot be written is an error.
+func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, process string, n int) error {
+	ctx = context.WithoutCancel(ctx) // a producer that is told to stop finishes what it does
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var recorded []history.Event
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // the database is away
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	for i := range 1 + n%3 {
+		key := fmt.Sprintf("account-%d", (n*7+i)%15)
+		version, err := book.Draw(ctx, tx, "", key)
+		if err != nil {
+			return nil //nolint:nilerr // nothing was committed
+		}
+		e := event.Event{ID: event.NewID(), Topic: s.topic, Key: key, Type: "Paid", Payload: fmt.Appendf(nil, "%s %d %d", process, n, i)}
+		recorded = append(recorded, book.Describe(&e, version, e.ID.String()))
+		if err := errors.Join(book.Record(ctx, tx, recorded[i]), outbox.Append(ctx, tx, e)); err != nil {
+			return nil //nolint:nilerr // likewise
+		}
+	}
+	op, err := w.Write(history.Entry{Kind: history.KindAppend, Events: recorded})
+	if err != nil {
+		return err
+	}
+	end := history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK}
+	if err := tx.Commit(ctx); err != nil {
+		end.Err, end.Outcome = err.Error(), history.Failed
+		if pgerr.CommitUnknown(err) {
+			end.Outcome = history.Unknown
+		}
+	} else {
+		s.payments.Add(int64(len(recorded)))
+	}
+	_, err = w.Write(end)
+	return err
+}
+
+// said is what relays log.
+type said struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write takes a line of a log.
+func (s *said) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(b)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+func (s *scene) relay(process, url string) *player {
+	s.t.Helper()
+	w, db := s.history(process), s.pool(url)
+	pins, err := relay.Pins(db, "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	kafka, err := publisher.NewKafka(s.source.Brokers, publisher.Config{Pin: pins})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = kafka.Close() })
+	r, err := relay.New(db, tap.Publisher(w, kafka), relay.Config{
+		Lease: 2 * time.Second, ProbeAwake: 5 * time.Millisecond, ClaimEvents: 64, Observer: tap.Relay(w), Logger: slog.New(slog.NewTextHandler(&s.said, nil)),
+		DrainTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.play(r.Run)
+}
+
+func (s *scene) worker(process, url string) *player {
+	s.t.Helper()
+	w, db := s.history(process), s.pool(url)
+	quiet := slog.New(slog.DiscardHandler)
+	in, err := inbox.New(db, name, inbox.Config{Observer: tap.Inbox(w, name), Logger: quiet})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c, err := consumer.New(tap.Handler(w, name, in.Batch(tap.Effect(w, name))), s.source.Brokers, s.source.Topics, consumer.Config{
+		Group: s.topic, Batch: 20, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond, DrainTimeout: time.Second,
+		Logger: quiet, Observer: tap.Consumer(w, s.topic),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.play(c.Run)
+}
+
+// await waits until producers have committed so many events more.
+func (s *scene) await(more int64) {
+	s.t.Helper()
+	want := s.payments.Load() + more
+	pgtest.Await(s.t, "payments", func() (bool, error) { return s.payments.Load() >= want, nil })
+}
+
+// drained waits until the new primary's outbox is empty, and the worker has read to the end.
+func (s *scene) drained() {
+	s.t.Helper()
+	pgtest.AwaitSQL(s.t, s.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)`)
+	pgtest.Await(s.t, "the worker at the end of the log", func() (bool, error) {
+		d, err := s.source.Read(s.t.Context())
+		if err != nil {
+			return false, err
+		}
+		v := history.Check(history.Input{Dump: d})
+		return v.Count(history.Lag) == 0, nil
+	})
+}
+
+// verdict judges what the new primary holds.
+func (s *scene) verdict(allowed map[history.Name]string) history.Verdict {
+	s.t.Helper()
+	d, err := s.source.Read(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all, err := history.ReadDir(s.dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return history.Check(history.Input{Histories: all, Dump: d, Allowed: history.Allowed{Names: allowed}})
+}

@@ -1,0 +1,266 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/cloudevents/sdk-go/protocol/kafka_sarama/v2"
+	"github.com/cloudevents/sdk-go/v2/binding"
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/consumer"
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/migrations"
+	outboxes "github.com/effectonce/effectonce/outbox"
+)
+
+// written are events as a producer of ours writes them, in Kafka.
+func written(t *testing.T, topic string) []event.Event {
+	t.Helper()
+	db := pgtest.New(t, migrations.Outbox)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
+	events := []event.Event{
+		{
+			ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: topic, Key: "acc-1", Type: "PaymentCreated", Time: at,
+			ContentType: event.ContentTypeJSON, Payload: []byte(`{"amount":100}`), Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "own": "x"},
+		},
+		{ID: event.NewID(), Topic: topic, Type: "T", Time: at, ContentType: "text/plain", Payload: []byte("é\n")},
+		{ID: event.NewID(), Topic: topic, Key: "acc-1", Type: "Closed", Time: at},
+	}
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, db, ourKafka(t))
+	return events
+}
+
+// TestOurRecordsInTheCloudEventsSDK: the SDK for Go reads each record in the binary mode, as a valid event with all its
+// attributes.
+func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	topic := kafkatest.Topic(t, 1)
+	want := map[string]event.Event{}
+	for _, e := range written(t, topic) {
+		want[e.ID.String()] = e
+	}
+	client, err := sarama.NewConsumer(kafkatest.Brokers(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	records, err := client.ConsumePartition(topic, 0, sarama.OffsetOldest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = records.Close() }()
+	for range want {
+		m := kafka_sarama.NewMessageFromConsumerMessage(<-records.Messages())
+		if m.ReadEncoding() != binding.EncodingBinary {
+			t.Fatalf("the SDK takes it for %v", m.ReadEncoding())
+		}
+		got, err := binding.ToEvent(t.Context(), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := got.Validate(); err != nil {
+			t.Errorf("the SDK says: %v", err)
+		}
+		e, known := want[got.ID()]
+		delete(want, got.ID())
+		source := e.Source
+		if source == "" {
+			source = event.DefaultSource
+		}
+		if !known || got.Source() != source || got.Type() != e.Type || !got.Time().Equal(e.Time) || got.DataContentType() != e.ContentType || string(got.Data()) != string(e.Payload) {
+			t.Errorf("got %v, want %+v", got, e)
+		}
+		extensions := got.Extensions()
+		if e.Tenant != "" && extensions["tenant"] != e.Tenant || extensions["laneseq"] == nil || extensions["epoch"] == nil || extensions["lane"] == nil {
+			t.Errorf("extensions %v", extensions)
+		}
+	}
+}
+
+// TestTheCloudEventsSDKsRecords: what the SDK writes, in the binary and in the structured mode, is applied once,
+// whichever of the two an event comes in again; and what failed is released as it was.
+func TestTheCloudEventsSDKsRecords(t *testing.T) {
+	t.Parallel()
+	kafkatest.RequireReal(t)
+	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
+	db.Exec(t, "create table effect (id uuid not null)")
+	var list []cloudevents.Event
+	for i, id := range []string{event.NewID().String(), "order-1", event.NewID().String()} {
+		e := cloudevents.New()
+		e.SetID(id)
+		e.SetSource("shop")
+		e.SetType("Placed")
+		e.SetTime(time.Date(2026, 1, 2, 3, 4, i, 0, time.UTC))
+		e.SetExtension("tenant", "acme")
+		e.SetSubject(fmt.Sprint("s", i))
+		contentType, data := "application/json", any(map[string]int{"n": i})
+		if i == 2 {
+			contentType, data = "application/octet-stream", []byte{0, 0xff}
+		}
+		if err := e.SetData(contentType, data); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, e)
+	}
+	config := sarama.NewConfig()
+	config.Producer.Return.Successes = true
+	producer, err := sarama.NewSyncProducer(kafkatest.Brokers(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = producer.Close() }()
+	for _, mode := range []func(context.Context) context.Context{binding.WithForceStructured, binding.WithForceBinary} {
+		for _, e := range list {
+			m := &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k" + e.Subject())}
+			if err := kafka_sarama.WriteProducerMessage(kafka_sarama.WithSkipKeyMapping(mode(t.Context())), binding.ToMessage(&e), m); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := producer.SendMessage(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	kafkatest.Produce(t, topic, kafkatest.Record{Key: []byte("plain"), Value: []byte("no id")}, kafkatest.Record{Value: []byte("no id")})
+
+	var mu sync.Mutex
+	mended := false
+	applied := map[uuid.UUID]event.Event{} // an effect may run again
+	in, err := inbox.New(db.Pool, "shop", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, ReleaseEvery: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if e.Headers["ce_subject"] == "s1" && !mended {
+			return inbox.Terminal("not_yet", errors.New("not yet"))
+		}
+		applied[e.ID] = e
+		_, err := tx.Exec(ctx, "insert into effect (id) values ($1)", e.ID)
+		return err
+	})
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, c.Run)
+	until(t, in.Run)
+	pgtest.AwaitSQL(t, db, "select count(*) = 1 from inbox_parked")
+	pgtest.AwaitSQL(t, db, "select count(*) = 4 from effect")
+	mu.Lock()
+	mended = true
+	mu.Unlock()
+	o, err := inbox.NewOperator(db.Pool, db.Schema, "shop", "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.ReleaseKey(t.Context(), "acme", topic, "ks1", "mended"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.AwaitSQL(t, db, "select count(*) = 5 from effect")
+	pgtest.AwaitSQL(t, db, "select from_offset = 8 from inbox_progress union all select false limit 1")
+	mu.Lock()
+	defer mu.Unlock()
+	if n := pgtest.One[int](t, db, "select count(*) from effect"); n != 5 || len(applied) != 5 {
+		t.Fatalf("%d effects of %d events", n, len(applied))
+	}
+	for n, e := range list {
+		got := applied[event.ForeignID("shop", e.ID())]
+		if got.ID != event.ForeignID("shop", e.ID()) || got.Source != "shop" || got.Type != "Placed" || got.Tenant != "acme" || !got.Time.Equal(e.Time()) ||
+			got.ContentType != e.DataContentType() || string(got.Payload) != string(e.Data()) || got.Key != "ks"+fmt.Sprint(n) {
+			t.Errorf("applied %+v of %v", got, e)
+		}
+	}
+}
+
+// findKcat skips a test where there is none: Debian has it in the package kcat.
+func findKcat(t *testing.T) string {
+	t.Helper()
+	kafkatest.RequireReal(t)
+	for _, name := range []string{"kcat", "kafkacat"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skip("kcat is not installed")
+	return ""
+}
+
+// TestKcatsRecords: what a librdkafka producer writes without an id is applied once, known by its place, though it is
+// read again.
+func TestKcatsRecords(t *testing.T) {
+	t.Parallel()
+	kcat := findKcat(t)
+	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
+	cmd := exec.CommandContext(t.Context(), kcat, "-P", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-K", ":", "-H", "own=x", "-Z")
+	cmd.Stdin = strings.NewReader("a:1\na:1\nb:\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	db.Exec(t, "create table effect (what text)")
+	in, err := inbox.New(db.Pool, "plain", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group := range 2 {
+		var decided atomic.Int32
+		h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", fmt.Sprintf("%s=%s %v %s", e.Key, e.Payload, e.Payload == nil, e.Headers["own"]))
+			return err
+		})
+		c, err := consumer.New(counted{h, &decided}, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: fmt.Sprint(topic, group), Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := until(t, c.Run)
+		await(t, "three records", func() bool { return decided.Load() == 3 })
+		stop()
+	}
+	if got := pgtest.One[string](t, db, "select string_agg(what, ', ' order by what) from effect"); got != "a=1 false x, a=1 false x, b= true x" {
+		t.Errorf("effects %q", got)
+	}
+}
+
+// TestOurRecordsInKcat: kcat (once kafkacat) prints key, headers and payload.
+func TestOurRecordsInKcat(t *testing.T) {
+	t.Parallel()
+	kcat := findKcat(t)
+	topic := kafkatest.Topic(t, 1)
+	events := written(t, topic)
+	out, err := exec.CommandContext(t.Context(), kcat, "-C", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k|%S|%h|%s;").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, e := range events {
+		size := len(e.Payload)
+		if e.Payload == nil {
+			size = -1
+		}
+		found := false
+		for line := range strings.SplitSeq(string(out), ";") {
+			found = found || strings.HasPrefix(line, fmt.Sprintf("%s|%d|ce_specversion=1.0,ce_id=%s,", e.Key, size, e.ID)) && strings.HasSuffix(line, "|"+string(e.Payload))
+		}
+		if !found {
+			t.Errorf("kcat does not show event %s as it is:\n%s", e.ID, out)
+		}
+	}
+}

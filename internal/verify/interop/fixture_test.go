@@ -1,0 +1,168 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	wkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+	"github.com/effectonce/effectonce/watermill"
+)
+
+func newMessage(key, payload string) *message.Message {
+	m := message.NewMessage(event.NewID().String(), []byte(payload))
+	m.Metadata.Set(watermill.MetadataKey, key)
+	return m
+}
+
+func publishTx(t testing.TB, db *pgtest.DB, topic string, messages ...*message.Message) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
+		out, err := watermill.NewOutbox(tx, watermill.OutboxConfig{})
+		if err != nil {
+			return err
+		}
+		return out.Publish(topic, messages...)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// relaying runs a relay over to until the function that it returns is called, or the test ends.
+func relaying(t testing.TB, db *pgtest.DB, to relay.Publisher) (stop func()) {
+	t.Helper()
+	r, err := relay.New(db.Pool, to, relay.Config{Schema: db.Schema, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return until(t, r.Run)
+}
+
+// until runs something that ends with its context.
+func until(t testing.TB, run func(ctx context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx); close(done) }()
+	stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func drain(t testing.TB, db *pgtest.DB, to relay.Publisher) {
+	t.Helper()
+	stop := relaying(t, db, to)
+	pgtest.AwaitSQL(t, db, "select not exists (select from outbox_event)")
+	stop()
+}
+
+// ourKafka is the publisher of effectonce.
+func ourKafka(t testing.TB) *publisher.Kafka {
+	t.Helper()
+	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	return to
+}
+
+// theirKafka is the publisher of watermill-kafka, behind our relay, with the settings that docs/watermill.md names.
+func theirKafka(t testing.TB) *watermill.Publisher {
+	t.Helper()
+	config := wkafka.DefaultSaramaSyncPublisherConfig()
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	config.Producer.Partitioner = sarama.NewHashPartitioner
+	theirs, err := wkafka.NewPublisher(wkafka.PublisherConfig{
+		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(watermill.PartitionKey),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := watermill.NewPublisher(theirs, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+		switch {
+		case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
+			return watermill.RecordRefused
+		case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrInvalidTopic):
+			return watermill.TopicRefused
+		}
+		return watermill.NotRefused
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = to.Close() })
+	return to
+}
+
+// subscriber is that of watermill-kafka, from the beginning of a topic.
+func subscriber(t testing.TB, group string) *wkafka.Subscriber {
+	t.Helper()
+	config := wkafka.DefaultSaramaSubscriberConfig()
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Group.Rebalance.Timeout = 3 * time.Second
+	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
+	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
+		Brokers: kafkatest.Brokers(t), Unmarshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: config, ConsumerGroup: group,
+		InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 1},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// origin is what docs/watermill.md shows: where watermill-kafka found a message.
+func origin(m *message.Message) (o watermill.Origin, ok bool) {
+	ctx := m.Context()
+	o.Partition, ok = wkafka.MessagePartitionFromCtx(ctx)
+	o.Offset, _ = wkafka.MessagePartitionOffsetFromCtx(ctx)
+	o.Key, _ = wkafka.MessageKeyFromCtx(ctx)
+	o.Time, _ = wkafka.MessageTimestampFromCtx(ctx)
+	return o, ok
+}
+
+// routed runs a router until the end of the test, or until the function that it returns is called.
+func routed(t testing.TB, add func(r *message.Router)) (stop func()) {
+	t.Helper()
+	r, err := message.NewRouter(message.RouterConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(r)
+	stop = until(t, func(ctx context.Context) error { return r.Run(ctx) })
+	<-r.Running()
+	return stop
+}
+
+func newInbox(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config) *watermill.Inbox {
+	t.Helper()
+	cfg.Schema, cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead, cfg.Backoff = db.Schema, 24*time.Hour, true, 1, time.Millisecond
+	in, err := inbox.New(db.Pool, consumer, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := watermill.NewInbox(in, watermill.InboxConfig{Origin: origin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}

@@ -1,0 +1,260 @@
+package players
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// operate is a person who looks at what is parked every half second, mends what can be mended and gives up what cannot.
+func operate(ctx context.Context, p *player) error {
+	out, err := operator.New(p.db, "", p.Name)
+	if err != nil {
+		return err
+	}
+	in, err := inbox.NewOperator(p.db, "", Consumer, p.Name)
+	if err != nil {
+		return err
+	}
+	o := &person{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	for sleep.For(ctx, 500*time.Millisecond) == nil {
+		o.round(ctx)
+	}
+	return nil
+}
+
+type person struct {
+	*player
+	out  *operator.Operator
+	in   *inbox.Operator
+	draw *rand.Rand
+}
+
+// round is one look at everything. What fails is looked at again in the next one.
+func (o *person) round(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, transactionLimit)
+	defer cancel()
+	for _, step := range []func(context.Context) error{o.outboxKeys, o.outboxAlone, o.inboxKeys, o.inboxAlone, o.halted} {
+		if err := step(ctx); err != nil && ctx.Err() == nil {
+			o.log.Info("the operator tries again", "err", err)
+		}
+	}
+}
+
+// do notes an act before and after. Somebody else having been quicker is no failure.
+func (o *person) do(e history.Entry, act func() error) error {
+	e.Kind = history.KindOperate
+	op := o.note(e)
+	err := act()
+	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
+	switch {
+	case err == nil:
+	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing), errors.Is(err, inbox.ErrNotParked), errors.Is(err, inbox.ErrReleasing), errors.Is(err, inbox.ErrNotHalted):
+		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
+	default:
+		done.Outcome, done.Err = history.Unknown, err.Error()
+	}
+	o.note(done)
+	return err
+}
+
+// outboxKeys releases keys that the broker refused an event of. The event that it will never take is discarded: it is
+// the first of its list.
+func (o *person) outboxKeys(ctx context.Context) error {
+	keys, err := o.out.BlockedKeys(ctx, operator.BlockedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.Releasing {
+			continue
+		}
+		if k.Code == "MESSAGE_TOO_LARGE" && k.Head != nil {
+			if err := o.discardOutbox(ctx, operator.ParkedFilter{MessageID: *k.Head}); err != nil {
+				return err
+			}
+			continue // the next round releases what stood behind it
+		}
+		e := history.Entry{Verb: "release", Detail: "outbox", Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
+		if err := o.do(e, func() error {
+			_, err := o.out.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) error {
+	events, err := o.out.Parked(ctx, f)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard
+		// more.
+		verb, act := "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
+			verb, act = "release", func() error {
+				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "the soak goes on")
+				return err
+			}
+		}
+		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}, act); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *person) outboxAlone(ctx context.Context) error {
+	events, err := o.out.Parked(ctx, operator.ParkedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if !e.Alone || e.Releasing {
+			continue
+		}
+		verb, act := "release", func() error { return o.out.ReleaseEvent(ctx, e.ID, "the soak goes on") }
+		if e.Code == "MESSAGE_TOO_LARGE" {
+			verb, act = "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+		}
+		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}, act); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inboxKeys releases keys whose event failed. Poison is discarded, after a release or two in vain, for a person tries.
+func (o *person) inboxKeys(ctx context.Context) error {
+	keys, err := o.in.BlockedKeys(ctx, inbox.BlockedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if k.Releasing {
+			continue
+		}
+		if k.Head != nil {
+			if gone, err := o.repeated(ctx, inbox.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
+				return err // the next round releases what stood behind it
+			}
+		}
+		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
+			if err := o.discardInbox(ctx, inbox.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
+				return err
+			}
+		}
+		e := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
+		if err := o.do(e, func() error {
+			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *person) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
+	events, err := o.in.Parked(ctx, f)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		entry := history.Entry{Verb: "discard", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}
+		if err := o.do(entry, func() error {
+			_, err := o.in.DiscardEvent(ctx, e.ID, "poison for good")
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under
+// another number may be new.
+func (o *person) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
+	if !o.ByWatermark {
+		return false, nil
+	}
+	if err := o.db.QueryRow(ctx, isApplied, Consumer, f.MessageID.String()).Scan(&gone); err != nil || !gone {
+		return false, err
+	}
+	return true, o.discardInbox(ctx, f)
+}
+
+// inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
+func (o *person) inboxAlone(ctx context.Context) error {
+	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if !e.Alone || e.Releasing {
+			continue
+		}
+		if e.Code == "poison" {
+			if err := o.discardInbox(ctx, inbox.ParkedFilter{ID: e.ID}); err != nil {
+				return err
+			}
+			continue
+		}
+		if gone, err := o.repeated(ctx, inbox.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
+			return err
+		}
+		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
+		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *person) halted(ctx context.Context) error {
+	consumers, err := o.in.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		for _, part := range c.Partitions {
+			if part.HaltedAt == nil {
+				continue
+			}
+			if part.Code == inbox.CodeNewNumbering {
+				if err := o.accept(ctx, part); err != nil {
+					return err
+				}
+				continue
+			}
+			e := history.Entry{Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+			if err := o.do(e, func() error { return o.in.Resume(ctx, part.Topic, part.Partition, "the soak goes on") }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// accept does what the reason of a halt at a new numbering says.
+func (o *person) accept(ctx context.Context, part inbox.PartitionState) error {
+	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
+	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+	return o.do(e, func() error {
+		_, err := o.in.AcceptNumbering(ctx, epoch, "the soak goes on")
+		return err
+	})
+}

@@ -1,0 +1,43 @@
+package players
+
+import (
+	"context"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/verify/history/tap"
+	"github.com/effectonce/effectonce/publisher"
+	"github.com/effectonce/effectonce/relay"
+)
+
+// Lease is a relay's: short, for a test that pauses its holders for longer.
+const Lease = 3 * time.Second
+
+// PublishTimeout is how long a relay waits for a broker's answer to one request.
+const PublishTimeout = 3 * time.Second
+
+// publish is a relay with the real publisher.
+func publish(ctx context.Context, p *player) error {
+	pins, err := relay.Pins(p.db, "")
+	if err != nil {
+		return err
+	}
+	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{
+		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial, Logger: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kafka.Close() }()
+	source := relay.SourceTable
+	if p.FromWAL {
+		source = relay.SourceWAL
+	}
+	r, err := relay.New(p.db, tap.Publisher(p.rec, kafka), relay.Config{
+		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second, DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000,
+		ArchiveDays: 2, Name: p.Name, Logger: p.log, Observer: tap.Relay(p.rec),
+	})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}

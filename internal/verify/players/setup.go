@@ -1,0 +1,83 @@
+package players
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// Passwords begin with it. No log, metric or error may show one.
+const CanaryPassword = "canary-password-"
+
+// users are who logs in for each role, and whose rights they have.
+var users = []struct{ role, name, rights string }{
+	{Producer, "player_producer", "effectonce_append"},
+	{Relay, "player_relay", "effectonce_relay"},
+	{Worker, "player_worker", "effectonce_inbox"},
+	{Operator, "player_operator", "effectonce_relay, effectonce_inbox"},
+	{Maintainer, "player_maintainer", "effectonce_inbox_maintainer"},
+	{"owner", "player_owner", ""},
+}
+
+// User is who a role logs in as; "owner" owns the outbox's archive.
+func User(role string) string {
+	for _, u := range users {
+		if u.role == role {
+			return u.name
+		}
+	}
+	return ""
+}
+
+// Login is the URL of a database for a role, at an address, which may be a proxy's.
+func Login(role, address, database string) string {
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(User(role), CanaryPassword+role), Host: address, Path: "/" + database,
+		RawQuery: "sslmode=disable&application_name=" + role,
+	}
+	return u.String()
+}
+
+// Setup makes the tables of the players and their users in a migrated database, as superuser. Nothing is left to
+// PUBLIC.
+func Setup(ctx context.Context, conn *pgx.Conn) error {
+	var roles strings.Builder
+	if err := migrations.PrintRoles(&roles, migrations.Options{Sets: []migrations.Set{migrations.Outbox, migrations.Inbox}}, ""); err != nil {
+		return err
+	}
+	script := []string{
+		book.SQLTables,
+		"revoke all on schema public from public",
+		"revoke all on all tables in schema public from public",
+		"revoke all on all functions in schema public from public",
+		"do $$ begin execute format('revoke all on database %I from public', current_database()); end $$",
+		roles.String(),
+	}
+	for _, u := range users {
+		script = append(script, fmt.Sprintf("create role %s login password '%s'", u.name, CanaryPassword+u.role),
+			fmt.Sprintf("do $$ begin execute format('grant connect on database %%I to %s', current_database()); end $$", u.name),
+			"grant usage on schema public to "+u.name)
+		if u.rights != "" {
+			script = append(script, fmt.Sprintf("grant %s to %s", u.rights, u.name))
+		}
+	}
+	script = append(script, "grant create on schema public to player_owner", "grant select on effectonce_migration to player_owner",
+		`do $$ declare t regclass; begin
+			for t in select 'outbox_archive'::regclass union all select inhrelid::regclass from pg_inherits where inhparent = 'outbox_archive'::regclass loop
+				execute format('alter table %s owner to player_owner', t);
+			end loop;
+		end $$`,
+		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker), "{operator}", User(Operator)).Replace(grants))
+	for _, sql := range script {
+		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return fmt.Errorf("players: %.60s: %w", strings.TrimSpace(sql), err)
+		}
+	}
+	return nil
+}

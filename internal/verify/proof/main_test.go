@@ -1,0 +1,89 @@
+//go:build failpoints
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// The test binary plays a role when these are set.
+const (
+	envRole  = "PROOF_ROLE"
+	envURL   = "PROOF_URL"
+	envKafka = "PROOF_KAFKA"
+	envTopic = "PROOF_TOPIC"
+	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
+
+	// byWatermark: that of the worker, and the operator looks before letting anything be applied
+	envDedup = "PROOF_DEDUP"
+
+	envSource = "PROOF_SOURCE" // fromWAL: that of the relay
+
+	envCalm = "PROOF_CALM" // not empty: nothing is refused, fails or falls silent
+
+	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
+)
+
+// byWatermark is the value of envDedup; otherwise the worker goes by ids.
+const byWatermark = "watermark"
+
+// fromWAL is the value of envSource; otherwise the relay polls.
+const fromWAL = "wal"
+
+// role is what a process does.
+type role string
+
+const (
+	producer role = "producer"
+	relaying role = "relay"
+	worker   role = "worker"
+	person   role = "operator"
+
+	// following has the points of a relay that reads the WAL; its process is that of relaying.
+	following role = "follower"
+)
+
+// stage is what a role works on.
+type stage struct {
+	db      *pgxpool.Pool
+	brokers []string
+	topic   string
+}
+
+func TestMain(m *testing.M) {
+	plays := map[role]func(context.Context, *stage) error{producer: runProducer, relaying: runRelay, worker: runWorker, person: runOperator}
+	if play := plays[role(os.Getenv(envRole))]; play != nil {
+		os.Exit(perform(play))
+	}
+	pgtest.Main(m, kafkatest.Stop)
+}
+
+func perform(play func(context.Context, *stage) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	cfg, err := pgxpool.ParseConfig(os.Getenv(envURL))
+	if err == nil {
+		cfg.MaxConns = 8
+		var db *pgxpool.Pool
+		if db, err = pgxpool.NewWithConfig(ctx, cfg); err == nil {
+			defer db.Close()
+			err = play(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic)})
+		}
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}

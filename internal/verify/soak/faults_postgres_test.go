@@ -1,0 +1,242 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/verify/players"
+)
+
+// sqlLimit bounds one statement of the harness.
+const sqlLimit = 10 * time.Second
+
+// healLimit bounds how long the harness tries to undo a fault.
+const healLimit = time.Minute
+
+// sql runs statements as superuser, past all proxies.
+func (x *scene) sql(statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	for _, s := range statements {
+		if _, err := x.admin.Exec(ctx, s, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return fmt.Errorf("%.60s: %w", s, err)
+		}
+	}
+	return nil
+}
+
+// insist tries until it works: a fault must be undone, whatever else is broken at the moment.
+func insist(try func() error) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(healLimit); ; <-tick.C {
+		if err := try(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// insist is sql until it works.
+func (x *scene) insist(statements ...string) error {
+	for _, s := range statements {
+		if err := insist(func() error { return x.sql(s) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func one(name string) func(settings) []string {
+	return func(settings) []string { return []string{name} }
+}
+
+func postgresKinds() []kind {
+	const track = "postgres"
+	roles := func(settings) []string {
+		return []string{players.Producer, players.Relay, players.Worker, players.Relay, players.Worker, players.Operator, players.Maintainer}
+	}
+	return []kind{
+		{name: "crash", track: track, shortest: 200 * time.Millisecond, longest: 3 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			s.pgMu.Lock()
+			s.pg.StopImmediate()
+			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+		}},
+		{name: "kill-postmaster", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			s.pgMu.Lock()
+			s.pg.Kill()
+			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+		}},
+		{name: "restart", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+			s.pgMu.Lock()
+			s.pg.StopFast()
+			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+		}},
+		{name: "terminate", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles, begin: terminate},
+		{name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles, begin: func(s *scene, f fault) (func() error, error) {
+			user := players.User(f.target)
+			undo := func() error { return s.insist("alter role " + user + " login") }
+			err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+user+"'")
+			if err != nil {
+				return nil, errors.Join(err, undo())
+			}
+			return undo, nil
+		}},
+		{name: "revoke", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string { return slices.Sorted(maps.Keys(grantees)) }, begin: func(s *scene, f fault) (func() error, error) {
+			who := grantees[f.target]
+			if err := s.sql("revoke " + f.target + " from " + who); err != nil {
+				return nil, err
+			}
+			return func() error { return s.insist("grant " + f.target + " to " + who) }, nil
+		}},
+		{name: kindStandby, track: track, demands: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
+			return slices.Concat(relays, workers)
+		}, begin: standbyAnswers},
+		{name: "no-connections", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: one("postgres"), begin: exhaust},
+		{name: "disk-data", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("data"), begin: fill},
+		{name: "disk-wal", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("wal"), begin: fill},
+	}
+}
+
+// grantees are whose privilege is taken back for a while.
+var grantees = map[string]string{
+	"delete on outbox_event": "effectonce_relay", "insert on outbox_claim": "effectonce_relay", "update on outbox_lane": "effectonce_relay",
+	"insert on inbox_message": "effectonce_inbox", "insert on inbox_parked": "effectonce_inbox", "select on inbox_days": "effectonce_inbox",
+}
+
+// startAgain starts the server; the backends of a killed one may still be leaving, and a disk may just have been freed.
+func (x *scene) startAgain() error { return insist(x.pg.TryStart) }
+
+// terminate ends random backends of a role, five a second.
+func terminate(s *scene, f fault) (func() error, error) {
+	return repeat(200*time.Millisecond, func() {
+		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + players.User(f.target) + "' order by random() limit 1")
+	}), nil
+}
+
+// repeat does something again and again until it is undone.
+func repeat(every time.Duration, do func()) (undo func() error) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			do()
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() error { close(end); <-ended; return nil }
+}
+
+// exhaust takes every connection that the server gives to others than superusers.
+func exhaust(s *scene, _ fault) (func() error, error) {
+	var mu sync.Mutex
+	var held []*pgx.Conn
+	u, err := url.Parse(players.Login(players.Producer, s.address, s.database))
+	if err != nil {
+		return nil, err
+	}
+	stop := repeat(300*time.Millisecond, func() {
+		for {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			conn, err := pgx.Connect(ctx, u.String())
+			cancel()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			held = append(held, conn)
+			mu.Unlock()
+		}
+	})
+	// Those that are in place stay; who comes next, or was ended, finds no room.
+	_ = s.sql("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename like 'player_%' order by random() limit 8) p")
+	return func() error {
+		err := stop()
+		for _, c := range held {
+			_ = c.Close(context.Background())
+		}
+		return err
+	}, nil
+}
+
+// fill leaves no room on one of the server's disks, and makes room again. A server that could not go on is started
+// again.
+func fill(s *scene, f fault) (func() error, error) {
+	if s.disks == nil {
+		return nil, fmt.Errorf("no disk of its own: %w", s.noDisks)
+	}
+	s.pgMu.Lock()
+	if err := s.disks.full(f.target); err != nil {
+		s.pgMu.Unlock()
+		return nil, err
+	}
+	return func() error {
+		defer s.pgMu.Unlock()
+		if err := s.disks.roomy(f.target); err != nil {
+			return err
+		}
+		if s.pg.Ended() {
+			return s.startAgain()
+		}
+		return nil
+	}, nil
+}
+
+// kindStandby is asked for before the run: a standby takes a while to make.
+const kindStandby = "standby-answers"
+
+// standbyAnswers leads a player to a standby for a while, as a name does that moves too early and comes back.
+// Connections that were made meanwhile stay there half of the time: the player has to notice.
+func standbyAnswers(s *scene, f fault) (func() error, error) {
+	standby, err := s.standby()
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(standby.URL())
+	if err != nil {
+		return nil, err
+	}
+	l := s.lines[f.target]
+	before := l.connections(u.Host)
+	l.to(u.Host)
+	l.cut()
+	return func() error {
+		reached := l.connections(u.Host) - before
+		l.to(s.address)
+		stay := f.param%2 == 0
+		if !stay {
+			l.cut()
+		}
+		if reached == 0 {
+			return nil
+		}
+		s.took(f.kind)
+		began := time.Now()
+		for !l.back(s.address) {
+			if time.Since(began) > backWithin {
+				s.t.Logf("%s of %s: connections are still at the standby %v later", f.kind, f.target, backWithin)
+				return nil
+			}
+			await(time.Now().Add(100 * time.Millisecond))
+		}
+		s.t.Logf("%s of %s: %d connections to the standby, none after %v (they were left open: %v)", f.kind, f.target, reached, time.Since(began).Round(time.Millisecond), stay)
+		s.went(f.kind)
+		return nil
+	}, nil
+}
+
+// backWithin is how long a player may use connections to a standby that stay open.
+const backWithin = 15 * time.Second

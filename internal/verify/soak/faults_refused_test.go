@@ -1,0 +1,130 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// refusedTopics is how the names of topics begin that are not there.
+const refusedTopics = "refused-"
+
+// manyRefused is how many of them have an event at a time.
+const manyRefused = 1000
+
+// refuse appends an event to each of a thousand topics that do not exist, and discards what is held of them in the end.
+// The events of other topics must not wait for those.
+func refuse(s *scene, f fault) (func() error, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
+	defer cancel()
+	conn, err := s.connect(ctx, players.Producer)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	events := make([]event.Event, manyRefused)
+	infos := make([]history.Event, manyRefused)
+	for i := range events {
+		business := fmt.Sprintf("refused.%d", s.held.n.Add(1))
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: fmt.Sprintf("%s%d", refusedTopics, i), Key: business, Type: "Refused", ContentType: event.ContentTypeJSON,
+			Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business, players.Canary),
+		}
+		infos[i] = book.Describe(&events[i], 1, business)
+	}
+	if err := errors.Join(book.Record(ctx, tx, infos...), outbox.Append(ctx, tx, events...)); err != nil {
+		return nil, errors.Join(err, tx.Rollback(ctx))
+	}
+	op := s.note(history.Entry{Kind: history.KindAppend, Events: infos})
+	err = tx.Commit(ctx)
+	s.appended(op, err)
+	if err != nil {
+		return nil, errors.Join(err, s.discardRefused()) // it may be there
+	}
+	var late outboxMark
+	timer := time.AfterFunc(max(0, f.lasts-goesWithin), func() { late.set(s) })
+	return func() error {
+		timer.Stop()
+		held, err := s.refused("outbox_held")
+		s.t.Logf("%s: %d are held (%v)", f.kind, len(held), err)
+		if err == nil && len(held) >= manyRefused/2 { // relays may have died meanwhile
+			s.took(f.kind)
+			s.published(f, &late)
+		}
+		return s.discardRefused()
+	}, nil
+}
+
+// refused are the events of such topics in a table.
+func (x *scene) refused(table string) ([]history.Event, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	rows, err := x.admin.Query(ctx, "select message_id, topic from "+table+" where topic like $1", refusedTopics+"%")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e history.Event, err error) {
+		return e, row.Scan(&e.ID, &e.Topic)
+	})
+}
+
+// discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does.
+// What is left, because another fault lasts for too long, is discarded when all faults are over.
+func (x *scene) discardRefused() error {
+	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(time.Now().Add(200 * time.Millisecond)) {
+		if left, err := x.discardSome(deadline); err == nil && left == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// discardSome discards what is held of such topics, until a time, and returns how many there were, held or not.
+func (x *scene) discardSome(deadline time.Time) (left int, err error) {
+	o, err := operator.New(x.admin, "", "harness")
+	if err != nil {
+		return 0, err
+	}
+	held, err := x.refused("outbox_held")
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range held {
+		if time.Now().After(deadline) {
+			break
+		}
+		if err := x.discardHeld(o, e.Topic, e.ID); err != nil && !errors.Is(err, operator.ErrNotHeld) {
+			return 0, err
+		}
+	}
+	waiting, err := x.refused("outbox_event")
+	return len(held) + len(waiting), err
+}
+
+func (x *scene) discardHeld(o *operator.Operator, topic string, id uuid.UUID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	op := x.note(history.Entry{Kind: history.KindOperate, Verb: "discard", Detail: "held", Topic: topic, IDs: []uuid.UUID{id}})
+	_, err := o.DiscardHeld(ctx, topic, id, "the topic will never be there")
+	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
+	if err != nil {
+		done.Outcome, done.Err = history.Unknown, err.Error()
+	}
+	x.note(done)
+	return err
+}

@@ -1,0 +1,332 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/outbox"
+	"github.com/effectonce/effectonce/relay"
+)
+
+func sessionKinds() []kind {
+	const track = "sessions"
+	return []kind{
+		{name: "idle-writer", track: track, shortest: 2 * time.Second, longest: 15 * time.Second, targets: one("outbox"), begin: idleWriter},
+		{name: "prepared", track: track, shortest: 2 * time.Second, longest: 15 * time.Second, targets: one("outbox"), begin: prepared},
+		{name: "writer-elsewhere", track: track, shortest: 3 * time.Second, longest: 15 * time.Second, targets: one("another database"), begin: elsewhere},
+		{name: "old-snapshot", track: track, shortest: 5 * time.Second, longest: 20 * time.Second, targets: one("outbox"), begin: oldSnapshot},
+		{name: "deadlocks", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string {
+			return []string{"history_aggregate", "outbox_lane", "inbox_parked_key", "inbox_progress"}
+		}, begin: deadlocks},
+		{name: "conflicts", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string {
+			return []string{"history_effect", "outbox_claim", "history_business", "inbox_parked"}
+		}, begin: conflicts},
+		{name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			return func() error { return nil }, insist(func() error { // whoever reads it comes back soon
+				return s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`,
+					`select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
+			})
+		}},
+		{name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			// Somebody reads it nearly always: then nothing happens.
+			err := s.sql(`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is null`)
+			return func() error { return nil }, err
+		}},
+		{name: "reader-ended", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+			return func() error { return nil }, s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+		}},
+		{name: "effect-hangs", track: track, demands: true, shortest: 4 * time.Second, longest: 12 * time.Second, targets: func(settings) []string { return workers }, begin: hang},
+		{name: "retention", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: one("days"), begin: retention},
+	}
+}
+
+// holder counts what the harness itself appends, for business ids and aggregates of its own.
+type holder struct{ n atomic.Int64 }
+
+// connect is a session of a role of its own, past all proxies.
+func (x *scene) connect(ctx context.Context, role string) (*pgx.Conn, error) {
+	return pgx.Connect(ctx, players.Login(role, x.address, x.database))
+}
+
+// hold appends events in a transaction that stays open, and writes them down as a producer does.
+func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error) {
+	key := fmt.Sprintf("held-%d", x.held.n.Add(1)%7)
+	var events []event.Event
+	var infos []history.Event
+	for range n {
+		version, err := book.Draw(ctx, tx, "", key)
+		if err != nil {
+			return 0, err
+		}
+		business := fmt.Sprintf("held.%d", x.held.n.Add(1))
+		e := event.Event{
+			ID: event.NewID(), Topic: topicMain, Key: key, Type: "Held", ContentType: event.ContentTypeJSON,
+			Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business, players.Canary),
+		}
+		infos = append(infos, book.Describe(&e, version, business))
+		events = append(events, e)
+	}
+	if err := book.Record(ctx, tx, infos...); err != nil {
+		return 0, err
+	}
+	if err := outbox.Append(ctx, tx, events...); err != nil {
+		return 0, err
+	}
+	return x.note(history.Entry{Kind: history.KindAppend, Events: infos}), nil
+}
+
+func (x *scene) appended(op int64, err error) {
+	e := history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.OK}
+	if err != nil {
+		e.Outcome, e.Err = history.Unknown, err.Error()
+		if !pgerr.CommitUnknown(err) {
+			e.Outcome = history.Failed
+		}
+	}
+	x.note(e)
+}
+
+// idleWriter appends and then does nothing for a while: later events of others overtake its ids.
+func idleWriter(s *scene, f fault) (func() error, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+healLimit)
+	conn, err := s.connect(ctx, players.Producer)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	undo := func() error { defer cancel(); return conn.Close(context.Background()) }
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	op, err := s.hold(ctx, tx, 5)
+	if err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return func() error {
+		defer func() { _ = undo() }()
+		if f.param%3 == 0 {
+			_ = tx.Rollback(ctx)
+			s.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Failed, Err: "rolled back"})
+			return nil
+		}
+		// A crash or a kill in between has rolled it back; that is no failure of the harness.
+		s.appended(op, tx.Commit(ctx))
+		return nil
+	}, nil
+}
+
+// prepared leaves a prepared transaction with events, which outlives its session and the server.
+func prepared(s *scene, f fault) (func() error, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	conn, err := s.connect(ctx, players.Producer)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	op, err := s.hold(ctx, tx, 5)
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("soak-%d", s.held.n.Add(1))
+	if _, err := tx.Exec(ctx, "prepare transaction '"+name+"'", pgx.QueryExecModeSimpleProtocol); err != nil {
+		// Whether it is prepared is not known: then nobody ends it, and the liveness check finds it.
+		s.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: history.Unknown, Err: err.Error()})
+		return nil, errors.Join(err, s.endPrepared(name, "rollback"))
+	}
+	how, outcome := "commit", history.OK
+	if f.param%3 == 0 {
+		how, outcome = "rollback", history.Failed
+	}
+	return func() error {
+		err := s.endPrepared(name, how)
+		if err != nil {
+			outcome = history.Unknown
+		}
+		s.note(history.Entry{Kind: history.KindAppended, Op: op, Outcome: outcome})
+		return err
+	}, nil
+}
+
+// endPrepared ends a prepared transaction, if there is one of that name.
+func (x *scene) endPrepared(name, how string) error {
+	return insist(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+		defer cancel()
+		var there bool
+		if err := x.admin.QueryRow(ctx, "select exists (select from pg_prepared_xacts where gid = $1)", name).Scan(&there); err != nil || !there {
+			return err
+		}
+		return x.sql(how + " prepared '" + name + "'")
+	})
+}
+
+// elsewhere keeps a transaction open that has written, in another database of the server.
+func elsewhere(s *scene, _ fault) (func() error, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	u, err := url.Parse(s.pg.URL())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.Connect(ctx, u.String())
+	if err != nil {
+		return nil, err
+	}
+	_, err = conn.Exec(ctx, "begin; create temp table soak_elsewhere as select 1 as one; select pg_current_xact_id()", pgx.QueryExecModeSimpleProtocol)
+	undo := func() error { return conn.Close(context.Background()) }
+	if err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+// oldSnapshot keeps vacuum from removing anything.
+func oldSnapshot(s *scene, _ fault) (func() error, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.admin.Config().ConnString())
+	if err != nil {
+		return nil, err
+	}
+	undo := func() error { return conn.Close(context.Background()) }
+	if _, err := conn.Exec(ctx, "begin isolation level repeatable read; select 1 from outbox_lane", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return nil, errors.Join(err, undo())
+	}
+	return undo, nil
+}
+
+// deadlocks locks rows that players lock, in orders that are not theirs.
+func deadlocks(s *scene, f fault) (func() error, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for i := range 3 {
+		draw := rand.New(rand.NewPCG(f.param, uint64(i)))
+		all.Go(func() {
+			for ctx.Err() == nil {
+				s.embrace(ctx, f.target, draw)
+			}
+		})
+	}
+	return func() error { cancel(); all.Wait(); return nil }, nil
+}
+
+func (x *scene) embrace(ctx context.Context, table string, draw *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	wait := time.NewTimer(100 * time.Millisecond) // a storm, and yet others get their turn
+	defer wait.Stop()
+	_ = pgx.BeginFunc(ctx, x.admin, func(tx pgx.Tx) error {
+		for range 3 {
+			if _, err := tx.Exec(ctx, fmt.Sprintf("select from %s order by md5(ctid::text || %d) limit 3 for update", table, draw.IntN(1000)), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	select {
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
+// conflicts lets a share of the writes of a table fail as a serialization failure does.
+func conflicts(s *scene, f fault) (func() error, error) {
+	undo := "drop trigger if exists soak_conflict on " + f.target
+	err := s.sql(`create or replace function soak_conflict() returns trigger language plpgsql as $$ begin
+		if random() < 0.3 then raise exception 'drawn by the soak' using errcode = 'serialization_failure'; end if;
+		return new; end $$`, "grant execute on function soak_conflict() to public",
+		"set lock_timeout = '3s'; create trigger soak_conflict before insert on "+f.target+" for each statement execute function soak_conflict()")
+	if err != nil {
+		return nil, errors.Join(err, s.insist(undo))
+	}
+	return func() error { return s.insist(undo) }, nil
+}
+
+// retention lets three maintainers at once do their work all the time, and gives them old days to drop: of the archive,
+// and of the inbox, whose DETACH waits for every transaction that uses the table.
+func retention(s *scene, f fault) (func() error, error) {
+	for i := range 3 {
+		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
+		next := day.AddDate(0, 0, 1)
+		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}", next.Format(time.DateOnly),
+			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", players.User("owner"))
+		// One that cannot be made for want of a lock or of a disk leaves less to drop.
+		_ = s.sql("set lock_timeout = '2s'", r.Replace(`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
+			alter table outbox_archive_{day} owner to {owner};
+			alter table outbox_archive attach partition outbox_archive_{day} for values from ('{from}') to ('{to}')`))
+		_ = s.sql(r.Replace(`create table inbox_message_{day} (like inbox_message including all);
+			alter table inbox_message_{day} owner to effectonce_inbox_maintainer;
+			alter table inbox_message attach partition inbox_message_{day} for values from ('{first}') to ('{end}')`))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				one, done := context.WithTimeout(ctx, sqlLimit)
+				_, _ = inbox.MaintainAll(one, s.admin, inbox.Config{Logger: slog.New(slog.DiscardHandler)}, false)
+				_, _ = relay.MaintainArchive(one, s.admin, "", 2)
+				done()
+			}
+		})
+	}
+	return func() error { cancel(); all.Wait(); return nil }, nil
+}
+
+// dayBound is the first id of a day's partition.
+func dayBound(day time.Time) string {
+	ms := uint64(day.Truncate(24 * time.Hour).UnixMilli())
+	return fmt.Sprintf("%08x-%04x-0000-0000-000000000000", ms>>16, ms&0xffff)
+}
+
+// hang lets an effect of a worker hang, or one after the other, until the fault is over. Every other partition must go
+// on.
+func hang(s *scene, f fault) (func() error, error) {
+	since := s.mark()
+	if !s.cast.signal(f.target, players.SignalHang) {
+		return nil, errNobody
+	}
+	hung := false
+	stop := repeat(500*time.Millisecond, func() {
+		if f.param%3 == 0 {
+			s.cast.signal(f.target, players.SignalHang)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+		defer cancel()
+		var n int
+		err := s.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where client_port = any($1) and state = 'idle in transaction' and state_change < now() - interval '2 s'",
+			ports(s.lines[f.target].wires())).Scan(&n)
+		hung = hung || err == nil && n > 0
+	})
+	return func() error {
+		_ = stop()
+		if hung {
+			s.took(f.kind)
+			s.goesOn(f, since)
+		}
+		s.cast.signal(f.target, players.SignalFree)
+		return nil
+	}, nil
+}

@@ -1,0 +1,154 @@
+package soak
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/history/dump"
+	"github.com/effectonce/effectonce/internal/verify/players"
+)
+
+// dumpLimit bounds the reading of everything at the end.
+const dumpLimit = 10 * time.Minute
+
+// excused says what the faults of a run excuse: records of a topic that was deleted, and the order of keys that moved
+// when their topic grew and the operator accepted it.
+func excused() history.Allowed {
+	return history.Allowed{Gone: map[string]bool{topicDoomed: true}, Grown: map[string]bool{topicGrowing: true}}
+}
+
+func (x *scene) source(names ...string) dump.Source {
+	return dump.Source{
+		DB: x.admin, Brokers: x.kafka.Brokers(), Topics: names,
+		Consumers: []dump.Consumer{{Name: players.Consumer, Group: players.Consumer, Topics: names}},
+	}
+}
+
+// audit looks at committed offsets and the inbox every two seconds during the run (I7); what it returns ends that. The
+// topic that is made again starts its offsets again, and is left out.
+func (x *scene) audit() (end func()) {
+	w, err := history.Create(x.dir, "auditor")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(topics)), func(name string) bool { return name == topicDoomed })
+	auditor := dump.NewAuditor(w, x.source(names...))
+	stop := repeat(2*time.Second, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
+		defer cancel()
+		_ = auditor.Once(ctx) // while a fault lasts it may not see anything; the next one looks at the same
+	})
+	return func() {
+		_ = stop()
+		_ = w.Close()
+	}
+}
+
+// judge has everything checked and tells the verdict.
+func (x *scene) judge(m *made, unwell []string) {
+	r := Report{
+		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed, Lives: x.cast.lives,
+		Took: x.seen.took, WentOn: x.seen.went, Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.cast.crashes, Kills: x.cast.kills(),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
+	defer cancel()
+	d, err := x.source(slices.Sorted(maps.Keys(topics))...).Read(ctx)
+	if err != nil {
+		x.t.Errorf("the dump: %v", err)
+	}
+	histories, err := history.ReadDir(x.dir)
+	if err != nil {
+		x.t.Errorf("the histories: %v", err)
+	}
+	r.Verdict = history.Check(history.Input{Histories: histories, Dump: d, Allowed: excused()})
+	x.leaks(&r.Verdict)
+	x.t.Log(told(r))
+	if x.follow {
+		x.streamed(&d)
+	}
+	if !r.Verdict.OK() {
+		x.t.Errorf("violations, seed %d", x.seed)
+	}
+	for _, u := range r.Unwell {
+		x.t.Errorf("I8, seed %d: %s", x.seed, u)
+	}
+	for _, panicked := range x.cast.panics(x.t) {
+		x.t.Errorf("seed %d: %s", x.seed, panicked)
+	}
+	x.write(r)
+}
+
+// streamed tells how much relays that are to read the WAL have read there: lanes are not handed over while a slot comes
+// and goes.
+func (x *scene) streamed(d *history.Dump) {
+	n := 0
+	for i := range d.Records {
+		if d.Records[i].Lane == -1 {
+			n++
+		}
+	}
+	x.t.Logf("%d of %d records came from the WAL", n, len(d.Records))
+}
+
+// leaks looks for secrets in what players and servers wrote (I10).
+func (x *scene) leaks(into *history.Verdict) {
+	for name, log := range x.cast.logs(x.t) {
+		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{players.Canary, players.CanaryPassword})
+		if err != nil {
+			x.t.Error(err)
+		}
+		into.Add(v)
+	}
+}
+
+func told(r Report) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\nfault\tmade\ttook effect\tthe others went on\n")
+	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
+		fmt.Fprintf(w, "%s\t%d", kind, r.Faults[kind])
+		if demanding()[kind] {
+			fmt.Fprintf(w, "\t%d\t%d", r.Took[kind], r.WentOn[kind])
+		}
+		fmt.Fprintln(w)
+	}
+	for _, at := range slices.Sorted(maps.Keys(r.Kills)) {
+		fmt.Fprintf(w, "killed at %s\t%d\n", at, r.Kills[at])
+	}
+	_ = w.Flush()
+	for _, f := range r.NotMade {
+		fmt.Fprintf(&b, "drawn and not made: %s\n", f)
+	}
+	for _, c := range r.Crashes {
+		fmt.Fprintf(&b, "ended by itself: %s\n", c)
+	}
+	fmt.Fprintf(&b, "%d lives of players\n%s", r.Lives, r.Verdict)
+	return b.String()
+}
+
+// write appends the report to the file that was asked for.
+func (x *scene) write(r Report) {
+	name := os.Getenv(envReport)
+	if name == "" {
+		return
+	}
+	line, err := json.Marshal(r)
+	if err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+			_, err = f.Write(append(line, '\n'))
+			_ = f.Close()
+		}
+	}
+	if err != nil {
+		x.t.Errorf("the report: %v", err)
+	}
+}

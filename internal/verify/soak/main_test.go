@@ -1,0 +1,19 @@
+package soak
+
+import (
+	"os"
+	"testing"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/verify/players"
+)
+
+func TestMain(m *testing.M) {
+	players.Main()
+	code := m.Run()
+	kafkatest.Stop()
+	pgtest.Stop()
+	// No look for goroutines here: toxiproxy leaves those of links that it cut. The players look for their own.
+	os.Exit(code)
+}

@@ -1,0 +1,228 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/operator"
+)
+
+// The topics. Each meets its own faults, so that what is allowed to the one hides nothing of the other.
+const (
+	topicMain    = "main"
+	topicSecond  = "second"
+	topicLimited = "limited" // refuses large events
+	topicGrowing = "growing" // gets more partitions
+	topicDoomed  = "doomed"  // is deleted and made again
+)
+
+var topics = map[string]int{topicMain: 6, topicSecond: 3, topicLimited: 3, topicGrowing: 2, topicDoomed: 2}
+
+// names of players, as schedules are drawn before there are any.
+var (
+	producers  = []string{"producer-1", "producer-2", "producer-3"}
+	relays     = []string{"relay-1", "relay-2", "relay-3"}
+	workers    = []string{"worker-1", "worker-2"}
+	spare      = "worker-3" // joins in storms only
+	person     = "operator"
+	maintainer = "maintainer"
+)
+
+// scene is everything of a run.
+type scene struct {
+	settings
+	dir      string // histories and logs
+	pg       *pgtest.Server
+	disks    *disks // nil: not made, and why stands in noDisks
+	noDisks  error
+	address  string // of Postgres
+	database string
+	admin    *pgxpool.Pool // superuser, past all proxies
+	kafka    *kafkatest.Cluster
+	kafkaMu  sync.Mutex // Cluster is not safe for concurrent use
+	pgMu     sync.Mutex // nor is Server
+	proxies  *proxies
+	lines    map[string]*line // from the proxies of players to Postgres
+	standby  func() (*pgtest.Server, error)
+	cast     *cast
+	rec      *history.Writer
+	t        *testing.T
+	held     holder
+	grown    int // partitions of topicGrowing
+	seen     sightings
+}
+
+func newScene(t *testing.T, s settings, faults []fault) *scene {
+	t.Helper()
+	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing], seen: sightings{took: map[string]int{}, went: map[string]int{}}, lines: map[string]*line{}}
+	var err error
+	if x.rec, err = history.Create(x.dir, "harness"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.rec.Close() })
+	x.startPostgres(faults)
+	x.startStandby(faults)
+	x.kafka = kafkatest.NewCluster(t, s.brokers)
+	for name, n := range topics {
+		config := map[string]string{"retention.ms": "604800000"}
+		if name == topicLimited {
+			config["max.message.bytes"] = fmt.Sprint(players.TooLargeBytes)
+		}
+		kafkatest.CreateTopic(t, x.kafka.Brokers(), name, n, config)
+	}
+	x.proxies = newProxies(t)
+	x.cast = newCast(t, x.dir)
+	return x
+}
+
+// folder is for histories and logs; it outlives a run that failed, when somebody asked for that.
+func folder(t *testing.T, s settings) string {
+	t.Helper()
+	keep := os.Getenv(envKeep)
+	if keep == "" {
+		return t.TempDir()
+	}
+	dir, err := filepath.Abs(filepath.Join(keep, fmt.Sprintf("seed-%d-%s", s.seed, time.Now().Format("150405"))))
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("histories and logs are kept in %s", dir)
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func (x *scene) startPostgres(faults []fault) {
+	t := x.t
+	t.Helper()
+	server, err := pgtest.Standalone("max_connections=100", "deadlock_timeout=200ms", "max_prepared_transactions=20", "max_wal_size=256MB",
+		"checkpoint_timeout=30s", "wal_keep_size=256MB", "log_min_messages=warning", "log_line_prefix=%m %u ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.pg = server
+	t.Cleanup(func() { x.pgMu.Lock(); defer x.pgMu.Unlock(); server.Close() })
+	for _, f := range faults {
+		if strings.HasPrefix(f.kind, "disk-") && x.disks == nil && x.noDisks == nil {
+			x.disks, x.noDisks = newDisks(t, server)
+		}
+	}
+	db := server.Database(t, migrations.Outbox, migrations.Inbox)
+	server.Database(t) // another one, for transactions that are none of ours
+	conn, err := pgx.Connect(t.Context(), db.AdminURL)
+	if err == nil {
+		err = players.Setup(t.Context(), conn)
+		if err == nil && x.follow {
+			_, err = conn.Exec(t.Context(), "alter role "+players.User(players.Relay)+" replication")
+		}
+		_ = conn.Close(t.Context())
+	}
+	if err == nil && x.follow {
+		_, err = operator.SetUpWAL(t.Context(), db.Pool, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.address, x.database = u.Host, strings.TrimPrefix(u.Path, "/")
+	cfg, err := pgxpool.ParseConfig(db.AdminURL + "&application_name=harness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns, cfg.ConnConfig.ConnectTimeout = 4, 2*time.Second
+	if x.admin, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(x.admin.Close)
+}
+
+// startStandby begins to make a standby, if one is to answer in the run.
+func (x *scene) startStandby(faults []fault) {
+	if !slices.ContainsFunc(faults, func(f fault) bool { return f.kind == kindStandby }) {
+		return
+	}
+	x.standby = sync.OnceValues(func() (*pgtest.Server, error) { return x.pg.TryStandby("standby") })
+	var making sync.WaitGroup
+	making.Go(func() { _, _ = x.standby() })
+	x.t.Cleanup(func() {
+		making.Wait()
+		if s, err := x.standby(); err == nil {
+			s.Close()
+		}
+	})
+}
+
+// enter starts a player behind proxies of its own.
+func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Config)) {
+	x.lines[name] = newLine(x.t, x.address)
+	cfg := players.Config{
+		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(), Through: map[string]string{},
+		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", x.lines[name].address()), x.database),
+	}
+	cfg.Topics = slices.Sorted(maps.Keys(topics))
+	for i, b := range x.kafka.Brokers() {
+		cfg.Through[b] = x.proxies.add(x.t, fmt.Sprintf("%s/kafka-%d", name, i), b)
+	}
+	if more != nil {
+		more(&cfg)
+	}
+	x.cast.add(cfg, wanted)
+}
+
+func (x *scene) enterAll() {
+	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
+	for i, name := range producers {
+		x.enter(players.Producer, name, true, func(c *players.Config) {
+			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited, jumps[i]
+		})
+	}
+	for _, name := range relays[:2] {
+		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL = x.follow })
+	}
+	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL = 1, x.follow })
+	for i, name := range append(workers, spare) {
+		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
+			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
+		})
+	}
+	x.enter(players.Operator, person, true, func(c *players.Config) { c.ByWatermark = x.dedup == "watermark" })
+	x.enter(players.Maintainer, maintainer, true, func(c *players.Config) {
+		c.OwnerURL = players.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
+	})
+}
+
+// note writes into the harness's own history.
+func (x *scene) note(e history.Entry) int64 {
+	n, err := x.rec.Write(e)
+	if err != nil {
+		x.t.Errorf("history of the harness: %v", err)
+	}
+	return n
+}

@@ -1,0 +1,108 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
+	"github.com/effectonce/effectonce/internal/verify/history"
+)
+
+// TestSoak is the run. Its seed is in the log; with it and the same settings the same faults are made at the same
+// times.
+func TestSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a soak is long")
+	}
+	kafkatest.RequireReal(t)
+	s := readSettings(t)
+	faults := plan(s, kinds())
+	var text strings.Builder
+	table(&text, faults)
+	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration, envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
+	x := newScene(t, s, faults)
+	x.enterAll()
+	audits := x.audit()
+	made := x.make(faults)
+	calm := x.calm()
+	audits()
+	x.judge(made, calm)
+}
+
+// made counts what became of the schedule.
+type made struct {
+	mu     sync.Mutex
+	done   map[string]int
+	failed []string // what was drawn and could not be made, and why
+	stuck  []string // what could not be undone: then nothing is well again
+}
+
+// make makes the faults, each track one after the other, and returns when the time is over and all are undone.
+func (x *scene) make(faults []fault) *made {
+	m, byName := &made{done: map[string]int{}}, map[string]kind{}
+	for _, k := range kinds() {
+		byName[k.name] = k
+	}
+	began := time.Now()
+	var all sync.WaitGroup
+	for _, track := range tracks {
+		all.Go(func() {
+			for _, f := range faults {
+				k := byName[f.kind]
+				if k.track != track.name {
+					continue
+				}
+				if time.Since(began) > x.duration { // the track's faults took longer than they were drawn for
+					m.leave(f, errors.New("the time was over"))
+					continue
+				}
+				await(began.Add(f.at))
+				m.one(x, k, f)
+			}
+		})
+	}
+	all.Wait()
+	await(began.Add(x.duration))
+	return m
+}
+
+// one makes a fault and undoes it.
+func (m *made) one(x *scene, k kind, f fault) {
+	op := x.note(history.Entry{Kind: history.KindFault, Verb: f.kind, Detail: fmt.Sprintf("%s for %v", f.target, f.lasts)})
+	undo, err := k.begin(x, f)
+	if err == nil {
+		await(time.Now().Add(f.lasts))
+		if err := undo(); err != nil {
+			m.mu.Lock()
+			m.stuck = append(m.stuck, fmt.Sprintf("%s of %s: %v", f.kind, f.target, err))
+			m.mu.Unlock()
+		}
+	}
+	ended := history.Entry{Kind: history.KindFaultEnded, Op: op, Verb: f.kind, Detail: f.target, Outcome: history.OK}
+	if err == nil {
+		m.mu.Lock()
+		m.done[f.kind]++
+		m.mu.Unlock()
+	} else {
+		m.leave(f, err)
+		ended.Outcome, ended.Err = history.Failed, err.Error()
+	}
+	x.note(ended)
+}
+
+// leave notes what was not made.
+func (m *made) leave(f fault, why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = append(m.failed, fmt.Sprintf("%s of %s at %v: %v", f.kind, f.target, f.at, why))
+}
+
+func await(at time.Time) {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	<-timer.C
+}
