@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
@@ -260,7 +261,7 @@ type planID struct {
 }
 
 // plan puts each id into its table.
-func (s *state) plan(events []event.Event, windowDays dayNumber, ahead int, halt bool) (*planned, *failure) {
+func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, halt bool) (*planned, *failure) {
 	p := &planned{ids: make([]planID, len(events))}
 	for i := range events {
 		e := &events[i]
@@ -302,7 +303,7 @@ func (p *planned) newIDs() string {
 }
 
 // holds: by what a transaction read for itself, every id is where the plan put it.
-func (p *planned) holds(s *state, windowDays dayNumber, ahead int) bool {
+func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 	for i := range p.ids {
 		if s.place(p.ids[i].id, windowDays, ahead) != p.ids[i].place {
 			return false
@@ -368,10 +369,10 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 		return false, &failure{kind: dayMissing, err: fmt.Errorf("inbox: a day of inbox_message is missing: %w", err)}
 	case err != nil:
 		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d events: %w", len(p.ids), err))
-	case s.floor < 0:
+	case s.Floor < 0:
 		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
 	}
-	if err := in.registeredAs(s.dedup); err != nil {
+	if err := in.registeredAs(dedupNamed(s.Dedup)); err != nil {
 		return false, &failure{kind: fatal, err: err}
 	}
 	// The state may have changed since the plan: only the one read in this transaction counts.

@@ -28,9 +28,9 @@ const (
 	//     overtakes it, until somebody has looked whether it was applied. One that is replayed is quarantined alone: it
 	//     comes after newer ones anyway.
 	//   - A new incarnation of an outbox (`relay fence`, a failover, a restore) halts each partition until it is
-	//     accepted ([Operator.AcceptNumbering]): what was published just before may be published again under new
-	//     numbers, and is then applied again, unless a business key stands behind the effect. What comes late under an
-	//     older incarnation is quarantined. A consumer that comes to a topic for the first time after a rise has
+	//     accepted (`relay inbox accept`): what was published just before may be published again under new numbers, and
+	//     is then applied again, unless a business key stands behind the effect. What comes late under an older
+	//     incarnation is quarantined. A consumer that comes to a topic for the first time after a rise has
 	//     nothing to ask by: what the log has under both, it applies twice.
 	//   - A record without a number is quarantined, and halts a partition that has none with one.
 	//   - Two events that were appended with the same id are two events.
@@ -43,8 +43,8 @@ const (
 	// writes to who never repeats a record (an idempotent producer that does not begin anew after a failure): a repeat
 	// of the writer has an offset of its own and is applied again. A topic that was made again begins its offsets
 	// again; a record of it is told by the record's time (not the event's), which must be later than all before, and
-	// halts its partition until an operator has the offsets forgotten ([Operator.ForgetOffsets]). One that a relay
-	// wrote halts its partition, for relays repeat.
+	// halts its partition until an operator has the offsets forgotten (`relay inbox forget-offsets`). One that a
+	// relay wrote halts its partition, for relays repeat.
 	//
 	// ByID knows the records of such a topic by their ids, or by the hash of (topic, partition, offset, time) where
 	// they have none: a row each, and no assumption about offsets that begin again.

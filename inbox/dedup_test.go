@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -168,15 +169,15 @@ func TestP9_8_StateIsShown(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Dedup != "offset" || list[0].IDsUntil == nil || !list[0].IDsUntil.Equal(until) || time.Until(until) < 36*time.Hour {
 		t.Errorf("%+v until %v: %v", list, until, err)
 	}
-	d, err := inbox.Diagnose(t.Context(), w.Pool, w.Schema)
-	if err != nil || len(d.Consumers) != 1 || d.Consumers[0].Dedup != inbox.ByOffset {
+	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema)
+	if err != nil || len(d.Consumers) != 1 || d.Consumers[0].Dedup != "offset" {
 		t.Errorf("%+v: %v", d, err)
 	}
 	audited, err := w.operator().Audit(t.Context(), 1)
 	if err != nil || len(audited) != 1 || audited[0].Action != "move consumer" || !strings.Contains(string(audited[0].Detail), "offset") {
 		t.Errorf("%v: %v", audited, err)
 	}
-	nobody, err := inbox.NewOperator(w.Pool, w.Schema, "", "ada")
+	nobody, err := operator.New(w.Pool, w.Schema, "", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

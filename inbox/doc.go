@@ -24,8 +24,8 @@
 //     event. What may fail without failing the event goes behind a savepoint: tx.Begin.
 //  4. Say what kind of error it is: [Terminal] when running again cannot help, [Retryable] when something else is down,
 //     any other error when you do not know. An event that is given up is parked ([Config.OnFailure]), and every later
-//     event of its key goes behind it, in order, until an operator releases or discards them ([Operator]). Other keys
-//     go on.
+//     event of its key goes behind it, in order, until an operator releases or discards them (package
+//     inbox/operator). Other keys go on.
 //  5. Put a business key behind the effect as well (unique (entry_type, source_payment_id), say, and on conflict do
 //     nothing). The inbox forgets after Config.Window, and an operator may have to apply something by hand.
 //

@@ -13,6 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 )
 
 // FuzzForeignBytes: whatever a foreign producer writes into a record, the event can be parked, is shown as it was, byte
@@ -22,7 +23,7 @@ func FuzzForeignBytes(f *testing.F) {
 	in := w.inbox(inbox.Config{MaxAttempts: 1})
 	text := ""
 	h := in.Each(func(context.Context, pgx.Tx, event.Event) error { return inbox.Terminal(text, errors.New(text)) })
-	o, err := inbox.NewOperator(w.Pool, "", "ledger", "fuzz")
+	o, err := operator.New(w.Pool, "", "ledger", "fuzz")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func FuzzForeignBytes(f *testing.F) {
 		if err != nil || out[0] != inbox.Parked {
 			t.Fatalf("%+v: %v, %v", r, out, err)
 		}
-		list, err := o.Parked(t.Context(), inbox.ParkedFilter{MessageID: e.ID})
+		list, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.ID})
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%d parked: %v", len(list), err)
 		}

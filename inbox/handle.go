@@ -409,7 +409,7 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 		b.rejected(ctx, f.err)
 	case dayMissing:
 		reason = "day missing"
-		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.makeDays(ctx, true); return err })
+		err := b.in.exclusive(ctx, func() error { _, err := b.in.keeper.Make(ctx, true); return err })
 		if err == nil && b.retries == 1 {
 			b.retried(reason, b.retries, 0, f.err)
 			return nil

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/tracing"
@@ -29,7 +31,7 @@ type Inbox struct {
 	sql      texts
 	// releaseSQL is what only Run needs.
 	releaseSQL releaseTexts
-	keeper     *keeper
+	keeper     *days.Keeper
 	gate       *Gate
 	tracer     *tracing.Tracer // nil: no spans
 	dedup      strategy
@@ -60,7 +62,7 @@ type texts struct {
 
 func newTexts(prefix string) (t texts) {
 	for to, sql := range map[*string]string{
-		&t.state: sqlState, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen, &t.openIDs: sqlOpenIDs,
+		&t.state: sql.State, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen, &t.openIDs: sqlOpenIDs,
 		&t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine, &t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay,
 		&t.forgetAny: sqlForgetAny, &t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass, &t.account: sqlAccount, &t.count: sqlCount,
 		&t.uncount: sqlUncount, &t.halted: sqlHalted, &t.resumed: sqlResumed, &t.trying: sqlTrying, &t.tryNow: sqlTryNow,
@@ -179,7 +181,7 @@ func (in *Inbox) Prepare(ctx context.Context) error {
 			return err
 		}
 		if in.cfg.Dedup == ByID {
-			if _, err := in.keeper.makeDays(ctx, false); err != nil {
+			if _, err := in.keeper.Make(ctx, false); err != nil {
 				return err
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -23,7 +24,7 @@ func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	}
 	ran := 0
 	in.Each(func(context.Context, pgx.Tx, event.Event) error { ran++; return nil })
-	hash := keyHash("", "payments", "k")
+	hash := sql.KeyHash("", "payments", "k")
 	db.Exec(t, "insert into inbox_parked_key (consumer_name, key_hash, tenant, topic, key, state) values ('ledger', $1, '', 'payments', 'k', 'releasing')", hash)
 	db.Exec(t, `insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition, record_offset, record_millis, record_key)
 		values ('ledger', $1, $2, 'failed', 'payments', 0, 0, 0, 'k')`, event.NewID().String(), hash)

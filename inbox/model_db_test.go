@@ -165,14 +165,14 @@ func (d *mDB) leave(event uint8) {
 	}
 }
 
-// unmark is sqlUnmark.
+// unmark is sql.Unmark.
 func (d *mDB) unmark(key uint8) {
 	if d.head(key, 0) < 0 {
 		d.mark[key-1], d.atBound[key-1] = 0, false
 	}
 }
 
-// releaseKey is sqlReleaseKey and sqlResetReleases.
+// releaseKey is sql.ReleaseKey and sql.ResetReleases.
 func (d *mDB) releaseKey(key uint8) {
 	if d.mark[key-1] == 1 {
 		d.mark[key-1] = 2
@@ -184,7 +184,7 @@ func (d *mDB) releaseKey(key uint8) {
 	}
 }
 
-// releaseEvent is sqlReleaseEvent.
+// releaseEvent is sql.ReleaseEvent.
 func (d *mDB) releaseEvent(at int) {
 	if d.parked[at].key == 0 {
 		d.parked[at].releasing, d.parked[at].attempts = true, 0
@@ -280,7 +280,7 @@ func (p *mProgress) halt(offset int8, full bool) {
 	p.halted, p.full = true, full
 }
 
-// resume is sqlResume.
+// resume is sql.Resume.
 func (p *mProgress) resume() {
 	if p.known && (p.halted || p.attempts > 0) {
 		p.attempts, p.halted, p.full = 0, false, false

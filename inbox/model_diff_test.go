@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
@@ -52,7 +53,7 @@ func TestModelDatabase(t *testing.T) {
 		if e%2 == 1 {
 			r.events[e].ID = uuid.New()
 		}
-		r.hashes[e%mKeys] = keyHash("", "payments", k)
+		r.hashes[e%mKeys] = sql.KeyHash("", "payments", k)
 	}
 	ops := []func() string{r.insert, r.forget, r.park, r.park, r.quarantine, r.reads, r.release, r.counts, r.leave, r.again, r.bound, r.progress, r.progress, r.discard, r.move}
 	var did []string
@@ -217,12 +218,12 @@ func (r *mReal) id(event uint8) (id int64) {
 func (r *mReal) release() string {
 	e := r.one()
 	if r.random.IntN(2) == 0 {
-		r.exec(sqlReleaseKey, "ledger", r.hashes[r.key(e)-1])
-		r.exec(sqlResetReleases, "ledger", r.hashes[r.key(e)-1])
+		r.exec(sql.ReleaseKey, "ledger", r.hashes[r.key(e)-1])
+		r.exec(sql.ResetReleases, "ledger", r.hashes[r.key(e)-1])
 		r.m.releaseKey(r.key(e))
 		return "release key"
 	}
-	r.exec(sqlReleaseEvent, r.id(e))
+	r.exec(sql.ReleaseEvent, r.id(e))
 	if at := slices.IndexFunc(r.m.parked[:], func(p mParked) bool { return p.event == e+1 }); at >= 0 {
 		r.m.releaseEvent(at)
 	}
@@ -245,7 +246,7 @@ func (r *mReal) leave() string {
 	e := r.one()
 	r.exec(sqlLeave, "ledger", r.id(e))
 	r.m.leave(e + 1)
-	r.exec(sqlUnmark, "ledger", r.hashes[r.key(e)-1])
+	r.exec(sql.Unmark, "ledger", r.hashes[r.key(e)-1])
 	r.m.unmark(r.key(e))
 	return "leave"
 }
@@ -320,19 +321,15 @@ func (r *mReal) progress() string {
 		p.halt(offset, full)
 		return "halt"
 	}
-	r.exec(sqlResume, "ledger", "payments", q)
+	r.exec(sql.Resume, "ledger", "payments", q)
 	p.resume()
 	return "resume"
 }
 
 func (r *mReal) discard() string {
 	e := r.one()
-	o, err := NewOperator(r.in.db, r.in.cfg.Schema, "ledger", "ada")
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	at := slices.IndexFunc(r.m.parked[:], func(p mParked) bool { return p.event == e+1 })
-	_, err = o.DiscardEvent(r.t.Context(), cmp.Or(r.id(e), 1<<40), "a test")
+	err := DiscardEvent(r.t.Context(), r.in.db, r.in.cfg.Schema, cmp.Or(r.id(e), 1<<40))
 	if (err == nil) != (at >= 0) {
 		r.t.Fatalf("discarding: %v, in the model at %d", err, at)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/internal/verify/explore"
 )
 
@@ -103,10 +104,10 @@ const (
 type mFaults struct{ rebalances, kills, lost, lostCounts, outages, releases, discards, restores uint8 }
 
 // The clock of the model: days and windows that put the ages where they belong.
-var mClock = state{today: 20000, dropped: 19980, floor: 19900, until: -1}
+var mClock = state{days.State{Today: 20000, Dropped: 19980, Floor: 19900, Until: -1, Dedup: "id"}}
 
 const (
-	mWindow = dayNumber(14)
+	mWindow = days.Number(14)
 	mAhead  = 7
 )
 
@@ -209,10 +210,10 @@ func (sc *mScenario) prepare() {
 		sc.crashes = 2
 	}
 	for e := range uint8(mIDs) {
-		d := map[mAge]dayNumber{mToday: mClock.today, mTooOld: mClock.dropped - 5, mTooFuture: mClock.today + 30}[sc.age[e]]
+		d := map[mAge]days.Number{mToday: mClock.Today, mTooOld: mClock.Dropped - 5, mTooFuture: mClock.Today + 30}[sc.age[e]]
 		id := uuid.UUID{6: 0x70, 8: 0x80, 15: e + 1}
-		binary.BigEndian.PutUint32(id[:4], uint32(uint64(d)*dayMillis>>16))
-		binary.BigEndian.PutUint16(id[4:6], uint16(uint64(d)*dayMillis))
+		binary.BigEndian.PutUint32(id[:4], uint32(uint64(d)*(24*60*60*1000)>>16))
+		binary.BigEndian.PutUint16(id[4:6], uint16(uint64(d)*(24*60*60*1000)))
 		if sc.age[e] == mForeign {
 			id = uuid.UUID{6: 0x40, 8: 0x80, 15: e + 1}
 		}

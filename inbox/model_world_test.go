@@ -92,7 +92,7 @@ func (w *mReleaser) lock() {
 	}
 }
 
-// releasing reads the state that sqlLockMark or sqlLockAlone returns.
+// releasing reads the state that sql.LockMark or sqlLockAlone returns.
 func (d *mDB) releasing(w *mReleaser) bool {
 	if w.key > 0 {
 		return d.mark[w.key-1] == 2

@@ -1,14 +1,27 @@
 package inbox_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 )
+
+func init() {
+	inbox.DiscardEvent = func(ctx context.Context, db *pgxpool.Pool, schema string, id int64) error {
+		o, err := operator.New(db, schema, "ledger", "ada")
+		if err == nil {
+			_, err = o.DiscardEvent(ctx, id, "a test")
+		}
+		return err
+	}
+}
 
 func TestOperatorSees(t *testing.T) {
 	t.Parallel()
@@ -19,8 +32,8 @@ func TestOperatorSees(t *testing.T) {
 	handle(t, w.inbox(inbox.Config{}).Each(failing(bad)), e)
 	other := newInbox(t, w.Pool, "other", small(inbox.Config{}))
 	handle(t, other.Each(failing(bad)), e[:1])
-	o, all := w.operator(), func() *inbox.Operator {
-		o, err := inbox.NewOperator(w.Pool, w.Schema, "", "ada")
+	o, all := w.operator(), func() *operator.Operator {
+		o, err := operator.New(w.Pool, w.Schema, "", "ada")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,21 +41,21 @@ func TestOperatorSees(t *testing.T) {
 	}()
 	tenant, none := "t", ""
 	for name, c := range map[string]struct {
-		o    *inbox.Operator
-		f    inbox.ParkedFilter
+		o    *operator.Operator
+		f    operator.ParkedFilter
 		want []uuid.UUID
 	}{
-		"all of a consumer": {o, inbox.ParkedFilter{}, ids(e)},
-		"every consumer":    {all, inbox.ParkedFilter{}, append(ids(e), e[0].ID)},
-		"key":               {o, inbox.ParkedFilter{Key: "a"}, ids(e[:2])},
-		"tenant":            {o, inbox.ParkedFilter{Tenant: &tenant}, ids(e[2:3])},
-		"no tenant":         {o, inbox.ParkedFilter{Tenant: &none, Code: "y"}, ids(e[3:])},
-		"topic":             {o, inbox.ParkedFilter{Topic: "refunds"}, nil},
-		"code":              {o, inbox.ParkedFilter{Code: "x"}, ids(e[:1])},
-		"kind":              {o, inbox.ParkedFilter{Kind: "behind"}, ids(e[1:2])},
-		"message":           {o, inbox.ParkedFilter{MessageID: e[2].ID}, ids(e[2:3])},
-		"age":               {o, inbox.ParkedFilter{OlderThan: time.Hour}, nil},
-		"a page":            {o, inbox.ParkedFilter{Limit: 2}, ids(e[:2])},
+		"all of a consumer": {o, operator.ParkedFilter{}, ids(e)},
+		"every consumer":    {all, operator.ParkedFilter{}, append(ids(e), e[0].ID)},
+		"key":               {o, operator.ParkedFilter{Key: "a"}, ids(e[:2])},
+		"tenant":            {o, operator.ParkedFilter{Tenant: &tenant}, ids(e[2:3])},
+		"no tenant":         {o, operator.ParkedFilter{Tenant: &none, Code: "y"}, ids(e[3:])},
+		"topic":             {o, operator.ParkedFilter{Topic: "refunds"}, nil},
+		"code":              {o, operator.ParkedFilter{Code: "x"}, ids(e[:1])},
+		"kind":              {o, operator.ParkedFilter{Kind: "behind"}, ids(e[1:2])},
+		"message":           {o, operator.ParkedFilter{MessageID: e[2].ID}, ids(e[2:3])},
+		"age":               {o, operator.ParkedFilter{OlderThan: time.Hour}, nil},
+		"a page":            {o, operator.ParkedFilter{Limit: 2}, ids(e[:2])},
 	} {
 		list, err := c.o.Parked(t.Context(), c.f)
 		if err != nil {
@@ -54,7 +67,7 @@ func TestOperatorSees(t *testing.T) {
 		}
 		same(t, name, got, c.want)
 	}
-	keys, err := o.BlockedKeys(t.Context(), inbox.BlockedFilter{})
+	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 	if err != nil || len(keys) != 2 || keys[0].Key != "a" || keys[0].Waiting != 2 || *keys[0].Head != e[0].ID || keys[1].Tenant != "t" || keys[1].Code != "y" {
 		t.Errorf("%+v, %v", keys, err)
 	}
@@ -74,33 +87,33 @@ func TestOperatorSees(t *testing.T) {
 func TestOperatorRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := inbox.NewOperator(w.Pool, w.Schema, "ledger", " "); err == nil {
+	if _, err := operator.New(w.Pool, w.Schema, "ledger", " "); err == nil {
 		t.Error("an operator without a name")
 	}
-	all, err := inbox.NewOperator(w.Pool, w.Schema, "", "ada")
+	all, err := operator.New(w.Pool, w.Schema, "", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil || errors.Is(err, inbox.ErrNotParked) {
+	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil || errors.Is(err, operator.ErrNotParked) {
 		t.Error("a key of no consumer:", err)
 	}
-	if err := all.Resume(t.Context(), "payments", 3, "x"); err == nil || errors.Is(err, inbox.ErrNotHalted) {
+	if err := all.Resume(t.Context(), "payments", 3, "x"); err == nil || errors.Is(err, operator.ErrNotHalted) {
 		t.Error("a partition of no consumer:", err)
 	}
 	o := w.operator()
-	if err := o.Resume(t.Context(), "payments", 3, "x"); !errors.Is(err, inbox.ErrNotHalted) {
+	if err := o.Resume(t.Context(), "payments", 3, "x"); !errors.Is(err, operator.ErrNotHalted) {
 		t.Error(err)
 	}
-	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", "x"); !errors.Is(err, inbox.ErrNotParked) {
+	if _, err := o.ReleaseKey(t.Context(), "", "payments", "a", "x"); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
-	if _, err := o.DiscardEvent(t.Context(), 7, "x"); !errors.Is(err, inbox.ErrNotParked) {
+	if _, err := o.DiscardEvent(t.Context(), 7, "x"); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
-	if _, err := o.DiscardEvent(t.Context(), 7, ""); err == nil || errors.Is(err, inbox.ErrNotParked) {
+	if _, err := o.DiscardEvent(t.Context(), 7, ""); err == nil || errors.Is(err, operator.ErrNotParked) {
 		t.Error("without a reason:", err)
 	}
-	if _, err := o.ParkedEvent(t.Context(), 7); !errors.Is(err, inbox.ErrNotParked) {
+	if _, err := o.ParkedEvent(t.Context(), 7); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
 }

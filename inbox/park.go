@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -84,7 +85,7 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 	hashes := make([][]byte, len(events))
 	for _, id := range p.ids {
 		if e := &events[id.index]; id.isNew {
-			hashes[id.index] = keyHash(e.Tenant, e.Topic, e.Key)
+			hashes[id.index] = sql.KeyHash(e.Tenant, e.Topic, e.Key)
 		}
 	}
 	marks, open, err := in.readOpen(ctx, conn, p, hashes)
@@ -358,7 +359,7 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 		outcome = Parked
 		code, reason := codeOf(cause), cause.Error()
 		if in.cfg.OnFailure == ParkKey {
-			hash = keyHash(e.Tenant, e.Topic, e.Key)
+			hash = sql.KeyHash(e.Tenant, e.Topic, e.Key)
 		}
 		if hash != nil {
 			if f := in.hold(ctx, conn, e, hash, code, reason); f != nil {

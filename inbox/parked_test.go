@@ -11,6 +11,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -150,7 +151,7 @@ func TestP9_6_Bound(t *testing.T) {
 		t.Errorf("%d halts written down", n)
 	}
 	// A shorter list lets it go on by itself.
-	list, err := w.operator().Parked(t.Context(), inbox.ParkedFilter{})
+	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}

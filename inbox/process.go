@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -35,7 +36,7 @@ func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 	if !pgerr.Is(err, pgerr.CheckViolation) || !errors.Is(err, errInsert) {
 		return outcome, err
 	}
-	err = in.exclusive(ctx, func() error { _, err := in.keeper.makeDays(ctx, true); return err })
+	err = in.exclusive(ctx, func() error { _, err := in.keeper.Make(ctx, true); return err })
 	if err != nil {
 		return Undecided, err
 	}
@@ -92,8 +93,8 @@ func (in *Inbox) processTx(ctx context.Context, tx pgx.Tx, e event.Event, do Eff
 func (in *Inbox) insertTx(ctx context.Context, tx pgx.Tx, e event.Event) (isNew bool, savepoint pgx.Tx, err error) {
 	// The time-outs are the caller's.
 	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, "", "", in.consumer, ""))
-	if err == nil && s.floor >= 0 {
-		err = in.registeredAs(s.dedup)
+	if err == nil && s.Floor >= 0 {
+		err = in.registeredAs(dedupNamed(s.Dedup))
 	}
 	if err != nil {
 		return false, nil, fmt.Errorf("inbox: reading the state: %w", err)
@@ -139,7 +140,7 @@ func (in *Inbox) asideTx(ctx context.Context, tx pgx.Tx, e *event.Event) (Outcom
 	if tag.RowsAffected() > 0 {
 		return Duplicate, nil
 	}
-	hash := keyHash(e.Tenant, e.Topic, e.Key)
+	hash := sql.KeyHash(e.Tenant, e.Topic, e.Key)
 	if hash == nil {
 		return Undecided, nil
 	}

@@ -21,12 +21,6 @@ import (
 // times as long does not run it any more.
 const presentEvery = time.Minute
 
-// Program runs a consumer, or has done so within the last three minutes.
-type Program struct {
-	Name string `json:"name"` // Config.Program
-	Host string `json:"host"` // one of those that it runs on
-}
-
 // majorVersion is an element of a package's path that another release of the same program may have.
 var majorVersion = regexp.MustCompile(`/v[0-9]+(/|$)`)
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -27,7 +28,7 @@ func TestP9_1_Quarantine(t *testing.T) {
 	same(t, "again", handle(t, h, e), repeat(D, 4))
 	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[3].ID})
 	same(t, "parked", w.parked(), []string{"quarantined too_old " + e[0].ID.String(), "quarantined too_far_ahead " + e[2].ID.String()})
-	list, err := w.operator().Parked(t.Context(), inbox.ParkedFilter{Kind: "quarantined"})
+	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{Kind: "quarantined"})
 	if err != nil || len(list) != 2 || !list[0].Alone || !strings.Contains(list[0].Reason, "older than what is remembered") || list[0].Key != "a" {
 		t.Fatalf("%+v, %v", list, err)
 	}

@@ -142,9 +142,6 @@ select from {schema}inbox_parked_key where consumer_name = $1::text and key_hash
 const sqlFreeAlone = `-- inbox: look whether an event alone is free
 select from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint and key_hash is null for key share skip locked`
 
-const sqlLockMark = `-- inbox: lock a mark
-select state from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for update`
-
 const sqlLockAlone = `-- inbox: lock an event alone
 select state from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint and key_hash is null for update`
 
@@ -164,10 +161,6 @@ update {schema}inbox_parked set release_attempts = greatest(release_attempts - 1
 
 const sqlLeave = `-- inbox: leave the list
 delete from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint`
-
-const sqlUnmark = `-- inbox: unmark
-delete from {schema}inbox_parked_key k where k.consumer_name = $1::text and k.key_hash = $2::bytea
-	and not exists (select from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash)`
 
 const sqlParkAgain = `-- inbox: park a key again
 update {schema}inbox_parked_key set state = 'parked', code = $3::text, reason = $4::text, since = clock_timestamp()

@@ -40,28 +40,3 @@ const sqlKnownIDs = `-- inbox: known ids
 select message_id from {schema}inbox_message where consumer_name = $1::text and message_id = any($2::text::uuid[])
 union all
 select message_id from {schema}inbox_message_any where consumer_name = $1::text and message_id = any($2::text::uuid[])`
-
-const sqlAccept = `-- inbox: accept a numbering
-insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
-select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'watermark')
-on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
-
-// Their workers ask, and go on. One that halted for another numbering halts again.
-const sqlAcceptResumes = `-- inbox: resume what waited for a numbering
-update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
-where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
-
-// Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the
-// commit.
-const sqlLockConsumers = `-- inbox: lock the consumers
-lock table {schema}inbox_consumer in access exclusive mode`
-
-const sqlMoveConsumer = `-- inbox: move a consumer from ids
-update {schema}inbox_consumer set dedup = $2::text, ids_until = clock_timestamp() + make_interval(days => window_days + 1)
-where consumer_name = $1::text and dedup = 'id'
-returning ids_until`
-
-const sqlForgetOffsets = `-- inbox: forget the offsets of a topic
-delete from {schema}inbox_watermark
-where consumer_name = $1::text and topic = $2::text and outbox_id = '00000000-0000-0000-0000-000000000000'
-	and exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'offset')`

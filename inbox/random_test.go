@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -97,9 +98,9 @@ func random(t *testing.T, dedup inbox.Dedup) {
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	pgtest.Await(t, "all to be applied", func() (bool, error) {
-		blocked, err := o.BlockedKeys(t.Context(), inbox.BlockedFilter{})
+		blocked, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 		for _, k := range blocked {
-			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil && !errors.Is(rerr, inbox.ErrNotParked) {
+			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil && !errors.Is(rerr, operator.ErrNotParked) {
 				err = rerr
 			}
 		}

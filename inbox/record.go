@@ -1,11 +1,6 @@
 package inbox
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -13,71 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
-
-// keyHash names a key in inbox_parked_key: a Kafka key may be longer than an index row. Lengths stand in front, so that
-// no two keys run together. Nil for an event without a key, which is always alone.
-func keyHash(tenant, topic, key string) []byte {
-	if key == "" {
-		return nil
-	}
-	h := sha256.New()
-	var n [4]byte
-	for _, part := range []string{tenant, topic, key} {
-		binary.BigEndian.PutUint32(n[:], uint32(len(part)))
-		h.Write(n[:])
-		h.Write([]byte(part))
-	}
-	return h.Sum(nil)
-}
-
-// encodeHeaders writes headers as inbox_parked keeps them: [name, base64 of the value] each, in their order. A name
-// that is no text of Postgres is empty and stands in base64 behind its value; a null value is null.
-func encodeHeaders(headers []event.Header) string {
-	list := make([][]any, len(headers))
-	for i, h := range headers {
-		var value any
-		if h.Value != nil {
-			value = base64.StdEncoding.EncodeToString(h.Value)
-		}
-		if event.Storable(h.Key) {
-			list[i] = []any{h.Key, value}
-		} else {
-			list[i] = []any{"", value, base64.StdEncoding.EncodeToString([]byte(h.Key))}
-		}
-	}
-	b, _ := json.Marshal(list) // strings and nils cannot fail
-	return string(b)
-}
-
-func decodeHeaders(text string) ([]event.Header, error) {
-	var list [][]*string
-	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		return nil, errors.New("inbox: the headers of a parked event are not in their format")
-	}
-	headers := make([]event.Header, len(list))
-	for i, h := range list {
-		if len(h) < 2 || h[0] == nil {
-			return nil, errors.New("inbox: a header of a parked event lacks its name or value")
-		}
-		headers[i].Key = *h[0]
-		if h[1] != nil {
-			v, err := base64.StdEncoding.DecodeString(*h[1])
-			if err != nil {
-				return nil, errors.New("inbox: a header of a parked event is not base64")
-			}
-			headers[i].Value = v
-		}
-		if len(h) > 2 && h[2] != nil {
-			name, err := base64.StdEncoding.DecodeString(*h[2])
-			if err != nil {
-				return nil, errors.New("inbox: the name of a header of a parked event is not base64")
-			}
-			headers[i].Key = string(name)
-		}
-	}
-	return headers, nil
-}
 
 // record is a row of inbox_parked as it is read for a run or for a person.
 type record struct {
@@ -98,7 +30,7 @@ type record struct {
 // event makes of the record what the consumer once made of it. The id is the one it was parked under, whatever its
 // headers say.
 func (r *record) event() (event.Event, error) {
-	headers, err := decodeHeaders(r.headers)
+	headers, err := sql.DecodeHeaders(r.headers)
 	if err != nil {
 		return event.Event{}, err
 	}
@@ -135,7 +67,7 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attem
 	r.kinds = append(r.kinds, kind)
 	r.topics = append(r.topics, e.Topic)
 	r.types = append(r.types, storable(e.Type, 255))
-	r.headers = append(r.headers, encodeHeaders(rec.Headers))
+	r.headers = append(r.headers, sql.EncodeHeaders(rec.Headers))
 	r.codes = append(r.codes, storable(code, 255))
 	r.reasons = append(r.reasons, storable(reason, 2000))
 	r.hashes = append(r.hashes, hash)

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
@@ -47,8 +49,8 @@ type releaseTexts struct {
 
 func newReleaseTexts(prefix string) (t releaseTexts) {
 	for to, sql := range map[*string]string{
-		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sqlLockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
-		&t.leave: sqlLeave, &t.unmark: sqlUnmark, &t.parkAgain: sqlParkAgain, &t.failedAgain: sqlFailedAgain,
+		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sql.LockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
+		&t.leave: sqlLeave, &t.unmark: sql.Unmark, &t.parkAgain: sqlParkAgain, &t.failedAgain: sqlFailedAgain,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}
@@ -386,8 +388,8 @@ func (t *releasing) settle(ctx context.Context) (Outcome, *failure) {
 		case f == nil:
 			return o, nil
 		case f.kind == dayMissing:
-			d, _ := idDay(t.event.ID)
-			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.makeDay(ctx, d) }); err != nil {
+			d, _ := days.Of(t.event.ID)
+			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.MakeDay(ctx, d) }); err != nil {
 				return Undecided, &failure{kind: rejected, err: err}
 			}
 		case f.kind == skipping && len(f.skips) > 0:
@@ -467,7 +469,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failur
 		return false, &failure{kind: conflict, err: errors.New("inbox: another process releases the same key")}
 	}
 	sql := in.sql.insertDay
-	if s.releasePlace(t.event.ID) == inAny {
+	if !s.Released(t.event.ID) {
 		sql = in.sql.insertAny
 	}
 	tag, err := tx.Exec(ctx, sql, in.consumer, uuidArray([]uuid.UUID{t.event.ID}))

@@ -17,12 +17,13 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-func (w *world) operator() *inbox.Operator {
+func (w *world) operator() *operator.Operator {
 	w.t.Helper()
-	o, err := inbox.NewOperator(w.Pool, w.Schema, "ledger", "ada")
+	o, err := operator.New(w.Pool, w.Schema, "ledger", "ada")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -182,7 +183,7 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	handle(t, in.Each(s.effect), e)
 	s.mended.Store(true)
 	o := w.operator()
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 3 || !list[0].Alone || list[1].Alone {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -195,7 +196,7 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 2 from inbox_parked")
 	same(t, "effects", w.effects(), []uuid.UUID{e[0].ID})
-	if err := o.ReleaseEvent(t.Context(), list[0].ID, "again"); !errors.Is(err, inbox.ErrNotParked) {
+	if err := o.ReleaseEvent(t.Context(), list[0].ID, "again"); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
 }
@@ -260,7 +261,7 @@ func TestP9_6_Discard(t *testing.T) {
 	h := in.Each(failing(map[uuid.UUID]error{e[0].ID: bad, e[3].ID: bad, e[5].ID: bad}))
 	same(t, "outcomes", handle(t, h, e), repeat(inbox.Parked, 6))
 	o := w.operator()
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{Kind: "failed"})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{Kind: "failed"})
 	if err != nil || len(list) != 3 {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -272,7 +273,7 @@ func TestP9_6_Discard(t *testing.T) {
 	if d, err := o.DiscardKey(t.Context(), "", "payments", "b", "all wrong"); err != nil || d.Events != 2 {
 		t.Fatal(d, err)
 	}
-	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, inbox.ErrNotParked) {
+	if _, err := o.DiscardKey(t.Context(), "", "payments", "b", "again"); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
 	w.releaseKey("a", 2)
@@ -306,7 +307,7 @@ func TestP9_6_Edit(t *testing.T) {
 		return write(ctx, tx, e)
 	}), e)
 	o := w.operator()
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{MessageID: e[0].ID})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e[0].ID})
 	if err != nil || len(list) != 1 || list[0].Bytes != 3 || list[0].Payload != nil || list[0].Headers != nil {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -315,17 +316,17 @@ func TestP9_6_Edit(t *testing.T) {
 		t.Fatalf("%+v, %v", whole, err)
 	}
 	payload, headers := []byte("good"), map[string]string{"own": "3"}
-	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
 		t.Error("the codec's header was edited")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &headers}, ""); err == nil {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers}, ""); err == nil {
 		t.Error("edited without a reason")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload, Headers: &headers}, "a typo"); err != nil {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers}, "a typo"); err != nil {
 		t.Fatal(err)
 	}
 	w.releaseKey("a", 1)
-	if err := o.EditParked(t.Context(), list[0].ID, inbox.Edit{Payload: &payload}, "late"); !errors.Is(err, inbox.ErrReleasing) {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload}, "late"); !errors.Is(err, operator.ErrReleasing) {
 		t.Error(err)
 	}
 	runs(t, in)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 )
 
 // TestP9_1_AConsumerThatReturns: a consumer that was retired does not hold days up, and knows what it applied when it
@@ -57,9 +58,9 @@ func TestP9_1_AConsumerThatReturns(t *testing.T) {
 	}
 }
 
-func newOperator(t *testing.T, w *world, consumer string) *inbox.Operator {
+func newOperator(t *testing.T, w *world, consumer string) *operator.Operator {
 	t.Helper()
-	o, err := inbox.NewOperator(w.Pool, "", consumer, "kim")
+	o, err := operator.New(w.Pool, "", consumer, "kim")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,13 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
-
-// cleanBatch is how many rows of inbox_message_any one transaction deletes.
-const cleanBatch = 5000
 
 // boundEvery is how often the lists of parked keys are measured.
 const boundEvery = 15 * time.Second
@@ -100,7 +98,7 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 	err := in.Prepare(ctx)
 	var info MaintainedInfo
 	if err == nil {
-		info, err = in.keeper.pass(ctx)
+		info, err = pass(ctx, in.keeper)
 		err = errors.Join(err, in.bound(ctx))
 	}
 	info.Err = err
@@ -108,6 +106,10 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 		do(info)
 	}
 	return err
+}
+
+func newKeeper(s settings, log *slog.Logger) *days.Keeper {
+	return &days.Keeper{DB: s.MaintenanceDB, Prefix: s.prefix, Window: s.windowDays, Ahead: s.DaysAhead, LockTimeout: s.lockTimeout, Log: log}
 }
 
 // MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner
@@ -124,67 +126,17 @@ func MaintainAll(ctx context.Context, db *pgxpool.Pool, cfg Config, believe bool
 	}
 	s.MaintenanceDB, s.windowDays = db, 0
 	k := newKeeper(s, s.Logger)
-	k.believe = believe
-	info, err := k.pass(ctx)
+	k.Believe = believe
+	info, err := pass(ctx, k)
 	info.Err = err
 	return info, err
 }
 
 // pass makes, drops and cleans; one that fails does not keep the others from their work.
-func (k *keeper) pass(ctx context.Context) (info MaintainedInfo, err error) {
+func pass(ctx context.Context, k *days.Keeper) (info MaintainedInfo, err error) {
 	var made, dropped, cleaned error
-	info.Made, made = k.makeDays(ctx, k.believe)
-	info.Dropped, dropped = k.dropDays(ctx)
-	info.Cleaned, cleaned = k.clean(ctx)
+	info.Made, made = k.Make(ctx, k.Believe)
+	info.Dropped, dropped = k.Drop(ctx)
+	info.Cleaned, cleaned = k.Clean(ctx)
 	return info, errors.Join(made, dropped, cleaned)
-}
-
-// clean deletes what is older than its consumer's window from inbox_message_any, in small transactions.
-func (k *keeper) clean(ctx context.Context) (total int64, err error) {
-	rows, err := k.db.Query(ctx, pgschema.Expand(sqlConsumers, k.prefix))
-	if err != nil {
-		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
-	}
-	type window struct {
-		Consumer string
-		Days     int32
-	}
-	consumers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[window])
-	if err != nil {
-		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
-	}
-	for _, c := range consumers {
-		for {
-			n, err := k.cleanOnce(ctx, c.Consumer, c.Days)
-			total += n
-			if err != nil {
-				return total, fmt.Errorf("inbox: cleaning inbox_message_any of %q: %w", c.Consumer, err)
-			}
-			if n < cleanBatch {
-				break
-			}
-		}
-	}
-	if total > 0 {
-		k.log.Info("inbox: inbox_message_any cleaned", slog.Int64("rows", total))
-	}
-	return total, nil
-}
-
-func (k *keeper) cleanOnce(ctx context.Context, consumer string, windowDays int32) (n int64, err error) {
-	err = pgx.BeginTxFunc(ctx, k.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		var mine bool
-		if err := tx.QueryRow(ctx, pgschema.Expand(sqlLockClean, k.prefix)).Scan(&mine); err != nil || !mine {
-			return err
-		}
-		tag, err := tx.Exec(ctx, pgschema.Expand(sqlCleanAny, k.prefix), consumer, windowDays, cleanBatch)
-		if n = tag.RowsAffected(); n == 0 {
-			return err
-		}
-		return failpoint.After(failpoint.InboxClean, err)
-	})
-	if n > 0 {
-		failpoint.Hit(failpoint.InboxCleaned)
-	}
-	return n, err
 }

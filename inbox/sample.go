@@ -3,11 +3,11 @@ package inbox
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -37,7 +37,7 @@ type Sample struct {
 func (in *Inbox) Sample(ctx context.Context) (Sample, error) {
 	var s Sample
 	var parked float64
-	var today dayNumber
+	var today days.Number
 	var attached []string
 	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
 	b := new(pgx.Batch)
@@ -53,10 +53,6 @@ func (in *Inbox) Sample(ctx context.Context) (Sample, error) {
 		return Sample{}, fmt.Errorf("inbox: reading the figures of consumer %q: %w", in.consumer, err)
 	}
 	s.ParkedFor = time.Duration(parked * float64(time.Second))
-	end := today
-	for slices.Contains(attached, dayPrefix+dayName(end)) {
-		end++
-	}
-	s.DaysEnd = time.Unix(int64(end)*int64(day/time.Second), 0).UTC()
+	s.DaysEnd = days.Begin(days.Through(attached, today) + 1)
 	return s, nil
 }

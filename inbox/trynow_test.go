@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -63,7 +64,7 @@ func TestP9_5_AWaitingEventIsTriedNow(t *testing.T) {
 			if pgtest.One[bool](t, w.DB, "select bool_or(trying_at is not null) from inbox_progress") {
 				t.Error("it is decided, and noted as waiting")
 			}
-			if err := w.operator().Resume(t.Context(), "payments", 3, "again"); !errors.Is(err, inbox.ErrNotHalted) {
+			if err := w.operator().Resume(t.Context(), "payments", 3, "again"); !errors.Is(err, operator.ErrNotHalted) {
 				t.Errorf("nothing waits: %v", err)
 			}
 		})

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
 // numbering is a sequence of numbers that only rises: that of an outbox within one incarnation, for each lane. The zero
@@ -25,13 +24,8 @@ type numbering struct {
 
 // numberingOf parses a ce_epoch.
 func numberingOf(epoch string) (n numbering, ok bool) {
-	dot := strings.LastIndexByte(epoch, '.')
-	if dot < 0 {
-		return n, false
-	}
-	id, err := uuid.Parse(epoch[:dot])
-	incarnation, ierr := strconv.ParseInt(epoch[dot+1:], 10, 32)
-	return numbering{id, int32(incarnation)}, err == nil && ierr == nil && id != uuid.Nil
+	n.outbox, n.incarnation, ok = sql.Epoch(epoch)
+	return n, ok
 }
 
 func (n numbering) String() string { return fmt.Sprintf("%s.%d", n.outbox, n.incarnation) }

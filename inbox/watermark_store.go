@@ -87,8 +87,8 @@ func (d *byNumber) plan(events []event.Event, g *guard, giveUp bool) (*planned, 
 		return nil, f
 	}
 	// What a person has decided has its id recorded.
-	p.lookup, p.aged = s.ids || giveUp, s.ids
-	if !s.ids {
+	p.lookup, p.aged = s.IDs || giveUp, s.IDs
+	if !s.IDs {
 		return p, nil
 	}
 	for i := range p.ids {
@@ -156,6 +156,6 @@ func (d *byNumber) read(res pgx.BatchResults, p *planned) error {
 	return nil
 }
 
-func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.ids }
+func (*byNumber) holds(p *planned, s *state) bool { return !p.lost && p.aged == s.IDs }
 
 func (*byNumber) forget(place) string { return "" }

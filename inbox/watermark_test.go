@@ -12,6 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
@@ -218,7 +219,7 @@ func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	})
 	w.noRows()
 	o := w.operator()
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{Key: "a"})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{Key: "a"})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v: %v", list, err)
 	}
@@ -260,7 +261,7 @@ func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
 	same(t, "redelivered", handle(t, h, []event.Event{again, unseen, log[5]}), repeat(inbox.Duplicate, 3))
 	same(t, "quarantined", w.parked(), []string{"quarantined replayed " + again.ID.String(), "quarantined replayed " + unseen.ID.String()})
 	o := w.operator()
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%v: %v", list, err)
 	}

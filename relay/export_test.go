@@ -1,50 +1,24 @@
 package relay
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 
-// Queries reads every statement from its source, by the constant's name with a small letter: none can be left out of
-// the test that prepares them. Those about one day of the archive, a publication or a person's query are no statements
-// yet, or need that one.
+// Queries are the statements, by the constant's name with a small letter. Those about one day of the archive, a
+// publication or a person's query are no statements yet, or need that one.
 func Queries(t testing.TB) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("internal/sql/queries*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no queries: %v", err)
-	}
 	all := map[string]string{}
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
+	for name, sql := range pgtest.Queries(t, "internal/sql/queries*.go") {
+		more := func(part string) bool { return strings.Contains(sql, part) }
+		if !slices.ContainsFunc([]string{"{day}", "{publication}", "{query}", "effectonce_rows"}, more) {
+			all[strings.ToLower(name[:1])+name[1:]] = sql
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			spec, ok := n.(*ast.ValueSpec)
-			if !ok || len(spec.Values) != 1 {
-				return true
-			}
-			if literal, ok := spec.Values[0].(*ast.BasicLit); ok {
-				sql, err := strconv.Unquote(literal.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				more := func(part string) bool { return strings.Contains(sql, part) }
-				if short := spec.Names[0].Name; !slices.ContainsFunc([]string{"{day}", "{publication}", "{query}", "effectonce_rows"}, more) {
-					all[strings.ToLower(short[:1])+short[1:]] = sql
-				}
-			}
-			return true
-		})
 	}
 	return all
 }

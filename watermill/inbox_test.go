@@ -19,6 +19,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/watermill"
@@ -369,11 +370,11 @@ func TestP9_6_ParkedAndReleased(t *testing.T) {
 	if got := did(t, db); got != "other" {
 		t.Fatalf("effects %q", got)
 	}
-	o, err := inbox.NewOperator(db.Pool, db.Schema, "test", "ada")
+	o, err := operator.New(db.Pool, db.Schema, "test", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 2 || list[0].Code != "unknown_account" {
 		t.Fatal(list, err)
 	}

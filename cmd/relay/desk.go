@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -77,12 +77,12 @@ func (d outboxDesk) events(ctx context.Context, of ofKey, code string, after int
 	return list, err
 }
 
-type inboxDesk struct{ *inbox.Operator }
+type inboxDesk struct{ *inboxoperator.Operator }
 
 func (d inboxDesk) who() string { return "a worker that has the effect applies" }
 
 func (d inboxDesk) overtaken(err error) bool {
-	return errors.Is(err, inbox.ErrNotParked) || errors.Is(err, inbox.ErrReleasing)
+	return errors.Is(err, inboxoperator.ErrNotParked) || errors.Is(err, inboxoperator.ErrReleasing)
 }
 
 func (d inboxDesk) discardEvent(ctx context.Context, id int64, reason string) (operator.DiscardResult, error) {
@@ -96,7 +96,7 @@ func (d inboxDesk) discardKey(ctx context.Context, k ofKey, reason string) (oper
 }
 
 func (d inboxDesk) keys(ctx context.Context, topic, code string, limit int) (list []deskKey, err error) {
-	found, err := d.BlockedKeys(ctx, inbox.BlockedFilter{Topic: topic, Code: code, Limit: limit})
+	found, err := d.BlockedKeys(ctx, inboxoperator.BlockedFilter{Topic: topic, Code: code, Limit: limit})
 	for _, k := range found {
 		list = append(list, deskKey{ofKey{k.Tenant, k.Topic, k.Key}, k.Releasing})
 	}
@@ -104,7 +104,7 @@ func (d inboxDesk) keys(ctx context.Context, topic, code string, limit int) (lis
 }
 
 func (d inboxDesk) events(ctx context.Context, of ofKey, code string, after int64, limit int) (list []deskEvent, err error) {
-	found, err := d.Parked(ctx, inbox.ParkedFilter{Tenant: tenantOf(of), Topic: of.Topic, Key: of.Key, Code: code, After: after, Limit: limit})
+	found, err := d.Parked(ctx, inboxoperator.ParkedFilter{Tenant: tenantOf(of), Topic: of.Topic, Key: of.Key, Code: code, After: after, Limit: limit})
 	for _, e := range found {
 		list = append(list, deskEvent{id: e.ID, messageID: e.MessageID, alone: e.Alone, releasing: e.Releasing, quarantined: e.Kind == "quarantined"})
 	}

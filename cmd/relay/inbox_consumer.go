@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -22,7 +22,7 @@ func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Retire(ctx, c.Reason); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		from, err := o.SkipTo(ctx, c.Topic, c.Partition, c.To, c.Reason)
 		if err != nil {
 			return err

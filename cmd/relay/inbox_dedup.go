@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/service"
 )
 
@@ -28,7 +29,7 @@ func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		n, err := o.AcceptNumbering(ctx, c.Epoch, c.Reason)
 		if err != nil {
 			return err
@@ -57,7 +58,7 @@ func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		until, err := o.Move(ctx, to, c.Reason)
 		if err != nil {
 			return err
@@ -85,7 +86,7 @@ func (c *inboxForgetCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		n, err := o.ForgetOffsets(ctx, c.Topic, c.Reason)
 		if err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -33,13 +33,13 @@ type ofConsumer struct {
 }
 
 // inboxOperator opens the inbox of a schema for a person, and gives do so much time with it.
-func (d database) inboxOperator(ctx context.Context, p *program, timeout time.Duration, consumer, name string, do func(ctx context.Context, o *inbox.Operator) error) error {
+func (d database) inboxOperator(ctx context.Context, p *program, timeout time.Duration, consumer, name string, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
 	}
 	return d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		o, err := inbox.NewOperator(pool, d.Schema, consumer, name)
+		o, err := inboxoperator.New(pool, d.Schema, consumer, name)
 		if err != nil {
 			return &service.UsageError{Err: err}
 		}
@@ -55,7 +55,7 @@ type lookingInbox struct {
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
-func (c lookingInbox) look(ctx context.Context, p *program, do func(ctx context.Context, o *inbox.Operator) error) error {
+func (c lookingInbox) look(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
 	return c.inboxOperator(ctx, p, c.Timeout, c.Consumer, "nobody", do)
 }
 
@@ -75,22 +75,22 @@ func (c *inboxListCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
-		list, err := o.Parked(ctx, inbox.ParkedFilter{
+	return c.look(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
+		list, err := o.Parked(ctx, inboxoperator.ParkedFilter{
 			MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, Kind: c.Kind, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
 		})
 		if err != nil {
 			return err
 		}
 		const head = "ID\tCONSUMER\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e inbox.ParkedEvent) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e inboxoperator.ParkedEvent) {
 			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.Consumer, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
 				shown(e.Type), inboxState(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
 		})
 	})
 }
 
-func inboxState(e inbox.ParkedEvent) string {
+func inboxState(e inboxoperator.ParkedEvent) string {
 	switch {
 	case e.Releasing:
 		return "releasing"
@@ -117,13 +117,13 @@ func (c *inboxKeysCommand) run(ctx context.Context, p *program) error {
 	if err := c.choice.check(); err != nil {
 		return err
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
-		list, err := o.BlockedKeys(ctx, inbox.BlockedFilter(c.blocked()))
+	return c.look(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
+		list, err := o.BlockedKeys(ctx, inboxoperator.BlockedFilter(c.blocked()))
 		if err != nil {
 			return err
 		}
 		const head = "CONSUMER\tTENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k inbox.BlockedKey) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k inboxoperator.BlockedKey) {
 			state := "parked"
 			switch {
 			case k.Releasing:
@@ -147,7 +147,7 @@ func (c *inboxShowCommand) run(ctx context.Context, p *program) error {
 	if c.ID <= 0 {
 		return service.Usage("--id is missing: relay inbox parked list shows it")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
 		e, err := o.ParkedEvent(ctx, c.ID)
 		if err != nil {
 			return err
@@ -162,7 +162,7 @@ func (c *inboxShowCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-func writeInboxParked(w io.Writer, e inbox.ParkedEvent, payload bool) error {
+func writeInboxParked(w io.Writer, e inboxoperator.ParkedEvent, payload bool) error {
 	lines := [][2]string{
 		{"id", fmt.Sprint(e.ID)},
 		{"consumer", e.Consumer},
@@ -215,7 +215,7 @@ type changingInbox struct {
 	ofConsumer
 }
 
-func (c changingInbox) change(ctx context.Context, p *program, do func(ctx context.Context, o *inbox.Operator) error) error {
+func (c changingInbox) change(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -245,8 +245,8 @@ func (c *inboxEditCommand) run(ctx context.Context, p *program) error {
 	if err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
-		if err := o.EditParked(ctx, c.ID, inbox.Edit(edit), c.Reason); err != nil {
+	return c.change(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
+		if err := o.EditParked(ctx, c.ID, inboxoperator.Edit(edit), c.Reason); err != nil {
 			return err
 		}
 		return c.say(p)(map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.", c.ID)
@@ -274,7 +274,7 @@ func (c *inboxReleaseCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
 		return c.release(ctx, inboxDesk{o}, c.Reason, c.say(p))
 	})
 }
@@ -299,7 +299,7 @@ func (c *inboxDiscardCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
 		return c.discard(ctx, inboxDesk{o}, c.Reason, c.say(p))
 	})
 }
@@ -316,12 +316,12 @@ func (c *inboxSkipHeadCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *inboxoperator.Operator) error {
 		return c.skip(ctx, inboxDesk{o}, c.Reason, c.say(p))
 	})
 }
 
 var (
 	_ desk = outboxDesk{(*operator.Operator)(nil)}
-	_ desk = inboxDesk{(*inbox.Operator)(nil)}
+	_ desk = inboxDesk{(*inboxoperator.Operator)(nil)}
 )

@@ -16,6 +16,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -78,7 +79,7 @@ func (f *failing) must(t *testing.T, args ...string) string {
 	return stdout
 }
 
-func (f *failing) list(t *testing.T, args ...string) (list []inbox.ParkedEvent) {
+func (f *failing) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(f.must(t, append([]string{"parked", "list", "--json"}, args...)...)), &list); err != nil {
 		t.Fatal(err)
@@ -182,7 +183,7 @@ func TestInboxResume(t *testing.T) {
 		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +0 +- +trying +the card network is away$`).MatchString(text) {
 		t.Error(text)
 	}
-	var list []inbox.ConsumerState
+	var list []operator.ConsumerState
 	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 || list[0].Partitions[len(list[0].Partitions)-2].HaltedAt == nil {
 		t.Errorf("%+v, %v", list, err)
 	}

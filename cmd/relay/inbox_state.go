@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/doctor"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/service"
@@ -22,12 +22,12 @@ type inboxConsumersCommand struct {
 
 // consumerEnds is a consumer with the ends of its logs.
 type consumerEnds struct {
-	inbox.ConsumerState
+	operator.ConsumerState
 	Partitions []partitionEnd `json:"partitions"`
 }
 
 type partitionEnd struct {
-	inbox.PartitionState
+	operator.PartitionState
 	End *int64 `json:"end"` // nil: Kafka was not asked
 }
 
@@ -49,7 +49,7 @@ makes that at once. The group's own offsets do not matter: a group that is ahead
 }
 
 func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
-	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Consumers(ctx)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 }
 
 // programs are those that run a consumer, each with a host.
-func programs(list []inbox.Program) string {
+func programs(list []operator.Program) string {
 	names := make([]string, len(list))
 	for i, p := range list {
 		names[i] = p.Name + "@" + p.Host
@@ -99,7 +99,7 @@ func programs(list []inbox.Program) string {
 }
 
 // ends asks Kafka, when its brokers are known.
-func (c *inboxConsumersCommand) ends(ctx context.Context, list []inbox.ConsumerState) ([]consumerEnds, error) {
+func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.ConsumerState) ([]consumerEnds, error) {
 	var conn *kafkaconn.Conn
 	if len(c.Brokers) > 0 {
 		var err error
@@ -148,7 +148,7 @@ func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
 	if err := c.needed(); err != nil {
 		return err
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
 			return err
 		}
@@ -165,13 +165,13 @@ func (c *inboxAuditCommand) run(ctx context.Context, p *program) error {
 	if c.Limit <= 0 {
 		return service.Usage("--limit: want a number above zero")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *inbox.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Audit(ctx, c.Limit)
 		if err != nil {
 			return err
 		}
 		const head = "AT\tOPERATOR\tACTION\tCONSUMER\tTOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a inbox.Audited) {
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a operator.AuditEntry) {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Consumer, "-"),
 				cmp.Or(a.Topic, "-"), shown(a.Key), idOrNone(a.MessageID), shown(a.Reason), a.Detail)
 		})

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -61,7 +61,7 @@ type consumerLine struct {
 // consumers are none where this role may not look at an inbox, or none is here.
 func (d database) consumers(ctx context.Context, timeout time.Duration) (list []consumerLine, err error) {
 	err = d.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		found, err := inbox.Diagnose(ctx, pool, d.Schema)
+		found, err := inboxoperator.Diagnose(ctx, pool, d.Schema)
 		if wrongSchema(err) || pgerr.Is(err, pgerr.InsufficientPrivilege) {
 			return nil
 		}

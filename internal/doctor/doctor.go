@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/migrations"
@@ -127,7 +127,7 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		}
 	}
 	if inboxed {
-		d, err := inbox.Diagnose(ctx, s.DB, s.Schema)
+		d, err := inboxoperator.Diagnose(ctx, s.DB, s.Schema)
 		switch {
 		case err != nil:
 			f.failed("inbox", err)

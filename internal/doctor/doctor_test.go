@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
@@ -374,13 +375,19 @@ func TestJudgements(t *testing.T) {
 		"hash":                 {func(f *findings) { f.lanes(operator.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
 		"dead rows":            {func(f *findings) { f.vacuum(operator.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
 		"grants":               {func(f *findings) { f.outbox(operator.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
-		"inbox grants":         {func(f *findings) { f.inbox(inbox.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}}) }, "inbox grants", Fail, "inbox_parked: insert"},
-		"days run out":         {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 1, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Fail, "1 days ahead"},
+		"inbox grants": {func(f *findings) {
+			f.inbox(inboxoperator.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}})
+		}, "inbox grants", Fail, "inbox_parked: insert"},
+		"days run out": {func(f *findings) {
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
+		}, "inbox days", Fail, "1 days ahead"},
 		"two programs": {func(f *findings) {
-			f.inbox(inbox.Diagnosis{DaysAhead: 7, Consumers: []inbox.ConsumerDiagnosis{{Consumer: "ledger", Programs: []inbox.Program{{Name: "acme/copy", Host: "b"}, {Name: "acme/ledger", Host: "a"}}}}})
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{{Consumer: "ledger", Programs: []inboxoperator.Program{{Name: "acme/copy", Host: "b"}, {Name: "acme/ledger", Host: "a"}}}}})
 		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},
-		"days run low":   {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 3, Consumers: []inbox.ConsumerDiagnosis{{}}}) }, "inbox days", Warn, "3 days ahead"},
-		"pending detach": {func(f *findings) { f.inbox(inbox.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
+		"days run low": {func(f *findings) {
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 3, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
+		}, "inbox days", Warn, "3 days ahead"},
+		"pending detach": {func(f *findings) { f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
 		"lazy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
 		"busy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
 		"one is silent": {func(f *findings) {

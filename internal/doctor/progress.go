@@ -10,13 +10,13 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 )
 
 // progress compares how far the database says that consumers are with the ends of their logs. It needs no group's name,
 // and a group that is ahead of the database hides nothing.
-func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers []inbox.ConsumerDiagnosis) {
+func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers []operator.ConsumerDiagnosis) {
 	if conn == nil {
 		return
 	}
@@ -46,7 +46,7 @@ func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers
 
 // lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing
 // moves either. Those that have halted are told elsewhere.
-func lagging(ctx context.Context, client *kafka.Client, partitions []inbox.PartitionState) (behind int64, stuck []string, err error) {
+func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (behind int64, stuck []string, err error) {
 	topics := map[string][]kafka.OffsetRequest{}
 	before := time.Now().Add(-waitsLong)
 	for _, p := range partitions {
@@ -91,7 +91,7 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []inbox.Parti
 }
 
 // Ends are the ends of the logs of partitions, in their order.
-func Ends(ctx context.Context, conn *kafkaconn.Conn, partitions []inbox.PartitionState) ([]int64, error) {
+func Ends(ctx context.Context, conn *kafkaconn.Conn, partitions []operator.PartitionState) ([]int64, error) {
 	client, closeIdle := conn.Client(10 * time.Second)
 	defer closeIdle()
 	topics := map[string][]kafka.OffsetRequest{}

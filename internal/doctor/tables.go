@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -158,7 +159,7 @@ func (f *findings) vacuum(v operator.VacuumDiagnosis) {
 	}
 }
 
-func (f *findings) inbox(d inbox.Diagnosis) {
+func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
 		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A worker that connects as this role does not work.",
 			"relay migrate --roles --print, and grant effectonce_inbox to the user")
@@ -169,7 +170,7 @@ func (f *findings) inbox(d inbox.Diagnosis) {
 	switch {
 	case len(d.Consumers) == 0:
 		f.ok("inbox days", "no consumer has started yet")
-	case !slices.ContainsFunc(d.Consumers, func(c inbox.ConsumerDiagnosis) bool { return c.Dedup == inbox.ByID }):
+	case !slices.ContainsFunc(d.Consumers, func(c inboxoperator.ConsumerDiagnosis) bool { return c.Dedup == inbox.ByID.String() }):
 		f.ok("inbox days", "no consumer goes by ids")
 	case len(d.Missing) > 0:
 		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
@@ -188,7 +189,7 @@ func (f *findings) inbox(d inbox.Diagnosis) {
 	}
 }
 
-func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
+func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 	check := "consumer " + c.Consumer
 	var halted []string
 	for _, p := range c.Partitions {
@@ -218,9 +219,9 @@ func (f *findings) consumer(c inbox.ConsumerDiagnosis) {
 }
 
 // shortest is the shortest window of all consumers whose window decides; 0 when there is none.
-func shortest(d inbox.Diagnosis) (window time.Duration) {
+func shortest(d inboxoperator.Diagnosis) (window time.Duration) {
 	for _, c := range d.Consumers {
-		if c.Dedup == inbox.ByID && (window == 0 || c.Window < window) {
+		if c.Dedup == inbox.ByID.String() && (window == 0 || c.Window < window) {
 			window = c.Window
 		}
 	}

@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"inbox":                       {"event"},
+	"inbox/operator":              {"event", "inbox"},
 	"watermill":                   {"event", "outbox", "relay", "inbox"},
 	"idempotency":                 {},
 	"idempotency/keys":            {"idempotency"},

@@ -1,8 +1,13 @@
 package pgtest
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/effectonce/effectonce/internal/pgschema"
@@ -22,4 +27,36 @@ func PrepareAll(t testing.TB, db *DB, queries map[string]string) {
 			t.Errorf("query %s: %v", name, err)
 		}
 	}
+}
+
+// Queries reads the statements of a room from its sources, by the constants' names: none can be left out of the test
+// that prepares them.
+func Queries(t testing.TB, patterns ...string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("pgtest: no queries in %s: %v", pattern, err)
+		}
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				spec, ok := n.(*ast.ValueSpec)
+				if !ok || len(spec.Values) != 1 {
+					return true
+				}
+				if literal, ok := spec.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+					if all[spec.Names[0].Name], err = strconv.Unquote(literal.Value); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return true
+			})
+		}
+	}
+	return all
 }

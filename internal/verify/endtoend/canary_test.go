@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/canary"
@@ -319,7 +320,7 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 	db.Exec(t, `update inbox_consumer set floor = '2019-01-01'`)
 	written(t, topic, events...)
 	pgtest.AwaitSQL(t, db, `select count(*) = $1 from inbox_parked`, len(events))
-	o, err := inbox.NewOperator(db.Pool, "", "private", "ada")
+	o, err := inboxoperator.New(db.Pool, "", "private", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

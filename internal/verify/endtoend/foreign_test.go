@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -74,11 +75,11 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 		}
 	})
 	pgtest.AwaitSQL(t, db, "select count(*) = 3 from inbox_parked")
-	o, err := inbox.NewOperator(db.Pool, db.Schema, "foreign", "ada")
+	o, err := operator.New(db.Pool, db.Schema, "foreign", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := o.Parked(t.Context(), inbox.ParkedFilter{})
+	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 3 {
 		t.Fatal(list, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -102,7 +103,7 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 	}
 
 	// Released before anybody mended it, it kills again: counted as well, and parked again.
-	o, err := inbox.NewOperator(s.db.Pool, "", "poisoned", "ada")
+	o, err := operator.New(s.db.Pool, "", "poisoned", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/relay"
@@ -260,7 +261,7 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	if rows, once := s.effects(t); rows != once {
 		t.Errorf("%d effects of %d events before anybody accepted the new numbering", rows, once)
 	}
-	mine, err := inbox.NewOperator(s.db.Pool, s.db.Schema, walConsumer, "ada")
+	mine, err := inboxoperator.New(s.db.Pool, s.db.Schema, walConsumer, "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -388,7 +389,7 @@ func TestP9_8_Fence(t *testing.T) {
 	if rows, events := s.effects(t); rows != 100 || events != 100 {
 		t.Errorf("%d effects of %d events, want 100", rows, events)
 	}
-	mine, err := inbox.NewOperator(s.db.Pool, s.db.Schema, "ledger", "ada")
+	mine, err := inboxoperator.New(s.db.Pool, s.db.Schema, "ledger", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

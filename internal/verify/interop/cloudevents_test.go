@@ -22,6 +22,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
@@ -169,7 +170,7 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	mu.Lock()
 	mended = true
 	mu.Unlock()
-	o, err := inbox.NewOperator(db.Pool, db.Schema, "shop", "ada")
+	o, err := operator.New(db.Pool, db.Schema, "shop", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

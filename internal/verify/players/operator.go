@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/verify/history"
 	"github.com/effectonce/effectonce/relay/operator"
@@ -21,7 +22,7 @@ func operate(ctx context.Context, p *player) error {
 	if err != nil {
 		return err
 	}
-	in, err := inbox.NewOperator(p.db, "", Consumer, p.Name)
+	in, err := inboxoperator.New(p.db, "", Consumer, p.Name)
 	if err != nil {
 		return err
 	}
@@ -35,7 +36,7 @@ func operate(ctx context.Context, p *player) error {
 type person struct {
 	*player
 	out  *operator.Operator
-	in   *inbox.Operator
+	in   *inboxoperator.Operator
 	draw *rand.Rand
 }
 
@@ -58,7 +59,7 @@ func (o *person) do(e history.Entry, act func() error) error {
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	switch {
 	case err == nil:
-	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing), errors.Is(err, inbox.ErrNotParked), errors.Is(err, inbox.ErrReleasing), errors.Is(err, inbox.ErrNotHalted):
+	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing), errors.Is(err, inboxoperator.ErrNotParked), errors.Is(err, inboxoperator.ErrReleasing), errors.Is(err, inboxoperator.ErrNotHalted):
 		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
 	default:
 		done.Outcome, done.Err = history.Unknown, err.Error()
@@ -139,7 +140,7 @@ func (o *person) outboxAlone(ctx context.Context) error {
 
 // inboxKeys releases keys whose event failed. Poison is discarded, after a release or two in vain, for a person tries.
 func (o *person) inboxKeys(ctx context.Context) error {
-	keys, err := o.in.BlockedKeys(ctx, inbox.BlockedFilter{})
+	keys, err := o.in.BlockedKeys(ctx, inboxoperator.BlockedFilter{})
 	if err != nil {
 		return err
 	}
@@ -148,12 +149,12 @@ func (o *person) inboxKeys(ctx context.Context) error {
 			continue
 		}
 		if k.Head != nil {
-			if gone, err := o.repeated(ctx, inbox.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
+			if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head}); gone || err != nil {
 				return err // the next round releases what stood behind it
 			}
 		}
 		if k.Code == "poison" && k.Head != nil && o.draw.Float64() < 0.5 {
-			if err := o.discardInbox(ctx, inbox.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
+			if err := o.discardInbox(ctx, inboxoperator.ParkedFilter{MessageID: *k.Head, Code: "poison"}); err != nil {
 				return err
 			}
 		}
@@ -168,7 +169,7 @@ func (o *person) inboxKeys(ctx context.Context) error {
 	return nil
 }
 
-func (o *person) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
+func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter) error {
 	events, err := o.in.Parked(ctx, f)
 	if err != nil {
 		return err
@@ -187,7 +188,7 @@ func (o *person) discardInbox(ctx context.Context, f inbox.ParkedFilter) error {
 
 // repeated discards an event that waits although it was applied: to a worker that goes by numbers, one that comes under
 // another number may be new.
-func (o *person) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool, err error) {
+func (o *person) repeated(ctx context.Context, f inboxoperator.ParkedFilter) (gone bool, err error) {
 	if !o.ByWatermark {
 		return false, nil
 	}
@@ -199,7 +200,7 @@ func (o *person) repeated(ctx context.Context, f inbox.ParkedFilter) (gone bool,
 
 // inboxAlone releases what is parked or quarantined without a key. The person has looked: it was never applied.
 func (o *person) inboxAlone(ctx context.Context) error {
-	events, err := o.in.Parked(ctx, inbox.ParkedFilter{})
+	events, err := o.in.Parked(ctx, inboxoperator.ParkedFilter{})
 	if err != nil {
 		return err
 	}
@@ -208,12 +209,12 @@ func (o *person) inboxAlone(ctx context.Context) error {
 			continue
 		}
 		if e.Code == "poison" {
-			if err := o.discardInbox(ctx, inbox.ParkedFilter{ID: e.ID}); err != nil {
+			if err := o.discardInbox(ctx, inboxoperator.ParkedFilter{ID: e.ID}); err != nil {
 				return err
 			}
 			continue
 		}
-		if gone, err := o.repeated(ctx, inbox.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
+		if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
 			return err
 		}
 		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
@@ -250,7 +251,7 @@ func (o *person) halted(ctx context.Context) error {
 }
 
 // accept does what the reason of a halt at a new numbering says.
-func (o *person) accept(ctx context.Context, part inbox.PartitionState) error {
+func (o *person) accept(ctx context.Context, part inboxoperator.PartitionState) error {
 	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
 	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
 	return o.do(e, func() error {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/effectonce/effectonce/inbox"
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -25,7 +26,7 @@ func runOperator(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	receiving, err := inbox.NewOperator(s.db, "", consumerName, "operator")
+	receiving, err := inboxoperator.New(s.db, "", consumerName, "operator")
 	if err != nil {
 		return err
 	}
@@ -73,8 +74,8 @@ func letGo(ctx context.Context, o *operator.Operator) error {
 
 // letApply releases what an effect has refused, and what is in quarantine; the second time at the latest the effect
 // allows it.
-func letApply(ctx context.Context, s *stage, o *inbox.Operator) error {
-	list, err := o.Parked(ctx, inbox.ParkedFilter{OlderThan: patience})
+func letApply(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
+	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: patience})
 	for _, e := range list {
 		if e.Releasing || e.Kind == "behind" {
 			continue

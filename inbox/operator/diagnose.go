@@ -1,14 +1,15 @@
-package inbox
+package operator
 
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -29,7 +30,7 @@ type Diagnosis struct {
 // ConsumerDiagnosis is one consumer of a Diagnosis.
 type ConsumerDiagnosis struct {
 	Consumer    string
-	Dedup       Dedup
+	Dedup       string // "id", "watermark" or "offset"
 	Window      time.Duration
 	Seen        time.Duration // since its last start
 	Parked      int64         // events that failed, and those behind them
@@ -62,7 +63,7 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	}
 	var d Diagnosis
 	tables, wants := rights()
-	rows, err := db.Query(ctx, pgschema.Expand(sqlMissingRights, prefix), tables, wants)
+	rows, err := db.Query(ctx, pgschema.Expand(sql.MissingRights, prefix), tables, wants)
 	if err == nil {
 		d.MissingRights, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
@@ -72,33 +73,22 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	if len(d.MissingRights) > 0 {
 		return d, nil
 	}
-	k := keeper{db: db, prefix: prefix}
-	have, err := k.read(ctx, db)
-	if err != nil {
+	if d.DaysAhead, d.Missing, d.Pending, err = days.Gaps(ctx, db, prefix); err != nil {
 		return Diagnosis{}, err
 	}
-	d.DaysAhead, d.Pending = -1, have.pending
-	for slices.Contains(have.attached, dayPrefix+dayName(have.today+dayNumber(d.DaysAhead+1))) {
-		d.DaysAhead++
-	}
-	for _, n := range k.missing(have) { // a keeper without days ahead misses none after today
-		d.Missing = append(d.Missing, dayName(n))
-	}
-	rows, err = db.Query(ctx, pgschema.Expand(sqlDiagnose, prefix))
+	rows, err = db.Query(ctx, pgschema.Expand(sql.Diagnose, prefix))
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
 	d.Consumers, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerDiagnosis, err error) {
-		var days int
+		var window int
 		var seen float64
-		var dedup string
-		err = row.Scan(&c.Consumer, &dedup, &days, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Programs)
-		c.Dedup = dedupNamed(dedup)
-		c.Window, c.Seen = time.Duration(days)*day, time.Duration(seen*float64(time.Second))
+		err = row.Scan(&c.Consumer, &c.Dedup, &window, &seen, &c.Parked, &c.Quarantined, &c.ParkedKeys, &c.Programs)
+		c.Window, c.Seen = time.Duration(window)*24*time.Hour, time.Duration(seen*float64(time.Second))
 		return c, err
 	})
 	if err == nil {
-		err = eachProgress(ctx, db, pgschema.Expand(sqlProgressList, prefix), "", func(consumer string, p PartitionState) {
+		err = eachProgress(ctx, db, pgschema.Expand(sql.ProgressList, prefix), "", func(consumer string, p PartitionState) {
 			for i := range d.Consumers {
 				if d.Consumers[i].Consumer == consumer {
 					d.Consumers[i].Partitions = append(d.Consumers[i].Partitions, p)

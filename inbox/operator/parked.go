@@ -1,4 +1,4 @@
-package inbox
+package operator
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
 // defaultList is how many rows a list has when nobody says.
@@ -22,7 +22,7 @@ type ParkedFilter struct {
 	Tenant    *string       // nil: any
 	Topic     string        // empty: any
 	Key       string        // empty: any
-	Code      string        // the reason's code, such as [CodeKilled]; empty: any
+	Code      string        // the reason's code, such as [inbox.CodeKilled]; empty: any
 	Kind      string        // "failed", "behind" or "quarantined"; empty: any
 	OlderThan time.Duration // parked for at least so long
 	After     int64         // only numbers above it, for the next page
@@ -95,7 +95,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 	if f.MessageID != uuid.Nil {
 		id = f.MessageID.String()
 	}
-	rows, err := db.Query(ctx, o.sql(sqlParked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code, f.Kind,
+	rows, err := db.Query(ctx, o.q(sql.Parked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code, f.Kind,
 		f.OlderThan.Seconds(), f.After, whole, f.Limit)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 		if e.MessageID, err = uuid.Parse(id); err != nil {
 			return e, err
 		}
-		list, err := decodeHeaders(headers)
+		list, err := sql.DecodeHeaders(headers)
 		if err != nil {
 			return e, err
 		}
@@ -174,7 +174,7 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 	if f.Limit <= 0 {
 		f.Limit = defaultList
 	}
-	rows, err := o.db.Query(ctx, o.sql(sqlBlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code,
+	rows, err := o.db.Query(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code,
 		f.OlderThan.Seconds(), f.Limit)
 	var list []BlockedKey
 	if err == nil {
@@ -195,94 +195,4 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 		return nil, fmt.Errorf("inbox: listing parked keys: %w", err)
 	}
 	return list, nil
-}
-
-// ConsumerState is a consumer of the inbox and how far it is.
-type ConsumerState struct {
-	Consumer string `json:"consumer"`
-	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was
-	// moved from them; nil: it does not.
-	Dedup     string        `json:"dedup"`
-	IDsUntil  *time.Time    `json:"ids_until"`
-	Floor     time.Time     `json:"floor"` // the day of its first start: ids of earlier days are history
-	Window    time.Duration `json:"window"`
-	StartedAt time.Time     `json:"started_at"` // for the first time
-	SeenAt    time.Time     `json:"seen_at"`    // its last start
-	// RetiredAt is since when its window does not count; nil: it does.
-	RetiredAt *time.Time `json:"retired_at"`
-	// Programs are those that run it. More than one take events from each other.
-	Programs []Program `json:"programs"`
-	// Partitions are those with a range that was under way at some time.
-	Partitions []PartitionState `json:"partitions"`
-}
-
-// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and
-// every ten seconds while it works.
-type PartitionState struct {
-	Topic     string `json:"topic"`
-	Partition int32  `json:"partition"`
-	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the
-	// last assignment; From has reached it when all of that was decided.
-	From int64 `json:"from"`
-	To   int64 `json:"to"`
-	// Attempts are the counted runs of the event at From that ended with their process.
-	Attempts int `json:"attempts"`
-	// HaltedAt is since when the partition waits for a person; nil: it does not. Code and Reason say why.
-	HaltedAt *time.Time `json:"halted_at"`
-	Code     string     `json:"code"`
-	Reason   string     `json:"reason"`
-	// TryingAt is since when the event at From, or one behind it in its batch, fails and runs again after long pauses;
-	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
-	TryingAt *time.Time `json:"trying_at"`
-	Trying   string     `json:"trying"`
-	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
-	// rests.
-	Unmoved time.Duration `json:"unmoved"`
-}
-
-// Consumers lists the consumers of the schema, or the operator's own, by name.
-func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
-	rows, err := o.db.Query(ctx, o.sql(sqlConsumerList), o.consumer)
-	var list []ConsumerState
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
-			var days int
-			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
-			c.Window = time.Duration(days) * day
-			return c, err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
-	}
-	at := map[string]*ConsumerState{}
-	for i := range list {
-		at[list[i].Consumer] = &list[i]
-	}
-	err = eachProgress(ctx, o.db, o.sql(sqlProgressList), o.consumer, func(consumer string, p PartitionState) {
-		if c := at[consumer]; c != nil {
-			c.Partitions = append(c.Partitions, p)
-		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("inbox: listing the progress: %w", err)
-	}
-	return list, nil
-}
-
-// eachProgress reads the partitions of a consumer, or of all.
-func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, each func(consumer string, p PartitionState)) error {
-	rows, err := db.Query(ctx, sql, consumer)
-	if err != nil {
-		return err
-	}
-	var name string
-	var p PartitionState
-	var unmoved float64
-	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved}, func() error {
-		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
-		each(name, p)
-		return nil
-	})
-	return err
 }

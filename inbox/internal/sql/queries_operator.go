@@ -1,12 +1,12 @@
-package inbox
+package sql
 
 // SQL of what operators do. An empty consumer is any.
 
 // A process that falls silent between two round trips must not keep a worker waiting for its locks.
-const sqlAttentive = `-- inbox: attentive
+const Attentive = `-- inbox: attentive
 select set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', $1::text, true)`
 
-const sqlParked = `-- inbox: parked
+const Parked = `-- inbox: parked
 select p.id, p.consumer_name, p.message_id::text, p.tenant, p.topic, coalesce(p.record_key, ''), p.type, p.kind, p.key_hash is null,
 	coalesce(k.state, p.state) = 'releasing', p.record_partition, p.record_offset, p.record_millis, p.attempts, p.reason, p.code,
 	p.parked_at, coalesce(octet_length(p.record_value), -1), p.record_headers::text,
@@ -25,7 +25,7 @@ where ($1::text = '' or p.consumer_name = $1::text)
 	and p.id > $10::bigint
 order by p.id limit $12::integer`
 
-const sqlBlockedKeys = `-- inbox: blocked keys
+const BlockedKeys = `-- inbox: blocked keys
 select k.consumer_name, k.tenant, k.topic, k.key, k.state = 'releasing', k.at_bound, k.since, k.reason, k.code,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash),
 	coalesce(h.parked_at, k.since), h.message_id::text
@@ -40,83 +40,83 @@ where ($1::text = '' or k.consumer_name = $1::text)
 order by k.since, k.consumer_name, k.key_hash limit $7::integer`
 
 // The mark before the row, as a releaser does it.
-const sqlLockListed = `-- inbox: lock a parked event
+const LockListed = `-- inbox: lock a parked event
 select id from {schema}inbox_parked where id = $1::bigint for update`
 
-const sqlReleaseKey = `-- inbox: release a key
+const ReleaseKey = `-- inbox: release a key
 update {schema}inbox_parked_key set state = 'releasing', since = clock_timestamp()
 where consumer_name = $1::text and key_hash = $2::bytea and state = 'parked'`
 
 // The one that a person has looked at: behind it, another one stops the release again.
-const sqlJudged = `-- inbox: judged
+const Judged = `-- inbox: judged
 update {schema}inbox_parked set code = '' where code = $3::text
 	and id = (select min(id) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea)`
 
-const sqlResetReleases = `-- inbox: count the releases of a key anew
+const ResetReleases = `-- inbox: count the releases of a key anew
 update {schema}inbox_parked set release_attempts = 0
 where consumer_name = $1::text and key_hash = $2::bytea and release_attempts > 0`
 
-const sqlListLength = `-- inbox: length of a list
+const ListLength = `-- inbox: length of a list
 select count(*) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea`
 
-const sqlListIDs = `-- inbox: ids of a list
+const ListIDs = `-- inbox: ids of a list
 select id, message_id::text, code from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea order by id`
 
-const sqlReleaseEvent = `-- inbox: release an event
+const ReleaseEvent = `-- inbox: release an event
 update {schema}inbox_parked set state = 'releasing', release_attempts = 0 where id = $1::bigint and key_hash is null`
 
-const sqlEdit = `-- inbox: edit
+const Edit = `-- inbox: edit
 update {schema}inbox_parked set record_value = case when $2::boolean then $3::bytea else record_value end,
 	record_headers = case when $4::text = '' then record_headers else nullif($4::text, '')::jsonb end
 where id = $1::bigint`
 
 // A discarded id stays a duplicate.
-const sqlDiscardDay = `-- inbox: discard into the days
+const DiscardDay = `-- inbox: discard into the days
 insert into {schema}inbox_message (consumer_name, message_id, status, error_code)
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
 on conflict do nothing`
 
-const sqlDiscardAny = `-- inbox: discard into any
+const DiscardAny = `-- inbox: discard into any
 insert into {schema}inbox_message_any (consumer_name, message_id, status, error_code)
 select $1::text, t.id::uuid, 'discarded', t.code from unnest($2::text[], $3::text[]) as t (id, code) order by t.id::uuid
 on conflict do nothing`
 
-const sqlLeaveAll = `-- inbox: leave the lists
+const LeaveAll = `-- inbox: leave the lists
 delete from {schema}inbox_parked where id = any($1::bigint[])`
 
 // The record as it was goes along where it is changed or thrown away.
-const sqlAuditRecords = `-- inbox: audit records
+const AuditRecords = `-- inbox: audit records
 insert into {schema}inbox_audit (operator, action, reason, consumer_name, message_id, tenant, topic, key, detail, record_value, record_headers)
 select $1::text, $2::text, $3::text, consumer_name, message_id, tenant, topic, record_key, $4::text::jsonb,
 	case when $6::boolean then record_value end, case when $6::boolean then record_headers end
 from {schema}inbox_parked where id = any($5::bigint[]) order by id`
 
-const sqlAudit = `-- inbox: audit
+const Audit = `-- inbox: audit
 insert into {schema}inbox_audit (operator, action, reason, consumer_name, tenant, topic, key, detail)
 values ($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::bytea, $8::text::jsonb)`
 
-const sqlAuditLog = `-- inbox: audit log
+const AuditLog = `-- inbox: audit log
 select at, operator, action, reason, consumer_name, coalesce(message_id::text, ''), coalesce(tenant, ''), coalesce(topic, ''),
 	coalesce(key, ''), detail::text
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
-const sqlResume = `-- inbox: resume
+const Resume = `-- inbox: resume
 update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
 	updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 	and (halted_at is not null or attempts > 0 or trying_at is not null)`
 
 // Its account moves at least every ten seconds while it decides anything.
-const sqlLockConsumer = `-- inbox: lock a consumer
+const LockConsumer = `-- inbox: lock a consumer
 select retired_at is not null, exists (select from {schema}inbox_progress p
 	where p.consumer_name = c.consumer_name and p.updated_at > clock_timestamp() - interval '1 minute')
 from {schema}inbox_consumer c where c.consumer_name = $1::text for update`
 
-const sqlRetire = `-- inbox: retire a consumer
+const Retire = `-- inbox: retire a consumer
 update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_name = $1::text`
 
 // Forwards only: what stands before the account is decided.
-const sqlSkipTo = `-- inbox: skip to an offset
+const SkipTo = `-- inbox: skip to an offset
 update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
 	trying_at = null, updated_at = clock_timestamp()
 from {schema}inbox_progress p
@@ -124,13 +124,38 @@ where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::in
 	and p.consumer_name = n.consumer_name and p.topic = n.topic and p.partition = n.partition
 returning p.from_offset`
 
-const sqlConsumerList = `-- inbox: list the consumers
+const ConsumerList = `-- inbox: list the consumers
 select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at,
 	(select coalesce(jsonb_agg(jsonb_build_object('name', p.key, 'host', p.value ->> 'host') order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
 from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
-const sqlProgressList = `-- inbox: list the progress
+const ProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
 	trying_at, case when trying_at is null then '' else trying_reason end, extract(epoch from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
+
+const Accept = `-- inbox: accept a numbering
+insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
+select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'watermark')
+on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
+
+// Their workers ask, and go on. One that halted for another numbering halts again.
+const AcceptResumes = `-- inbox: resume what waited for a numbering
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
+where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
+
+// Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the
+// commit.
+const LockConsumers = `-- inbox: lock the consumers
+lock table {schema}inbox_consumer in access exclusive mode`
+
+const MoveConsumer = `-- inbox: move a consumer from ids
+update {schema}inbox_consumer set dedup = $2::text, ids_until = clock_timestamp() + make_interval(days => window_days + 1)
+where consumer_name = $1::text and dedup = 'id'
+returning ids_until`
+
+const ForgetOffsets = `-- inbox: forget the offsets of a topic
+delete from {schema}inbox_watermark
+where consumer_name = $1::text and topic = $2::text and outbox_id = '00000000-0000-0000-0000-000000000000'
+	and exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'offset')`

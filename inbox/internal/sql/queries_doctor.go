@@ -1,11 +1,11 @@
-package inbox
+package sql
 
 // What Diagnose asks beside the days. The rights come first: that needs none.
-const sqlMissingRights = `-- inbox: missing rights
+const MissingRights = `-- inbox: missing rights
 select 'table ' || n.name || ': ' || n.want from unnest($1::text[], $2::text[]) n (name, want)
 where not has_table_privilege(to_regclass('{schema}' || n.name), n.want) order by 1`
 
-const sqlDiagnose = `-- inbox: diagnose
+const Diagnose = `-- inbox: diagnose
 select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind <> 'quarantined'),
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = c.consumer_name and p.kind = 'quarantined'),

@@ -1,4 +1,7 @@
-package inbox
+// Package operator is what people see of an inbox and change in it, and what the relay command calls: parked events,
+// consumers and their partitions, and the diagnosis. It works on the database alone, beside running workers or without
+// any.
+package operator
 
 import (
 	"context"
@@ -15,6 +18,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/internal/days"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
@@ -40,23 +46,28 @@ type Operator struct {
 	name     string
 }
 
-// NewOperator makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and
-// then what is done by key or partition needs an Operator of that consumer. operator is the person's name, for the
+// New makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and
+// then what is done by key or partition needs an Operator of that consumer. name is the person's, for the
 // audit. An empty schema is the connection's search_path.
-func NewOperator(db *pgxpool.Pool, schema, consumer, operator string) (*Operator, error) {
+func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 	prefix, err := pgschema.Prefix(schema)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("inbox: %w", err)
 	case db == nil:
-		return nil, errors.New("inbox: NewOperator needs a pool")
-	case strings.TrimSpace(operator) == "":
+		return nil, errors.New("inbox: an operator needs a pool")
+	case strings.TrimSpace(name) == "":
 		return nil, errors.New("inbox: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, prefix: prefix, consumer: consumer, name: operator}, nil
+	return &Operator{db: db, prefix: prefix, consumer: consumer, name: name}, nil
 }
 
-func (o *Operator) sql(text string) string { return pgschema.Expand(text, o.prefix) }
+// q is a statement with its schema.
+func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
+
+// patience bounds every wait for a lock, and how long a person's process may be silent within a transaction: workers
+// wait for its locks.
+const patience = "10s"
 
 // act runs a change in one transaction, with a bound on every wait for a lock.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
@@ -64,7 +75,7 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		return fmt.Errorf("inbox: %s: give a reason: it goes into the audit", action)
 	}
 	err := pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.sql(sqlAttentive), "10s"); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Attentive), patience); err != nil {
 			return err
 		}
 		return failpoint.After(failpoint.InboxOperate, change(tx))
@@ -107,7 +118,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		}
 		headers, payload := "", []byte(nil)
 		if edit.Headers != nil || edit.ContentType != nil {
-			headers = encodeHeaders(edit.apply(e.Headers))
+			headers = sql.EncodeHeaders(edit.apply(e.Headers))
 		}
 		if edit.Payload != nil {
 			payload = *edit.Payload
@@ -116,7 +127,7 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if err := o.auditRecords(ctx, tx, action, reason, detail, true, e.ID); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.sql(sqlEdit), e.ID, edit.Payload != nil, payload, headers)
+		_, err = tx.Exec(ctx, o.q(sql.Edit), e.ID, edit.Payload != nil, payload, headers)
 		return err
 	})
 }
@@ -147,9 +158,9 @@ func (edit Edit) apply(headers []event.Header) []event.Header {
 
 // ReleaseKey lets the events of a parked key go, in order: a worker runs them one after the other, and what came
 // meanwhile goes behind them. When one fails again, the key is parked again, and so it is at an event with
-// [CodeMaybePublished] that is not the first of the list: look whether it was applied, and then release the key, or
-// discard the event. It returns how many events wait. It fails with ErrNotParked; a key that is being released already
-// is no error.
+// [inbox.CodeMaybePublished] that is not the first of the list: look whether it was applied, and then release the key,
+// or discard the event. It returns how many events wait. It fails with ErrNotParked; a key that is being released
+// already is no error.
 func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error) {
 	const action = "release key"
 	err = o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -157,15 +168,15 @@ func (o *Operator) ReleaseKey(ctx context.Context, tenant, topic, key, reason st
 		if err != nil {
 			return err
 		}
-		for _, sql := range []string{sqlReleaseKey, sqlResetReleases} {
-			if _, err := tx.Exec(ctx, o.sql(sql), o.consumer, hash); err != nil {
+		for _, sql := range []string{sql.ReleaseKey, sql.ResetReleases} {
+			if _, err := tx.Exec(ctx, o.q(sql), o.consumer, hash); err != nil {
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, o.sql(sqlJudged), o.consumer, hash, CodeMaybePublished); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Judged), o.consumer, hash, inbox.CodeMaybePublished); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, o.sql(sqlListLength), o.consumer, hash).Scan(&events); err != nil {
+		if err := tx.QueryRow(ctx, o.q(sql.ListLength), o.consumer, hash).Scan(&events); err != nil {
 			return err
 		}
 		return o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key, map[string]any{"events": events})
@@ -187,22 +198,22 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 		if !e.Alone {
 			return fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
 		}
-		if _, err = tx.Exec(ctx, o.sql(sqlReleaseEvent), id); err != nil {
+		if _, err = tx.Exec(ctx, o.q(sql.ReleaseEvent), id); err != nil {
 			return err
 		}
 		return o.auditRecords(ctx, tx, action, reason, map[string]any{"kind": e.Kind}, false, id)
 	})
 }
 
-// Discarded is what a discard did.
-type Discarded struct {
+// DiscardResult is what a discard did.
+type DiscardResult struct {
 	Events int64 `json:"events"`
 }
 
 // DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
 // and its record in the audit. Discarding the head of a key's list skips it: what stands behind it goes on with the
 // next release, and the key at once when nothing does. It fails with ErrNotParked.
-func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d Discarded, err error) {
+func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d DiscardResult, err error) {
 	const action = "discard event"
 	err = o.discarding(ctx, func() error {
 		return o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -210,7 +221,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 			if err != nil {
 				return err
 			}
-			d = Discarded{Events: 1}
+			d = DiscardResult{Events: 1}
 			return o.discard(ctx, tx, e.Consumer, e.hash, action, reason, []discardID{{e.ID, e.MessageID, e.Code}})
 		})
 	})
@@ -219,7 +230,7 @@ func (o *Operator) DiscardEvent(ctx context.Context, id int64, reason string) (d
 
 // DiscardKey gives the whole list of a parked key up for good; later events of the key are applied again. It fails with
 // ErrNotParked.
-func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d Discarded, err error) {
+func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason string) (d DiscardResult, err error) {
 	const action = "discard key"
 	err = o.discarding(ctx, func() error {
 		return o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -227,7 +238,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 			if err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, o.sql(sqlListIDs), o.consumer, hash)
+			rows, err := tx.Query(ctx, o.q(sql.ListIDs), o.consumer, hash)
 			if err != nil {
 				return err
 			}
@@ -241,7 +252,7 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 			if err != nil {
 				return err
 			}
-			d = Discarded{Events: int64(len(list))}
+			d = DiscardResult{Events: int64(len(list))}
 			if err := o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key, map[string]any{"events": len(list)}); err != nil {
 				return err
 			}
@@ -258,86 +269,68 @@ type discardID struct {
 	code string
 }
 
-// missingDay is the day that a discarded id needs and that has no partition.
-type missingDay struct {
-	day dayNumber
-	err error
+// missingDays are those that discarded ids need, one of which has no partition.
+type missingDays struct {
+	days []days.Number
+	error
 }
 
-func (m *missingDay) Error() string { return m.err.Error() }
-func (m *missingDay) Unwrap() error { return m.err }
-
-// discarding makes the day that an id needs, as far as this role may.
+// discarding makes the days that ids need, as far as this role may.
 func (o *Operator) discarding(ctx context.Context, do func() error) error {
 	err := do()
-	if missing, ok := errors.AsType[*missingDay](err); ok {
-		k := &keeper{db: o.db, prefix: o.prefix, lockTimeout: "10s", log: slog.New(slog.DiscardHandler)}
-		if err := k.makeDay(ctx, missing.day); err != nil {
+	missing, ok := errors.AsType[*missingDays](err)
+	if !ok {
+		return err
+	}
+	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: patience, Log: slog.New(slog.DiscardHandler)}
+	for _, d := range missing.days {
+		if err := k.MakeDay(ctx, d); err != nil {
 			return err
 		}
-		return do()
 	}
-	return err
+	return do()
 }
 
 // discard records the ids, keeps the records in the audit, and empties their places in the list.
 func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string, list []discardID) error {
-	s, err := stateOf(tx.QueryRow(ctx, o.sql(sqlState), "", "", consumer, ""))
-	if err != nil {
+	var state days.State
+	if err := state.Read(tx.QueryRow(ctx, o.q(sql.State), "", "", consumer, "")); err != nil {
 		return err
 	}
 	var rows []int64
-	ids, codes := map[place][]string{}, map[place][]string{}
-	last := map[place]dayNumber{}
+	var own []days.Number
+	ids, codes := map[string][]string{}, map[string][]string{} // by statement
 	for _, d := range list {
-		where := s.releasePlace(d.id)
+		into := sql.DiscardAny
+		if state.Released(d.id) {
+			into = sql.DiscardDay
+			day, _ := days.Of(d.id)
+			own = append(own, day)
+		}
 		rows = append(rows, d.row)
-		ids[where], codes[where] = append(ids[where], d.id.String()), append(codes[where], d.code)
-		last[where], _ = idDay(d.id)
+		ids[into], codes[into] = append(ids[into], d.id.String()), append(codes[into], d.code)
 	}
 	if err := o.auditRecords(ctx, tx, action, reason, map[string]any{}, true, rows...); err != nil {
 		return err
 	}
-	for _, to := range []struct {
-		place place
-		sql   string
-	}{{inDay, sqlDiscardDay}, {inAny, sqlDiscardAny}} {
-		if len(ids[to.place]) == 0 {
+	for _, into := range []string{sql.DiscardDay, sql.DiscardAny} {
+		if len(ids[into]) == 0 {
 			continue
 		}
-		_, err := tx.Exec(ctx, o.sql(to.sql), consumer, ids[to.place], codes[to.place])
+		_, err := tx.Exec(ctx, o.q(into), consumer, ids[into], codes[into])
 		if pgerr.Is(err, pgerr.CheckViolation) {
-			return &missingDay{last[to.place], err}
+			slices.Sort(own)
+			return &missingDays{slices.Compact(own), err}
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, o.sql(sqlLeaveAll), rows); err != nil || hash == nil {
+	if _, err := tx.Exec(ctx, o.q(sql.LeaveAll), rows); err != nil || hash == nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.sql(sqlUnmark), consumer, hash)
+	_, err := tx.Exec(ctx, o.q(sql.Unmark), consumer, hash)
 	return err
-}
-
-// Resume lets a halted partition go on, with its count of runs at zero, and has an event that fails and waits for its
-// next attempt run at once: mend the cause first. Its worker notices by itself within seconds. It fails with
-// ErrNotHalted.
-func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
-	const action = "resume partition"
-	if o.consumer == "" {
-		return fmt.Errorf("inbox: %s: %w", action, errNoConsumer)
-	}
-	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.sql(sqlResume), o.consumer, topic, partition)
-		if err != nil {
-			return err
-		}
-		if tag.RowsAffected() == 0 {
-			return fmt.Errorf("%s-%d: %w", topic, partition, ErrNotHalted)
-		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition})
-	})
 }
 
 var errNoConsumer = errors.New("name the consumer: a key or partition is one of a consumer")
@@ -361,12 +354,12 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	}
 	if e.hash != nil {
 		var state string
-		if err := tx.QueryRow(ctx, o.sql(sqlLockMark), e.Consumer, e.hash).Scan(&state); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := tx.QueryRow(ctx, o.q(sql.LockMark), e.Consumer, e.hash).Scan(&state); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return e, err
 		}
 	}
 	var locked int64
-	err = tx.QueryRow(ctx, o.sql(sqlLockListed), id).Scan(&locked)
+	err = tx.QueryRow(ctx, o.q(sql.LockListed), id).Scan(&locked)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, missing
 	}
@@ -380,9 +373,9 @@ func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key st
 	if o.consumer == "" {
 		return nil, errNoConsumer
 	}
-	hash = keyHash(tenant, topic, key)
+	hash = sql.KeyHash(tenant, topic, key)
 	var state string
-	err = tx.QueryRow(ctx, o.sql(sqlLockMark), o.consumer, hash).Scan(&state)
+	err = tx.QueryRow(ctx, o.q(sql.LockMark), o.consumer, hash).Scan(&state)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("key %q of topic %q: %w", key, topic, ErrNotParked)
 	}
@@ -394,7 +387,7 @@ func (o *Operator) audit(ctx context.Context, tx pgx.Tx, action, reason, consume
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.sql(sqlAudit), o.name, action, reason, consumer, []byte(tenant), topic, []byte(key), string(b))
+	_, err = tx.Exec(ctx, o.q(sql.Audit), o.name, action, reason, consumer, []byte(tenant), topic, []byte(key), string(b))
 	return err
 }
 
@@ -403,12 +396,12 @@ func (o *Operator) auditRecords(ctx context.Context, tx pgx.Tx, action, reason s
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.sql(sqlAuditRecords), o.name, action, reason, string(b), ids, whole)
+	_, err = tx.Exec(ctx, o.q(sql.AuditRecords), o.name, action, reason, string(b), ids, whole)
 	return err
 }
 
-// Audited is one row of the audit.
-type Audited struct {
+// AuditEntry is one row of the audit.
+type AuditEntry struct {
 	At        time.Time       `json:"at"`
 	Operator  string          `json:"operator"`
 	Action    string          `json:"action"`
@@ -422,11 +415,11 @@ type Audited struct {
 }
 
 // Audit returns the last actions, newest first, at most limit.
-func (o *Operator) Audit(ctx context.Context, limit int) ([]Audited, error) {
-	rows, err := o.db.Query(ctx, o.sql(sqlAuditLog), o.consumer, limit)
-	var list []Audited
+func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
+	rows, err := o.db.Query(ctx, o.q(sql.AuditLog), o.consumer, limit)
+	var list []AuditEntry
 	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Audited, err error) {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a AuditEntry, err error) {
 			var id, detail string
 			var tenant, key []byte
 			err = row.Scan(&a.At, &a.Operator, &a.Action, &a.Reason, &a.Consumer, &id, &tenant, &a.Topic, &key, &detail)

@@ -1,4 +1,4 @@
-package inbox
+package operator
 
 import (
 	"context"
@@ -7,26 +7,29 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/internal/sql"
 )
 
-// AcceptNumbering lets the partitions of a consumer that goes [ByWatermark] go on with a new incarnation of an outbox,
-// named as events carry it (ce_epoch), and with those before it. Look first what was published around the rise: what
-// comes again under new numbers is applied again. Halted partitions go on by themselves; it returns how many.
+// AcceptNumbering lets the partitions of a consumer that goes [inbox.ByWatermark] go on with a new incarnation of an
+// outbox, named as events carry it (ce_epoch), and with those before it. Look first what was published around the rise:
+// what comes again under new numbers is applied again. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (partitions int64, err error) {
 	const action = "accept numbering"
-	n, ok := numberingOf(epoch)
+	outbox, incarnation, ok := sql.Epoch(epoch)
 	if !ok {
 		return 0, fmt.Errorf("inbox: %s: %q is not the ce_epoch of an event, such as 5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", action, epoch)
 	}
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.sql(sqlAccept), o.consumer, n.outbox.String(), n.incarnation)
+		tag, err := tx.Exec(ctx, o.q(sql.Accept), o.consumer, outbox.String(), incarnation)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
 			return fmt.Errorf("consumer %q goes by no numbers of outboxes, or never started: relay inbox consumers lists them", o.consumer)
 		}
-		if partitions, err = o.resumeAll(ctx, tx, CodeNewNumbering, ""); err != nil {
+		if partitions, err = o.resumeAll(ctx, tx, inbox.CodeNewNumbering, ""); err != nil {
 			return err
 		}
 		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{"epoch": epoch, "partitions": partitions})
@@ -34,21 +37,21 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 	return partitions, err
 }
 
-// Move has a consumer that goes [ByID] go by another strategy from now on. Stop its workers first, and start them
+// Move has a consumer that goes [inbox.ByID] go by another strategy from now on. Stop its workers first, and start them
 // afterwards with that Config.Dedup: those that still go by ids are refused from this moment on. Until the time it
 // returns, a window later, the consumer looks at ids as well: what it has applied before is no new event, and what is
 // older than its window is quarantined as before. There is no way back, and none between the others, for they leave no
 // record of an event by which ids could tell it.
-func (o *Operator) Move(ctx context.Context, to Dedup, reason string) (idsUntil time.Time, err error) {
+func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
 	const action = "move consumer"
-	if to != ByWatermark && to != ByOffset {
+	if to != inbox.ByWatermark && to != inbox.ByOffset {
 		return idsUntil, fmt.Errorf("inbox: %s: to %s: want watermark or offset; a consumer that went by numbers has no ids to go back to: give it another name", action, to)
 	}
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.sql(sqlLockConsumers)); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.LockConsumers)); err != nil {
 			return err
 		}
-		err := tx.QueryRow(ctx, o.sql(sqlMoveConsumer), o.consumer, to.String()).Scan(&idsUntil)
+		err := tx.QueryRow(ctx, o.q(sql.MoveConsumer), o.consumer, to.String()).Scan(&idsUntil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("consumer %q does not go by ids, or never started: relay inbox consumers lists them", o.consumer)
 		}
@@ -60,20 +63,20 @@ func (o *Operator) Move(ctx context.Context, to Dedup, reason string) (idsUntil 
 	return idsUntil, err
 }
 
-// ForgetOffsets lets a consumer that goes [ByOffset] begin the partitions of a topic anew, after the topic was deleted
-// and made again: whatever it holds now is applied. Of a topic that was not made again, what its group has not
+// ForgetOffsets lets a consumer that goes [inbox.ByOffset] begin the partitions of a topic anew, after the topic was
+// deleted and made again: whatever it holds now is applied. Of a topic that was not made again, what its group has not
 // committed is applied twice. Halted partitions go on by themselves; it returns how many.
 func (o *Operator) ForgetOffsets(ctx context.Context, topic, reason string) (partitions int64, err error) {
 	const action = "forget offsets"
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.sql(sqlForgetOffsets), o.consumer, topic)
+		tag, err := tx.Exec(ctx, o.q(sql.ForgetOffsets), o.consumer, topic)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
 			return fmt.Errorf("consumer %q knows no offsets of topic %q", o.consumer, topic)
 		}
-		if partitions, err = o.resumeAll(ctx, tx, CodeOffsetsBack, topic); err != nil {
+		if partitions, err = o.resumeAll(ctx, tx, inbox.CodeOffsetsBack, topic); err != nil {
 			return err
 		}
 		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partitions": partitions})
@@ -91,6 +94,6 @@ func (o *Operator) ofOne(ctx context.Context, action, reason string, change func
 
 // resumeAll lets the partitions go on that halted with a code.
 func (o *Operator) resumeAll(ctx context.Context, tx pgx.Tx, code, topic string) (int64, error) {
-	tag, err := tx.Exec(ctx, o.sql(sqlAcceptResumes), o.consumer, code, topic)
+	tag, err := tx.Exec(ctx, o.q(sql.AcceptResumes), o.consumer, code, topic)
 	return tag.RowsAffected(), err
 }

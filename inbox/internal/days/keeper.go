@@ -1,0 +1,378 @@
+package days
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/internal/pgschema"
+	"github.com/effectonce/effectonce/internal/sleep"
+)
+
+// detachTimeout bounds one DETACH CONCURRENTLY, which waits for every transaction that used the table. One that is cut
+// is finalized by the next pass.
+const detachTimeout = time.Minute
+
+// Keeper makes and drops the days of one schema, as the tables' owner or through its functions.
+type Keeper struct {
+	DB          *pgxpool.Pool
+	Prefix      string // the schema's, as pgschema makes it
+	Window      Number // of this process's consumer; 0: none
+	Ahead       int    // how many days are made ahead
+	Believe     bool   // an operator says that the clock is right
+	LockTimeout string // as Postgres reads it; "": the session's
+	Log         *slog.Logger
+}
+
+// tables are what there is, as the database says it.
+type tables struct {
+	prefix                      string // of the schema the table lives in, even when the Config names none
+	today, dropped              Number
+	longest                     Number // window of all consumers; 0: there is none
+	attached, pending, detached []string
+	released                    []Number // of ids that an operator released
+	owner                       bool     // this role may what the tables' owner may
+	until                       Number   // the last day until which the clock is believed; -1: any
+}
+
+// pauses makes a growing wait with jitter that never ends by itself.
+func pauses() *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second),
+		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
+	var d tables
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.Prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until)
+	if err != nil {
+		return tables{}, fmt.Errorf("inbox: reading the days: %w", err)
+	}
+	return d, nil
+}
+
+// jumped: the clock has passed the last day that was made by more than the next one.
+func (d *tables) jumped() bool { return d.until >= 0 && d.today > d.until+1 }
+
+// missing lists the days that must exist and do not. Never one below dropped: an empty new day forgets what it knew.
+// The consumer's row may hold another window than this process while a change of it is rolled out: the longer one
+// counts. Unless all are meant, the days are left out over which the clock has jumped: nobody knows whether there were
+// any.
+func (k *Keeper) missing(d tables, all bool) (list []Number) {
+	for n := max(d.today-max(d.longest, k.Window), d.dropped); n <= d.today+Number(k.Ahead); n++ {
+		if !slices.Contains(d.attached, Prefix+Name(n)) && (all || !d.jumped() || n <= d.until || n >= d.today) {
+			list = append(list, n)
+		}
+	}
+	// A worker may lack the right to make the day of what it is to run, and waits for who has it.
+	for _, n := range d.released {
+		if n > d.today+Number(k.Ahead) && n <= d.today+farthest && !slices.Contains(d.attached, Prefix+Name(n)) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Make makes what is missing, and returns the names of the days. all: also the days over which the clock has jumped.
+// Several processes may do so at once.
+func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) {
+	d, err := k.read(ctx, k.DB)
+	if err != nil {
+		return nil, err
+	}
+	list := func(d tables) []Number { return k.missing(d, all) }
+	if missing := list(d); len(missing) > 0 || k.Believe {
+		if made, err = k.makeMissing(ctx, list); pgerr.Is(err, pgerr.InsufficientPrivilege) {
+			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them from cron: %w", len(missing), err)
+			if len(missing) > 0 && missing[0] > d.today {
+				// Somebody else makes them and is late; nothing waits for them yet.
+				k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "error", err)
+				return nil, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// MakeDay makes one day, for an id that an operator released; never one below dropped_before.
+func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
+	_, err := k.makeMissing(ctx, func(d tables) []Number {
+		if n < d.dropped || slices.Contains(d.attached, Prefix+Name(n)) {
+			return nil
+		}
+		return []Number{n}
+	})
+	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
+		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them: %w", Name(n), err)
+	}
+	return err
+}
+
+// makeMissing makes the days of list, read again while no one else makes days or raises dropped_before. It blocks no
+// insert.
+func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (made []string, err error) {
+	tx, err := k.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, fmt.Errorf("inbox: making days: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.Prefix), k.LockTimeout); err != nil {
+		return nil, fmt.Errorf("inbox: waiting to make days: %w", err)
+	}
+	d, err := k.read(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range list(d) {
+		_, err := tx.Exec(ctx, pgschema.Expand(sqlMakeDay, d.prefix), Name(n))
+		if err = failpoint.After(failpoint.InboxDayMade, err); err != nil {
+			return nil, fmt.Errorf("inbox: making day %s: %w", Name(n), err)
+		}
+		made = append(made, Name(n))
+	}
+	if !d.jumped() || k.Believe {
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlBelieve, k.Prefix), d.today+Number(k.Ahead)); err != nil {
+			return nil, fmt.Errorf("inbox: believing the clock: %w", err)
+		}
+	}
+	if err := failpoint.After(failpoint.InboxDaysMade, tx.Commit(ctx)); err != nil {
+		return nil, fmt.Errorf("inbox: making days: %w", err)
+	}
+	if len(made) > 0 {
+		k.Log.Info("inbox: days made", "count", len(made), "first", made[0], "last", made[len(made)-1])
+	}
+	return made, nil
+}
+
+// raise moves dropped_before up to the longest window, and commits that before anything is dropped.
+func (k *Keeper) raise(ctx context.Context) error {
+	err := pgx.BeginTxFunc(ctx, k.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.Prefix), k.LockTimeout); err != nil {
+			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
+		}
+		d, err := k.read(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if d.jumped() {
+			return fmt.Errorf("inbox: it is %s by the database's clock, and days were made until %s: the clock has jumped, or nobody has made days for long; "+
+				"nothing is dropped; if the clock is right, run `relay inbox maintain --believe-clock`", Name(d.today), Name(d.until))
+		}
+		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.Prefix)); err != nil {
+			return fmt.Errorf("inbox: raising dropped_before: %w", err)
+		}
+		return failpoint.Err(failpoint.InboxRaise)
+	})
+	return failpoint.After(failpoint.InboxRaised, err)
+}
+
+// Drop detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
+func (k *Keeper) Drop(ctx context.Context) (dropped []string, err error) {
+	if err := k.raise(ctx); err != nil {
+		return nil, err
+	}
+	d, err := k.read(ctx, k.DB)
+	if err != nil {
+		return nil, err
+	}
+	if !d.owner {
+		return k.dropForOwner(ctx, d)
+	}
+	for _, table := range d.pending {
+		// First, for Postgres allows one pending detach per table.
+		if err := k.detach(ctx, sqlFinalizeDay, d.prefix, table); err != nil {
+			return nil, err
+		}
+		d.detached = append(d.detached, table)
+	}
+	for _, table := range d.attached {
+		if !below(table, d.dropped) {
+			continue
+		}
+		if err := k.detach(ctx, sqlDetachDay, d.prefix, table); err != nil {
+			return dropped, err
+		}
+		d.detached = append(d.detached, table)
+	}
+	for _, table := range d.detached {
+		if !below(table, d.dropped) {
+			continue
+		}
+		if err := k.drop(ctx, d.prefix, table); err != nil {
+			return dropped, err
+		}
+		dropped = append(dropped, strings.TrimPrefix(table, Prefix))
+	}
+	if len(dropped) > 0 {
+		k.Log.Info("inbox: days dropped", "days", dropped)
+	}
+	return dropped, nil
+}
+
+// dropForOwner drops through the owner's function, which needs a moment without a transaction on inbox_message.
+func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, err error) {
+	for _, table := range slices.Concat(d.pending, d.attached, d.detached) {
+		if !below(table, d.dropped) {
+			continue
+		}
+		day, pace, gone := strings.TrimPrefix(table, Prefix), pauses(), false
+		for try := 1; !gone; try++ {
+			err := k.DB.QueryRow(ctx, pgschema.Expand(sqlDropDayFor, d.prefix), day).Scan(&gone)
+			if err != nil && !pgerr.Is(err, pgerr.LockNotAvailable) {
+				return dropped, fmt.Errorf("inbox: dropping day %s: %w", day, err)
+			}
+			if !gone && try == 10 {
+				return dropped, fmt.Errorf("inbox: day %s was not dropped: transactions on inbox_message follow one another without a gap; "+
+					"the next pass tries again, and `relay inbox maintain` as the tables' owner needs no gap", day)
+			}
+			if !gone && sleep.For(ctx, pace.NextBackOff()) != nil {
+				return dropped, ctx.Err()
+			}
+		}
+		dropped = append(dropped, day)
+	}
+	if len(dropped) > 0 {
+		k.Log.Info("inbox: days dropped", "days", dropped)
+	}
+	return dropped, nil
+}
+
+// detach takes one partition out, in a statement of its own: CONCURRENTLY forbids a transaction block.
+func (k *Keeper) detach(ctx context.Context, sql, prefix, table string) error {
+	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
+	defer cancel()
+	failpoint.Hit(failpoint.InboxDetach)
+	_, err := k.DB.Exec(ctx, dayText(sql, prefix, table))
+	err = failpoint.After(failpoint.InboxDetached, err)
+	if gone(err) {
+		return nil // another process was quicker
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: detaching %s: %w", table, err)
+	}
+	return nil
+}
+
+func (k *Keeper) drop(ctx context.Context, prefix, table string) error {
+	var b pgx.Batch // one implicit transaction, for the lock time-out
+	b.Queue(sqlDropLock, k.LockTimeout)
+	b.Queue(dayText(sqlDropDay, prefix, table))
+	err := failpoint.After(failpoint.InboxDayDropped, k.DB.SendBatch(ctx, &b).Close())
+	if err != nil && !gone(err) {
+		return fmt.Errorf("inbox: dropping %s: %w", table, err)
+	}
+	return nil
+}
+
+// gone: the partition or table is not what it was a moment ago.
+func gone(err error) bool {
+	return pgerr.Is(err, pgerr.UndefinedTable) || pgerr.Is(err, pgerr.ObjectNotInState)
+}
+
+// dayText fills in a table's name that came from the catalogue.
+func dayText(sql, prefix, table string) string {
+	return strings.NewReplacer(pgschema.Placeholder, prefix, "{table}", pgx.Identifier{table}.Sanitize()).Replace(sql)
+}
+
+// below reports whether a table is a day before the given one. Any other table is left alone.
+func below(table string, n Number) bool {
+	name, ok := strings.CutPrefix(table, Prefix)
+	if !ok || len(name) != 8 {
+		return false
+	}
+	if _, err := strconv.ParseUint(name, 10, 32); err != nil {
+		return false
+	}
+	return name < Name(n) // eight digits sort as the days do
+}
+
+// cleanBatch is how many rows of inbox_message_any one transaction deletes.
+const cleanBatch = 5000
+
+// Clean deletes what is older than its consumer's window from inbox_message_any, in small transactions.
+func (k *Keeper) Clean(ctx context.Context) (total int64, err error) {
+	rows, err := k.DB.Query(ctx, pgschema.Expand(sqlConsumers, k.Prefix))
+	if err != nil {
+		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
+	}
+	type window struct {
+		Consumer string
+		Days     int32
+	}
+	consumers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[window])
+	if err != nil {
+		return 0, fmt.Errorf("inbox: reading the consumers: %w", err)
+	}
+	for _, c := range consumers {
+		for {
+			n, err := k.cleanOnce(ctx, c.Consumer, c.Days)
+			total += n
+			if err != nil {
+				return total, fmt.Errorf("inbox: cleaning inbox_message_any of %q: %w", c.Consumer, err)
+			}
+			if n < cleanBatch {
+				break
+			}
+		}
+	}
+	if total > 0 {
+		k.Log.Info("inbox: inbox_message_any cleaned", slog.Int64("rows", total))
+	}
+	return total, nil
+}
+
+func (k *Keeper) cleanOnce(ctx context.Context, consumer string, windowDays int32) (n int64, err error) {
+	err = pgx.BeginTxFunc(ctx, k.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var mine bool
+		if err := tx.QueryRow(ctx, pgschema.Expand(sqlLockClean, k.Prefix)).Scan(&mine); err != nil || !mine {
+			return err
+		}
+		tag, err := tx.Exec(ctx, pgschema.Expand(sqlCleanAny, k.Prefix), consumer, windowDays, cleanBatch)
+		if n = tag.RowsAffected(); n == 0 {
+			return err
+		}
+		return failpoint.After(failpoint.InboxClean, err)
+	})
+	if n > 0 {
+		failpoint.Hit(failpoint.InboxCleaned)
+	}
+	return n, err
+}
+
+// Through is the last day that has a partition, counted from today without a hole; yesterday where today has none.
+func Through(partitions []string, today Number) Number {
+	for slices.Contains(partitions, Prefix+Name(today)) {
+		today++
+	}
+	return today - 1
+}
+
+// Gaps tells how many days after today have a partition, without a hole (-1: today has none), which days inside the
+// longest window have none, today included, and of which partitions a DETACH was interrupted.
+func Gaps(ctx context.Context, db *pgxpool.Pool, prefix string) (ahead int, missing, pending []string, err error) {
+	k := Keeper{DB: db, Prefix: prefix}
+	have, err := k.read(ctx, db)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	for _, n := range k.missing(have, true) { // a keeper without days ahead misses none after today
+		missing = append(missing, Name(n))
+	}
+	return int(Through(have.attached, have.today) - have.today), missing, have.pending, nil
+}

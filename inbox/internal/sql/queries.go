@@ -1,0 +1,34 @@
+// Package sql has the statements of an inbox's operators, and those that its workers share with them.
+package sql
+
+// What workers and operators send.
+
+// First in every writing transaction. Without a synchronous commit the offset could be committed in Kafka for an effect
+// that a crash of the database takes back. Days are counted from 1970-01-01, UTC, whatever the session's time zone is.
+//
+// A host that dies within the transaction must not keep its rows locked: the server asks after 10 s of silence whether
+// it is there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for
+// too long.
+const State = `-- inbox: state
+select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text else s.idle end, true),
+	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end, true),
+	set_config('tcp_keepalives_interval', case $4::text when '' then current_setting('tcp_keepalives_interval') else '5' end, true),
+	set_config('tcp_keepalives_count', case $4::text when '' then current_setting('tcp_keepalives_count') else '3' end, true),
+	set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
+	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
+	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+	floor(extract(epoch from clock_timestamp()) / 86400)::integer,
+	d.dropped_before - date '1970-01-01',
+	coalesce(d.believed_until - date '1970-01-01', -1),
+	coalesce(c.floor - date '1970-01-01', -1),
+	coalesce(c.dedup, ''),
+	coalesce(c.ids_until > clock_timestamp(), false)
+from {schema}inbox_days d cross join (select current_setting('idle_in_transaction_session_timeout') as idle) s
+left join {schema}inbox_consumer c on c.consumer_name = $3::text`
+
+const LockMark = `-- inbox: lock a mark
+select state from {schema}inbox_parked_key where consumer_name = $1::text and key_hash = $2::bytea for update`
+
+const Unmark = `-- inbox: unmark
+delete from {schema}inbox_parked_key k where k.consumer_name = $1::text and k.key_hash = $2::bytea
+	and not exists (select from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash)`

@@ -1,0 +1,174 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/inbox/internal/sql"
+)
+
+// Program runs a consumer, or has done so within the last three minutes.
+type Program struct {
+	Name string `json:"name"` // inbox.Config.Program
+	Host string `json:"host"` // one of those that it runs on
+}
+
+// ConsumerState is a consumer of the inbox and how far it is.
+type ConsumerState struct {
+	Consumer string `json:"consumer"`
+	// Dedup is how it tells repeats: "id", "watermark" or "offset". Until IDsUntil it looks at ids as well, for it was
+	// moved from them; nil: it does not.
+	Dedup     string        `json:"dedup"`
+	IDsUntil  *time.Time    `json:"ids_until"`
+	Floor     time.Time     `json:"floor"` // the day of its first start: ids of earlier days are history
+	Window    time.Duration `json:"window"`
+	StartedAt time.Time     `json:"started_at"` // for the first time
+	SeenAt    time.Time     `json:"seen_at"`    // its last start
+	// RetiredAt is since when its window does not count; nil: it does.
+	RetiredAt *time.Time `json:"retired_at"`
+	// Programs are those that run it. More than one take events from each other.
+	Programs []Program `json:"programs"`
+	// Partitions are those with a range that was under way at some time.
+	Partitions []PartitionState `json:"partitions"`
+}
+
+// PartitionState is the progress of one partition, as far as the inbox writes it down: at an assignment, at a halt, and
+// every ten seconds while it works.
+type PartitionState struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	// From is the first offset that is not known to be decided. To is the end of the range that was under way at the
+	// last assignment; From has reached it when all of that was decided.
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// Attempts are the counted runs of the event at From that ended with their process.
+	Attempts int `json:"attempts"`
+	// HaltedAt is since when the partition waits for a person; nil: it does not. Code and Reason say why.
+	HaltedAt *time.Time `json:"halted_at"`
+	Code     string     `json:"code"`
+	Reason   string     `json:"reason"`
+	// TryingAt is since when the event at From, or one behind it in its batch, fails and runs again after long pauses;
+	// nil: none does. Trying is its last error. [Operator.Resume] has it run at once.
+	TryingAt *time.Time `json:"trying_at"`
+	Trying   string     `json:"trying"`
+	// Unmoved is for how long nothing of this has changed, by the database's clock. A partition that is read to its end
+	// rests.
+	Unmoved time.Duration `json:"unmoved"`
+}
+
+// Consumers lists the consumers of the schema, or the operator's own, by name.
+func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
+	rows, err := o.db.Query(ctx, o.q(sql.ConsumerList), o.consumer)
+	var list []ConsumerState
+	if err == nil {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
+			var days int
+			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
+			c.Window = time.Duration(days) * 24 * time.Hour
+			return c, err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
+	}
+	at := map[string]*ConsumerState{}
+	for i := range list {
+		at[list[i].Consumer] = &list[i]
+	}
+	err = eachProgress(ctx, o.db, o.q(sql.ProgressList), o.consumer, func(consumer string, p PartitionState) {
+		if c := at[consumer]; c != nil {
+			c.Partitions = append(c.Partitions, p)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("inbox: listing the progress: %w", err)
+	}
+	return list, nil
+}
+
+// eachProgress reads the partitions of a consumer, or of all.
+func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, each func(consumer string, p PartitionState)) error {
+	rows, err := db.Query(ctx, sql, consumer)
+	if err != nil {
+		return err
+	}
+	var name string
+	var p PartitionState
+	var unmoved float64
+	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved}, func() error {
+		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
+		each(name, p)
+		return nil
+	})
+	return err
+}
+
+// Resume lets a halted partition go on, with its count of runs at zero, and has an event that fails and waits for its
+// next attempt run at once: mend the cause first. Its worker notices by itself within seconds. It fails with
+// ErrNotHalted.
+func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
+	const action = "resume partition"
+	if o.consumer == "" {
+		return fmt.Errorf("inbox: %s: %w", action, errNoConsumer)
+	}
+	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, o.q(sql.Resume), o.consumer, topic, partition)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return fmt.Errorf("%s-%d: %w", topic, partition, ErrNotHalted)
+		}
+		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition})
+	})
+}
+
+// Retire says that a consumer is gone: from now on days are dropped by the windows of the others. Stop its workers
+// first. It keeps its floor, its account and what it has parked, so that it may come back under its name: it still
+// knows what it applied, and what is older than the days that are left is quarantined. It fails when the account has
+// moved within the last minute.
+func (o *Operator) Retire(ctx context.Context, reason string) error {
+	const action = "retire consumer"
+	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
+		var retired, runs bool
+		err := tx.QueryRow(ctx, o.q(sql.LockConsumer), o.consumer).Scan(&retired, &runs)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return fmt.Errorf("consumer %q never started: relay inbox consumers lists them", o.consumer)
+		case err != nil:
+			return err
+		case retired:
+			return fmt.Errorf("consumer %q is retired already", o.consumer)
+		case runs:
+			return fmt.Errorf("consumer %q has decided something within the last minute: stop its workers first", o.consumer)
+		}
+		if _, err := tx.Exec(ctx, o.q(sql.Retire), o.consumer); err != nil {
+			return err
+		}
+		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{})
+	})
+}
+
+// SkipTo gives up what a partition holds between the account of the inbox and an offset: a record that halts it and can
+// be neither decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's:
+// stop the workers first, and set it to the same offset before they start again. A group's offset that is moved without
+// the account goes back to it. It fails when nothing of the partition was decided yet, or more than that offset.
+func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64, err error) {
+	const action = "skip records"
+	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, o.q(sql.SkipTo), o.consumer, topic, partition, offset).Scan(&from)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic, partition, offset)
+		}
+		if err != nil {
+			return err
+		}
+		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition, "from": from, "to": offset})
+	})
+	return from, err
+}
