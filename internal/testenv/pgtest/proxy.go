@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"iter"
 	"net"
 	"net/url"
 	"slices"
@@ -41,10 +42,23 @@ type Proxy struct {
 	refuse bool
 	links  map[*link]struct{}
 	traps  []*Trap
+	judge  func(Passing) *Trap // nil: none
 	closed bool
 
 	late atomic.Bool // a Late trap has sprung
 }
+
+// Passing is a statement on its way to the server.
+type Passing struct {
+	SQL string // or [StandbyStatus]
+	// Transaction has the statements before it in the transaction that a BEGIN on this connection has opened.
+	Transaction []string
+	// Open: there is such a transaction.
+	Open bool
+}
+
+// StandbyStatus stands for the message by which a reader of the WAL confirms how far it is. It has no answer.
+const StandbyStatus = "-- replication: status"
 
 // Trap waits for one statement.
 type Trap struct {
@@ -52,9 +66,16 @@ type Trap struct {
 	match   func(sql string) bool
 	skip    int
 	action  Action
+	then    func(done bool) // nil: nothing
 	fired   chan struct{}
 	release chan struct{}
 	once    sync.Once
+}
+
+// NewTrap makes a trap for [Proxy.Watch]. then is called before the client sees anything; done says that the server has
+// done the statement or, with CutBefore and Late, does not have it yet. Otherwise it has refused it, or was gone first.
+func NewTrap(action Action, then func(done bool)) *Trap {
+	return &Trap{action: action, then: then, fired: make(chan struct{}), release: make(chan struct{})}
 }
 
 // NewProxy starts a proxy for the server of rawURL, which keeps its database, user and options. It ends with the test.
@@ -92,6 +113,14 @@ func (p *Proxy) On(match func(sql string) bool, skip int, action Action) *Trap {
 // that statement's transaction, however many others run at the same time.
 func (p *Proxy) OnCommitAfter(match func(sql string) bool, action Action) *Trap {
 	return p.set(&Trap{after: match, match: IsCommit, action: action})
+}
+
+// Watch has judge look at every statement; a trap that it returns is sprung by that one. Connections may judge at the
+// same time.
+func (p *Proxy) Watch(judge func(Passing) *Trap) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.judge = judge
 }
 
 // set makes a trap effective, all of it at once.
@@ -176,20 +205,31 @@ func (p *Proxy) Refuse(on bool) {
 
 // IsCommit tells whether a text that is sent to Postgres has a statement in it that commits a transaction.
 func IsCommit(sql string) bool {
-	for _, statement := range strings.Split(sql, ";") {
-		for {
-			statement = strings.TrimSpace(statement)
-			comment, ok := strings.CutPrefix(statement, "--")
-			if !ok {
-				break
-			}
-			_, statement, _ = strings.Cut(comment, "\n")
-		}
-		if word := strings.Fields(strings.ToLower(statement)); len(word) > 0 && (word[0] == "commit" || word[0] == "end") {
+	for word := range commands(sql) {
+		if word[0] == "commit" || word[0] == "end" {
 			return true
 		}
 	}
 	return false
+}
+
+// commands are the statements of a text, as words in lower case, without what is before the first one.
+func commands(sql string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for _, statement := range strings.Split(sql, ";") {
+			for {
+				statement = strings.TrimSpace(statement)
+				comment, ok := strings.CutPrefix(statement, "--")
+				if !ok {
+					break
+				}
+				_, statement, _ = strings.Cut(comment, "\n")
+			}
+			if word := strings.Fields(strings.ToLower(statement)); len(word) > 0 && !yield(word) {
+				return
+			}
+		}
+	}
 }
 
 func (p *Proxy) accept() {
@@ -223,9 +263,15 @@ func (p *Proxy) accept() {
 
 // take returns the trap that this statement springs, if any, and disarms it. passed are those whose condition the
 // connection has met, in its open transaction.
-func (p *Proxy) take(sql string, passed map[*Trap]bool) *Trap {
+func (p *Proxy) take(s Passing, passed map[*Trap]bool) *Trap {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	sql := s.SQL
+	if p.judge != nil {
+		if trap := p.judge(s); trap != nil {
+			return trap
+		}
+	}
 	commits := IsCommit(sql)
 	for i, trap := range p.traps {
 		if trap.after != nil && trap.after(sql) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -20,12 +21,18 @@ type link struct {
 	// What the client told the server: prepared statements by name, portals by name, both to the statement's text.
 	statements, portals map[string]string
 	passed              map[*Trap]bool // see Proxy.take
+	transaction         []string       // see Passing
+	open                bool           // likewise
 
 	mu       sync.Mutex
 	asked    int           // ReadyForQuery messages that the server owes in all, the one after the start included
 	answered int           // those it has sent
-	muteFrom int           // replies after this many of them are not passed on
+	executed int           // Execute messages since the last Sync
+	done     int           // those whose end the server has told, since its last ReadyForQuery
+	muteFrom int           // replies after this many ReadyForQuery are not passed on
 	settled  chan struct{} // closed when everything asked is answered; made by finish
+	told     bool          // settled is closed
+	refused  bool          // something of it was answered by an error
 }
 
 func newLink(p *Proxy, client, server net.Conn) *link {
@@ -122,7 +129,7 @@ func (l *link) watch(kind byte, body []byte) *Trap {
 	case 'Q':
 		l.ask()
 		sql, _ := text(body)
-		return l.proxy.take(sql, l.passed)
+		return l.take(sql)
 	case 'S': // Sync
 		l.ask()
 	case 'P': // Parse: name, text
@@ -133,15 +140,41 @@ func (l *link) watch(kind byte, body []byte) *Trap {
 		name, _ := text(rest)
 		l.portals[portal] = l.statements[name]
 	case 'E': // Execute: portal
+		l.mu.Lock()
+		l.executed++
+		l.mu.Unlock()
 		portal, _ := text(body)
-		return l.proxy.take(l.portals[portal], l.passed)
+		return l.take(l.portals[portal])
+	case 'd': // CopyData
+		if len(body) > 0 && body[0] == 'r' {
+			return l.take(StandbyStatus)
+		}
 	}
 	return nil
+}
+
+// take asks for the trap of a statement, and follows the transaction that it begins, ends or stands in.
+func (l *link) take(sql string) *Trap {
+	trap := l.proxy.take(Passing{SQL: sql, Transaction: slices.Clone(l.transaction), Open: l.open}, l.passed)
+	l.transaction = append(l.transaction, sql)
+	for word := range commands(sql) {
+		switch {
+		case word[0] == "begin", word[0] == "start":
+			l.open, l.transaction = true, nil
+		case word[0] == "commit", word[0] == "end", word[0] == "rollback" && !slices.Contains(word, "to"):
+			l.open = false
+		}
+	}
+	if !l.open {
+		l.transaction = nil
+	}
+	return trap
 }
 
 func (l *link) ask() {
 	l.mu.Lock()
 	l.asked++
+	l.executed = 0
 	l.mu.Unlock()
 }
 
@@ -149,20 +182,23 @@ func (l *link) ask() {
 func (l *link) spring(trap *Trap, message []byte) {
 	switch trap.action {
 	case CutBefore:
+		trap.tell(true)
 		l.cut()
 		close(trap.fired)
 	case DropReply:
 		l.finish(message)
-		l.awaitAnswer()
+		trap.tell(l.awaitAnswer())
 		l.cut()
 		close(trap.fired)
 	case CutAfter:
 		l.finish(message)
+		trap.tell(true)
 		l.hangUp()
 		close(trap.fired)
 		l.awaitAnswer()
 	case Late:
 		l.proxy.late.Store(true)
+		trap.tell(true)
 		l.hangUp()
 		close(trap.fired)
 		select {
@@ -174,26 +210,51 @@ func (l *link) spring(trap *Trap, message []byte) {
 	}
 }
 
-// finish sends the last message of this link and passes nothing of its answer on. An Execute gets the Sync that makes
-// the server act on it; the client's own, and what it pipelined in between, is not sent any more.
+func (t *Trap) tell(done bool) {
+	if t.then != nil {
+		t.then(done)
+	}
+}
+
+// finish sends the last message of this link and passes nothing of its answer on. What the client pipelined behind it
+// is not sent any more. An Execute needs one more message before the server answers: the client's own Sync where that
+// comes next, for it commits what no BEGIN has opened; otherwise a Flush.
 func (l *link) finish(message []byte) {
+	muteFrom := -1 // nothing more is passed on but what was asked before
 	if message[0] == 'E' {
-		message = append(message, 'S', 0, 0, 0, 4)
-		l.ask()
+		kind, next, err := read(l.client)
+		if err != nil || kind == 'S' {
+			next = []byte{'S', 0, 0, 0, 4}
+			l.ask()
+		} else {
+			next, muteFrom = []byte{'H', 0, 0, 0, 4}, 0
+		}
+		message = append(message, next...)
 	}
 	l.mu.Lock()
-	l.muteFrom = min(l.muteFrom, l.asked-1)
+	l.muteFrom = min(l.muteFrom, l.asked+muteFrom)
 	l.settled = make(chan struct{})
 	l.mu.Unlock()
 	if _, err := l.server.Write(message); err != nil {
 		l.cut()
 	}
+	if message[0] == 'd' { // nobody answers it
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.told = true
+		close(l.settled)
+	}
 }
 
-func (l *link) awaitAnswer() {
+// awaitAnswer reports whether the server has done what finish sent.
+func (l *link) awaitAnswer() bool {
 	select {
 	case <-l.settled:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return !l.refused
 	case <-l.gone:
+		return false
 	}
 }
 
@@ -213,9 +274,7 @@ func (l *link) downstream() {
 				return
 			}
 		}
-		if kind == 'Z' {
-			l.answer()
-		}
+		l.answer(kind)
 	}
 }
 
@@ -233,11 +292,23 @@ func (l *link) muted() bool {
 	return l.answered >= l.muteFrom
 }
 
-func (l *link) answer() {
+// answer counts what the server has told, by the kind of its message.
+func (l *link) answer(kind byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answered++
-	if l.settled != nil && l.answered == l.asked {
+	switch kind {
+	case 'Z': // ReadyForQuery
+		l.answered++
+		l.done = 0
+	case 'C', 'I', 's': // CommandComplete, EmptyQueryResponse, PortalSuspended
+		l.done++
+	case 'E': // ErrorResponse
+		l.done = l.executed
+		l.refused = l.settled != nil
+	}
+	// What is behind a Flush gets no ReadyForQuery.
+	if l.settled != nil && !l.told && l.answered == l.asked && l.done >= l.executed {
+		l.told = true
 		close(l.settled)
 	}
 }

@@ -97,6 +97,82 @@ func TestProxySkip(t *testing.T) {
 	<-trap.Fired()
 }
 
+// TestProxyWatch: who judges sees each statement with its transaction, and what is pipelined without a
+// BEGIN happens as a whole or not at all, wherever a trap springs.
+func TestProxyWatch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		begin  bool
+		at     string
+		action Action
+		rows   int
+		open   int // statements before it in the transaction; -1: none is open
+	}{
+		"before the first":  {false, "insert into x values (1)", CutBefore, 0, -1},
+		"after the first":   {false, "insert into x values (1)", DropReply, 0, -1},
+		"before the second": {false, "insert into x values (2)", CutBefore, 0, -1},
+		"after the second":  {false, "insert into x values (2)", DropReply, 2, -1},
+		"after, within":     {true, "insert into x values (2)", DropReply, 0, 1},
+		"before the COMMIT": {true, "commit", CutBefore, 0, 2},
+		"after the COMMIT":  {true, "commit", DropReply, 2, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := New(t)
+			db.Exec(t, "create table x (i int)")
+			proxy := NewProxy(t, db.URL)
+			done := make(chan bool, 1)
+			proxy.Watch(func(s Passing) *Trap {
+				if s.SQL != c.at {
+					return nil
+				}
+				if s.Open != (c.open >= 0) || s.Open && len(s.Transaction) != c.open {
+					t.Errorf("%+v, want %d statements before it", s, c.open)
+				}
+				return NewTrap(c.action, func(really bool) { done <- really })
+			})
+			var b pgx.Batch
+			if c.begin {
+				b.Queue("begin")
+			}
+			b.Queue("insert into x values (1)")
+			b.Queue("insert into x values (2)")
+			if c.begin {
+				b.Queue("commit")
+			}
+			if err := connect(t, proxy.URL()).SendBatch(t.Context(), &b).Close(); err == nil {
+				t.Error("the connection is not cut")
+			}
+			if !<-done {
+				t.Error("the trap says that it has not worked")
+			}
+			AwaitSQL(t, db, "select count(*) = 0 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'")
+			if n := One[int](t, db, "select count(*) from x"); n != c.rows {
+				t.Errorf("%d rows, want %d", n, c.rows)
+			}
+		})
+	}
+}
+
+// TestProxyRefused: a trap tells when the server has refused what it waited for.
+func TestProxyRefused(t *testing.T) {
+	t.Parallel()
+	proxy := NewProxy(t, New(t).URL)
+	done := make(chan bool, 1)
+	proxy.Watch(func(s Passing) *Trap {
+		if s.SQL != "select 1 / $1::int" {
+			return nil
+		}
+		return NewTrap(DropReply, func(really bool) { done <- really })
+	})
+	if _, err := connect(t, proxy.URL()).Exec(t.Context(), "select 1 / $1::int", 0); err == nil {
+		t.Error("the connection is not cut")
+	}
+	if <-done {
+		t.Error("a refused statement counts as done")
+	}
+}
+
 // TestProxyWithdraw: a trap that was taken back does nothing, and one that was sprung cannot be.
 func TestProxyWithdraw(t *testing.T) {
 	t.Parallel()
