@@ -9,7 +9,8 @@ select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan
 	// The rows of lanes up to an id, in the order in which they lie in the table: a page has rows of many lanes, and is
 	// read once for all of them. It costs half of what it costs to read lane by lane. Whoever reads them puts them in
 	// order and decides which are claimed, so that nothing is kept here. A large row comes without what makes it large.
-	// As many rows as the limit are too many: others may be missing before them.
+	// As many rows as the limit are too many: others may be missing before them. The limit stands within, or what is
+	// large would be computed for each column that asks for it, which doubled the cost of a row.
 	Read = `-- relay: read
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
@@ -24,15 +25,17 @@ with ids as materialized (
 	where not exists (select from (
 		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
 )
-select e.lane, e.id, e.ctid, v.large, e.message_id, case when v.large then '' else e.source end, case when v.large then '' else e.tenant end,
-	e.topic, case when v.large then '' else e.key end, case when v.large then '' else e.type end, case when v.large then '' else e.content_type end,
-	case when not v.large then e.headers end, case when not v.large then e.payload end, coalesce(e.event_time, e.created_at)
-from {schema}outbox_event e
-cross join lateral (select coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
-	+ octet_length(e.type) + octet_length(e.content_type) > $8::integer
-	or coalesce(pg_column_size(e.headers) > 1000, false) or pg_column_compression(e.headers) is not null as large) v
-where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
-limit $9`
+select r.lane, r.id, r.place, r.large, r.message_id, case when r.large then '' else r.source end, case when r.large then '' else r.tenant end,
+	r.topic, case when r.large then '' else r.key end, case when r.large then '' else r.type end, case when r.large then '' else r.content_type end,
+	case when not r.large then r.headers end, case when not r.large then r.payload end, coalesce(r.event_time, r.created_at)
+from (
+	select e.*, e.ctid as place, coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
+		+ octet_length(e.type) + octet_length(e.content_type) > $8::integer
+		or coalesce(pg_column_size(e.headers) > 1000, false) or pg_column_compression(e.headers) is not null as large
+	from {schema}outbox_event e
+	where e.lane = any (array(select mine.lane from mine)) and e.id > (select min(mine.floor) from mine) and e.id <= $5
+	limit $9
+) r`
 
 	// One entry for each lane that read has found something for: lane $1 from number $4 on, with the ids from the $6th
 	// to the $7th of $5.
