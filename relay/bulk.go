@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -40,12 +41,12 @@ func (k *claiming) window() {
 	}
 	from, perID, size := int64(math.MaxInt64), 0.0, 0
 	for _, l := range k.many {
-		from, perID, size = min(from, l.pace.last), perID+1/max(l.pace.gap, 1), max(size, l.pace.size)
+		from, perID, size = min(from, l.Pace.Last), perID+1/max(l.Pace.Gap, 1), max(size, l.Pace.Size)
 	}
 	events := len(k.many) * max(min(k.perLane, k.bytes/max(size, 1)), 1)
 	k.highest, k.tooMany = from+max(int64(float64(events)/perID), 1), 2*events
 	for _, l := range k.many {
-		if l.pace.last >= k.highest {
+		if l.Pace.Last >= k.highest {
 			k.plain.add(l)
 			continue
 		}
@@ -108,18 +109,11 @@ func (k *claiming) cut() {
 	c.events, c.items = c.events[:kept], c.items[:kept]
 }
 
-// pace is how the events of a lane's last claim lay: what the window of the next one follows from.
-type pace struct {
-	last int64   // the highest id
-	size int     // of an event in memory, on average
-	gap  float64 // from one id to the next, on average
-}
-
 // measure notes what the next claim's window follows from, and the floors that the settle leaves.
 func (k *claiming) measure() {
 	for l, s := range k.c.runs(k.at) {
 		first, last := k.c.items[s.from].id, k.c.items[s.to-1].id
-		l.seen = pace{last: last, size: k.rows.bytes[l.lane] / s.len(), gap: float64(last-first) / float64(max(s.len()-1, 1))}
+		l.seen = lanes.Pace{Last: last, Size: k.rows.bytes[l.Lane] / s.len(), Gap: float64(last-first) / float64(max(s.len()-1, 1))}
 		l.floorAfter = min(l.floorAfter, last)
 	}
 }

@@ -3,6 +3,8 @@ package relay
 import (
 	"math"
 	"testing"
+
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 )
 
 // TestP3BulkNeedsAFloor: while the floors have fallen and are not found again, lanes that have much are claimed the
@@ -13,12 +15,12 @@ func TestP3BulkNeedsAFloor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{cfg: cfg, lanes: newLaneTable()}
-	much := pace{last: 1000, size: 600, gap: 2}
-	k := r.claiming(&session{}, []grant{
-		{lane: 1, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much},
-		{lane: 2, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much, falls: 1},
-		{lane: 3, fence: 1, next: 1, end: blockSize, top: math.MaxInt64, bulk: true, pace: much, falls: 1, reach: 900},
+	r := &Relay{cfg: cfg, lanes: lanes.New(lanes.Pumps)}
+	much := lanes.Pace{Last: 1000, Size: 600, Gap: 2}
+	k := r.claiming(&session{}, []lanes.Grant{
+		{Lane: 1, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much},
+		{Lane: 2, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much, Falls: 1},
+		{Lane: 3, Fence: 1, Next: 1, End: blockSize, Top: math.MaxInt64, Bulk: true, Pace: much, Falls: 1, Reach: 900},
 	})
 	if got := k.plain.lanes; len(got) != 1 || got[0] != 2 {
 		t.Errorf("lanes %v are claimed the ordinary way, want 2", got)
@@ -35,9 +37,9 @@ func TestP3_2_AClaimFitsIntoItsBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{cfg: cfg, lanes: newLaneTable()}
-	k := r.claiming(&session{}, []grant{
-		{lane: 1, fence: 1, next: 1, end: 20}, {lane: 2, fence: 1, next: 2, end: 20}, {lane: 3, fence: 1, next: 21, end: 20},
+	r := &Relay{cfg: cfg, lanes: lanes.New(lanes.Pumps)}
+	k := r.claiming(&session{}, []lanes.Grant{
+		{Lane: 1, Fence: 1, Next: 1, End: 20}, {Lane: 2, Fence: 1, Next: 2, End: 20}, {Lane: 3, Fence: 1, Next: 21, End: 20},
 	})
 	if got := k.reserve.lanes; len(got) != 2 || got[0] != 2 || got[1] != 3 {
 		t.Errorf("lanes %v begin another block for 20 numbers, want 2 and 3", got)

@@ -2,9 +2,7 @@ package relay
 
 import (
 	"context"
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +11,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -20,19 +20,22 @@ import (
 // eventOverhead is what an event costs in memory beside its payload and headers, for the byte bound of a claim.
 const eventOverhead = 512
 
+// blockSize is how many sequence numbers a lane reserves at once. What a relay does not use of a block is a gap.
+const blockSize = 1 << 20
+
 // laneClaim is one lane's part of a claim: one journal entry.
 type laneClaim struct {
-	grant
+	lanes.Grant
 	work      work
-	first     int64 // the entry's key; 0: the lane had nothing
-	count     int   // events that came with it
-	discarded int   // journalled events that are gone
-	behind    int   // events that moved behind the lists of their keys
-	full      bool  // there may be more
-	bulk      bool  // read in bulk
-	large     bool  // has a large event, or one that it left
-	much      bool  // the next claim is to read in bulk
-	seen      pace  // of its events
+	first     int64      // the entry's key; 0: the lane had nothing
+	count     int        // events that came with it
+	discarded int        // journalled events that are gone
+	behind    int        // events that moved behind the lists of their keys
+	full      bool       // there may be more
+	bulk      bool       // read in bulk
+	large     bool       // has a large event, or one that it left
+	much      bool       // the next claim is to read in bulk
+	seen      lanes.Pace // of its events
 	// the lane's floor once this is settled, with the exceptions of now: up to it nothing is left then; 0: not known
 	floorAfter int64
 }
@@ -62,7 +65,7 @@ const (
 type claiming struct {
 	r       *Relay
 	c       *claim
-	grants  []grant
+	grants  []lanes.Grant
 	at      map[int16]*laneClaim
 	rows    *rowReader
 	perLane int
@@ -100,8 +103,8 @@ type laneSet struct {
 }
 
 func (s *laneSet) add(l *laneClaim) {
-	s.lanes, s.fences = append(s.lanes, l.lane), append(s.fences, l.fence)
-	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.next), append(s.floors, l.reach), append(s.tops, l.top), append(s.fresh, l.fresh)
+	s.lanes, s.fences = append(s.lanes, l.Lane), append(s.fences, l.Fence)
+	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.Next), append(s.floors, l.Reach), append(s.tops, l.Top), append(s.fresh, l.Fresh)
 }
 
 // drains are the groups of held events to take, as parameters.
@@ -118,28 +121,28 @@ const drainGroups = 64
 // claim runs the claim transaction for the lanes of grants (P3.2, P3.3). Lanes that turned out not to be ours
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
-func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim, lost []grant, unknown bool, err error) {
+func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c *claim, lost []lanes.Grant, unknown bool, err error) {
 	// A connection that is opened now may be one to a server that has crashed since the lanes were picked.
 	if err := s.Open(ctx); err != nil {
 		return nil, nil, pg.CommitUnknown(err), err
 	}
-	r.lanes.renew(grants)
+	r.lanes.Refresh(grants)
 	ids := ""
 	k := r.claiming(s, grants)
 	for _, g := range grants {
-		ids = g.ids
+		ids = g.IDs
 	}
 	if err = failpoint.Err(failpoint.RelayClaim); err == nil {
 		err = k.send(ctx, s, ids)
 	}
 	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
-			r.lanes.distrust()
+			r.lanes.Reset()
 			epoch, err := r.raiseIncarnation(ctx, s)
 			if err != nil {
 				return nil, nil, false, err
 			}
-			if !r.lanes.renumber(epoch) {
+			if !r.lanes.Renumber(epoch) {
 				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
 			}
 			return r.claim(ctx, s, grants)
@@ -156,12 +159,12 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []grant) (c *claim
 	kept := c.lanes[:0]
 	for i := range c.lanes {
 		l := c.lanes[i]
-		if !k.locked[l.lane] {
-			lost = append(lost, l.grant)
+		if !k.locked[l.Lane] {
+			lost = append(lost, l.Grant)
 			continue
 		}
-		much := l.count+l.behind >= k.perLane || k.rows.bytes[l.lane] >= k.bytes/2
-		l.full = much || l.bulk || l.fresh || l.work != takeNew || l.count > 0 && l.top < math.MaxInt64
+		much := l.count+l.behind >= k.perLane || k.rows.bytes[l.Lane] >= k.bytes/2
+		l.full = much || l.bulk || l.Fresh || l.work != takeNew || l.count > 0 && l.Top < math.MaxInt64
 		l.much = (much || l.bulk && l.count >= k.perLane/8) && l.work == takeNew && l.count >= r.bulkFrom && !l.large
 		kept = append(kept, l)
 	}
@@ -196,10 +199,10 @@ func (k *claiming) send(ctx context.Context, s *session, ids string) error {
 }
 
 // claiming decides what to do for each lane.
-func (r *Relay) claiming(s *session, grants []grant) *claiming {
+func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 	strikes := 0
 	for _, g := range grants {
-		strikes = max(strikes, g.strikes)
+		strikes = max(strikes, g.Strikes)
 	}
 	k := &claiming{
 		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.room.events[:0], items: s.room.items[:0], spare: s.spare},
@@ -209,40 +212,40 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 	}
 	for i, g := range grants {
 		l := &k.c.lanes[i]
-		*l = laneClaim{grant: g}
-		k.at[g.lane], k.c.epoch = l, g.epoch
-		if g.end-g.next+1 < int64(k.perLane) || g.next == 0 {
-			l.next = 0
+		*l = laneClaim{Grant: g}
+		k.at[g.Lane], k.c.epoch = l, g.Epoch
+		if g.End-g.Next+1 < int64(k.perLane) || g.Next == 0 {
+			l.Next = 0
 			k.reserve.add(l)
 		}
 		k.all.add(l)
-		if g.fresh || g.parked || len(g.groups) > 0 {
+		if g.Fresh || g.Parked || len(g.Groups) > 0 {
 			k.beside.add(l)
 		}
-		if g.fresh {
+		if g.Fresh {
 			k.open.add(l)
-		} else if g.settled != 0 {
-			k.settled.add(&laneClaim{grant: g, first: g.settled})
+		} else if g.Settled != 0 {
+			k.settled.add(&laneClaim{Grant: g, first: g.Settled})
 		}
 		switch l.work = k.workFor(l); {
 		case l.work == drain:
 			k.draining.add(l)
 		case l.work == takeList:
 			k.lists.add(l)
-		case !g.fresh && !g.parked && g.bulk && (g.reach > 0 || g.falls == 0) && g.top == math.MaxInt64:
+		case !g.Fresh && !g.Parked && g.Bulk && (g.Reach > 0 || g.Falls == 0) && g.Top == math.MaxInt64:
 			k.many = append(k.many, l)
-			l.floorAfter = l.reached
-		case !g.fresh && !g.parked: // what is held has no marks to compare each key with
+			l.floorAfter = l.Reached
+		case !g.Fresh && !g.Parked: // what is held has no marks to compare each key with
 			k.plain.add(l)
-			l.floorAfter = l.reached
+			l.floorAfter = l.Reached
 		default:
 			k.marked.add(l)
 		}
-		if g.fresh { // later, only this relay's settles add to them
+		if g.Fresh { // later, only this relay's settles add to them
 			k.holding.add(l)
-			l.groups = nil // as this claim will find them
+			l.Groups = nil // as this claim will find them
 		}
-		l.parked, l.releasing = false, false
+		l.Parked, l.Releasing = false, false
 	}
 	k.window()
 	return k
@@ -251,50 +254,30 @@ func (r *Relay) claiming(s *session, grants []grant) *claiming {
 // workFor chooses what to do for a lane: one after the other of what there is to do. A fresh one begins with its open
 // entry.
 func (k *claiming) workFor(l *laneClaim) work {
-	if l.fresh {
+	if l.Fresh {
 		return takeNew
 	}
 	var works []work
-	answer := k.r.answering(l.groups)
-	if len(answer) > 0 {
+	var open []delivery.Place
+	if len(l.Groups) > 0 {
+		open = l.Groups.Open(k.r.health.snapshot())
+	}
+	if len(open) > 0 {
 		works = append(works, drain)
 	}
-	if l.releasing {
+	if l.Releasing {
 		works = append(works, takeList)
 	}
 	works = append(works, takeNew)
-	w := works[l.turn%len(works)]
+	w := works[l.Turn%len(works)]
 	if w == drain {
-		n := min(len(answer), drainGroups, k.perLane)
-		for _, g := range answer[:n] { // in no order: what the bytes leave over is not always the same
-			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.lane), append(k.drains.topics, g.topic)
-			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.partition), append(k.drains.most, int32(k.perLane/n))
+		n := min(len(open), drainGroups, k.perLane)
+		for _, g := range open[:n] { // in no order: what the bytes leave over is not always the same
+			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.Lane), append(k.drains.topics, g.Topic)
+			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.Partition), append(k.drains.most, int32(k.perLane/n))
 		}
 	}
 	return w
-}
-
-// answering are the groups of a lane that can go now. What a topic holds as a whole waits for what its partitions hold.
-func (r *Relay) answering(all groups) (out []place) {
-	if len(all) == 0 {
-		return nil
-	}
-	closed := r.health.snapshot()
-	for topic, partitions := range all {
-		if closed[place{topic, wholeTopic}] {
-			continue
-		}
-		before := len(out)
-		for _, p := range partitions {
-			if at := (place{topic, p}); p != wholeTopic && !closed[at] {
-				out = append(out, at)
-			}
-		}
-		if whole := (place{topic, wholeTopic}); len(out) == before && all.has(whole) {
-			out = append(out, whole)
-		}
-	}
-	return out
 }
 
 // queue puts the statements of the claim into one pipeline.
@@ -367,7 +350,7 @@ func (k *claiming) readReserved(rows pgx.Rows) error {
 	var lane int16
 	var end int64
 	_, err := pgx.ForEachRow(rows, []any{&lane, &end}, func() error {
-		k.at[lane].next, k.at[lane].end = end-blockSize+1, end
+		k.at[lane].Next, k.at[lane].End = end-blockSize+1, end
 		return nil
 	})
 	return err
@@ -377,7 +360,7 @@ func (k *claiming) readMarks(rows pgx.Rows) error {
 	var lane int16
 	var parked, releasing bool
 	_, err := pgx.ForEachRow(rows, []any{&lane, &parked, &releasing}, func() error {
-		k.at[lane].parked, k.at[lane].releasing = parked, releasing
+		k.at[lane].Parked, k.at[lane].Releasing = parked, releasing
 		return nil
 	})
 	return err
@@ -385,69 +368,30 @@ func (k *claiming) readMarks(rows pgx.Rows) error {
 
 func (k *claiming) readGroups(rows pgx.Rows) error {
 	var lane int16
-	var at place
-	_, err := pgx.ForEachRow(rows, []any{&lane, &at.topic, &at.partition}, func() error {
+	var at delivery.Place
+	_, err := pgx.ForEachRow(rows, []any{&lane, &at.Topic, &at.Partition}, func() error {
 		l := k.at[lane]
-		if l.groups == nil {
-			l.groups = groups{}
+		if l.Groups == nil {
+			l.Groups = delivery.Groups{}
 		}
-		l.groups[at.topic] = append(l.groups[at.topic], at.partition)
+		l.Groups[at.Topic] = append(l.Groups[at.Topic], at.Partition)
 		return nil
 	})
 	return err
 }
 
 func (k *claiming) readEmptied(rows pgx.Rows) error {
-	gone := map[int16][]place{}
+	gone := map[int16][]delivery.Place{}
 	var lane int16
-	var at place
-	_, err := pgx.ForEachRow(rows, []any{&lane, &at.topic, &at.partition}, func() error {
+	var at delivery.Place
+	_, err := pgx.ForEachRow(rows, []any{&lane, &at.Topic, &at.Partition}, func() error {
 		gone[lane] = append(gone[lane], at)
 		return nil
 	})
 	for lane, places := range gone {
-		k.at[lane].groups = k.at[lane].groups.without(places)
+		k.at[lane].Groups = k.at[lane].Groups.Without(places)
 	}
 	return err
-}
-
-// groups are the places that a lane holds events for, by topic. There may be thousands: a relay may lose its rights on
-// all topics at once. Once it is a lane's, it is not changed but replaced.
-type groups map[string][]int32
-
-func (g groups) has(at place) bool { return slices.Contains(g[at.topic], at.partition) }
-
-// with returns the groups and some more.
-func (g groups) with(more []place) groups {
-	if len(more) == 0 {
-		return g
-	}
-	out := make(groups, len(g)+len(more))
-	maps.Copy(out, g)
-	for _, at := range more {
-		out[at.topic] = append(slices.Clip(out[at.topic]), at.partition)
-	}
-	return out
-}
-
-// without returns the groups but for some.
-func (g groups) without(gone []place) groups {
-	out := maps.Clone(g)
-	for _, at := range gone {
-		rest := slices.DeleteFunc(slices.Clone(out[at.topic]), func(p int32) bool { return p == at.partition })
-		if out[at.topic] = rest; len(rest) == 0 {
-			delete(out, at.topic)
-		}
-	}
-	return out
-}
-
-// holds reports whether the lane holds events for a place.
-func (l *laneClaim) holds(at place) bool { return l.groups.has(at) }
-
-// holdsPartOf reports whether the lane holds events for some partition of a topic.
-func (l *laneClaim) holdsPartOf(topic string) bool {
-	return slices.ContainsFunc(l.groups[topic], func(p int32) bool { return p != wholeTopic })
 }
 
 // raiseIncarnation begins a new numbering: the database is another system or on another timeline than the numbers were

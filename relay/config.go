@@ -6,13 +6,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
 
 // Lanes is how many lanes an outbox has. A lane is a shard of the outbox, by hash of the key, that one relay sends at a
 // time. The number is fixed in the table's DDL.
-const Lanes = 32
+const Lanes = lanes.Count
 
 // Config sets a relay. The zero value is a safe default for every field.
 type Config struct {

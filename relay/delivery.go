@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 // source is the table that a claimed event stands in.
@@ -46,8 +47,8 @@ type item struct {
 // refusal is the verdict that parks.
 type refusal struct{ code, reason string }
 
-// delivery is the publishing of one claim.
-type delivery struct {
+// dispatch is the publishing of one claim.
+type dispatch struct {
 	r      *Relay
 	c      *claim
 	routes map[string]func(e *event.Event) int32 // by topic; nil: not known at the moment
@@ -55,8 +56,8 @@ type delivery struct {
 	batch  []event.Event                         // of todo
 }
 
-func (r *Relay) newDelivery(c *claim) *delivery {
-	d := &delivery{r: r, c: c, todo: make([]int32, len(c.events))}
+func (r *Relay) newDelivery(c *claim) *dispatch {
+	d := &dispatch{r: r, c: c, todo: make([]int32, len(c.events))}
 	for i := range d.todo {
 		d.todo[i] = int32(i)
 	}
@@ -65,7 +66,7 @@ func (r *Relay) newDelivery(c *claim) *delivery {
 }
 
 // place is where an event goes.
-func (d *delivery) place(ctx context.Context, e *event.Event) place {
+func (d *dispatch) place(ctx context.Context, e *event.Event) delivery.Place {
 	route, known := d.routes[e.Topic]
 	if !known {
 		if router, ok := d.r.to.(Router); ok {
@@ -82,28 +83,28 @@ func (d *delivery) place(ctx context.Context, e *event.Event) place {
 		d.routes[e.Topic] = route
 	}
 	if route == nil {
-		return place{e.Topic, wholeTopic}
+		return delivery.Whole(e.Topic)
 	}
-	return place{e.Topic, route(e)}
+	return delivery.At(e.Topic, route(e))
 }
 
 // sortOut holds, before anything is sent, what cannot go now: for a closed place, or behind what is held already.
-func (d *delivery) sortOut(ctx context.Context) {
+func (d *dispatch) sortOut(ctx context.Context) {
 	closed := d.r.health.snapshot()
 	if len(d.c.paused) > 0 { // somebody who read earlier may have spoken later
 		if closed = maps.Clone(closed); closed == nil {
-			closed = map[place]bool{}
+			closed = map[delivery.Place]bool{}
 		}
 		for _, topic := range d.c.paused {
-			closed[place{topic, wholeTopic}] = true
+			closed[delivery.Whole(topic)] = true
 		}
 	}
 	lanes := make(map[int16]*laneClaim, len(d.c.lanes))
 	some := len(closed) > 0
 	for i := range d.c.lanes {
 		l := &d.c.lanes[i]
-		lanes[l.lane] = l
-		some = some || len(l.groups) > 0
+		lanes[l.Lane] = l
+		some = some || len(l.Groups) > 0
 	}
 	if !some {
 		return
@@ -111,7 +112,7 @@ func (d *delivery) sortOut(ctx context.Context) {
 	for i := range d.c.items {
 		it, e := &d.c.items[i], &d.c.events[i]
 		l := lanes[e.Position.Lane]
-		if it.fate != undecided || len(closed) == 0 && len(l.groups) == 0 {
+		if it.fate != undecided || len(closed) == 0 && len(l.Groups) == 0 {
 			continue
 		}
 		if partition, hold := d.mustHold(ctx, closed, l, it, e); hold {
@@ -125,25 +126,25 @@ func (d *delivery) sortOut(ctx context.Context) {
 //
 // A group of a lane is what it holds for one partition, or for the topic as a whole. While the topic has one as a
 // whole, everything of the topic goes there: so what the partitions' groups hold is always older, and goes first.
-func (d *delivery) mustHold(ctx context.Context, closed map[place]bool, l *laneClaim, it *item, e *event.Event) (partition int32, hold bool) {
-	whole := place{e.Topic, wholeTopic}
-	if closed[whole] || (it.from != fromHeld && l.holds(whole)) {
-		return it.group(wholeTopic), true
+func (d *dispatch) mustHold(ctx context.Context, closed map[delivery.Place]bool, l *laneClaim, it *item, e *event.Event) (partition int32, hold bool) {
+	whole := delivery.Whole(e.Topic)
+	if closed[whole] || (it.from != fromHeld && l.Groups.Has(whole)) {
+		return it.group(delivery.WholeTopic), true
 	}
 	at := d.place(ctx, e)
 	switch {
-	case at.partition == wholeTopic:
+	case at.Partition == delivery.WholeTopic:
 		// Not known where it goes. Nothing of the topic may go past what some partition's group holds.
-		if it.from == fromHeld && it.partition != wholeTopic {
+		if it.from == fromHeld && it.partition != delivery.WholeTopic {
 			return it.partition, false
 		}
-		return wholeTopic, l.holdsPartOf(e.Topic)
+		return delivery.WholeTopic, l.Groups.HasPartOf(e.Topic)
 	case closed[at]:
-		return at.partition, true
-	case it.from == fromHeld && it.partition == at.partition:
+		return at.Partition, true
+	case it.from == fromHeld && it.partition == at.Partition:
 		return 0, false
 	}
-	return at.partition, l.holds(at)
+	return at.Partition, l.Groups.Has(at)
 }
 
 // group is where an event is held: where it is already, or else as given.
@@ -156,7 +157,7 @@ func (it *item) group(otherwise int32) int32 {
 
 // take takes the verdicts of an attempt. It returns how many events were acked, and the first reason of an unknown
 // outcome and of an event that was not sent.
-func (d *delivery) take(verdicts []error) (n int, unknown, unsent error) {
+func (d *dispatch) take(verdicts []error) (n int, unknown, unsent error) {
 	for k, i := range d.todo {
 		err := verdicts[k]
 		if err == nil {
@@ -177,8 +178,8 @@ func (d *delivery) take(verdicts []error) (n int, unknown, unsent error) {
 }
 
 // ackedPlaces returns where the last attempt was acked.
-func (d *delivery) ackedPlaces(ctx context.Context) map[place]bool {
-	places := map[place]bool{}
+func (d *dispatch) ackedPlaces(ctx context.Context) map[delivery.Place]bool {
+	places := map[delivery.Place]bool{}
 	for _, i := range d.todo {
 		if d.c.items[i].fate == acked {
 			places[d.place(ctx, &d.c.events[i])] = true
@@ -188,7 +189,7 @@ func (d *delivery) ackedPlaces(ctx context.Context) map[place]bool {
 }
 
 // keepUndecided drops what has a fate from what is to be sent.
-func (d *delivery) keepUndecided() {
+func (d *dispatch) keepUndecided() {
 	rest := d.todo[:0]
 	for _, i := range d.todo {
 		if d.c.items[i].fate == undecided {
@@ -199,7 +200,7 @@ func (d *delivery) keepUndecided() {
 }
 
 // events returns what is to be sent.
-func (d *delivery) events() []event.Event {
+func (d *dispatch) events() []event.Event {
 	if len(d.todo) == len(d.c.events) {
 		return d.c.events
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -35,7 +37,7 @@ func (d *Driver) session(name string, pid *uint32) *session {
 
 // Drive starts a relay that does only what it is told.
 func Drive(ctx context.Context, r *Relay) (*Driver, error) {
-	if err := r.start(); err != nil {
+	if err := r.start(lanes.Pumps); err != nil {
 		return nil, err
 	}
 	d := &Driver{r: r}
@@ -55,8 +57,8 @@ func (d *Driver) Beat(ctx context.Context) error { return d.r.beat(ctx, d.s) }
 
 // Step claims, publishes and settles once, in every lane that it may claim.
 func (d *Driver) Step(ctx context.Context) (int, error) {
-	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
-	grants := d.r.lanes.pick(0, 1, time.Now())
+	d.r.lanes.Found(d.r.lanes.All(), nil, nil)
+	grants := d.r.lanes.Take(0, 1, time.Now())
 	if len(grants) == 0 {
 		return 0, nil
 	}
@@ -66,7 +68,7 @@ func (d *Driver) Step(ctx context.Context) (int, error) {
 // Work is what the pumps do: it claims, publishes and settles in lanes that are ready, until none is.
 func (d *Driver) Work(ctx context.Context) error {
 	for {
-		grants := d.r.lanes.pick(0, 1, time.Now())
+		grants := d.r.lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
 			return nil
 		}
@@ -79,15 +81,15 @@ func (d *Driver) Work(ctx context.Context) error {
 // StepAfter is Step, but do happens between the pump's taking the lanes and its claim. It returns the lanes that are
 // ready when the pump has given them back.
 func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err error) {
-	d.r.lanes.awaken(d.r.lanes.list(func(*laneState) bool { return true }))
-	grants := d.r.lanes.pick(0, 1, time.Now())
+	d.r.lanes.Found(d.r.lanes.All(), nil, nil)
+	grants := d.r.lanes.Take(0, 1, time.Now())
 	do()
 	_, err = d.r.step(ctx, d.s, grants)
-	return d.r.lanes.list(func(l *laneState) bool { return l.ready }), err
+	return inside(d.r.lanes).list((*laneState).isReady), err
 }
 
 // Woken is what the prober does before it looks, when Wake was called.
-func (d *Driver) Woken() { d.r.lanes.wake() }
+func (d *Driver) Woken() { d.r.lanes.Woken() }
 
 // Told reports whether the prober was told to look at once, and takes that.
 func (d *Driver) Told() bool {
@@ -101,7 +103,7 @@ func (d *Driver) Told() bool {
 
 // Expire puts the local deadline of every lane into the past, as a heartbeat that is late does.
 func (d *Driver) Expire() {
-	for _, l := range d.r.lanes.owned {
+	for _, l := range inside(d.r.lanes).owned {
 		l.deadline = time.Now().Add(-time.Second)
 	}
 }
@@ -121,30 +123,29 @@ func (d *Driver) Lift(ctx context.Context) error { return d.r.lift(ctx, d.probe,
 
 // InSlices makes claims go only so far above floors that are on their way, which rise by slices of so many ids.
 func (d *Driver) InSlices(far, slice int64) {
-	d.r.lanes.far, d.floor.slice, d.floor.deep = far, sliced(slice), sliced(slice)
-	d.r.lanes.expect()
+	inside(d.r.lanes).far, d.floor.slice, d.floor.deep = far, sliced(slice), sliced(slice)
+	d.r.lanes.ExpectFloors()
 }
 
 // Look is one probe. It returns the lanes that it found something in.
 func (d *Driver) Look(ctx context.Context) ([]int16, error) {
-	ready := func(l *laneState) bool { return l.ready }
-	for _, lane := range d.r.lanes.list(ready) {
-		d.r.lanes.update(lane, d.r.lanes.owned[lane].fence, func(l *laneState) { l.ready = false })
+	for _, l := range inside(d.r.lanes).owned {
+		l.ready = false
 	}
-	ask, floors, ids := d.r.quiet()
+	ask, floors, ids := d.r.lanes.ToProbe()
 	_, err := d.r.look(ctx, d.probe, ask, floors, ids)
-	return d.r.lanes.list(ready), err
+	return inside(d.r.lanes).list((*laneState).isReady), err
 }
 
 // Floors are the lanes' floors, and the numbering that they are in.
 func (d *Driver) Floors() (lanes []int16, floors []int64, ids string) {
-	return d.r.lanes.listReach(func(*laneState) bool { return true })
+	return d.r.lanes.Reaches()
 }
 
 // Fences are the lanes' fences, in the order of lanes.
 func (d *Driver) Fences(lanes []int16) (fences []int64) {
 	for _, lane := range lanes {
-		fences = append(fences, d.r.lanes.owned[lane].fence)
+		fences = append(fences, inside(d.r.lanes).owned[lane].fence)
 	}
 	return fences
 }
@@ -176,7 +177,7 @@ func (d *Driver) Renamed() int {
 func (d *Driver) RescanSlice(ctx context.Context) error { return d.r.rescan(ctx, d.probe, &d.floor) }
 
 // Behind is how many lanes have floors that are on their way.
-func (d *Driver) Behind() int { return len(d.r.lanes.list(d.r.lanes.behind)) }
+func (d *Driver) Behind() int { return d.r.lanes.Behind() }
 
 // Reconnect replaces the connection that claims go over, as if another statement had found the old one dead.
 func (d *Driver) Reconnect(ctx context.Context) error {
@@ -192,7 +193,7 @@ func Unpause(r *Relay) { r.pauses(nil) }
 
 // Try is one try of a closed topic.
 func (d *Driver) Try(ctx context.Context, topic string) error {
-	return d.r.tryClosed(ctx, d.probe, []place{{topic, wholeTopic}})
+	return d.r.tryClosed(ctx, d.probe, []delivery.Place{delivery.Whole(topic)})
 }
 
 // Reach looks for floors as if everything up to an id were decided.

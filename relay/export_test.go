@@ -35,7 +35,7 @@ func Expanded(t testing.TB, query string) string {
 
 // LowestFloor is the lowest of the floors of a relay's lanes.
 func LowestFloor(r *Relay) int64 {
-	_, floors, _ := r.lanes.listReach(func(*laneState) bool { return true })
+	_, floors, _ := r.lanes.Reaches()
 	if len(floors) == 0 {
 		return 0
 	}
@@ -49,7 +49,9 @@ func SetBulkFrom(r *Relay, events int) { r.bulkFrom = events }
 func SetExceptFrom(r *Relay, ids int64) { r.exceptFrom = ids }
 
 // BulkLanes is how many lanes the next claim reads in bulk.
-func BulkLanes(r *Relay) int { return len(r.lanes.list(func(l *laneState) bool { return l.bulk })) }
+func BulkLanes(r *Relay) int {
+	return len(inside(r.lanes).list(func(l *laneState) bool { return l.bulk }))
+}
 
 // LowerNumbers makes a relay number only that many events of a transaction.
 func LowerNumbers(r *Relay, most int32) { r.numbers = most }

@@ -68,8 +68,6 @@ const (
 	// fall.
 	patience   = 4
 	exceptFrom = 1 << 15
-	// farIDs is how far claims and looks go above a floor that is on its way.
-	farIDs = 1 << 18
 	// A slice of ids is halved when it takes longer than a sliceTime, and doubled when it takes much less.
 	sliceTime             = 200 * time.Millisecond
 	firstSlice, lastSlice = 1 << 16, 1 << 20
@@ -116,12 +114,12 @@ func (r *Relay) lifts(ctx context.Context) {
 // lift makes one step toward higher floors when it is time. Nobody else looks at lanes that are behind, and the prober
 // may have been told meanwhile of events in one: when a lane is behind no more, the prober looks at once.
 func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
-	before := max(f.behind, r.lanes.countBehind())
+	before := max(f.behind, r.lanes.Behind())
 	err := r.liftStep(ctx, s, f)
 	if err != nil {
-		r.lanes.unlimited()
+		r.lanes.Undecidable()
 	}
-	if f.behind = r.lanes.countBehind(); f.behind < before {
+	if f.behind = r.lanes.Behind(); f.behind < before {
 		r.Wake()
 	}
 	return err
@@ -129,10 +127,10 @@ func (r *Relay) lift(ctx context.Context, s *session, f *floorFinder) error {
 
 func (r *Relay) liftStep(ctx context.Context, s *session, f *floorFinder) error {
 	every := r.cfg.FloorEvery
-	if r.lanes.passing() || len(f.except) > 0 {
+	if r.lanes.PastDecided() || len(f.except) > 0 {
 		every /= passingShare
 	}
-	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && r.lanes.countBehind() == 0 {
+	if every < 0 || f.steps >= firstSteps && time.Since(f.looked) < every && r.lanes.Behind() == 0 {
 		return nil
 	}
 	f.looked = time.Now()
@@ -170,23 +168,23 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	switch {
 	case err != nil:
 		return err
-	case ids != f.ids || ids != r.lanes.numbering() || highest < f.reached || highest < f.hi:
+	case ids != f.ids || ids != r.lanes.IDs() || highest < f.reached || highest < f.hi:
 		// Another server or sequence, one that went back, or a new connection: nothing that was known holds. The next
 		// step begins again.
 		f.ids, f.reached, f.hi, f.except, f.steps = ids, 0, 0, nil, 1
-		r.lanes.resetFloors(ids)
+		r.lanes.ResetFloors(ids)
 		return nil
 	}
 	if len(ended) > 0 {
 		f.except = slices.DeleteFunc(f.except, func(xid string) bool { _, ok := ended[xid]; return ok })
-		r.lanes.unexcept(f.ids, f.except, slices.Contains(slices.Collect(maps.Values(ended)), true))
+		r.lanes.ExceptedEnded(f.ids, f.except, slices.Contains(slices.Collect(maps.Values(ended)), true))
 	}
 	switch {
 	case ids == "":
-		r.lanes.unlimited()
+		r.lanes.Undecidable()
 		return nil
 	case f.hi == 0 && highest == f.reached:
-		r.lanes.unlimited() // no id was drawn yet, or none since
+		r.lanes.Undecidable() // no id was drawn yet, or none since
 		return nil
 	case f.hi == 0:
 		return r.begin(ctx, s, f)
@@ -238,7 +236,7 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 // reach ends step 3.
 func (r *Relay) reach(f *floorFinder, highest int64) {
 	f.reached, f.hi, f.waitsFor = highest, 0, nil
-	r.lanes.decide(f.ids, f.reached, f.except)
+	r.lanes.Decided(f.ids, f.reached, f.except)
 }
 
 // exceptThem excepts the transactions that are waited for, when that has lasted and much has been drawn meanwhile. One
@@ -256,7 +254,7 @@ func (r *Relay) exceptThem(f *floorFinder, now holders, highest int64) bool {
 		xids = append(xids, now[name].xid)
 	}
 	if little || slices.Contains(xids, "") {
-		r.lanes.unlimited() // nobody knows for how long
+		r.lanes.Undecidable() // nobody knows for how long
 		return false
 	}
 	f.except = append(slices.Clone(f.except), xids...)
@@ -285,11 +283,11 @@ func readHolders(rows pgx.Rows) (holders, error) {
 // raiseFloors is step 4, one slice of it.
 func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) error {
 	f.slice = cmp.Or(f.slice, firstSlice)
-	lanes, floors, tops := r.lanes.slice(f.reached, int64(f.slice))
+	lanes, floors, tops, falls := r.lanes.NextSlice(f.reached, int64(f.slice))
 	if len(lanes) == 0 {
 		return nil
 	}
-	falls, smallest := r.lanes.fallen(), make(map[int16]int64, len(lanes))
+	smallest := make(map[int16]int64, len(lanes))
 	var ids string
 	var highest int64
 	since := time.Now()
@@ -317,7 +315,7 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 			raised[lane] = id - 1
 		}
 	}
-	if r.lanes.raiseFloors(f.ids, falls, raised, smallest) {
+	if r.lanes.RaiseFloors(f.ids, falls, raised, smallest) {
 		r.kickPumps()
 	}
 	failpoint.Hit(failpoint.RelayFloor)
@@ -352,10 +350,8 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	if err := s.Open(ctx); err != nil {
 		return err
 	}
-	// A lane that has much is looked at when it has caught up: below its floor may be millions of rows that it has just
-	// deleted.
-	lanes, floors, ids := r.lanes.listFloors(func(l *laneState) bool { return l.floor > f.below && !l.bulk })
-	idle := r.lanes.list((*laneState).quiet)
+	lanes, floors, ids := r.lanes.FloorsAbove(f.below)
+	idle := r.lanes.Quiet()
 	f.deep = cmp.Or(f.deep, firstSlice)
 	from, to := f.below, f.below+int64(f.deep)
 	if len(lanes) == 0 {
@@ -385,7 +381,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 	}
 	again := slices.DeleteFunc(slices.Clone(open), func(lane int16) bool { return !slices.Contains(idle, lane) })
 	if len(again) > 0 {
-		r.lanes.reread(again)
+		r.lanes.Reread(again)
 		r.kickPumps()
 	}
 	if len(lanes) > 0 {
@@ -405,8 +401,7 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 
 // belowFloor has rows published that stand where none can be.
 func (r *Relay) belowFloor(found []int16) {
-	r.lanes.dropFloors(found)
-	r.lanes.awaken(found)
+	r.lanes.DropFloors(found)
 	r.kickPumps()
 	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out of order; "+
 		"either ids were written by hand or the sequence was set back, or this is a bug: report it", "lanes", found)
@@ -431,207 +426,4 @@ func (r *Relay) checkSequence(ctx context.Context, s *session) error {
 	}
 	return fmt.Errorf("%w, from %s: give what has that name another, and the table's sequence that name (alter sequence ... rename to ...)",
 		errOtherSequence, other)
-}
-
-// numbering is what the floors belong to.
-func (t *laneTable) numbering() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ids
-}
-
-// expect makes claims and looks wait for floors: somebody finds them.
-func (t *laneTable) expect() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.expected, t.limit = true, math.MaxInt64
-}
-
-// unlimited: until more is decided, no floor rises beyond what is decided. Nobody waits for that.
-func (t *laneTable) unlimited() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.limit = t.reached
-}
-
-// resetFloors puts every floor at zero; those found later belong to the numbering of ids.
-func (t *laneTable) resetFloors(ids string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.falls++
-	t.ids, t.decided, t.reached, t.except, t.limit = ids, 0, 0, nil, 0
-	if t.expected {
-		t.limit = math.MaxInt64 // it is not known yet how far they rise
-	}
-	for _, l := range t.owned {
-		l.floor, l.reach = 0, 0
-	}
-}
-
-// decide notes up to which id everything is decided, or was drawn by transactions that are excepted.
-func (t *laneTable) decide(ids string, highest int64, except []string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ids != ids {
-		return
-	}
-	t.reached, t.except, t.limit = highest, except, highest
-	if len(except) == 0 {
-		t.decided = highest
-	}
-}
-
-// unexcept notes that excepted transactions have ended. When one may have committed, its rows may be anywhere below
-// what lanes have reached.
-func (t *laneTable) unexcept(ids string, left []string, committed bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ids != ids {
-		return
-	}
-	t.except = left
-	if len(left) == 0 {
-		t.decided = t.reached
-	}
-	if committed {
-		t.falls++
-	}
-	for _, l := range t.owned {
-		switch {
-		case committed:
-			l.reach = l.floor
-		case len(left) == 0:
-			l.floor = l.reach
-		}
-	}
-}
-
-// known is the numbering with the excepted transactions, as statements take it.
-func (t *laneTable) known() string {
-	if len(t.except) == 0 {
-		return t.ids
-	}
-	return t.ids + " " + xidList(t.except)
-}
-
-// behind: what is dead above the lane's floor is still to be passed.
-func (t *laneTable) behind(l *laneState) bool { return l.reach+t.far <= t.limit }
-
-// countBehind is of how many lanes that is so.
-func (t *laneTable) countBehind() (n int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		if t.behind(l) {
-			n++
-		}
-	}
-	return n
-}
-
-// top is up to which id a claim of the lane reads.
-func (t *laneTable) top(l *laneState) int64 {
-	if t.behind(l) {
-		return l.reach + t.far
-	}
-	return math.MaxInt64
-}
-
-// passing reports whether lanes that have much to send are past what is decided: their floors do not follow them.
-func (t *laneTable) passing() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		if l.bulk && l.pace.last > t.reached {
-			return true
-		}
-	}
-	return false
-}
-
-// passed raises the floor of a lane whose claim is settled, unless floors fell since: what the claim knew may not hold
-// any more.
-func (t *laneTable) passed(l *laneClaim) {
-	t.update(l.lane, l.fence, func(s *laneState) {
-		if t.falls == l.falls {
-			s.floor = max(s.floor, min(l.floorAfter, l.decided))
-			s.reach = max(s.reach, l.floorAfter)
-		}
-	})
-}
-
-// listFloors returns the lanes for which want is true, their floors without exceptions, and the numbering that these
-// are in.
-func (t *laneTable) listFloors(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
-	return t.listBy(want, func(l *laneState) int64 { return l.floor }, func() string { return t.ids })
-}
-
-// listReach is listFloors with exceptions, which are in ids.
-func (t *laneTable) listReach(want func(l *laneState) bool) (lanes []int16, floors []int64, ids string) {
-	return t.listBy(want, func(l *laneState) int64 { return l.reach }, t.known)
-}
-
-func (t *laneTable) listBy(want func(*laneState) bool, floor func(*laneState) int64, text func() string) (lanes []int16, floors []int64, ids string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lanes, floors = []int16{}, []int64{} // not nil: a nil slice would reach Postgres as null
-	for lane, l := range t.owned {
-		if want(l) {
-			lanes, floors = append(lanes, lane), append(floors, floor(l))
-		}
-	}
-	return lanes, floors, text()
-}
-
-// slice lists the lanes that are below what is reached, where they are, and up to where they are looked at next.
-func (t *laneTable) slice(reached, ids int64) (lanes []int16, floors, tops []int64) {
-	lanes, floors, _ = t.listReach(func(l *laneState) bool { return l.reach < reached })
-	for _, floor := range floors {
-		tops = append(tops, min(floor+ids, reached))
-	}
-	return lanes, floors, tops
-}
-
-// fallen is how often floors fell.
-func (t *laneTable) fallen() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.falls
-}
-
-// raiseFloors gives lanes their new floors, unless floors fell since they were looked for; what is not known of a lane
-// leaves it as it is. Nobody else looks at lanes that are behind: they are ready when something was found there. It
-// reports whether one is.
-func (t *laneTable) raiseFloors(ids string, falls int, to, found map[int16]int64) (ready bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.ids != ids || t.falls != falls {
-		return false
-	}
-	for lane, l := range t.owned {
-		floor, ok := to[lane]
-		if !ok {
-			continue
-		}
-		was := t.behind(l)
-		l.reach = max(l.reach, floor)
-		if len(t.except) == 0 {
-			l.floor = l.reach
-		}
-		if was && found[lane] > 0 {
-			l.ready, ready = true, true
-		}
-	}
-	return ready
-}
-
-func (t *laneTable) dropFloors(lanes []int16) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.falls++
-	for _, lane := range lanes {
-		if l := t.owned[lane]; l != nil {
-			l.floor, l.reach = 0, 0
-		}
-	}
 }

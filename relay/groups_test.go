@@ -13,6 +13,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -86,33 +88,33 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	if n := len(d.r.health.snapshot()); n != many {
 		t.Fatalf("%d topics are closed, want %d", n, many)
 	}
-	grants := d.r.lanes.pick(0, 1, time.Now())
+	grants := d.r.lanes.Take(0, 1, time.Now())
 	k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 	k.queue(b, "")
 	if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) {
 		t.Errorf("a claim beside %d refused topics looks up all that is held", many)
 	}
-	d.r.giveBack(grants, func(l *laneState) { l.ready = true })
-	if n := len(d.r.lanes.owned[0].groups); n != many {
+	giveBack(d, grants)
+	if n := len(inside(d.r.lanes).owned[0].groups); n != many {
 		t.Errorf("the lane is known to hold %d topics, want %d", n, many)
 	}
 	// One topic comes back: claims drain it, and visit none of the others.
 	to.refused = func(topic string) bool { return topic != "payments" && topic != "t1" }
-	d.r.reopen(place{"t1", wholeTopic})
+	d.r.reopen(delivery.Whole("t1"))
 	for range 20 {
-		grants := d.r.lanes.pick(0, 1, time.Now())
+		grants := d.r.lanes.Take(0, 1, time.Now())
 		k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 		k.queue(b, "")
 		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) || len(k.drains.topics) > 1 {
 			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
 		}
-		d.r.giveBack(grants, func(l *laneState) { l.ready = true })
+		giveBack(d, grants)
 		step() // an odd number of claims, or all would be of the same work
-		if step(); len(d.r.lanes.owned[0].groups) < many {
+		if step(); len(inside(d.r.lanes).owned[0].groups) < many {
 			break
 		}
 	}
-	if groups := d.r.lanes.owned[0].groups; len(groups) != many-1 || len(groups["t1"]) != 0 {
+	if groups := inside(d.r.lanes).owned[0].groups; len(groups) != many-1 || len(groups["t1"]) != 0 {
 		t.Errorf("the lane is known to hold %d topics, want %d", len(groups), many-1)
 	}
 	if places, _ := d.r.health.due(time.Now().Add(time.Hour)); len(places) > 64 {
@@ -120,7 +122,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	}
 	to.refused = func(string) bool { return false }
 	for i := range many {
-		d.r.reopen(place{fmt.Sprint("t", i+1), wholeTopic})
+		d.r.reopen(delivery.Whole(fmt.Sprint("t", i+1)))
 	}
 	for range 2000 {
 		if step(); pgtest.One[bool](t, db, `select not exists (select from outbox_held)`) {
@@ -128,6 +130,12 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 		}
 	}
 	t.Error("what was held is not published")
+}
+
+func giveBack(d *Driver, grants []lanes.Grant) {
+	for i := range grants {
+		d.r.lanes.GiveBack(&grants[i])
+	}
 }
 
 // TestP4TopicsThatComeBackAreOneClaim: all groups of a lane share a claim's bytes.

@@ -6,19 +6,9 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
-
-// wholeTopic stands in the place of a partition: the topic as a whole is refused, or it is not known where its events
-// go.
-const wholeTopic int32 = -1
-
-// place is where events go that succeed or fail together.
-type place struct {
-	topic     string
-	partition int32
-}
 
 // health is what a relay knows of the places that it sends to: which fail, and which are closed, so that their events
 // are held. It is in memory only. What is held says by itself that it must go first, whoever owns the lane.
@@ -32,10 +22,10 @@ type health struct {
 	closing   chan struct{} // closed, and made anew, when a place is closed: for attempts that may be waiting for it
 
 	mu      sync.Mutex
-	failing map[place]time.Time // since when
-	closed  map[place]*closure
-	paused  map[string]bool // topics, by an operator
-	seen    map[place]bool  // what snapshot returns; nil: it is to be made
+	failing map[delivery.Place]time.Time // since when
+	closed  map[delivery.Place]*closure
+	paused  map[string]bool         // topics, by an operator
+	seen    map[delivery.Place]bool // what snapshot returns; nil: it is to be made
 }
 
 // closure is a closed place, and when it is tried next.
@@ -48,12 +38,12 @@ type closure struct {
 func newHealth(holdAfter time.Duration) *health {
 	return &health{
 		holdAfter: holdAfter, born: time.Now(), changed: make(chan struct{}, 1), closing: make(chan struct{}),
-		failing: map[place]time.Time{}, closed: map[place]*closure{},
+		failing: map[delivery.Place]time.Time{}, closed: map[delivery.Place]*closure{},
 	}
 }
 
 // ack notes that something was acked, and where: asked only while there is trouble.
-func (h *health) ack(where func() map[place]bool) {
+func (h *health) ack(where func() map[delivery.Place]bool) {
 	h.acked.Store(int64(time.Since(h.born)))
 	if !h.trouble.Load() {
 		return
@@ -73,7 +63,7 @@ func (h *health) ack(where func() map[place]bool) {
 // Others answer when something was acked since the place began to fail: it was not this one. Where nothing else was
 // tried meanwhile, they count as answering if they ever did and none of them is in trouble too: a cluster that is away
 // shows itself by the second place, and then the claim is kept.
-func (h *health) fail(places map[place]error, began time.Time) (closed []place) {
+func (h *health) fail(places map[delivery.Place]error, began time.Time) (closed []delivery.Place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for p := range places { // all of them, before any is judged by how the others do
@@ -115,10 +105,10 @@ func (h *health) answers(since time.Time) bool {
 func (h *health) refuse(topic string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.shut(place{topic, wholeTopic})
+	return h.shut(delivery.Whole(topic))
 }
 
-func (h *health) shut(p place) bool {
+func (h *health) shut(p delivery.Place) bool {
 	if h.closed[p] != nil {
 		return false
 	}
@@ -144,7 +134,7 @@ func (h *health) closings() <-chan struct{} {
 }
 
 // open ends a closure. It returns how long it lasted; false: there was none.
-func (h *health) open(p place) (time.Duration, bool) {
+func (h *health) open(p delivery.Place) (time.Duration, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.closed[p]
@@ -158,7 +148,7 @@ func (h *health) open(p place) (time.Duration, bool) {
 }
 
 // snapshot returns the closed places as of now: one pass over a claim must see one state. It is not to be changed.
-func (h *health) snapshot() map[place]bool {
+func (h *health) snapshot() map[delivery.Place]bool {
 	if !h.trouble.Load() && !h.pausing.Load() {
 		return nil
 	}
@@ -167,12 +157,12 @@ func (h *health) snapshot() map[place]bool {
 	if h.seen != nil {
 		return h.seen
 	}
-	out := make(map[place]bool, len(h.closed)+len(h.paused))
+	out := make(map[delivery.Place]bool, len(h.closed)+len(h.paused))
 	for p := range h.closed {
 		out[p] = true
 	}
 	for topic := range h.paused {
-		out[place{topic, wholeTopic}] = true
+		out[delivery.Whole(topic)] = true
 	}
 	h.seen = out
 	return out
@@ -182,11 +172,11 @@ func (h *health) snapshot() map[place]bool {
 const mostTries = 64
 
 // due returns the closed places to try now, each with its next try set, and when to look again.
-func (h *health) due(now time.Time) (places []place, next time.Time) {
+func (h *health) due(now time.Time) (places []delivery.Place, next time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for p, c := range h.closed {
-		if h.paused[p.topic] {
+		if h.paused[p.Topic] {
 			continue // not even for a try
 		}
 		if !now.Before(c.next) && len(places) < mostTries {
@@ -204,7 +194,7 @@ func (h *health) due(now time.Time) (places []place, next time.Time) {
 func (h *health) settle() { h.trouble.Store(len(h.failing)+len(h.closed) > 0) }
 
 // age is how long a place has been closed; 0: it is not.
-func (h *health) age(p place) time.Duration {
+func (h *health) age(p delivery.Place) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.closed[p]; c != nil {

@@ -6,18 +6,19 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 // lanePlace is where order is kept: one lane's events for one place.
 type lanePlace struct {
 	lane int16
-	place
+	delivery.Place
 }
 
 // judge gives the events that an attempt left without an ack their fates, by the table of P4. began is when the attempt
 // did; counts is false when it was cut short, which says nothing about any place. It reports whether anything was
 // refused.
-func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time, counts bool) (refusals bool) {
+func (d *dispatch) judge(ctx context.Context, verdicts []error, began time.Time, counts bool) (refusals bool) {
 	topics := map[string]bool{}
 	for k := range d.todo {
 		if scope, refused := rejected(verdicts[k]); refused && scope == scopeTopic {
@@ -29,7 +30,7 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 		}
 	}
 	refusedAt := map[lanePlace][]int32{}
-	failing := map[place]error{}
+	failing := map[delivery.Place]error{}
 	for k, i := range d.todo {
 		it, e := &d.c.items[i], &d.c.events[i]
 		if it.fate == acked {
@@ -37,7 +38,7 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 		}
 		if topics[e.Topic] {
 			it.sent = it.sent || maybeWritten(verdicts[k])
-			it.fate, it.partition = held, it.group(wholeTopic)
+			it.fate, it.partition = held, it.group(delivery.WholeTopic)
 			continue
 		}
 		at := d.place(ctx, e)
@@ -65,7 +66,7 @@ func (d *delivery) judge(ctx context.Context, verdicts []error, began time.Time,
 }
 
 // park is the fate of an event that was refused for certain.
-func (d *delivery) park(it *item, err error) {
+func (d *dispatch) park(it *item, err error) {
 	it.sent = it.sent || maybeWritten(err)
 	code, reason := reasonOf(err)
 	it.fate, it.refusal = parked, &refusal{code, reason}
@@ -73,7 +74,7 @@ func (d *delivery) park(it *item, err error) {
 
 // standBehind is the fate of an event behind refused ones of its lane and partition: with its key it is parked, else it
 // waits until they are. Sent now, it could be written, and after a take-over the refused one be written after it.
-func (d *delivery) standBehind(before []int32, it *item, e *event.Event, at place) {
+func (d *dispatch) standBehind(before []int32, it *item, e *event.Event, at delivery.Place) {
 	for _, i := range before {
 		first, its := &d.c.events[i], &d.c.items[i]
 		if !it.alone && !its.alone && first.Tenant == e.Tenant && first.Key == e.Key {
@@ -81,11 +82,11 @@ func (d *delivery) standBehind(before []int32, it *item, e *event.Event, at plac
 			return
 		}
 	}
-	it.fate, it.partition = held, it.group(at.partition)
+	it.fate, it.partition = held, it.group(at.Partition)
 }
 
 // holdClosed holds what is left for places that are closed, whoever closed them.
-func (d *delivery) holdClosed(ctx context.Context) {
+func (d *dispatch) holdClosed(ctx context.Context) {
 	closed := d.r.health.snapshot()
 	if len(closed) == 0 {
 		return
@@ -95,10 +96,10 @@ func (d *delivery) holdClosed(ctx context.Context) {
 		if it.fate != undecided {
 			continue
 		}
-		if closed[place{e.Topic, wholeTopic}] {
-			it.fate, it.partition = held, it.group(wholeTopic)
+		if closed[delivery.Whole(e.Topic)] {
+			it.fate, it.partition = held, it.group(delivery.WholeTopic)
 		} else if at := d.place(ctx, e); closed[at] {
-			it.fate, it.partition = held, it.group(at.partition)
+			it.fate, it.partition = held, it.group(at.Partition)
 		}
 	}
 }
@@ -106,34 +107,34 @@ func (d *delivery) holdClosed(ctx context.Context) {
 // closeTopic begins to hold a topic.
 func (r *Relay) closeTopic(topic string, err error) {
 	if r.health.refuse(topic) {
-		r.closed(place{topic, wholeTopic}, err)
+		r.closed(delivery.Whole(topic), err)
 	}
 }
 
 // closed says that a place is held from now on.
-func (r *Relay) closed(at place, err error) {
+func (r *Relay) closed(at delivery.Place, err error) {
 	failpoint.Hit(failpoint.RelayClosed)
-	if at.partition == wholeTopic {
-		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on", "topic", at.topic, "err", err)
+	if at.Partition == delivery.WholeTopic {
+		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on", "topic", at.Topic, "err", err)
 	} else {
-		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does", "topic", at.topic, "partition", at.partition, "err", err)
+		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does", "topic", at.Topic, "partition", at.Partition, "err", err)
 	}
 	if r.cfg.Observer.Closed != nil {
-		r.cfg.Observer.Closed(at.topic, at.partition, err)
+		r.cfg.Observer.Closed(at.Topic, at.Partition, err)
 	}
 }
 
 // reopen ends the holding of a place: the lanes that hold events for it drain them first.
-func (r *Relay) reopen(at place) {
+func (r *Relay) reopen(at delivery.Place) {
 	took, was := r.health.open(at)
 	if !was {
 		return
 	}
 	failpoint.Hit(failpoint.RelayReopened)
-	r.log.Info("held events can go again", "topic", at.topic, "partition", at.partition, "after", took.Round(time.Millisecond))
+	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after", took.Round(time.Millisecond))
 	if r.cfg.Observer.Reopened != nil {
-		r.cfg.Observer.Reopened(at.topic, at.partition, took)
+		r.cfg.Observer.Reopened(at.Topic, at.Partition, took)
 	}
-	r.lanes.awakenHolding(at.topic)
+	r.lanes.Opened(at.Topic)
 	r.kickPumps()
 }

@@ -21,7 +21,7 @@ import (
 // share, and mark what is beyond it as leaving. It is the only place where fences change.
 func (r *Relay) beat(ctx context.Context, s *session) error {
 	before := time.Now() // the local deadline counts from before the database's clock was asked
-	doubted := r.lanes.list(func(l *laneState) bool { return l.doubt && !l.busy })
+	doubted := r.lanes.InDoubt()
 	owned := make(map[int16]int64, Lanes)
 	var members members
 	var epoch string
@@ -63,7 +63,7 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	if !same {
 		epoch = "" // the next claim begins one
 	}
-	r.lanes.renumber(epoch)
+	r.lanes.Renumber(epoch)
 	return r.balance(ctx, s, members, owned, before)
 }
 
@@ -78,9 +78,9 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 	}
 	switch want := share - len(owned); {
 	case want < 0:
-		r.lanes.leave(-want)
+		r.lanes.Leave(-want)
 	case want >= 0:
-		r.lanes.stay()
+		r.lanes.Stay()
 		if want == 0 {
 			break
 		}
@@ -104,13 +104,11 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 
 // release gives back leaving lanes that no pump works on.
 func (r *Relay) release(ctx context.Context, s *session) error {
-	lanes := r.lanes.list(func(l *laneState) bool {
-		return l.leaving && !l.busy && !l.doubt
-	})
-	if len(lanes) == 0 {
+	leaving := r.lanes.Releasable()
+	if len(leaving) == 0 {
 		return nil
 	}
-	err := r.give(ctx, s, lanes)
+	err := r.give(ctx, s, leaving)
 	if err != nil {
 		r.beatFailed(err)
 	}
@@ -129,7 +127,7 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	if err = failpoint.After(failpoint.RelayLanesGiven, err); err != nil {
 		return err
 	}
-	r.lanes.drop(lanes)
+	r.lanes.Forget(lanes)
 	r.left(gone, false)
 	r.left(slices.DeleteFunc(lanes, func(lane int16) bool { return slices.Contains(gone, lane) }), true)
 	return nil
@@ -138,12 +136,12 @@ func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 // beatFailed: a take-over or a release may still happen after an unknown commit, so no lane is certain any more.
 func (r *Relay) beatFailed(err error) {
 	if pg.CommitUnknown(err) {
-		r.lanes.doubtAll()
+		r.lanes.DoubtAll()
 	}
 }
 
 func (r *Relay) adopt(owned map[int16]int64, before time.Time) {
-	taken, lost := r.lanes.sync(owned, before.Add(r.cfg.Lease))
+	taken, lost := r.lanes.Leased(owned, before.Add(r.cfg.Lease))
 	r.left(lost, true)
 	lost = slices.DeleteFunc(lost, func(lane int16) bool { _, back := owned[lane]; return back })
 	if len(lost) > 0 {
@@ -172,7 +170,7 @@ func (r *Relay) left(lanes []int16, lost bool) {
 // another one asks, but not at its start, when nobody counts it yet.
 func (r *Relay) well(ctx context.Context) bool {
 	var err error
-	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.list(func(*laneState) bool { return true })) == 0 {
+	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.All()) == 0 {
 		asking, cancel := context.WithTimeout(ctx, r.cfg.Lease/3)
 		err = to.Reach(asking)
 		cancel()
@@ -309,7 +307,7 @@ const beatAtLeast = 500 * time.Millisecond
 
 // unsettled: lanes are on their way to or from this relay.
 func (r *Relay) unsettled() bool {
-	return r.short.Load() || len(r.lanes.list(func(l *laneState) bool { return l.leaving || l.doubt })) > 0
+	return r.short.Load() || r.lanes.Moving()
 }
 
 // resign gives all lanes back and leaves the members, so that the others need not wait for leases to run out. It has a
@@ -319,16 +317,16 @@ func (r *Relay) resign(work context.Context, s *session) error {
 	defer cancel()
 	failpoint.Hit(failpoint.RelayResign)
 	defer func() { // what is in doubt is not ours to give: its lease runs out
-		rest := r.lanes.list(func(*laneState) bool { return true })
-		r.lanes.drop(rest)
+		rest := r.lanes.All()
+		r.lanes.Forget(rest)
 		r.left(rest, true)
 	}()
-	r.lanes.leave(-1)
-	if lanes := r.lanes.list(func(l *laneState) bool { return !l.busy && !l.doubt }); len(lanes) > 0 {
-		err := r.give(ctx, s, lanes)
+	r.lanes.Leave(-1)
+	if all := r.lanes.Releasable(); len(all) > 0 {
+		err := r.give(ctx, s, all)
 		if err != nil {
 			// Nothing went over this connection since the last heartbeat: the server may have been restarted meanwhile.
-			err = r.give(ctx, s, lanes)
+			err = r.give(ctx, s, all)
 		}
 		if err != nil {
 			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)

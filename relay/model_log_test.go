@@ -4,11 +4,12 @@ package relay
 
 import (
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 // placeOf is where an event goes.
-func (m *modelRun) placeOf(e *event.Event) place {
-	return place{e.Topic, m.world.partition(eventOf(e.ID))}
+func (m *modelRun) placeOf(e *event.Event) delivery.Place {
+	return delivery.At(e.Topic, m.world.partition(eventOf(e.ID)))
 }
 
 // underWay keeps events of a request that nobody waits for any more.

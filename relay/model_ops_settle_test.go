@@ -5,6 +5,8 @@ package relay
 import (
 	"math"
 	"slices"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 func opSettle(m *modelRun, a []any) (rows [][]any, _ error) {
@@ -120,7 +122,7 @@ func opTry(m *modelRun, a []any) (rows [][]any, _ error) {
 	for _, i := range m.own(a) {
 		lane := a[0].([]int16)[i]
 		held := slices.DeleteFunc(m.rows(lane, inHeld, true), func(ev uint8) bool { return m.world.of(ev).topic != topics[i] })
-		if partitions[i] == wholeTopic && slices.ContainsFunc(held, func(ev uint8) bool { return m.s.db.rows[ev].partition >= 0 }) {
+		if partitions[i] == delivery.WholeTopic && slices.ContainsFunc(held, func(ev uint8) bool { return m.s.db.rows[ev].partition >= 0 }) {
 			continue
 		}
 		for _, ev := range held {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -270,10 +271,10 @@ func opLookHeld(m *modelRun, a []any) (rows [][]any, _ error) {
 		lane := a[0].([]int16)[i]
 		bits := uint8(0)
 		for _, ev := range m.rows(lane, inHeld, true) {
-			bits |= placeBit(place{m.world.of(ev).topic, int32(m.s.db.rows[ev].partition)})
+			bits |= placeBit(delivery.At(m.world.of(ev).topic, int32(m.s.db.rows[ev].partition)))
 		}
 		for _, at := range placesOf(bits) {
-			rows = append(rows, []any{lane, at.topic, at.partition})
+			rows = append(rows, []any{lane, at.Topic, at.Partition})
 		}
 	}
 	return rows, nil

@@ -139,7 +139,7 @@ func (c *modelCompare) groups(lanes []int16) []any {
 	glanes, topics, partitions, most := []int16{}, []string{}, []int32{}, []int32{}
 	for _, lane := range lanes {
 		for _, at := range placesOf(uint8(c.rnd.IntN(64))) {
-			glanes, topics, partitions = append(glanes, lane), append(topics, at.topic), append(partitions, at.partition)
+			glanes, topics, partitions = append(glanes, lane), append(topics, at.Topic), append(partitions, at.Partition)
 			most = append(most, int32(1+c.rnd.IntN(2)))
 		}
 	}

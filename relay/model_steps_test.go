@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -136,7 +137,7 @@ func (x *modelSteps) relay(i int) {
 			if err := s.Open(ctx); err != nil {
 				return
 			}
-			ask, floors, ids := r.quiet()
+			ask, floors, ids := r.lanes.ToProbe()
 			_, _ = r.look(ctx, s, ask, floors, ids)
 		})
 	})
@@ -170,9 +171,9 @@ func (x *modelSteps) beats(i int) {
 	x.tryTx(false, saying("R%d: heartbeat", i), func(m *modelRun) {
 		m.with(i, keeperSession, func(r *Relay, s *session) {
 			_ = r.beat(ctx, s)
-			for lane, l := range r.lanes.owned { // the model has fewer
+			for lane, l := range inside(r.lanes).owned { // the model has fewer
 				if int(lane) >= modelLanes {
-					delete(r.lanes.owned, lane)
+					delete(inside(r.lanes).owned, lane)
 				}
 				if x.w.rules.noRaise {
 					l.doubt = false
@@ -244,14 +245,14 @@ func (x *modelSteps) claims(i int, between func(m *modelRun) func(statement int)
 func (m *modelRun) claim(i int) {
 	paused := m.s.db.paused // before it begins: what it must not send
 	m.with(i, pumpSession, func(r *Relay, s *session) {
-		grants := r.lanes.pick(0, 1, time.Now())
+		grants := r.lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
 			return
 		}
 		m.snapped = m.s.stale == uint8(i)+1
 		c, err := r.take(context.Background(), s, grants)
 		if m.world.rules.noRaise {
-			for _, l := range r.lanes.owned {
+			for _, l := range inside(r.lanes).owned {
 				l.fresh, l.doubt = l.fresh || l.doubt, false
 			}
 		}
@@ -275,7 +276,7 @@ func (m *modelRun) claim(i int) {
 		}
 		if m.world.rules.lateDecided {
 			for k := range c.lanes {
-				c.lanes[k].floorAfter = c.lanes[k].seen.last
+				c.lanes[k].floorAfter = c.lanes[k].seen.Last
 			}
 		}
 		if !m.world.rules.noSortOut {
@@ -368,7 +369,7 @@ type modelAnswer struct {
 	close    bool  // the place is closed meanwhile
 }
 
-func (m *modelRun) answers(r *Relay, at place, a modelAnswer) {
+func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
 	m.broker = func(events []event.Event) []error {
 		verdicts := make([]error, len(events))
 		var mine []int
@@ -412,7 +413,7 @@ func (x *modelSteps) publishes(i int) {
 	r := m.load(i)
 	c, d := m.loadClaim(i, r)
 	ctx := context.Background()
-	todo := map[place]int{}
+	todo := map[delivery.Place]int{}
 	for _, k := range d.todo {
 		todo[m.placeOf(&c.events[k])]++
 	}
@@ -457,12 +458,12 @@ func (m *modelRun) settle(i int, result published) {
 		}
 		if m.world.rules.lateDecided {
 			for k := range c.lanes {
-				c.lanes[k].floorAfter, c.lanes[k].decided = min(c.lanes[k].floorAfter, r.lanes.reached), r.lanes.decided
+				c.lanes[k].floorAfter, c.lanes[k].Decided = min(c.lanes[k].floorAfter, inside(r.lanes).reached), inside(r.lanes).decided
 			}
 		}
 		_ = r.finish(ctx, s, c, result)
 		if m.world.rules.noRaise {
-			for _, l := range r.lanes.owned {
+			for _, l := range inside(r.lanes).owned {
 				l.fresh, l.ready, l.doubt = l.fresh || l.doubt, l.ready || l.doubt, false
 			}
 		}
@@ -476,11 +477,11 @@ func (m *modelRun) settle(i int, result published) {
 	})
 }
 
-func (x *modelSteps) attempts(i int, at place, n int) {
+func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 	b := &x.s.budget
 	attempt := func(fault bool, what string, a modelAnswer, spend func(b *modelBudget)) {
 		x.try(fault, func() string {
-			return fmt.Sprintf("R%d: sends to %s/%d%s: %s", i, at.topic, at.partition, x.described(i, at, a), what)
+			return fmt.Sprintf("R%d: sends to %s/%d%s: %s", i, at.Topic, at.Partition, x.described(i, at, a), what)
 		}, func(m *modelRun) {
 			spend(&m.s.budget)
 			m.attempt(i, at, a)
@@ -530,7 +531,7 @@ func (x *modelSteps) attempts(i int, at place, n int) {
 }
 
 // described names the events of an attempt with their numbers.
-func (x *modelSteps) described(i int, at place, a modelAnswer) (text string) {
+func (x *modelSteps) described(i int, at delivery.Place, a modelAnswer) (text string) {
 	m := &modelRun{world: x.w, s: *x.s}
 	c := &m.s.relays[i].claim
 	for k := range c.n {
@@ -545,7 +546,7 @@ func (x *modelSteps) described(i int, at place, a modelAnswer) (text string) {
 	return fmt.Sprintf("%s, the first %d", text, a.n)
 }
 
-func (m *modelRun) attempt(i int, at place, a modelAnswer) {
+func (m *modelRun) attempt(i int, at delivery.Place, a modelAnswer) {
 	r := m.load(i)
 	c, d := m.loadClaim(i, r)
 	m.answers(r, at, a)
@@ -567,7 +568,7 @@ func (m *modelRun) attempt(i int, at place, a modelAnswer) {
 // revives tries a closed place.
 func (x *modelSteps) revives(i int) {
 	for _, at := range placesOf(x.s.relays[i].closed) {
-		if x.s.relays[i].paused&topicBits([]string{at.topic}) != 0 {
+		if x.s.relays[i].paused&topicBits([]string{at.Topic}) != 0 {
 			continue
 		}
 		try := func(fault bool, what string, a modelAnswer, spend func(b *modelBudget)) {
@@ -582,10 +583,10 @@ func (x *modelSteps) revives(i int) {
 						return m.broker(events)
 					}
 					_ = heads
-					_ = r.tryClosed(context.Background(), s, []place{at})
+					_ = r.tryClosed(context.Background(), s, []delivery.Place{at})
 				})
 			}
-			name := saying("R%d: tries %s/%d: %s", i, at.topic, at.partition, what)
+			name := saying("R%d: tries %s/%d: %s", i, at.Topic, at.Partition, what)
 			if fault {
 				x.try(fault, name, do)
 			} else {

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -107,16 +109,16 @@ func eventOf(id uuid.UUID) uint8 {
 	panic("no such event")
 }
 
-func placeBit(at place) uint8 {
+func placeBit(at delivery.Place) uint8 {
 	for i, topic := range modelTopics {
-		if topic == at.topic {
-			return 1 << (i*3 + int(at.partition) + 1)
+		if topic == at.Topic {
+			return 1 << (i*3 + int(at.Partition) + 1)
 		}
 	}
 	panic("no such topic")
 }
 
-func placeIndex(at place) int {
+func placeIndex(at delivery.Place) int {
 	for i := range modelPlaces {
 		if 1<<i == int(placeBit(at)) {
 			return i
@@ -125,10 +127,10 @@ func placeIndex(at place) int {
 	return -1
 }
 
-func placesOf(bits uint8) (places []place) {
+func placesOf(bits uint8) (places []delivery.Place) {
 	for i := range modelPlaces {
 		if bits>>i&1 == 1 {
-			places = append(places, place{modelTopics[i/3], int32(i%3) - 1})
+			places = append(places, delivery.At(modelTopics[i/3], int32(i%3)-1))
 		}
 	}
 	return places
@@ -292,7 +294,7 @@ func (m *modelRun) session(r *Relay, i int, kind uint8) *session {
 	_ = s.Open(context.Background())
 	conn.closed = m.s.relays[i].cut>>kind&1 == 1
 	s.Dial = func(context.Context, string, func()) (pg.Conn, error) { return &modelConn{m: m}, nil }
-	s.Reopened = func() { r.lanes.distrust() }
+	s.Reopened = func() { r.lanes.Reset() }
 	return s
 }
 
@@ -323,18 +325,18 @@ func (m *modelRun) load(i int) *Relay {
 	r := &Relay{
 		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log}, kafka: &outage.Monitor{Log: w.log},
 		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes: &laneTable{
+		lanes: (&laneTable{
 			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids),
 			decided: int64(from.known), reached: int64(from.reached), except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit),
-			far: cmp.Or(w.far, farIDs),
-		},
+			far: cmp.Or(w.far, 1<<18),
+		}).table(),
 		health: newHealth(-1), exceptFrom: exceptFrom,
 	}
 	if w.excepts {
 		r.exceptFrom = 0
 	}
 	if from.limit == math.MaxUint8 {
-		r.lanes.limit = math.MaxInt64
+		inside(r.lanes).limit = math.MaxInt64
 	}
 	for lane := range from.lanes {
 		l := &from.lanes[lane]
@@ -344,14 +346,14 @@ func (m *modelRun) load(i int) *Relay {
 		to := &laneState{
 			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), reach: int64(l.reach), settled: int64(l.settled),
 			read: 1, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
-			parked: l.parked, releasing: l.releasing, groups: groups{}.with(placesOf(l.groups)), turn: int(l.turn),
+			parked: l.parked, releasing: l.releasing, groups: delivery.Groups{}.With(placesOf(l.groups)), turn: int(l.turn),
 		}
 		if l.stale {
 			to.read = 0
 		}
-		r.lanes.owned[int16(lane)] = to
+		inside(r.lanes).owned[int16(lane)] = to
 	}
-	r.cfg.ClaimEvents = w.max * max(len(r.lanes.owned), 1)
+	r.cfg.ClaimEvents = w.max * max(len(inside(r.lanes).owned), 1)
 	for _, at := range placesOf(from.closed) {
 		r.health.closed[at] = &closure{since: modelLong}
 	}
@@ -363,30 +365,30 @@ func (m *modelRun) load(i int) *Relay {
 func (m *modelRun) store(i int, r *Relay) {
 	to := &m.s.relays[i]
 	to.lanes = [modelLanes]modelOwned{}
-	for lane, l := range r.lanes.owned {
+	for lane, l := range inside(r.lanes).owned {
 		if int(lane) >= modelLanes {
 			continue
 		}
 		o := modelOwned{
 			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled), floor: uint8(l.floor), reach: uint8(l.reach),
-			stale: l.read != r.lanes.reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
+			stale: l.read != inside(r.lanes).reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
 		}
 		o.groups |= bitsOf(l.groups)
 		to.lanes[lane] = o
 	}
-	to.epoch = numberOfEpoch(r.lanes.epoch)
-	to.ids, to.known, to.closed, to.paused = numberOf(r.lanes.ids), uint8(r.lanes.decided), 0, 0
-	to.reached, to.except, to.limit = uint8(r.lanes.reached), xidBits(r.lanes.except), 0
+	to.epoch = numberOfEpoch(inside(r.lanes).epoch)
+	to.ids, to.known, to.closed, to.paused = numberOf(inside(r.lanes).ids), uint8(inside(r.lanes).decided), 0, 0
+	to.reached, to.except, to.limit = uint8(inside(r.lanes).reached), xidBits(inside(r.lanes).except), 0
 	if w := m.world; w.far > 0 {
-		to.limit = uint8(min(r.lanes.limit, math.MaxUint8))
+		to.limit = uint8(min(inside(r.lanes).limit, math.MaxUint8))
 	}
 	for lane := range to.claim.lanes {
 		l := &to.claim.lanes[lane]
-		if r.lanes.falls > 0 {
+		if inside(r.lanes).falls > 0 {
 			l.floorAfter, l.sure = 0, 0
 		}
-		l.stale = l.stale || l.has && r.lanes.reads != m.reads
+		l.stale = l.stale || l.has && inside(r.lanes).reads != m.reads
 	}
 	for at := range r.health.closed {
 		to.closed |= placeBit(at)
@@ -397,7 +399,7 @@ func (m *modelRun) store(i int, r *Relay) {
 }
 
 // loadClaim restores a claim that is under way, and its delivery.
-func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
+func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *dispatch) {
 	from := &m.s.relays[i].claim
 	c := &claim{epoch: epochName(from.epoch), paused: topicsOf(from.paused)}
 	for lane := range from.lanes {
@@ -405,12 +407,12 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery) {
 		if !f.has {
 			continue
 		}
-		l := laneClaim{grant: grant{
-			lane: int16(lane), fence: int64(f.fence), reads: r.lanes.reads, groups: groups{}.with(placesOf(f.groups)), decided: int64(f.sure),
+		l := laneClaim{Grant: lanes.Grant{
+			Lane: int16(lane), Fence: int64(f.fence), Reads: inside(r.lanes).reads, Groups: delivery.Groups{}.With(placesOf(f.groups)), Decided: int64(f.sure),
 		}}
 		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
-			l.reads--
+			l.Reads--
 		}
 		if f.behind {
 			l.behind = 1
@@ -437,13 +439,13 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 	*to = modelClaim{active: true, epoch: epochNumber(c.epoch), paused: topicBits(c.paused), n: uint8(len(c.events))}
 	for k := range c.lanes {
 		l := &c.lanes[k]
-		t := &to.lanes[l.lane]
-		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.reads != r.lanes.reads, uint8(l.fence)
+		t := &to.lanes[l.Lane]
+		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.Reads != inside(r.lanes).reads, uint8(l.Fence)
 		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
-		t.groups |= bitsOf(l.groups)
-		t.sure = min(t.floorAfter, uint8(l.decided))
+		t.groups |= bitsOf(l.Groups)
+		t.sure = min(t.floorAfter, uint8(l.Decided))
 	}
-	r.lanes.falls, m.reads = 0, r.lanes.reads // the claim knows of those before it
+	inside(r.lanes).falls, m.reads = 0, inside(r.lanes).reads // the claim knows of those before it
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{
@@ -481,10 +483,10 @@ var _ pg.Conn = (*modelConn)(nil)
 
 var _ pgx.Rows = (*modelRows)(nil)
 
-func bitsOf(g groups) (bits uint8) {
+func bitsOf(g delivery.Groups) (bits uint8) {
 	for topic, partitions := range g {
 		for _, p := range partitions {
-			bits |= placeBit(place{topic, p})
+			bits |= placeBit(delivery.At(topic, p))
 		}
 	}
 	return bits

@@ -76,10 +76,10 @@ func (c *claim) number(at map[int16]*laneClaim) {
 		if l.first != 0 {
 			continue
 		}
-		l.first = l.next
+		l.first = l.Next
 		for i := range c.events[s.from:s.to] {
-			c.events[s.from+i].Position.Seq = l.next
-			l.next++
+			c.events[s.from+i].Position.Seq = l.Next
+			l.Next++
 		}
 	}
 }

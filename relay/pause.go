@@ -14,7 +14,7 @@ func (r *Relay) pauses(topics []string) {
 	}
 	for _, topic := range resumed {
 		r.log.Info("a topic was resumed by an operator", "topic", topic)
-		r.lanes.awakenHolding(topic)
+		r.lanes.Opened(topic)
 	}
 	if len(resumed) > 0 {
 		r.kickPumps()

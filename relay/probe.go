@@ -24,10 +24,10 @@ func (r *Relay) probe(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.woken:
-			r.lanes.wake()
+			r.lanes.Woken()
 		case <-timer.C:
 		}
-		ask, floors, ids := r.quiet()
+		ask, floors, ids := r.lanes.ToProbe()
 		if len(ask) == 0 && time.Since(looked) < r.cfg.ProbeIdle {
 			timer.Reset(r.cfg.ProbeAwake) // every lane is at work: only the other relays are worth a look now and then
 			continue
@@ -55,21 +55,13 @@ func (r *Relay) probe(ctx context.Context) {
 	}
 }
 
-// quiet lists the lanes that nobody works on, and of which it is not known that they have events, with their floors.
-// Those that are behind are looked at in slices: see raiseFloors.
-func (r *Relay) quiet() (lanes []int16, floors []int64, ids string) {
-	return r.lanes.listReach(func(l *laneState) bool {
-		return l.quiet() && !r.lanes.behind(l)
-	})
-}
-
 // look is one probe. It reports whether events wait in the relay's lanes.
 func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int64, ids string) (found bool, err error) {
 	now := time.Now()
-	working := len(r.lanes.list(func(l *laneState) bool { return l.ready || l.busy })) > 0
+	working := r.lanes.Working()
 	var ready, releasing, due []int16
 	var paused []string
-	parked := r.lanes.list(func(l *laneState) bool { return (l.quiet() || l.source == streamed) && l.parked })
+	parked := r.lanes.Parked()
 	var free bool
 	var members int64
 	var b pgx.Batch
@@ -95,15 +87,12 @@ func (r *Relay) look(ctx context.Context, s *session, ask []int16, floors []int6
 		r.dueNext = now.Add(duePause(time.Since(now), r.cfg.Lease))
 	}
 	r.pauses(paused)
-	if len(releasing) > 0 {
-		r.lanes.releasing(releasing)
-	}
-	if len(ready)+len(releasing)+len(due) > 0 {
-		r.lanes.awaken(ready)
-		r.lanes.awakenDue(due)
+	some := len(ready)+len(releasing)+len(due) > 0
+	if some {
+		r.lanes.Found(ready, releasing, due)
 		r.kickPumps()
 	}
-	switch found = len(ready)+len(releasing)+len(due) > 0 || working; {
+	switch found = some || working; {
 	case !found:
 		r.waiting.Store(0)
 	case r.waiting.Load() == 0:

@@ -8,6 +8,8 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
@@ -28,9 +30,9 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 	if len(c.events) == 0 {
 		return result
 	}
-	grants := make([]grant, len(c.lanes))
+	grants := make([]lanes.Grant, len(c.lanes))
 	for i := range c.lanes {
-		grants[i] = c.lanes[i].grant
+		grants[i] = c.lanes[i].Grant
 	}
 	pause, since := outage.NewBackOff(), time.Now()
 	d := r.newDelivery(c)
@@ -71,7 +73,7 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 }
 
 // leave notes the lanes of what is left without a fate.
-func (d *delivery) leave(result *published) {
+func (d *dispatch) leave(result *published) {
 	for _, i := range d.todo {
 		result.left[d.c.events[i].Position.Lane] = true
 	}
@@ -79,7 +81,7 @@ func (d *delivery) leave(result *published) {
 
 // attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at
 // once.
-func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error) {
+func (r *Relay) attempt(ctx context.Context, d *dispatch) (n int, failure error) {
 	began := time.Now()
 	d.routes = nil // a topic's partitions may be known by now
 	verdicts := r.hand(ctx, d.events())
@@ -94,7 +96,7 @@ func (r *Relay) attempt(ctx context.Context, d *delivery) (n int, failure error)
 	}
 	n, failure, unsent := d.take(verdicts)
 	if n > 0 {
-		r.health.ack(func() map[place]bool { return d.ackedPlaces(ctx) })
+		r.health.ack(func() map[delivery.Place]bool { return d.ackedPlaces(ctx) })
 	}
 	if n < len(d.todo) && !d.judge(ctx, verdicts, began, ctx.Err() == nil) && failure == nil {
 		failure = unsent
@@ -132,9 +134,9 @@ var errClosing = errors.New("relay: a partition or topic is held from now on")
 // whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
 // renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not
 // nil.
-func (r *Relay) whileHeld(ctx context.Context, grants []grant, closing <-chan struct{}) (held context.Context, release func()) {
+func (r *Relay) whileHeld(ctx context.Context, grants []lanes.Grant, closing <-chan struct{}) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
-	until, ok := r.lanes.deadline(grants)
+	until, ok := r.lanes.Deadline(grants)
 	if !ok || !time.Now().Before(until) {
 		cancel(errLeaseOver)
 		return held, func() {}
@@ -152,7 +154,7 @@ func (r *Relay) whileHeld(ctx context.Context, grants []grant, closing <-chan st
 				return
 			case <-timer.C:
 			}
-			until, ok := r.lanes.deadline(grants)
+			until, ok := r.lanes.Deadline(grants)
 			left := time.Until(until)
 			if !ok || left <= 0 {
 				cancel(errLeaseOver)

@@ -9,6 +9,7 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 )
 
@@ -22,9 +23,9 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 		for len(late.done) > 0 {
 			r.catchUp(work, s, late, <-late.done)
 		}
-		grants := r.lanes.pick(number, r.cfg.Pumps, time.Now())
+		grants := r.lanes.Take(number, r.cfg.Pumps, time.Now())
 		if len(grants) == 0 {
-			if r.lanes.idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
+			if r.lanes.Idle(number, r.cfg.Pumps) { // what it failed at is another's, or gone
 				r.postgres.Report(s.Name, nil, s.Heard())
 				r.kafka.Report(s.Name, nil, s.Heard())
 			}
@@ -51,12 +52,12 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 
 // step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its
 // error is the database's: what Kafka does is retried within, or left to the next claim of the lane.
-func (r *Relay) step(ctx context.Context, s *session, grants []grant) (published int, err error) {
+func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant) (published int, err error) {
 	return r.stepTelling(ctx, s, grants, nil, func(*claim) {})
 }
 
 // stepTelling is step, but tells what it claims, and may leave some of it to stragglers.
-func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, late *stragglers, tell func(c *claim)) (published int, err error) {
+func (r *Relay) stepTelling(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers, tell func(c *claim)) (published int, err error) {
 	c, err := r.take(ctx, s, grants)
 	if err != nil {
 		return 0, err
@@ -77,25 +78,28 @@ func (r *Relay) stepTelling(ctx context.Context, s *session, grants []grant, lat
 }
 
 // take claims for lanes that were picked, and gives those back that cannot be worked on.
-func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, error) {
+func (r *Relay) take(ctx context.Context, s *session, grants []lanes.Grant) (*claim, error) {
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {
-		r.tooMuch(grants, err)
-		r.giveBack(grants, func(l *laneState) { l.doubt = l.doubt || unknown })
+		r.overran(grants, err)
+		if unknown {
+			r.doubt(grants)
+		} else {
+			for i := range grants {
+				r.beatIf(r.lanes.GiveBack(&grants[i]))
+			}
+		}
 		return nil, fmt.Errorf("relay: claim: %w", err)
 	}
 	c.took = time.Since(since)
-	r.giveBack(lost, func(l *laneState) { l.doubt = true })
+	r.doubt(lost)
 	discarded, behind := 0, 0
 	for i := range c.lanes {
 		l := &c.lanes[i]
 		discarded += l.discarded
 		behind += l.behind
-		r.lanes.update(l.lane, l.fence, func(s *laneState) {
-			s.next, s.end = l.next, l.end
-			s.parked, s.releasing, s.groups = l.parked, l.releasing, l.groups
-		})
+		r.lanes.Claimed(&l.Grant)
 	}
 	if behind > 0 && r.cfg.Observer.Behind != nil {
 		r.cfg.Observer.Behind(behind)
@@ -112,33 +116,26 @@ func (r *Relay) take(ctx context.Context, s *session, grants []grant) (*claim, e
 	return c, nil
 }
 
-// mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
-const mostStrikes = 9
+// doubt puts lanes in doubt: they need a heartbeat before anything else.
+func (r *Relay) doubt(grants []lanes.Grant) {
+	for _, g := range grants {
+		r.lanes.Doubt(g.Lane, g.Fence)
+	}
+	r.beatIf(len(grants) > 0)
+}
 
-// tooMuch notes that a claim or settle of lanes did not fit into its time, if that is what the error says. What they do
-// next is a quarter of it: half as many lanes, and of each half as much. Repeated whole it would fail for ever.
-func (r *Relay) tooMuch(grants []grant, err error) {
+// overran notes that a claim or settle of lanes did not fit into its time, if that is what the error says.
+func (r *Relay) overran(grants []lanes.Grant, err error) {
 	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
 		return
 	}
 	r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err", err)
-	for _, g := range grants {
-		r.lanes.update(g.lane, g.fence, func(l *laneState) { l.strikes = min(l.strikes+1, mostStrikes) })
-	}
+	r.lanes.Overran(grants)
 }
 
-// giveBack ends a pump's work on lanes. Lanes in doubt need a heartbeat before anything else.
-func (r *Relay) giveBack(grants []grant, change func(l *laneState)) {
-	nudge := false
-	for _, g := range grants {
-		r.lanes.update(g.lane, g.fence, func(l *laneState) {
-			l.busy = false
-			change(l)
-			l.ready = l.ready || l.woken
-			nudge = nudge || l.doubt || l.leaving
-		})
-	}
-	if nudge {
+// beatIf asks for a heartbeat now, if lanes need one.
+func (r *Relay) beatIf(needed bool) {
+	if needed {
 		r.nudge()
 	}
 }

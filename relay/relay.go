@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -35,8 +36,8 @@ type Relay struct {
 
 	running  atomic.Bool
 	owner    uuid.UUID // of this start
-	lanes    *laneTable
-	table    atomic.Pointer[laneTable] // lanes, for who is not of this start
+	lanes    *lanes.Table
+	table    atomic.Pointer[lanes.Table] // lanes, for who is not of this start
 	postgres *outage.Monitor
 	kafka    *outage.Monitor
 	woken    chan struct{}
@@ -105,13 +106,12 @@ func (r *Relay) sql(statement string) string { return r.schema.Expand(statement)
 // first contact shows what no waiting mends (no tables, no grant, a wrong password), and when the drain could not
 // finish: what is left is published by the next owner. Nothing outlives Run.
 func (r *Relay) Run(ctx context.Context) error {
-	if err := r.start(); err != nil {
+	if err := r.start(lanes.Unassigned); err != nil {
 		return err
 	}
 	defer r.running.Store(false)
-	r.lanes.begin = unassigned
 	if r.cfg.FloorEvery > 0 {
-		r.lanes.expect()
+		r.lanes.ExpectFloors()
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -161,11 +161,10 @@ func (r *Relay) limitDrain(work context.Context, abandon func()) {
 // publisher acked; 0 when nothing waits or when others own every lane. It blocks while the publisher is away, until ctx
 // ends.
 func (r *Relay) Once(ctx context.Context) (published int, err error) {
-	if err := r.start(); err != nil {
+	if err := r.start(lanes.Unassigned); err != nil {
 		return 0, err
 	}
 	defer r.running.Store(false)
-	r.lanes.begin = unassigned
 	s := r.session("once")
 	defer s.Close()
 	err = r.checkSequence(ctx, s)
@@ -183,11 +182,10 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 	}
 	for step := range onceSteps {
 		// What is held or to be released is found by the first claim, and sent by the next.
-		beside := func(l *laneState) bool { return l.ready && (l.releasing || len(l.groups) > 0) }
-		if err != nil || (step > 0 && len(r.lanes.list(beside)) == 0) {
+		if err != nil || step > 0 && !r.lanes.Beside() {
 			break
 		}
-		grants := r.lanes.pick(0, 1, time.Now())
+		grants := r.lanes.Take(0, 1, time.Now())
 		if len(grants) == 0 {
 			break
 		}
@@ -201,12 +199,12 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 // onceSteps: one for what is open, and one each for what is held, released and new.
 const onceSteps = 4
 
-// start makes this start's identity.
-func (r *Relay) start() error {
+// start makes this start's identity. Lanes have this source at first.
+func (r *Relay) start(first lanes.Source) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("relay: this Relay runs already; make another one with New")
 	}
-	r.owner, r.lanes = uuid.New(), newLaneTable()
+	r.owner, r.lanes = uuid.New(), lanes.New(first)
 	r.table.Store(r.lanes)
 	r.health = newHealth(r.cfg.HoldAfter)
 	r.wal.Store(int32(walOff))
@@ -247,7 +245,7 @@ type session struct {
 
 func (r *Relay) session(name string) *session {
 	return &session{Session: pg.Session{
-		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease, Reopened: func() { r.lanes.distrust() },
+		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease, Reopened: func() { r.lanes.Reset() },
 	}}
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -46,10 +48,10 @@ func (r *Relay) revive(ctx, work context.Context) {
 
 // tryClosed sends the first held event of each place. It is the next one that its lane has to send there, so the order
 // holds whatever becomes of it; sent again by the claim that drains, it is a repetition under the same number.
-func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error {
-	found, without := r.lanes.holding(places)
+func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Place) error {
+	found, without := r.lanes.FirstHeld(places)
 	for _, at := range without {
-		if r.health.age(at) > keepClosed || (at.partition == wholeTopic && r.lanes.holdsAny(at)) {
+		if r.health.age(at) > keepClosed || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
 			r.reopen(at) // whoever sends there next finds out
 		}
 	}
@@ -68,7 +70,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 	if len(c.events) == 0 {
 		return nil
 	}
-	grants := make([]grant, 0, len(found))
+	grants := make([]lanes.Grant, 0, len(found))
 	for _, g := range found {
 		grants = append(grants, g)
 	}
@@ -87,10 +89,10 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []place) error
 		}
 		switch scope, refused := rejected(err); {
 		case err == nil, refused && scope == scopeRecord: // it answers; the claim that drains parks what it refuses
-			r.health.ack(func() map[place]bool { return map[place]bool{heads[i]: true} })
+			r.health.ack(func() map[delivery.Place]bool { return map[delivery.Place]bool{heads[i]: true} })
 			r.reopen(heads[i])
-		case refused && heads[i].partition != wholeTopic:
-			r.closeTopic(heads[i].topic, err)
+		case refused && heads[i].Partition != delivery.WholeTopic:
+			r.closeTopic(heads[i].Topic, err)
 		case refused && !c.items[i].sent:
 			unsent.add(found[heads[i]], c.items[i].id)
 		}
@@ -104,8 +106,8 @@ type untried struct {
 	fences, ids []int64
 }
 
-func (u *untried) add(g grant, id int64) {
-	u.lanes, u.fences, u.ids = append(u.lanes, g.lane), append(u.fences, g.fence), append(u.ids, id)
+func (u *untried) add(g lanes.Grant, id int64) {
+	u.lanes, u.fences, u.ids = append(u.lanes, g.Lane), append(u.fences, g.Fence), append(u.ids, id)
 }
 
 // untry notes that events were not sent. Otherwise nobody could tell them from those that may stand in the log: to
@@ -121,14 +123,14 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 }
 
 // heads reads the first held event of each place, after noting that it is sent, and with the barrier of a claim.
-func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (heads []place, c *claim, err error) {
+func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]lanes.Grant) (heads []delivery.Place, c *claim, err error) {
 	var set, locks laneKeys
 	var topics []string
 	var partitions []int32
 	for at, g := range found {
-		set.lanes, set.fences = append(set.lanes, g.lane), append(set.fences, g.fence)
-		topics, partitions = append(topics, at.topic), append(partitions, at.partition)
-		locks.lanes, locks.fences = append(locks.lanes, g.lane), append(locks.fences, g.fence)
+		set.lanes, set.fences = append(set.lanes, g.Lane), append(set.fences, g.Fence)
+		topics, partitions = append(topics, at.Topic), append(partitions, at.Partition)
+		locks.lanes, locks.fences = append(locks.lanes, g.Lane), append(locks.fences, g.Fence)
 	}
 	c = &claim{}
 	at := map[int16]*laneClaim{}
@@ -149,7 +151,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[place]grant) (h
 	}
 	for i := range c.events {
 		c.events[i].Position.Epoch = c.epoch
-		heads = append(heads, place{c.events[i].Topic, c.items[i].partition})
+		heads = append(heads, delivery.At(c.events[i].Topic, c.items[i].partition))
 	}
 	return heads, c, nil
 }

@@ -222,7 +222,7 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	r.e.Time = r.e.Time.UTC().Truncate(time.Microsecond)
 	l.count++
 	l.large = l.large || !l.bulk && (len(r.e.Payload) > largePayload || len(r.headers) > largePayload)
-	r.bytes[l.lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + eventOverhead
+	r.bytes[l.Lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + eventOverhead
 	if r.it.from != fromParked {
 		r.it.alone = r.parkEvent || r.e.Key == ""
 	}

@@ -56,7 +56,7 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	var s Sample
 	ids, lanes, floors := "", []int16{}, []int64{}
 	if table := r.table.Load(); table != nil {
-		lanes, floors, ids = table.listReach(func(*laneState) bool { return true })
+		lanes, floors, ids = table.Reaches()
 	}
 	var ages []float64
 	var held, parked, late, paused float64

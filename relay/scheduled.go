@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -20,12 +21,12 @@ func duePause(took, lease time.Duration) time.Duration { return min(dueShare*too
 
 // queueDue adds to a claim the move of what has come due in the lanes that may have some (P8): out of the table of
 // the future, behind everything that the lane has. What it moves the same claim may take.
-func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most, bytes int, moved map[int16]int64) {
+func (r *Relay) queueDue(b *pgx.Batch, grants []lanes.Grant, most, bytes int, moved map[int16]int64) {
 	var lanes []int16
 	var fences []int64
 	for _, g := range grants {
-		if g.due {
-			lanes, fences = append(lanes, g.lane), append(fences, g.fence)
+		if g.Due {
+			lanes, fences = append(lanes, g.Lane), append(fences, g.Fence)
 		}
 	}
 	if len(lanes) == 0 {
@@ -43,12 +44,12 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []grant, most, bytes int, moved ma
 }
 
 // movedDue notes after the claim's commit what queueDue has done. A lane that had some may have more.
-func (r *Relay) movedDue(grants []grant, moved map[int16]int64) {
+func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 	var all int64
 	for _, g := range grants {
-		if g.due {
-			r.lanes.update(g.lane, g.fence, func(l *laneState) { l.due = moved[g.lane] > 0 })
-			all += moved[g.lane]
+		if g.Due {
+			r.lanes.MovedDue(g.Lane, g.Fence, moved[g.Lane] > 0)
+			all += moved[g.Lane]
 		}
 	}
 	if all > 0 {
@@ -59,23 +60,13 @@ func (r *Relay) movedDue(grants []grant, moved map[int16]int64) {
 	}
 }
 
-// lookDue asks which lanes have something that is due; awakenDue makes them move it.
+// lookDue asks which lanes have something that is due.
 func (r *Relay) lookDue(b *pgx.Batch, due *[]int16) {
-	lanes := r.lanes.list(func(l *laneState) bool { return !l.doubt && !l.leaving })
+	lanes := r.lanes.Certain()
 	if len(lanes) == 0 {
 		return
 	}
 	b.Queue(r.sql(sql.Due), lanes).Query(func(rows pgx.Rows) error {
 		return eachLane(rows, func(lane int16) { *due = append(*due, lane) })
 	})
-}
-
-func (t *laneTable) awakenDue(lanes []int16) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, lane := range lanes {
-		if l := t.owned[lane]; l != nil {
-			l.ready, l.due = true, true
-		}
-	}
 }

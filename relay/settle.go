@@ -13,6 +13,8 @@ import (
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -30,9 +32,9 @@ type settling struct {
 	placed laneKeys
 	rows   []pg.Row
 	count  outcome
-	added  map[int16][]place // groups that lanes have after it
-	parks  map[int16]bool    // lanes that have something parked after it
-	acks   map[int16]int     // how many events of a lane of plain are acked
+	added  map[int16][]delivery.Place // groups that lanes have after it
+	parks  map[int16]bool             // lanes that have something parked after it
+	acks   map[int16]int              // how many events of a lane of plain are acked
 
 	acked struct {
 		lanes     []int16
@@ -64,7 +66,7 @@ type laneKeys struct {
 }
 
 func (k *laneKeys) add(l *laneClaim) {
-	k.lanes, k.fences, k.firsts = append(k.lanes, l.lane), append(k.fences, l.fence), append(k.firsts, l.first)
+	k.lanes, k.fences, k.firsts = append(k.lanes, l.Lane), append(k.fences, l.Fence), append(k.firsts, l.first)
 }
 
 func concat(a, b *laneKeys) laneKeys {
@@ -76,23 +78,22 @@ type outcome struct {
 	acked, drained, released int // published: in all, of those from held, and from the lists of parked keys
 	gone                     int // acked, and somebody had deleted them from the outbox
 	parked                   int
-	held                     map[place]int // newly held
+	held                     map[delivery.Place]int // newly held
 }
 
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
-	set := &settling{epoch: c.epoch, added: map[int16][]place{}, parks: map[int16]bool{}, acks: map[int16]int{}, count: outcome{held: map[place]int{}}}
+	set := &settling{epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{}, acks: map[int16]int{}, count: outcome{held: map[delivery.Place]int{}}}
+	closed := r.health.snapshot()
 	for i := range c.lanes {
-		l := c.lanes[i]
+		l := &c.lanes[i]
 		switch {
-		case result.left[l.lane]:
-			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready, s.doubt = true, true, s.doubt || result.late })
+		case result.left[l.Lane]:
+			r.beatIf(r.lanes.Unsettled(&l.Grant, result.late))
 		case l.first == 0:
-			r.giveBack([]grant{l.grant}, func(s *laneState) {
-				s.fresh, s.read, s.ready, s.bulk = false, l.reads, r.more(s, l.behind > 0 || l.work != takeNew || l.bulk), false
-			})
+			r.beatIf(r.lanes.Empty(&l.Grant, l.behind > 0 || l.work != takeNew || l.bulk, closed))
 		default:
-			set.lanes = append(set.lanes, l)
+			set.lanes = append(set.lanes, *l)
 		}
 	}
 	if len(set.lanes) == 0 {
@@ -102,24 +103,19 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	since := time.Now()
 	settled, err := r.settleForSure(ctx, s, set)
 	took := c.took + time.Since(since)
-	r.tooMuch(set.grants(), err)
-	for _, l := range set.lanes {
+	r.overran(set.grants(), err)
+	for i := range set.lanes {
+		l := &set.lanes[i]
 		switch {
 		case err != nil && !pg.CommitUnknown(err):
-			r.giveBack([]grant{l.grant}, func(s *laneState) { s.fresh, s.ready = true, true })
-		case err != nil || !settled[l.lane]:
-			r.giveBack([]grant{l.grant}, func(s *laneState) { s.doubt = true })
+			r.beatIf(r.lanes.Unsettled(&l.Grant, false))
+		case err != nil || !settled[l.Lane]:
+			r.doubt([]lanes.Grant{l.Grant})
 		default:
-			r.lanes.passed(&l)
-			r.giveBack([]grant{l.grant}, func(s *laneState) {
-				s.fresh, s.read, s.settled, s.parked = false, l.reads, l.first, s.parked || set.parks[l.lane]
-				s.groups = s.groups.with(set.added[l.lane])
-				if s.strikes > 0 && took < r.cfg.Lease/8 { // four times as much would fit
-					s.strikes--
-				}
-				s.ready, s.bulk = r.more(s, l.full), l.much && s.strikes == 0
-				s.pace = l.seen
-			})
+			r.beatIf(r.lanes.Settled(&l.Grant, &lanes.Settlement{
+				First: l.first, Floor: l.floorAfter, Held: set.added[l.Lane], Parked: set.parks[l.Lane],
+				More: l.full, Bulk: l.much, Pace: l.seen, Easily: took < r.cfg.Lease/8,
+			}, closed))
 		}
 	}
 	if err != nil {
@@ -130,16 +126,11 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 	return nil
 }
 
-func (set *settling) grants() (all []grant) {
+func (set *settling) grants() (all []lanes.Grant) {
 	for i := range set.lanes {
-		all = append(all, set.lanes[i].grant)
+		all = append(all, set.lanes[i].Grant)
 	}
 	return all
-}
-
-// more reports whether a lane has something to do at once.
-func (r *Relay) more(l *laneState, rows bool) bool {
-	return rows || l.due || l.releasing || len(r.answering(l.groups)) > 0
 }
 
 // gather sorts the events of complete lanes by their fates.
@@ -149,8 +140,8 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	mixed, moves, placed := map[int16]bool{}, map[int16]bool{}, map[int16]bool{}
 	for i := range set.lanes {
 		l := &set.lanes[i]
-		at[l.lane] = l
-		mixed[l.lane] = l.work != takeNew
+		at[l.Lane] = l
+		mixed[l.Lane] = l.work != takeNew
 	}
 	for i := range c.items {
 		it, lane := &c.items[i], c.events[i].Position.Lane
@@ -160,19 +151,19 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	noteOvertaken(c, moves)
 	for i := range set.lanes {
 		l := &set.lanes[i]
-		if !moves[l.lane] {
-			set.acks[l.lane] = l.count
+		if !moves[l.Lane] {
+			set.acks[l.Lane] = l.count
 		}
 		switch {
-		case mixed[l.lane]:
+		case mixed[l.Lane]:
 			set.mixed.add(l)
-		case byPlace && l.bulk && !moves[l.lane]:
+		case byPlace && l.bulk && !moves[l.Lane]:
 			set.placed.add(l)
-			placed[l.lane] = true
+			placed[l.Lane] = true
 			set.count.acked += l.count
 		default:
 			set.plain.add(l)
-			if moves[l.lane] {
+			if moves[l.Lane] {
 				set.moved.add(l)
 			} else {
 				set.count.acked += l.count
@@ -183,9 +174,9 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		l := at[c.events[i].Position.Lane]
 		switch {
 		case l == nil:
-		case mixed[l.lane] || moves[l.lane]:
-			set.gatherOne(c, i, l, mixed[l.lane])
-		case placed[l.lane]:
+		case mixed[l.Lane] || moves[l.Lane]:
+			set.gatherOne(c, i, l, mixed[l.Lane])
+		case placed[l.Lane]:
 			set.rows = append(set.rows, pg.Row{At: c.items[i].at, ID: c.items[i].id})
 		}
 	}
@@ -208,7 +199,7 @@ func noteOvertaken(c *claim, moves map[int16]bool) {
 				passed[e.Position.Lane] = map[string]bool{}
 			}
 			passed[e.Position.Lane][e.Topic] = true
-		case it.fate == held && it.partition == wholeTopic:
+		case it.fate == held && it.partition == delivery.WholeTopic:
 			it.sent = it.sent || passed[e.Position.Lane][e.Topic]
 		}
 	}
@@ -219,10 +210,10 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 	switch it.fate {
 	case acked:
 		if named {
-			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.lane), append(set.acked.ids, it.id)
+			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.Lane), append(set.acked.ids, it.id)
 			set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
 		} else {
-			set.acks[l.lane]++
+			set.acks[l.Lane]++
 		}
 		set.count.acked++
 		switch it.from {
@@ -233,14 +224,14 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		case fromOutbox:
 		}
 	case held:
-		h, to := &set.hold, place{e.Topic, it.partition}
-		h.lanes, h.ids, h.seqs = append(h.lanes, l.lane), append(h.ids, it.id), append(h.seqs, e.Position.Seq)
+		h, to := &set.hold, delivery.At(e.Topic, it.partition)
+		h.lanes, h.ids, h.seqs = append(h.lanes, l.Lane), append(h.ids, it.id), append(h.seqs, e.Position.Seq)
 		h.partitions, h.sent = append(h.partitions, it.partition), append(h.sent, it.sent)
 		if it.from != fromHeld {
 			set.count.held[to]++
 		}
-		if !l.holds(to) && !slices.Contains(set.added[l.lane], to) {
-			set.added[l.lane] = append(set.added[l.lane], to)
+		if !l.Groups.Has(to) && !slices.Contains(set.added[l.Lane], to) {
+			set.added[l.Lane] = append(set.added[l.Lane], to)
 		}
 	case parked:
 		p := &set.park
@@ -250,9 +241,9 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		} else if p.refused++; p.refused == 1 {
 			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.refusal
 		}
-		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.lane), append(p.ids, it.id), append(p.alone, it.alone), append(p.sent, it.sent)
+		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.id), append(p.alone, it.alone), append(p.sent, it.sent)
 		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.refusal.reason), append(p.code, it.refusal.code)
-		set.parks[l.lane] = true
+		set.parks[l.Lane] = true
 		set.count.parked++
 	case undecided: // not in a lane that is complete
 	}
@@ -377,7 +368,7 @@ func (r *Relay) tell(set *settling, took time.Duration) {
 	}
 	for at, count := range n.held {
 		if o.Held != nil {
-			o.Held(at.topic, at.partition, count)
+			o.Held(at.Topic, at.Partition, count)
 		}
 	}
 	if n.parked == 0 {

@@ -59,24 +59,24 @@ func (r *Relay) mayStraggle(all *stragglers, since time.Time) bool {
 }
 
 // split takes the lanes out of a claim of which something is undecided.
-func (d *delivery) split() *claim {
+func (d *dispatch) split() *claim {
 	undecided := map[int16]bool{}
 	for _, i := range d.todo {
 		undecided[d.c.events[i].Position.Lane] = true
 	}
 	rest := &claim{epoch: d.c.epoch, paused: d.c.paused, took: d.c.took}
 	d.c.lanes = slices.DeleteFunc(d.c.lanes, func(l laneClaim) bool {
-		if undecided[l.lane] {
+		if undecided[l.Lane] {
 			rest.lanes = append(rest.lanes, l)
 		}
-		return undecided[l.lane]
+		return undecided[l.Lane]
 	})
 	for i := range d.c.events {
 		if undecided[d.c.events[i].Position.Lane] {
 			rest.events, rest.items = append(rest.events, d.c.events[i]), append(rest.items, d.c.items[i])
 		}
 	}
-	rest.by = fmt.Sprintf("%s, lane %d", d.c.by, rest.lanes[0].lane)
+	rest.by = fmt.Sprintf("%s, lane %d", d.c.by, rest.lanes[0].Lane)
 	d.todo = nil
 	return rest
 }

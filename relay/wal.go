@@ -69,7 +69,7 @@ func (r *Relay) resting() bool {
 	case walStandby:
 		return true
 	case walStreaming:
-		return r.lanes.allStreamed()
+		return r.lanes.AllFromWAL()
 	case walOff, walStarting, walUnavailable:
 	}
 	return false
@@ -100,7 +100,7 @@ func (r *Relay) follow(ctx, work context.Context) {
 	for ctx.Err() == nil {
 		try.worked = false
 		err := r.stream(ctx, work, &try)
-		r.lanes.unassign()
+		r.lanes.Unfollowed()
 		if ctx.Err() != nil {
 			return
 		}

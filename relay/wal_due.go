@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -39,17 +40,17 @@ func (r *Relay) lookNext(b *pgx.Batch, now time.Time) {
 // moveStreamed moves what has come due in lanes whose source the WAL is: it comes back from there. It returns the other
 // lanes.
 func (r *Relay) moveStreamed(ctx context.Context, s *session, due []int16) (others []int16, err error) {
-	mine := r.lanes.list(func(l *laneState) bool { return l.source == streamed && !l.doubt && !l.leaving })
+	mine, fences := r.lanes.FromWAL()
 	var set laneKeys
-	var grants []grant
+	var grants []lanes.Grant
 	for _, lane := range due {
-		fence := r.lanes.fenceOf(lane)
-		if !slices.Contains(mine, lane) || fence == 0 {
+		i := slices.Index(mine, lane)
+		if i < 0 {
 			others = append(others, lane)
 			continue
 		}
-		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, fence)
-		grants = append(grants, grant{lane: lane, fence: fence, due: true})
+		set.lanes, set.fences = append(set.lanes, lane), append(set.fences, fences[i])
+		grants = append(grants, lanes.Grant{Lane: lane, Fence: fences[i], Due: true})
 	}
 	if len(grants) == 0 {
 		return others, nil

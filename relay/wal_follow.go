@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -133,7 +134,7 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 		// The fences first: whoever has an older one cannot change the rows any more.
 		var fences [Lanes]int64
 		for lane := range fences {
-			fences[lane] = r.lanes.fenceOf(int16(lane))
+			fences[lane] = r.lanes.Fence(int16(lane))
 		}
 		rows, err := f.rows(ctx)
 		if err != nil {
@@ -158,13 +159,13 @@ func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 		case <-time.After(beatAtLeast):
 		}
 	}
-	var lanes []int16
+	var fromWAL []int16
 	for lane := range f.mine {
 		if f.mine[lane].fence != 0 {
-			lanes = append(lanes, int16(lane))
+			fromWAL = append(fromWAL, int16(lane))
 		}
 	}
-	r.lanes.assign(lanes, streamed)
+	r.lanes.Assign(fromWAL, lanes.WAL)
 	return f.look(ctx)
 }
 
@@ -232,7 +233,7 @@ func (f *follower) count() (n int) {
 // owned fails when a lane is not ours any more as it was: what was read since may belong to another by now.
 func (f *follower) owned() error {
 	for lane := range f.mine {
-		if l := &f.mine[lane]; l.fence != 0 && f.r.lanes.fenceOf(int16(lane)) != l.fence {
+		if l := &f.mine[lane]; l.fence != 0 && f.r.lanes.Fence(int16(lane)) != l.fence {
 			return errLanesChanged
 		}
 	}

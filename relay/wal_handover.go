@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -53,20 +54,20 @@ func (f *follower) tick(work context.Context) error {
 // newLanes gives lanes that came since to the pumps. One that another session read the WAL for may have missed
 // something.
 func (f *follower) newLanes(work context.Context) error {
-	set := f.r.lanes.unassigned()
-	if len(set.lanes) == 0 {
+	unassigned, _ := f.r.lanes.Unassigned()
+	if len(unassigned) == 0 {
 		return nil
 	}
 	rows, err := f.rows(work)
 	if err != nil {
 		return err
 	}
-	for _, lane := range set.lanes {
+	for _, lane := range unassigned {
 		if _, streamed := rows[lane]; streamed {
 			return errLanesChanged
 		}
 	}
-	f.r.lanes.assign(set.lanes, polled)
+	f.r.lanes.Assign(unassigned, lanes.Pumps)
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
 	f.r.kickPumps()
 	f.r.Wake()
@@ -75,12 +76,12 @@ func (f *follower) newLanes(work context.Context) error {
 
 // released gives lanes back to the pumps of which an operator has released something.
 func (f *follower) released(work context.Context) error {
-	lanes := f.r.lanes.list(func(l *laneState) bool { return l.source == streamed && l.releasing })
-	if len(lanes) == 0 {
+	releasing := f.r.lanes.ReleasingFromWAL()
+	if len(releasing) == 0 {
 		return nil
 	}
 	var which [Lanes]bool
-	for _, lane := range lanes {
+	for _, lane := range releasing {
 		which[lane] = true
 	}
 	return f.aside(work, which, false, &deletion{})
@@ -98,7 +99,7 @@ const mostLeft = 2000
 // and for as long as it waits for a synchronous standby.
 func (f *follower) handOver(work context.Context) error {
 	r := f.r
-	if some, busy := r.lanes.want(); !some || busy && f.waited < mostWaits {
+	if some, busy := r.lanes.Offer(); !some || busy && f.waited < mostWaits {
 		f.waited++
 		f.again = time.Now() // the next tick
 		if !some {
@@ -112,15 +113,15 @@ func (f *follower) handOver(work context.Context) error {
 	err := h.run(work)
 	for lane, l := range h.over {
 		f.mine[lane] = l
-		r.lanes.update(lane, l.fence, func(s *laneState) { s.wanted, s.source, s.woken, s.ready = false, streamed, false, false })
+		r.lanes.HandedOver(lane, l.fence)
 	}
 	if h.unknown {
 		for lane, fence := range h.fences {
-			r.lanes.update(lane, fence, func(s *laneState) { s.doubt = true })
+			r.lanes.Doubt(lane, fence)
 		}
 		r.nudge()
 	}
-	r.lanes.unwant()
+	r.lanes.Withdraw()
 	r.kickPumps()
 	switch f.pause = min(2*f.pause, walPauseHigh); {
 	case len(h.over) > 0:
@@ -268,15 +269,15 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 // drain is one claim, as a pump's, of all lanes that the follower wants. It returns how many events it claimed.
 func (h *handOver) drain(work context.Context) (n int, err error) {
 	r := h.f.r
-	grants := r.lanes.wanted(time.Now())
+	grants := r.lanes.TakeOffered(time.Now())
 	if len(grants) == 0 {
 		return 0, nil
 	}
 	clear(h.fences)
-	h.ids, _, _ = strings.Cut(grants[0].ids, " ") // without exceptions, as the floors
+	h.ids, _, _ = strings.Cut(grants[0].IDs, " ") // without exceptions, as the floors
 	h.floors = map[int16]int64{}
 	for _, g := range grants {
-		h.fences[g.lane], h.floors[g.lane] = g.fence, g.floor
+		h.fences[g.Lane], h.floors[g.Lane] = g.Fence, g.Floor
 	}
 	_, err = r.stepTelling(work, h.f.s, grants, nil, func(c *claim) {
 		n = len(c.events)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -25,7 +26,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{grant: grant{lane: walLane}}}}
+	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
 	for i := range c.items {
 		it := &c.items[i]
 		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
@@ -69,10 +70,10 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 	r := f.r
 	r.streaming.Store(time.Now().UnixNano())
 	defer r.streaming.Store(0)
-	grants := make([]grant, 0, Lanes)
+	grants := make([]lanes.Grant, 0, Lanes)
 	for lane := range f.mine {
 		if l := &f.mine[lane]; l.fence != 0 {
-			grants = append(grants, grant{lane: int16(lane), fence: l.fence})
+			grants = append(grants, lanes.Grant{Lane: int16(lane), Fence: l.fence})
 		}
 	}
 	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
@@ -159,7 +160,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
 	for i, lane := range set.lanes {
 		f.mine[lane] = streamedLane{}
-		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.source, l.fresh, l.ready, l.due = polled, true, true, true })
+		r.lanes.HandedBack(lane, set.fences[i])
 	}
 	f.again, f.pause = time.Now().Add(walPauseLow), walPauseLow
 	r.kickPumps()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -190,8 +191,8 @@ func (r *Relay) readRaised(rows pgx.Rows) error {
 // assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a
 // new numbering begins.
 func (r *Relay) assignPolled(ctx context.Context, s *session) error {
-	set := r.lanes.unassigned()
-	if len(set.lanes) == 0 {
+	var set laneKeys
+	if set.lanes, set.fences = r.lanes.Unassigned(); len(set.lanes) == 0 {
 		return nil
 	}
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
@@ -202,7 +203,7 @@ func (r *Relay) assignPolled(ctx context.Context, s *session) error {
 		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
 	}
-	r.lanes.assign(set.lanes, polled)
+	r.lanes.Assign(set.lanes, lanes.Pumps)
 	r.kickPumps()
 	return nil
 }
@@ -214,7 +215,7 @@ func (r *Relay) doubtUnknown(set laneKeys, err error) {
 		return
 	}
 	for i, lane := range set.lanes {
-		r.lanes.update(lane, set.fences[i], func(l *laneState) { l.doubt = true })
+		r.lanes.Doubt(lane, set.fences[i])
 	}
 	r.nudge()
 }

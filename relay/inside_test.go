@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+	"github.com/effectonce/effectonce/relay/internal/lanes"
+)
+
+// laneTable and laneState are the fields of lanes.Table and of a lane in it. Models put a relay into every state that
+// it can be in, and look at all of it; the product has no door for that.
+type laneTable struct {
+	mu               sync.Mutex
+	owned            map[int16]*laneState
+	first            lanes.Source
+	takes            int
+	epoch            string
+	reads            int
+	ids              string
+	decided, reached int64
+	except           []string
+	expected         bool
+	limit, far       int64
+	falls            int
+}
+
+type laneState struct {
+	fence                            int64
+	deadline                         time.Time
+	next, end, floor, reach, settled int64
+	source                           lanes.Source
+	read                             int
+	fresh, due, ready                bool
+	woken, busy, doubt, leaving      bool
+	parked, releasing                bool
+	groups                           delivery.Groups
+	turn, strikes, taken             int
+	bulk                             bool
+	pace                             lanes.Pace
+}
+
+// inside opens a table for tests.
+func inside(t *lanes.Table) *laneTable { return (*laneTable)(unsafe.Pointer(t)) }
+
+// table makes the table of these fields.
+func (t *laneTable) table() *lanes.Table { return (*lanes.Table)(unsafe.Pointer(t)) }
+
+// list lists the lanes that are as a test wants them.
+func (t *laneTable) list(want func(l *laneState) bool) (found []int16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for lane, l := range t.owned {
+		if want(l) {
+			found = append(found, lane)
+		}
+	}
+	return found
+}
+
+func (l *laneState) isReady() bool { return l.ready }
+
+func init() { sameFields(reflect.TypeFor[lanes.Table](), reflect.TypeFor[laneTable]()) }
+
+// sameFields panics if two types differ in their memory or in the names of their fields.
+func sameFields(product, test reflect.Type) {
+	switch {
+	case product == test:
+	case product.Kind() != test.Kind() || product.Size() != test.Size():
+		panic(fmt.Sprintf("%v is not %v any more: change it as the product was changed", test, product))
+	case product.Kind() == reflect.Map || product.Kind() == reflect.Pointer:
+		sameFields(product.Elem(), test.Elem())
+	case product.Kind() != reflect.Struct || product.NumField() != test.NumField():
+		panic(fmt.Sprintf("%v is not %v any more: change it as the product was changed", test, product))
+	default:
+		for i := range product.NumField() {
+			if p, t := product.Field(i), test.Field(i); p.Name != t.Name || p.Offset != t.Offset {
+				panic(fmt.Sprintf("%v.%s is not %v.%s: change it as the product was changed", test, t.Name, product, p.Name))
+			}
+			sameFields(product.Field(i).Type, test.Field(i).Type)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package lanes
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/effectonce/effectonce/relay/internal/delivery"
+)
+
+// Grant is a lane as a pump took it from the table.
+type Grant struct {
+	Lane      int16
+	Fence     int64
+	Next, End int64  // what is left of its block of numbers
+	Epoch     string // the incarnation of the numbering
+	Floor     int64  // no row at or below it
+	Reach     int64  // the same but for excepted transactions
+	Top       int64  // up to which id the claim reads
+	Settled   int64  // first number of the entry that was settled last; 0: none under this fence
+	IDs       string // the numbering that the floor is in, and the excepted transactions
+	Decided   int64  // every id up to it was decided before the claim
+	Reached   int64  // the same but for excepted transactions
+	Falls     int    // how often floors fell before the claim
+	Fresh     bool   // the claim is to read the journal
+	Reads     int    // how often all journals had to be read before the claim
+	Due       bool   // may have scheduled events whose time has come
+	Parked    bool   // may have events parked, or marks of keys
+	Releasing bool   // some of what is parked is to be released
+	Groups    delivery.Groups
+	Turn      int  // how often the lane was taken
+	Strikes   int  // how often its claims did not fit into their time
+	Bulk      bool // had more events than a claim takes, and none of them large
+	Pace      Pace
+}
+
+// Settlement is what a settle leaves of a lane.
+type Settlement struct {
+	First  int64            // first number of the entry that is gone
+	Floor  int64            // nothing is left up to it but what the claim excepted; 0: not known
+	Held   []delivery.Place // where the lane holds events now, and did not before
+	Parked bool             // some of it is parked
+	More   bool             // there may be more events
+	Bulk   bool             // there are many more
+	Pace   Pace
+	Easily bool // four times as much would have fitted into its time
+}
+
+// Take grants one of n pumps the ready lanes of its part, for one claim.
+func (t *Table) Take(pump, n int, now time.Time) []Grant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var free []int16
+	for i := int16(pump); i < Count; i += int16(n) {
+		if l := t.owned[i]; l != nil && l.source == Pumps && l.ready && l.free(now) {
+			free = append(free, i)
+		}
+	}
+	return t.grant(t.together(free, Count/n))
+}
+
+// TakeOffered grants the offered lanes that nobody works on.
+func (t *Table) TakeOffered(now time.Time) []Grant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var free []int16
+	for i := range int16(Count) {
+		if l := t.owned[i]; l != nil && l.source == Offered && l.free(now) {
+			free = append(free, i)
+		}
+	}
+	return t.grant(free)
+}
+
+// free: a claim of the lane may begin.
+func (l *lane) free(now time.Time) bool { return !l.busy && l.certain() && now.Before(l.deadline) }
+
+// together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their
+// time go apart from the others, half as many each time: a lane that cannot be claimed must not take the others along.
+// Those that have waited longest come first.
+func (t *Table) together(lanes []int16, most int) []int16 {
+	t.takes++
+	if !slices.ContainsFunc(lanes, func(i int16) bool { return t.owned[i].strikes > 0 }) {
+		return lanes
+	}
+	slices.SortStableFunc(lanes, func(a, b int16) int { return cmp.Compare(t.owned[a].taken, t.owned[b].taken) })
+	strikes := t.owned[lanes[0]].strikes
+	lanes = slices.DeleteFunc(lanes, func(i int16) bool { return t.owned[i].strikes != strikes })
+	return lanes[:min(len(lanes), max(most>>strikes, 1))]
+}
+
+func (t *Table) grant(lanes []int16) []Grant {
+	out := make([]Grant, 0, len(lanes))
+	for _, i := range lanes {
+		l := t.owned[i]
+		l.busy, l.woken, l.taken = true, false, t.takes
+		l.turn++
+		g := Grant{
+			Lane: i, Fence: l.fence, Next: l.next, End: l.end, Settled: l.settled, Due: l.due, Parked: l.parked, Releasing: l.releasing,
+			Groups: l.groups, Turn: l.turn, Strikes: l.strikes, Bulk: l.bulk, Pace: l.pace,
+		}
+		t.fill(&g, l)
+		out = append(out, g)
+	}
+	return out
+}
+
+// fill tells a grant what is known of all lanes' numbers, floors and journals.
+func (t *Table) fill(g *Grant, l *lane) {
+	g.Epoch, g.IDs, g.Decided, g.Reached, g.Falls, g.Reads = t.epoch, t.known(), t.decided, t.reached, t.falls, t.reads
+	g.Floor, g.Reach, g.Top, g.Fresh = l.floor, l.reach, t.top(l), l.fresh || l.read != t.reads
+}
+
+// Refresh brings grants up to what is known now, once there is a connection for the claim. What was reserved on another
+// server is not theirs any more.
+func (t *Table) Refresh(grants []Grant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range grants {
+		g := &grants[i]
+		l := t.get(g.Lane, g.Fence)
+		if l == nil {
+			g.Epoch = t.epoch
+			g.Fresh, g.Floor, g.Reach, g.Top, g.Decided, g.Reached = true, 0, 0, math.MaxInt64, 0, 0
+			continue
+		}
+		t.fill(g, l)
+		if l.read != t.reads {
+			g.Next, g.End = 0, 0
+		}
+	}
+}
+
+// Idle reports whether one of n pumps has nothing to do, nor waits for anything.
+func (t *Table) Idle(pump, n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, l := range t.owned {
+		if int(i)%n == pump && l.source == Pumps && (l.ready || l.busy || l.doubt || len(l.groups) > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// Claimed notes what a claim has found out about a lane, once it is committed.
+func (t *Table) Claimed(g *Grant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(g.Lane, g.Fence); l != nil {
+		l.next, l.end, l.parked, l.releasing, l.groups = g.Next, g.End, g.Parked, g.Releasing, g.Groups
+	}
+}
+
+// MovedDue notes that the scheduled events of a lane that had come due were moved; more: perhaps not all.
+func (t *Table) MovedDue(lane int16, fence int64, more bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(lane, fence); l != nil {
+		l.due = more
+	}
+}
+
+// mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
+const mostStrikes = 9
+
+// Overran notes that a claim or settle of the lanes did not fit into its time. What they do next is a quarter of it:
+// half as many lanes, and of each half as much. Repeated whole it would fail for ever.
+func (t *Table) Overran(grants []Grant) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range grants {
+		if l := t.get(grants[i].Lane, grants[i].Fence); l != nil {
+			l.strikes = min(l.strikes+1, mostStrikes)
+		}
+	}
+}
+
+// GiveBack ends a pump's work on a lane of which nothing was claimed. It reports whether a heartbeat must see to the
+// lane, as the other methods do that give back.
+func (t *Table) GiveBack(g *Grant) (beat bool) { return t.end(g, func(*lane) {}) }
+
+// Unsettled ends the work on a lane whose entry stays open: the next claim reads it. Late: the lane may be another
+// relay's by now.
+func (t *Table) Unsettled(g *Grant, late bool) (beat bool) {
+	return t.end(g, func(l *lane) { l.fresh, l.ready, l.doubt = true, true, l.doubt || late })
+}
+
+// Empty ends the work on a lane that had nothing to send; more: perhaps because its claim did something else. Some
+// places are closed.
+func (t *Table) Empty(g *Grant, more bool, closed map[delivery.Place]bool) (beat bool) {
+	return t.end(g, func(l *lane) {
+		l.fresh, l.read, l.ready, l.bulk = false, g.Reads, more || l.besideReady(closed), false
+	})
+}
+
+// Settled ends the work on a lane whose entry is gone, while some places are closed. Its floor rises unless floors fell
+// since the claim: what that knew may not hold any more.
+func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool) (beat bool) {
+	return t.end(g, func(l *lane) {
+		if t.falls == g.Falls {
+			l.floor = max(l.floor, min(s.Floor, g.Decided))
+			l.reach = max(l.reach, s.Floor)
+		}
+		l.fresh, l.read, l.settled, l.parked = false, g.Reads, s.First, l.parked || s.Parked
+		l.groups = l.groups.With(s.Held)
+		if l.strikes > 0 && s.Easily {
+			l.strikes--
+		}
+		l.ready, l.bulk, l.pace = s.More || l.besideReady(closed), s.Bulk && l.strikes == 0, s.Pace
+	})
+}
+
+// besideReady reports whether the lane has something to do beside its events.
+func (l *lane) besideReady(closed map[delivery.Place]bool) bool {
+	return l.due || l.releasing || len(l.groups.Open(closed)) > 0
+}
+
+// end ends a pump's work on a lane.
+func (t *Table) end(g *Grant, change func(l *lane)) (beat bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.get(g.Lane, g.Fence)
+	if l == nil {
+		return false
+	}
+	change(l)
+	l.giveBack()
+	return !l.certain()
+}
+
+func (l *lane) giveBack() { l.busy, l.ready = false, l.ready || l.woken }

@@ -1,0 +1,123 @@
+package lanes
+
+// Source says where a lane's events are published from.
+type Source int8
+
+const (
+	// Pumps publish the lane from the table.
+	Pumps Source = iota
+	// WAL is where the follower publishes the lane from.
+	WAL
+	// Unassigned: it is not known yet, and nobody publishes the lane.
+	Unassigned
+	// Offered to the follower: it publishes from the table what the pumps have left, and then from the WAL.
+	Offered
+)
+
+// Assign gives those of the lanes that have no source one: Pumps or WAL.
+func (t *Table) Assign(lanes []int16, source Source) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for l := range t.each(lanes) {
+		if l.source == Unassigned {
+			l.source = source
+			l.ready = source == Pumps
+			l.parked = l.parked || source == WAL // it is not known, so the prober asks
+		}
+	}
+}
+
+// Unassigned lists the lanes that have no source yet, with their fences.
+func (t *Table) Unassigned() (lanes []int16, fences []int64) {
+	return t.fences(func(l *lane) bool { return l.source == Unassigned && l.certain() })
+}
+
+// FromWAL lists the lanes that are published from the WAL, with their fences.
+func (t *Table) FromWAL() (lanes []int16, fences []int64) {
+	return t.fences(func(l *lane) bool { return l.source == WAL && l.certain() })
+}
+
+func (t *Table) fences(want func(l *lane) bool) (lanes []int16, fences []int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, l := range t.owned {
+		if want(l) {
+			lanes, fences = append(lanes, i), append(fences, l.fence)
+		}
+	}
+	return lanes, fences
+}
+
+// AllFromWAL reports whether the relay has lanes and the pumps have none.
+func (t *Table) AllFromWAL() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if l.source != WAL {
+			return false
+		}
+	}
+	return len(t.owned) > 0
+}
+
+// ReleasingFromWAL lists the lanes that are published from the WAL, and of which something parked is to be released.
+func (t *Table) ReleasingFromWAL() []int16 {
+	return t.list(func(l *lane) bool { return l.source == WAL && l.releasing })
+}
+
+// Unfollowed takes the source from the lanes that were published from the WAL: who reads it next decides.
+func (t *Table) Unfollowed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if l.source == WAL {
+			l.source, l.ready = Unassigned, true
+		}
+	}
+}
+
+// Offer keeps the lanes that can be handed over from the pumps. It reports whether there are some, and whether some of
+// them are still at work.
+func (t *Table) Offer() (some, busy bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if !l.polled() {
+			continue
+		}
+		if l.source = Pumps; l.certain() && len(l.groups) == 0 && !l.releasing {
+			l.source = Offered
+			some, busy = true, busy || l.busy
+		}
+	}
+	return some, busy
+}
+
+// Withdraw gives the offered lanes back to the pumps.
+func (t *Table) Withdraw() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		if l.source == Offered {
+			l.source, l.ready = Pumps, true
+		}
+	}
+}
+
+// HandedOver notes that an offered lane is published from the WAL from now on.
+func (t *Table) HandedOver(lane int16, fence int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(lane, fence); l != nil {
+		l.source, l.woken, l.ready = WAL, false, false
+	}
+}
+
+// HandedBack notes that a lane is not published from the WAL any more, but by the pumps.
+func (t *Table) HandedBack(lane int16, fence int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(lane, fence); l != nil {
+		l.source, l.fresh, l.ready, l.due = Pumps, true, true, true
+	}
+}
