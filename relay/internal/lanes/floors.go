@@ -94,13 +94,13 @@ func (t *Table) known() string {
 }
 
 // behind: what is dead above the lane's floor is still to be passed.
-func (t *Table) behind(l *lane) bool { return l.reach+t.far <= t.limit }
+func (t *Table) behind(l *state) bool { return l.reach+t.far <= t.limit }
 
 // Behind is of how many lanes that is so.
 func (t *Table) Behind() int { return len(t.list(t.behind)) }
 
 // top is up to which id a claim of the lane reads.
-func (t *Table) top(l *lane) int64 {
+func (t *Table) top(l *state) int64 {
 	if t.behind(l) {
 		return l.reach + t.far
 	}
@@ -109,21 +109,21 @@ func (t *Table) top(l *lane) int64 {
 
 // PastDecided reports whether lanes that have much to send are past what is decided: their floors do not follow them.
 func (t *Table) PastDecided() bool {
-	return t.any(func(l *lane) bool { return l.bulk && l.pace.Last > t.reached })
+	return t.any(func(l *state) bool { return l.bulk && l.pace.Last > t.reached })
 }
 
 // ToProbe lists the quiet lanes with their floors, and the numbering that these are in with the excepted transactions.
 // Lanes that are behind are looked at in slices.
 func (t *Table) ToProbe() (lanes []int16, floors []int64, ids string) {
-	return t.reaches(func(l *lane) bool { return l.quiet() && !t.behind(l) })
+	return t.reaches(func(l *state) bool { return l.quiet() && !t.behind(l) })
 }
 
 // Reaches is ToProbe for all lanes.
 func (t *Table) Reaches() (lanes []int16, floors []int64, ids string) {
-	return t.reaches(func(*lane) bool { return true })
+	return t.reaches(func(*state) bool { return true })
 }
 
-func (t *Table) reaches(want func(l *lane) bool) (lanes []int16, floors []int64, ids string) {
+func (t *Table) reaches(want func(l *state) bool) (lanes []int16, floors []int64, ids string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lanes, floors = []int16{}, []int64{} // not nil: a nil slice would reach Postgres as null

@@ -74,7 +74,7 @@ func (t *Table) TakeOffered(now time.Time) []Grant {
 }
 
 // free: a claim of the lane may begin.
-func (l *lane) free(now time.Time) bool { return !l.busy && l.certain() && now.Before(l.deadline) }
+func (l *state) free(now time.Time) bool { return !l.busy && l.certain() && now.Before(l.deadline) }
 
 // together chooses which of the lanes go into one claim, of at most so many. Lanes whose claims did not fit into their
 // time go apart from the others, half as many each time: a lane that cannot be claimed must not take the others along.
@@ -107,7 +107,7 @@ func (t *Table) grant(lanes []int16) []Grant {
 }
 
 // fill tells a grant what is known of all lanes' numbers, floors and journals.
-func (t *Table) fill(g *Grant, l *lane) {
+func (t *Table) fill(g *Grant, l *state) {
 	g.Epoch, g.IDs, g.Decided, g.Reached, g.Falls, g.Reads = t.epoch, t.known(), t.decided, t.reached, t.falls, t.reads
 	g.Floor, g.Reach, g.Top, g.Fresh = l.floor, l.reach, t.top(l), l.fresh || l.read != t.reads
 }
@@ -146,20 +146,14 @@ func (t *Table) Idle(pump, n int) bool {
 
 // Claimed notes what a claim has found out about a lane, once it is committed.
 func (t *Table) Claimed(g *Grant) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(g.Lane, g.Fence); l != nil {
+	t.update(g.Lane, g.Fence, func(l *state) {
 		l.next, l.end, l.parked, l.releasing, l.groups = g.Next, g.End, g.Parked, g.Releasing, g.Groups
-	}
+	})
 }
 
 // MovedDue notes that the scheduled events of a lane that had come due were moved; more: perhaps not all.
 func (t *Table) MovedDue(lane int16, fence int64, more bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(lane, fence); l != nil {
-		l.due = more
-	}
+	t.update(lane, fence, func(l *state) { l.due = more })
 }
 
 // mostStrikes is with how many a claim is of one lane and one event, whatever the configuration.
@@ -168,29 +162,25 @@ const mostStrikes = 9
 // Overran notes that a claim or settle of the lanes did not fit into its time. What they do next is a quarter of it:
 // half as many lanes, and of each half as much. Repeated whole it would fail for ever.
 func (t *Table) Overran(grants []Grant) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for i := range grants {
-		if l := t.get(grants[i].Lane, grants[i].Fence); l != nil {
-			l.strikes = min(l.strikes+1, mostStrikes)
-		}
+		t.update(grants[i].Lane, grants[i].Fence, func(l *state) { l.strikes = min(l.strikes+1, mostStrikes) })
 	}
 }
 
 // GiveBack ends a pump's work on a lane of which nothing was claimed. It reports whether a heartbeat must see to the
 // lane, as the other methods do that give back.
-func (t *Table) GiveBack(g *Grant) (beat bool) { return t.end(g, func(*lane) {}) }
+func (t *Table) GiveBack(g *Grant) (beat bool) { return t.end(g, func(*state) {}) }
 
 // Unsettled ends the work on a lane whose entry stays open: the next claim reads it. Late: the lane may be another
 // relay's by now.
 func (t *Table) Unsettled(g *Grant, late bool) (beat bool) {
-	return t.end(g, func(l *lane) { l.fresh, l.ready, l.doubt = true, true, l.doubt || late })
+	return t.end(g, func(l *state) { l.fresh, l.ready, l.doubt = true, true, l.doubt || late })
 }
 
 // Empty ends the work on a lane that had nothing to send; more: perhaps because its claim did something else. Some
 // places are closed.
 func (t *Table) Empty(g *Grant, more bool, closed map[delivery.Place]bool) (beat bool) {
-	return t.end(g, func(l *lane) {
+	return t.end(g, func(l *state) {
 		l.fresh, l.read, l.ready, l.bulk = false, g.Reads, more || l.besideReady(closed), false
 	})
 }
@@ -198,7 +188,7 @@ func (t *Table) Empty(g *Grant, more bool, closed map[delivery.Place]bool) (beat
 // Settled ends the work on a lane whose entry is gone, while some places are closed. Its floor rises unless floors fell
 // since the claim: what that knew may not hold any more.
 func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool) (beat bool) {
-	return t.end(g, func(l *lane) {
+	return t.end(g, func(l *state) {
 		if t.falls == g.Falls {
 			l.floor = max(l.floor, min(s.Floor, g.Decided))
 			l.reach = max(l.reach, s.Floor)
@@ -213,21 +203,18 @@ func (t *Table) Settled(g *Grant, s *Settlement, closed map[delivery.Place]bool)
 }
 
 // besideReady reports whether the lane has something to do beside its events.
-func (l *lane) besideReady(closed map[delivery.Place]bool) bool {
+func (l *state) besideReady(closed map[delivery.Place]bool) bool {
 	return l.due || l.releasing || len(l.groups.Open(closed)) > 0
 }
 
 // end ends a pump's work on a lane.
-func (t *Table) end(g *Grant, change func(l *lane)) (beat bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	l := t.get(g.Lane, g.Fence)
-	if l == nil {
-		return false
-	}
-	change(l)
-	l.giveBack()
-	return !l.certain()
+func (t *Table) end(g *Grant, change func(l *state)) (beat bool) {
+	t.update(g.Lane, g.Fence, func(l *state) {
+		change(l)
+		l.giveBack()
+		beat = !l.certain()
+	})
+	return beat
 }
 
-func (l *lane) giveBack() { l.busy, l.ready = false, l.ready || l.woken }
+func (l *state) giveBack() { l.busy, l.ready = false, l.ready || l.woken }

@@ -29,15 +29,15 @@ func (t *Table) Assign(lanes []int16, source Source) {
 
 // Unassigned lists the lanes that have no source yet, with their fences.
 func (t *Table) Unassigned() (lanes []int16, fences []int64) {
-	return t.fences(func(l *lane) bool { return l.source == Unassigned && l.certain() })
+	return t.fences(func(l *state) bool { return l.source == Unassigned && l.certain() })
 }
 
 // FromWAL lists the lanes that are published from the WAL, with their fences.
 func (t *Table) FromWAL() (lanes []int16, fences []int64) {
-	return t.fences(func(l *lane) bool { return l.source == WAL && l.certain() })
+	return t.fences(func(l *state) bool { return l.source == WAL && l.certain() })
 }
 
-func (t *Table) fences(want func(l *lane) bool) (lanes []int16, fences []int64) {
+func (t *Table) fences(want func(l *state) bool) (lanes []int16, fences []int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, l := range t.owned {
@@ -50,74 +50,61 @@ func (t *Table) fences(want func(l *lane) bool) (lanes []int16, fences []int64) 
 
 // AllFromWAL reports whether the relay has lanes and the pumps have none.
 func (t *Table) AllFromWAL() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		if l.source != WAL {
-			return false
+	all, streamed := 0, 0
+	t.all(func(l *state) {
+		if all++; l.source == WAL {
+			streamed++
 		}
-	}
-	return len(t.owned) > 0
+	})
+	return all > 0 && streamed == all
 }
 
 // ReleasingFromWAL lists the lanes that are published from the WAL, and of which something parked is to be released.
 func (t *Table) ReleasingFromWAL() []int16 {
-	return t.list(func(l *lane) bool { return l.source == WAL && l.releasing })
+	return t.list(func(l *state) bool { return l.source == WAL && l.releasing })
 }
 
-// Unfollowed takes the source from the lanes that were published from the WAL: who reads it next decides.
+// Unfollowed notes that nobody reads the WAL any more. Who reads it next decides about the lanes that were published
+// from there; those that were offered are the pumps' again.
 func (t *Table) Unfollowed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
+	t.Withdraw()
+	t.all(func(l *state) {
 		if l.source == WAL {
 			l.source, l.ready = Unassigned, true
 		}
-	}
+	})
 }
 
 // Offer keeps the lanes that can be handed over from the pumps. It reports whether there are some, and whether some of
 // them are still at work.
 func (t *Table) Offer() (some, busy bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
+	t.all(func(l *state) {
 		if !l.polled() {
-			continue
+			return
 		}
 		if l.source = Pumps; l.certain() && len(l.groups) == 0 && !l.releasing {
 			l.source = Offered
 			some, busy = true, busy || l.busy
 		}
-	}
+	})
 	return some, busy
 }
 
 // Withdraw gives the offered lanes back to the pumps.
 func (t *Table) Withdraw() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
+	t.all(func(l *state) {
 		if l.source == Offered {
 			l.source, l.ready = Pumps, true
 		}
-	}
+	})
 }
 
 // HandedOver notes that an offered lane is published from the WAL from now on.
 func (t *Table) HandedOver(lane int16, fence int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(lane, fence); l != nil {
-		l.source, l.woken, l.ready = WAL, false, false
-	}
+	t.update(lane, fence, func(l *state) { l.source, l.woken, l.ready = WAL, false, false })
 }
 
 // HandedBack notes that a lane is not published from the WAL any more, but by the pumps.
 func (t *Table) HandedBack(lane int16, fence int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(lane, fence); l != nil {
-		l.source, l.fresh, l.ready, l.due = Pumps, true, true, true
-	}
+	t.update(lane, fence, func(l *state) { l.source, l.fresh, l.ready, l.due = Pumps, true, true, true })
 }

@@ -25,8 +25,9 @@ import (
 // Count is how many lanes an outbox has.
 const Count = 32
 
-// lane is one leased lane. The database has the last word: every claim and settle compares owner and fence there.
-type lane struct {
+// state is what is known of a leased lane. The database has the last word: every claim and settle compares owner and
+// fence there.
+type state struct {
 	fence    int64
 	deadline time.Time // local and monotonic: nothing is sent for the lane after it
 	// next and end are what is left of the reserved block, end included. A block belongs to its fence, and to the
@@ -69,7 +70,7 @@ type Pace struct {
 // Table is the relay's view of its lanes. It is safe for concurrent use.
 type Table struct {
 	mu    sync.Mutex
-	owned map[int16]*lane
+	owned map[int16]*state
 	first Source // of lanes that are leased
 	takes int    // how often pumps have taken lanes
 	epoch string // the incarnation of the numbering that claims expect, as it was met last
@@ -87,7 +88,7 @@ type Table struct {
 
 // New makes a table without lanes. Those that are leased have this source at first.
 func New(first Source) *Table {
-	return &Table{owned: make(map[int16]*lane, Count), first: first, far: farIDs}
+	return &Table{owned: make(map[int16]*state, Count), first: first, far: farIDs}
 }
 
 // Leased takes over the fences of the lanes that the database says the relay owns until a deadline. A lane with another
@@ -106,7 +107,7 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 	for i, fence := range fences {
 		l := t.owned[i]
 		if l == nil {
-			l = &lane{fence: fence, source: t.first, read: t.reads, strikes: strikes[i], fresh: true, ready: true, due: true}
+			l = &state{fence: fence, source: t.first, read: t.reads, strikes: strikes[i], fresh: true, ready: true, due: true}
 			t.owned[i] = l
 			taken = append(taken, i)
 		}
@@ -118,26 +119,15 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 // Doubt notes that the outcome of a transaction of a lane is unknown, or that the lane may be another relay's. Who
 // works on the lane has given it back.
 func (t *Table) Doubt(lane int16, fence int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.get(lane, fence); l != nil {
-		l.doubt = true
-		l.giveBack()
-	}
+	t.update(lane, fence, func(l *state) { l.doubt = true; l.giveBack() })
 }
 
 // DoubtAll puts every lane in doubt: the outcome of a heartbeat is unknown. Busy lanes stay busy.
-func (t *Table) DoubtAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		l.doubt = true
-	}
-}
+func (t *Table) DoubtAll() { t.all(func(l *state) { l.doubt = true }) }
 
 // InDoubt lists the lanes whose fence must be raised, and can be: nobody works on them.
 func (t *Table) InDoubt() []int16 {
-	return t.list(func(l *lane) bool { return l.doubt && !l.busy })
+	return t.list(func(l *state) bool { return l.doubt && !l.busy })
 }
 
 // Leave marks n lanes as leaving (all when n < 0), those without work first, counting the ones that leave already.
@@ -163,22 +153,16 @@ func (t *Table) Leave(n int) {
 }
 
 // Stay takes back the leaving of every lane: the relay that they were meant for is gone.
-func (t *Table) Stay() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		l.leaving = false
-	}
-}
+func (t *Table) Stay() { t.all(func(l *state) { l.leaving = false }) }
 
 // Releasable lists the leaving lanes that can be released. What is in doubt is not ours to give.
 func (t *Table) Releasable() []int16 {
-	return t.list(func(l *lane) bool { return l.leaving && !l.busy && !l.doubt })
+	return t.list(func(l *state) bool { return l.leaving && !l.busy && !l.doubt })
 }
 
 // Moving reports whether lanes are on their way from this relay, or their fences are to be raised.
 func (t *Table) Moving() bool {
-	return t.any(func(l *lane) bool { return l.leaving || l.doubt })
+	return t.any(func(l *state) bool { return l.leaving || l.doubt })
 }
 
 // Forget forgets released lanes.
@@ -191,7 +175,7 @@ func (t *Table) Forget(lanes []int16) {
 }
 
 // All lists the lanes.
-func (t *Table) All() []int16 { return t.list(func(*lane) bool { return true }) }
+func (t *Table) All() []int16 { return t.list(func(*state) bool { return true }) }
 
 // Fence is a lane's fence; 0 when it is not ours for certain.
 func (t *Table) Fence(lane int16) int64 {
@@ -272,45 +256,37 @@ func (t *Table) Found(events, releasing, due []int16) {
 
 // Woken notes that events may have come anywhere. A probe does not ask about lanes that a pump has: what its claim read
 // may be older than the events.
-func (t *Table) Woken() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
-		l.woken = l.busy
-	}
-}
+func (t *Table) Woken() { t.all(func(l *state) { l.woken = l.busy }) }
 
 // Opened makes the lanes ready that hold events of a topic: something there can go again.
 func (t *Table) Opened(topic string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, l := range t.owned {
+	t.all(func(l *state) {
 		if len(l.groups[topic]) > 0 {
 			l.ready, l.woken = true, l.busy
 		}
-	}
+	})
 }
 
 // Working reports whether some lane is ready or busy.
 func (t *Table) Working() bool {
-	return t.any(func(l *lane) bool { return l.ready || l.busy })
+	return t.any(func(l *state) bool { return l.ready || l.busy })
 }
 
 // Beside reports whether a ready lane has something beside its events that can be sent.
 func (t *Table) Beside() bool {
-	return t.any(func(l *lane) bool { return l.ready && (l.releasing || len(l.groups) > 0) })
+	return t.any(func(l *state) bool { return l.ready && (l.releasing || len(l.groups) > 0) })
 }
 
 // Quiet lists the lanes that nobody works on, and of which it is not known that they have events.
-func (t *Table) Quiet() []int16 { return t.list((*lane).quiet) }
+func (t *Table) Quiet() []int16 { return t.list((*state).quiet) }
 
 // Parked lists the lanes of which a probe asks whether something parked was released.
 func (t *Table) Parked() []int16 {
-	return t.list(func(l *lane) bool { return l.parked && (l.quiet() || l.source == WAL) })
+	return t.list(func(l *state) bool { return l.parked && (l.quiet() || l.source == WAL) })
 }
 
 // Certain lists the lanes that are ours and stay.
-func (t *Table) Certain() []int16 { return t.list((*lane).certain) }
+func (t *Table) Certain() []int16 { return t.list((*state).certain) }
 
 // FirstHeld chooses a lane for each place whose first held event may be tried: one that holds nothing older of that
 // topic. The places that none can be found for are in without.
@@ -335,20 +311,38 @@ func (t *Table) FirstHeld(places []delivery.Place) (found map[delivery.Place]Gra
 
 // Holds reports whether some lane holds events for a place.
 func (t *Table) Holds(at delivery.Place) bool {
-	return t.any(func(l *lane) bool { return l.groups.Has(at) })
+	return t.any(func(l *state) bool { return l.groups.Has(at) })
 }
 
 // get returns a lane if it is still the one of the fence.
-func (t *Table) get(lane int16, fence int64) *lane {
+func (t *Table) get(lane int16, fence int64) *state {
 	if l := t.owned[lane]; l != nil && l.fence == fence {
 		return l
 	}
 	return nil
 }
 
+// update changes a lane if it is still the one of the fence.
+func (t *Table) update(lane int16, fence int64, change func(l *state)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.get(lane, fence); l != nil {
+		change(l)
+	}
+}
+
+// all changes every lane.
+func (t *Table) all(change func(l *state)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.owned {
+		change(l)
+	}
+}
+
 // each are those of the lanes that are owned.
-func (t *Table) each(lanes []int16) iter.Seq[*lane] {
-	return func(yield func(*lane) bool) {
+func (t *Table) each(lanes []int16) iter.Seq[*state] {
+	return func(yield func(*state) bool) {
 		for _, i := range lanes {
 			if l := t.owned[i]; l != nil && !yield(l) {
 				return
@@ -357,7 +351,7 @@ func (t *Table) each(lanes []int16) iter.Seq[*lane] {
 	}
 }
 
-func (t *Table) list(want func(l *lane) bool) []int16 {
+func (t *Table) list(want func(l *state) bool) []int16 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := []int16{} // not nil: a nil slice would reach Postgres as null
@@ -369,7 +363,7 @@ func (t *Table) list(want func(l *lane) bool) []int16 {
 	return out
 }
 
-func (t *Table) any(is func(l *lane) bool) bool {
+func (t *Table) any(is func(l *state) bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.owned {
@@ -381,9 +375,9 @@ func (t *Table) any(is func(l *lane) bool) bool {
 }
 
 // polled: the lane is published from the table.
-func (l *lane) polled() bool { return l.source == Pumps || l.source == Offered }
+func (l *state) polled() bool { return l.source == Pumps || l.source == Offered }
 
-func (l *lane) certain() bool { return !l.doubt && !l.leaving }
+func (l *state) certain() bool { return !l.doubt && !l.leaving }
 
 // quiet: nobody works on the lane, and it is not known to have events.
-func (l *lane) quiet() bool { return l.polled() && !l.ready && !l.busy && l.certain() }
+func (l *state) quiet() bool { return l.polled() && !l.ready && !l.busy && l.certain() }

@@ -31,7 +31,7 @@ func leased(t testing.TB) (*Table, *Grant) {
 }
 
 // is names what is true of a lane.
-func (l *lane) is() string {
+func (l *state) is() string {
 	if l == nil {
 		return "gone"
 	}
@@ -130,6 +130,7 @@ func TestTransitions(t *testing.T) {
 			t.HandedOver(1, 7)
 			t.Unfollowed()
 		}, "unassigned ready due"},
+		"offered, and nobody reads": {func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Unfollowed() }, "pumps fresh ready due"},
 		"assigned to the wal": {func(t *Table, g *Grant) {
 			t.Empty(g, false, nil)
 			t.Offer()
