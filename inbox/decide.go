@@ -277,13 +277,18 @@ func (s *state) plan(events []event.Event, windowDays days.Number, ahead int, ha
 		}
 		p.ids[i] = planID{id: e.ID, index: int32(i), place: where}
 	}
+	p.sort()
+	return p, nil
+}
+
+// sort brings the ids into the order in which they are inserted.
+func (p *planned) sort() {
 	slices.SortFunc(p.ids, func(a, b planID) int {
 		if c := bytes.Compare(a.id[:], b.id[:]); c != 0 {
 			return c
 		}
 		return cmp.Compare(a.index, b.index)
 	})
-	return p, nil
 }
 
 var (

@@ -23,8 +23,8 @@ type mParked struct {
 	event     uint8 // + 1; 0: no row
 	key       uint8 // + 1; 0: alone
 	kind      mKind
-	releasing bool  // of an event alone
-	attempts  uint8 // release_attempts
+	releasing bool // of an event alone
+	attempts  int8 // release_attempts
 }
 
 type mKind uint8
@@ -66,7 +66,7 @@ type mTx struct {
 	alone     uint8 // event + 1 whose row is held FOR UPDATE
 	newMark   bits  // keys
 	push      [mIDs]mParked
-	leave     uint8 // event + 1 that leaves its list
+	leave     bits  // events that leave their list
 	passes    uint8 // partition + 1 whose progress it moves
 	next      int8
 	moves     uint8 // partition + 1 whose mark it replaces
@@ -155,12 +155,14 @@ func (d *mDB) park(p mParked) bool {
 }
 
 // leave is sqlLeave.
-func (d *mDB) leave(event uint8) {
-	for i := range d.parked {
-		if d.parked[i].event == event {
-			copy(d.parked[i:], d.parked[i+1:])
-			d.parked[mIDs-1] = mParked{}
-			return
+func (d *mDB) leave(events bits) {
+	left := d.parked
+	d.parked = [mIDs]mParked{}
+	n := 0
+	for _, p := range left {
+		if p.event > 0 && !events.has(p.event-1) {
+			d.parked[n] = p
+			n++
 		}
 	}
 }
@@ -191,11 +193,32 @@ func (d *mDB) releaseEvent(at int) {
 	}
 }
 
+// list is sqlList: the events of a key, in order, and the last of them with which something ran; 0: with none.
+func (d *mDB) list(key uint8) (events []uint8, alone uint8) {
+	for _, p := range d.parked {
+		if p.event > 0 && p.key == key {
+			if events = append(events, p.event); p.attempts != 0 {
+				alone = p.event
+			}
+		}
+	}
+	return events, alone
+}
+
+// noteBatch is sqlNoteBatch.
+func (d *mDB) noteBatch(last uint8) {
+	for i := range d.parked {
+		if d.parked[i].event == last {
+			d.parked[i].attempts = -1
+		}
+	}
+}
+
 // countRelease and uncountRelease are sqlCountRelease and sqlUncountRelease.
 func (d *mDB) countRelease(event uint8) {
 	for i := range d.parked {
 		if d.parked[i].event == event {
-			d.parked[i].attempts++
+			d.parked[i].attempts = max(d.parked[i].attempts, 0) + 1
 		}
 	}
 }
@@ -307,7 +330,7 @@ func (l *locks) add(t *mTx) {
 	}
 	l.update |= one(t.update)
 	l.alone |= one(t.alone)
-	l.leave |= one(t.leave)
+	l.leave |= t.leave
 	l.passes |= one(t.passes)
 }
 

@@ -232,10 +232,15 @@ func (r *mReal) release() string {
 
 func (r *mReal) counts() string {
 	e := r.one()
-	if r.random.IntN(2) == 0 {
+	switch r.random.IntN(3) {
+	case 0:
 		r.exec(sqlCountRelease, "ledger", r.id(e))
 		r.m.countRelease(e + 1)
 		return "count a release"
+	case 1:
+		r.exec(sqlNoteBatch, "ledger", r.id(e))
+		r.m.noteBatch(e + 1)
+		return "note a batch"
 	}
 	r.exec(sqlUncountRelease, "ledger", r.id(e))
 	r.m.uncountRelease(e + 1)
@@ -244,8 +249,8 @@ func (r *mReal) counts() string {
 
 func (r *mReal) leave() string {
 	e := r.one()
-	r.exec(sqlLeave, "ledger", r.id(e))
-	r.m.leave(e + 1)
+	r.exec(sqlLeave, "ledger", []int64{r.id(e)})
+	r.m.leave(bit(e))
 	r.exec(sql.Unmark, "ledger", r.hashes[r.key(e)-1])
 	r.m.unmark(r.key(e))
 	return "leave"
@@ -255,7 +260,7 @@ func (r *mReal) leave() string {
 func (r *mReal) again() string {
 	key := uint8(r.random.IntN(mKeys)) + 1
 	head := &record{}
-	err := r.in.db.QueryRow(r.t.Context(), r.in.releaseSQL.head, "ledger", r.hashes[key-1], 0).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
+	err := r.in.db.QueryRow(r.t.Context(), r.in.releaseSQL.head, "ledger", r.hashes[key-1], 0, 1).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
 		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
 	at := r.m.head(key, 0)
 	if (err == nil) != (at >= 0) {
@@ -389,7 +394,7 @@ func (r *mReal) dump() (d mDB) {
 	var attempts int
 	n := 0
 	each("select message_id, key_hash, kind, state, release_attempts from {schema}inbox_parked order by id", []any{&id, &hash, &kind, &state, &attempts}, func() {
-		d.parked[n] = mParked{uint8(number() + 1), uint8(key() + 1), map[string]mKind{kindFailed: mFailed, kindBehind: mBehind, kindQuarantined: mQuarantined}[kind], state == "releasing", uint8(attempts)}
+		d.parked[n] = mParked{uint8(number() + 1), uint8(key() + 1), map[string]mKind{kindFailed: mFailed, kindBehind: mBehind, kindQuarantined: mQuarantined}[kind], state == "releasing", int8(attempts)}
 		n++
 	})
 	var q int

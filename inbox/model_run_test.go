@@ -189,7 +189,8 @@ func (sc *mScenario) mayRun(s *mState, p int, alone bool) bool {
 			return false
 		}
 	}
-	return s.releaser[p].phase <= rLooked
+	w := &s.releaser[p]
+	return w.phase <= rAlone || w.batch != 0 && (!alone || w.phase == rLock)
 }
 
 // count is what batch.attempt does in the gate.

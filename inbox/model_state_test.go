@@ -62,6 +62,7 @@ type mRules struct {
 	keepRow        bool // P9.6: the row of an event stays that goes behind a mark
 	unmarkBlind    bool // P9.6: a releaser removes the mark without looking again
 	uncountedRun   bool // P9.6: runs of released events are not counted
+	bareBatch      bool // P9.6: a batch of released events runs without a note
 	resumeKeeps    bool // P9.6: resume leaves the attempts
 	oneLook        bool // P9.1: quarantine does not look again behind its wait
 	quarantineKey  bool // P9.1: quarantine marks the event's key
@@ -166,6 +167,7 @@ type mReleasePhase uint8
 const (
 	rOff    mReleasePhase = iota
 	rLooked               // has seen what there is to release
+	rAlone                // has seen that the next event of the list runs alone
 	rLock
 	rInsert
 	rRun
@@ -181,6 +183,7 @@ type mReleaser struct {
 	key    uint8 // + 1; 0: the event alone
 	stands uint8 // event + 1 whose count may stand
 	counts int   // what was counted of event when it was looked for
+	batch  bits  // of a key: what runs in one transaction, uncounted; else event runs, counted
 	tx     mTx
 }
 
@@ -361,9 +364,7 @@ func (sc *mScenario) commit(s *mState, t *mTx) {
 			s.db.mark[k] = 1
 		}
 	}
-	if t.leave > 0 {
-		s.db.leave(t.leave)
-	}
+	s.db.leave(t.leave)
 	if t.passes > 0 {
 		s.db.progress[t.passes-1].pass(t.next)
 	}

@@ -26,11 +26,12 @@ func explores(t *testing.T, sc mScenario, want string) {
 	t.Log(found)
 }
 
-// mOrder is two events of a key and one of another on a partition, the first one twice; mShort lacks the other, and
-// mTwo has two partitions.
+// mOrder is two events of a key and one of another on a partition, the first one twice; mShort lacks the other, mPair
+// the repetition as well, and mTwo has two partitions.
 var (
 	mOrder = mScenario{log: [2][]uint8{{0, 1, 0, 2}}, key: [mIDs]uint8{0, 0, 1}, batch: 3}
 	mShort = mScenario{log: [2][]uint8{{0, 1, 0}}, key: [mIDs]uint8{0, 0, 1}, batch: 2}
+	mPair  = mScenario{log: [2][]uint8{{0, 1}}, batch: 2}
 	mTwo   = mScenario{log: [2][]uint8{{0, 1}, {2}}, key: [mIDs]uint8{0, 0, 1}, batch: 2}
 )
 
@@ -68,6 +69,9 @@ func TestModelHolds(t *testing.T) {
 		"killer":                   mOrder.with(mFaults{kills: 1, lostCounts: 1}, mFine, mKiller),
 		"killer, rebalance":        mOrder.with(mFaults{rebalances: 1}, mFine, mKiller),
 		"killer, released early":   mShort.with(mFaults{releases: 1, lostCounts: 1}, mKiller),
+		"killer in a release":      mPair.with(mFaults{releases: 1, lost: 1}, mFlaky, mKiller),
+		"killed in a release":      mShort.with(mFaults{releases: 1, kills: 1}, mTerminal, mFlaky).but(func(sc *mScenario) { sc.crashes = 3 }),
+		"retryable in a release":   mShort.with(mFaults{releases: 1}, mFlaky, mRetryable),
 		"killer beside innocents":  mTwo.with(mFaults{}, mKiller),
 		"alone, terminal":          alone.with(mFaults{rebalances: 1}, mFine, mTerminal),
 		"alone, killer":            alone.with(mFaults{kills: 1}, mKiller),
@@ -127,6 +131,7 @@ func TestModelFinds(t *testing.T) {
 		"P9.6 what waits leaves no row":                   {"never applied", mOrder.with(mFaults{}, mTerminal), func(r *mRules) { r.keepRow = true }},
 		"P9.6 a second look before the mark goes":         {anything, mOrder.with(mFaults{}, mTerminal), func(r *mRules) { r.unmarkBlind = true }},
 		"P9.6 released runs are counted":                  {"kills without bound", one.with(mFaults{releases: 1}, mKiller), func(r *mRules) { r.uncountedRun = true }},
+		"P9.6 a batch of a release is noted":              {"kills without bound", mPair.with(mFaults{releases: 1}, mFlaky, mKiller), func(r *mRules) { r.bareBatch = true }},
 		"P9.6 a released count whose answer was lost":     {"innocent", one.with(mFaults{lostCounts: 3}, mTerminal), func(r *mRules) { r.keepLostCount = true }},
 		"P9.1 quarantine looks again behind its wait":     {"quarantined although", mOrder.with(mFaults{rebalances: 1, discards: 1}).but(func(sc *mScenario) { sc.age[0] = mTooFuture }), func(r *mRules) { r.oneLook = true }},
 		"P9.6 resume counts anew":                         {"stuck", mOrder.with(mFaults{}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }), func(r *mRules) { r.resumeKeeps = true }},

@@ -2,6 +2,8 @@
 
 package inbox
 
+import mbits "math/bits"
+
 // releases emits what the releaser of process p can do next.
 func (sc *mScenario) releases(s *mState, p int, do emit) {
 	if !s.up[p] {
@@ -19,14 +21,21 @@ func (sc *mScenario) releases(s *mState, p int, do emit) {
 	case rOff:
 		sc.looks(s, to)
 	case rLooked:
-		if key := was.key; sc.mayRun(s, p, true) && (key > 0 && !(l.update|l.share).has(key-1) || key == 0 && !l.alone.has(was.event-1)) {
+		switch {
+		case was.key > 0 && free:
+			sc.plansRelease(to)
+		case was.key == 0 && free && sc.mayRun(s, p, true):
+			sc.countsRelease(s, to)
+		}
+	case rAlone:
+		if free && sc.mayRun(s, p, true) {
 			sc.countsRelease(s, to)
 		}
 	case rLock:
-		if free {
+		if free && (was.batch == 0 || sc.mayRun(s, p, false)) {
 			to(false, "locks", func(t *mState, w *mReleaser) {
-				if at := t.db.head(w.key, w.event); at < 0 || t.db.parked[at].event != w.event || !t.db.releasing(w) {
-					w.phase = rUncount // another process has it
+				if !t.db.begins(w) || !t.db.releasing(w) {
+					w.over() // another process has it
 					return
 				}
 				w.lock()
@@ -34,15 +43,15 @@ func (sc *mScenario) releases(s *mState, p int, do emit) {
 			})
 		}
 	case rInsert:
-		e := was.event - 1
-		if l.ids.has(e) {
-			to(false, "waits for a twin: deadlock or time-out", func(t *mState, w *mReleaser) { w.tx, w.phase = mTx{}, rUncount })
+		events := was.events()
+		if l.ids.any(events) {
+			to(false, "waits for a twin: deadlock or time-out", func(t *mState, w *mReleaser) { w.over() })
 			return
 		}
-		to(false, "inserts "+bit(e).String(), func(t *mState, w *mReleaser) {
-			w.tx.ids = t.db.insert(bit(e))
+		to(false, "inserts "+events.String(), func(t *mState, w *mReleaser) {
+			w.tx.ids = t.db.insert(events)
 			if w.phase = rRun; w.tx.ids == 0 {
-				w.tx.leave, w.phase = w.event, rCommit
+				w.tx.leave, w.phase = events, rCommit
 			}
 		})
 	case rRun:
@@ -57,7 +66,7 @@ func (sc *mScenario) releases(s *mState, p int, do emit) {
 			w := &t.releaser[p]
 			if t.orphaned(w.tx) {
 				t.left.lost--
-				w.tx, w.phase = mTx{}, rUncount
+				w.over()
 				do.step(t, true, "P%d releaser: is not told of its COMMIT", p)
 			}
 		}
@@ -92,6 +101,35 @@ func (w *mReleaser) lock() {
 	}
 }
 
+// events are those that run.
+func (w *mReleaser) events() bits {
+	if w.batch != 0 {
+		return w.batch
+	}
+	return bit(w.event - 1)
+}
+
+// over ends a transaction: a count goes back, the note of a batch stays.
+func (w *mReleaser) over() {
+	if w.tx, w.phase = (mTx{}), rUncount; w.batch != 0 {
+		*w = mReleaser{stands: w.stands}
+	}
+}
+
+// begins: what runs is still what the list begins with.
+func (d *mDB) begins(w *mReleaser) bool {
+	if w.batch == 0 {
+		at := d.head(w.key, w.event)
+		return at >= 0 && d.parked[at].event == w.event
+	}
+	events, _ := d.list(w.key)
+	first := bits(0)
+	for _, e := range events[:min(len(events), mbits.OnesCount8(uint8(w.batch)))] {
+		first |= bit(e - 1)
+	}
+	return first == w.batch
+}
+
 // releasing reads the state that sql.LockMark or sqlLockAlone returns.
 func (d *mDB) releasing(w *mReleaser) bool {
 	if w.key > 0 {
@@ -121,6 +159,26 @@ func (sc *mScenario) looks(s *mState, to func(bool, string, func(*mState, *mRele
 			look(0, row.event, bit(row.event-1).String())
 		}
 	}
+}
+
+// plansRelease is Inbox.planRelease: a transaction that finds out how many events of a list run together, and notes it.
+func (sc *mScenario) plansRelease(to func(bool, string, func(*mState, *mReleaser))) {
+	to(false, "looks at the list", func(t *mState, w *mReleaser) {
+		events, alone := t.db.list(w.key)
+		switch {
+		case !t.db.releasing(w):
+			*w = mReleaser{stands: w.stands}
+		case len(events) < 2 || alone > 0:
+			w.phase = rAlone
+		default:
+			for _, e := range events {
+				w.batch |= bit(e - 1)
+			}
+			if w.phase = rLock; !sc.rules.bareBatch {
+				t.db.noteBatch(events[len(events)-1])
+			}
+		}
+	})
 }
 
 // countsRelease is Inbox.countRelease: a transaction that waits only for its first lock.
@@ -172,37 +230,42 @@ func (sc *mScenario) countsRelease(s *mState, to func(bool, string, func(*mState
 }
 
 func (sc *mScenario) runsRelease(s *mState, p int, to func(bool, string, func(*mState, *mReleaser))) {
-	e := s.releaser[p].event - 1
-	ends := func(err error, waitedOut bool) {
+	was := &s.releaser[p]
+	ends := func(e uint8, err error, waitedOut bool) {
 		to(false, "runs "+bit(e).String()+", which fails", func(t *mState, w *mReleaser) {
+			if w.batch != 0 {
+				w.over()
+				return
+			}
 			w.tx, w.phase = mTx{}, rFail
 			if releaseEnd(&failure{kind: failed, err: err}, func() bool { return waitedOut }) == releaseLater {
 				w.phase = rUncount
 			}
 		})
 	}
-	nature := sc.nature[e]
-	if s.repaired {
-		nature = mFine
+	for e := range uint8(mIDs) { // the order of every list
+		if !was.tx.ids.has(e) || s.repaired {
+			continue
+		}
+		switch sc.nature[e] {
+		case mFlaky:
+			ends(e, errModel, false)
+		case mRetryable:
+			ends(e, Retryable(errModel), false)
+			ends(e, Retryable(errModel), true)
+		case mTerminal:
+			ends(e, Terminal("x", errModel), false)
+			return
+		case mKiller:
+			to(false, "runs "+bit(e).String()+", which kills the process", func(t *mState, _ *mReleaser) {
+				t.die(p)
+				t.kills[e]++
+			})
+			return
+		}
 	}
-	switch nature {
-	case mFlaky:
-		ends(errModel, false)
-	case mRetryable:
-		ends(Retryable(errModel), false)
-		ends(Retryable(errModel), true)
-	case mTerminal:
-		ends(Terminal("x", errModel), false)
-		return
-	case mKiller:
-		to(false, "runs "+bit(e).String()+", which kills the process", func(t *mState, _ *mReleaser) {
-			t.die(p)
-			t.kills[e]++
-		})
-		return
-	}
-	to(false, "runs "+bit(e).String(), func(t *mState, w *mReleaser) {
-		w.tx.ran, w.tx.leave, w.phase = bit(e), w.event, rCommit
+	to(false, "runs "+was.tx.ids.String(), func(t *mState, w *mReleaser) {
+		w.tx.ran, w.tx.leave, w.phase = w.tx.ids, w.events(), rCommit
 	})
 }
 
@@ -280,8 +343,8 @@ func (sc *mScenario) misfortune(s *mState, do emit) {
 					sc.again(&t, q, r)
 				}
 			}
-			if w := &t.releaser[p]; w.phase > rLooked {
-				w.tx, w.phase = mTx{}, rUncount
+			if w := &t.releaser[p]; w.phase > rAlone {
+				w.over()
 			}
 		}
 		do.step(t, true, "the database crashes and comes back")
@@ -376,7 +439,7 @@ func (d *mDB) discard(row mParked) {
 	if e := row.event - 1; d.row[e] == 0 {
 		d.row[e] = 2
 	}
-	d.leave(row.event)
+	d.leave(bit(row.event - 1))
 	if row.key > 0 {
 		d.unmark(row.key)
 	}

@@ -145,22 +145,33 @@ select from {schema}inbox_parked where consumer_name = $1::text and id = $2::big
 const sqlLockAlone = `-- inbox: lock an event alone
 select state from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint and key_hash is null for update`
 
-// The head of a list, or the event alone with that id.
+// What the next transaction of a release runs. A count of runs that is not zero is of an event that has run alone in
+// this release, or that ended a batch of which nothing is known: up to it they run one at a time.
+const sqlList = `-- inbox: look at a list
+select id, release_attempts, code,
+	coalesce(octet_length(record_key), 0) + coalesce(octet_length(record_value), 0) + octet_length(record_headers::text)
+from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea order by id limit $3::integer`
+
+// The row leaves the list with its batch. When the batch does not end, the note stays.
+const sqlNoteBatch = `-- inbox: note a batch of a release
+update {schema}inbox_parked set release_attempts = -1 where consumer_name = $1::text and id = $2::bigint`
+
+// The head of a list, and what stands behind it, or the event alone with that id.
 const sqlHead = `-- inbox: head
 select id, message_id::text, topic, record_partition, record_offset, record_millis, record_key, record_value, record_headers::text,
 	kind, release_attempts, code
 from {schema}inbox_parked
 where consumer_name = $1::text and ($2::bytea is not null and key_hash = $2::bytea or $2::bytea is null and id = $3::bigint)
-order by id limit 1`
+order by id limit $4::integer`
 
 const sqlCountRelease = `-- inbox: count a release
-update {schema}inbox_parked set release_attempts = release_attempts + 1 where consumer_name = $1::text and id = $2::bigint`
+update {schema}inbox_parked set release_attempts = greatest(release_attempts, 0) + 1 where consumer_name = $1::text and id = $2::bigint`
 
 const sqlUncountRelease = `-- inbox: take the count of a release back
 update {schema}inbox_parked set release_attempts = greatest(release_attempts - 1, 0) where consumer_name = $1::text and id = $2::bigint`
 
 const sqlLeave = `-- inbox: leave the list
-delete from {schema}inbox_parked where consumer_name = $1::text and id = $2::bigint`
+delete from {schema}inbox_parked where consumer_name = $1::text and id = any($2::bigint[])`
 
 const sqlParkAgain = `-- inbox: park a key again
 update {schema}inbox_parked_key set state = 'parked', code = $3::text, reason = $4::text, since = clock_timestamp()

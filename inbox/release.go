@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,13 @@ import (
 // releaseBatch is how many keys, and how many events alone, one look finds.
 const releaseBatch = 100
 
+// releaseEvents and releaseBytes bound the events of a key that run in one transaction: whoever puts another one
+// behind them waits for it.
+const (
+	releaseEvents = 100
+	releaseBytes  = 16 << 20
+)
+
 // released is what an operator let go: the list of a key, or an event alone.
 type released struct {
 	id    int64  // of the event alone
@@ -30,27 +38,34 @@ type released struct {
 	// seen is the event that was next when it was looked for, and counts what was counted of it.
 	seen   int64
 	counts int
+
+	// last is the last event of the list that is decided. Up to alone they run one at a time.
+	last, alone int64
 }
 
 // mine says whether the head may be counted by who looked: unless somebody else has counted it since, and so runs it.
 // Members that wait for the same lock would count it one after the other, and their number alone would make a killer of
 // it.
 func (r *released) mine(head *record) bool {
+	counts := 0
 	if head.id == r.seen {
-		return head.attempts <= r.counts
+		counts = max(r.counts, 0)
 	}
-	return head.attempts == 0
+	return head.attempts <= counts
 }
 
 // releaseTexts are the statements of a release, with their schema.
 type releaseTexts struct {
-	freeMark, freeAlone, lockMark, lockAlone, head, count, uncount, leave, unmark, parkAgain, failedAgain string
+	freeMark, freeAlone, lockMark, lockAlone, list, noteBatch, head string
+	count, uncount, leave, unmark, parkAgain, failedAgain           string
 }
 
 func newReleaseTexts(prefix string) (t releaseTexts) {
 	for to, sql := range map[*string]string{
-		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sql.LockMark, &t.lockAlone: sqlLockAlone, &t.head: sqlHead, &t.count: sqlCountRelease, &t.uncount: sqlUncountRelease,
-		&t.leave: sqlLeave, &t.unmark: sql.Unmark, &t.parkAgain: sqlParkAgain, &t.failedAgain: sqlFailedAgain,
+		&t.freeMark: sqlFreeMark, &t.freeAlone: sqlFreeAlone, &t.lockMark: sql.LockMark, &t.lockAlone: sqlLockAlone,
+		&t.list: sqlList, &t.noteBatch: sqlNoteBatch, &t.head: sqlHead, &t.count: sqlCountRelease,
+		&t.uncount: sqlUncountRelease, &t.leave: sqlLeave, &t.unmark: sql.Unmark, &t.parkAgain: sqlParkAgain,
+		&t.failedAgain: sqlFailedAgain,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}
@@ -90,9 +105,9 @@ func (in *Inbox) release(ctx context.Context) error {
 func (h *handler) releaseList(ctx context.Context, r released) {
 	decided := 0
 	for more := true; more && ctx.Err() == nil; {
-		var err error
-		if more, err = h.releaseOne(ctx, r); more {
-			decided++
+		n, err := h.releaseNext(ctx, &r)
+		if more = n > 0 && r.hash != nil; more {
+			decided += n
 		}
 		if err != nil && ctx.Err() == nil {
 			h.log.Warn("inbox: a released event waits for the next look", "topic", r.topic, "error", err)
@@ -103,67 +118,113 @@ func (h *handler) releaseList(ctx context.Context, r released) {
 	}
 }
 
-// releaseOne runs the next event of a list, or the event alone, and says whether another one may follow. An error
+// releaseNext runs the next events of a list, or the event alone, and says how many of them are decided. An error
 // leaves everything as it was, still to be released.
-func (h *handler) releaseOne(ctx context.Context, r released) (more bool, err error) {
-	in := h.Inbox
-	if free, err := in.isFree(ctx, &r); err != nil || !free {
-		return false, err
+func (h *handler) releaseNext(ctx context.Context, r *released) (decided int, err error) {
+	if free, err := h.isFree(ctx, r); err != nil || !free {
+		return 0, err
 	}
+	if r.hash == nil || r.last < r.alone {
+		return h.releaseOne(ctx, r)
+	}
+	ids, waiting, f := h.planRelease(ctx, r)
+	switch {
+	case f != nil:
+		return 0, f.err
+	case waiting == 0:
+		return 0, nil
+	case len(ids) > 1:
+		if f = h.releaseTogether(ctx, r, ids); f == nil {
+			return len(ids), nil
+		}
+		if f.kind != failed && f.kind != dayMissing {
+			return 0, f.err
+		}
+		h.log.Warn("inbox: released events failed together, and run one at a time",
+			"topic", r.topic, "events", len(ids), "error", f.err)
+		r.alone = ids[len(ids)-1]
+	}
+	return h.releaseOne(ctx, r)
+}
+
+// releaseTogether runs the next events of a list in one transaction, as a batch of a partition: not counted, and beside
+// others.
+func (h *handler) releaseTogether(ctx context.Context, r *released, ids []int64) *failure {
+	leave, err := h.gate.enter(ctx, false)
+	if err != nil {
+		return &failure{kind: canceled, err: err}
+	}
+	defer leave()
+	t := &releasing{in: h.Inbox, run: h.run, what: *r, ids: ids}
+	if f := t.settle(ctx); f != nil {
+		return f
+	}
+	h.waiting.forget(r)
+	r.last = ids[len(ids)-1]
+	for i := range t.events {
+		h.tellReleased(t.events[i], t.out[i], nil)
+	}
+	return nil
+}
+
+// releaseOne runs the next event of a list, or the event alone.
+func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err error) {
+	in := h.Inbox
 	// Counted, and so alone: a released event may kill the process as well.
 	leave, err := in.gate.enter(ctx, true)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer leave()
-	if free, err := in.isFree(ctx, &r); err != nil || !free {
-		return false, err // somebody was quicker, and the others need not wait for that
+	if free, err := in.isFree(ctx, r); err != nil || !free {
+		return 0, err // somebody was quicker, and the others need not wait for that
 	}
 	head, f := in.countRelease(ctx, r, h.stands)
 	if f != nil {
 		if head != nil && f.maybe() {
 			h.takeBack(ctx, head) // a lost answer does not say whether it counts
 		}
-		return false, f.err
+		return 0, f.err
 	}
 	if head == nil {
-		return false, nil
+		return 0, nil
 	}
 	h.stands = 0
 	e, err := head.event()
 	if err != nil {
-		return false, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
+		return 0, in.failAgain(ctx, r, head, Terminal(CodeMalformed, err), 0)
 	}
 	if r.hash != nil && head.code == CodeMaybePublished {
 		// Released was what stood before it. Whoever releases it must have looked at it.
 		h.tellReleased(e, Parked, errMaybe)
-		return false, in.failAgain(ctx, r, head, errMaybe, 0)
+		return 0, in.failAgain(ctx, r, head, errMaybe, 0)
 	}
 	if head.attempts >= in.cfg.CrashAttempts { // before this count
 		h.tellReleased(e, Parked, errKilled)
-		return false, in.failAgain(ctx, r, head, errKilled, 0)
+		return 0, in.failAgain(ctx, r, head, errKilled, 0)
 	}
-	t := &releasing{in: in, run: h.run, what: r, head: head, event: e}
-	outcome, f := t.settle(ctx)
-	if f != nil && f.kind == lost && h.waiting.lose(&r, h.cfg.Backoff) > h.cfg.MaxAttempts {
+	t := &releasing{in: in, run: h.run, what: *r, ids: []int64{head.id}}
+	f = t.settle(ctx)
+	if f != nil && f.kind == lost && h.waiting.lose(r, h.cfg.Backoff) > h.cfg.MaxAttempts {
 		in.answers(ctx, f)
 	}
-	switch end := releaseEnd(f, func() bool { return h.waitedOut(&r) }); end {
+	switch end := releaseEnd(f, func() bool { return h.waitedOut(r) }); end {
 	case releaseLater:
 		// It was outlived: the count goes back.
 		h.takeBack(ctx, head)
-		return false, f.err
+		return 0, f.err
 	case releaseFailed:
-		h.waiting.forget(&r)
+		h.waiting.forget(r)
 		h.tellReleased(e, Parked, f.err)
-		return false, in.failAgain(ctx, r, head, f.err, 1)
+		return 0, in.failAgain(ctx, r, head, f.err, 1)
 	}
-	h.waiting.forget(&r)
-	h.tellReleased(e, outcome, nil)
+	h.waiting.forget(r)
+	h.tellReleased(e, t.out[0], nil)
 	if r.hash == nil {
-		h.log.Info("inbox: a released event is decided", "id", e.ID, "topic", e.Topic, "outcome", outcome)
+		h.log.Info("inbox: a released event is decided", "id", e.ID, "topic", e.Topic, "outcome", t.out[0])
 	}
-	return r.hash != nil, nil
+	r.last = head.id
+	return 1, nil
 }
 
 // isFree: no other process runs what was released, nor does an operator change it. Whoever waits for that waits outside
@@ -269,11 +330,13 @@ func (w *releaseWaits) forget(r *released) {
 // countRelease locks, finds the head and counts its run, in a transaction of its own, unless a count of ours stands for
 // it already. Under the lock, and on a second look, an empty list means that the mark may go: nil is returned when
 // nothing is left to do. With a failure, head is what would have been counted.
-func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (head *record, f *failure) {
-	err := in.inTx(ctx, func(tx pgx.Tx) (err error) {
-		if head, err = in.lockHead(ctx, tx, r); err != nil || head == nil {
+func (in *Inbox) countRelease(ctx context.Context, r *released, stands int64) (head *record, f *failure) {
+	err := in.inTx(ctx, func(tx pgx.Tx) error {
+		list, err := in.lockHeads(ctx, tx, r, 1)
+		if err != nil || len(list) == 0 {
 			return err
 		}
+		head = list[0]
 		if !r.mine(head) {
 			head = nil
 			return nil
@@ -291,32 +354,93 @@ func (in *Inbox) countRelease(ctx context.Context, r released, stands int64) (he
 	return head, nil
 }
 
-// lockHead locks the mark of a list, or the row of an event alone, and reads the head; nil when it is not to be
-// released any more. A list that is empty under the lock loses its mark.
-func (in *Inbox) lockHead(ctx context.Context, tx pgx.Tx, r released) (*record, error) {
+// planRelease finds out which events of a list run together: the first ones, unless one of them has run in this
+// release, or in a batch that did not end. The last of them is noted, so that whoever comes after a process that dies
+// of one runs them one at a time. No ids: the next event runs alone. None waiting: there is nothing left to do.
+func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, waiting int, f *failure) {
+	err := in.inTx(ctx, func(tx pgx.Tx) error {
+		if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
+			return err
+		}
+		rows, err := tx.Query(ctx, in.releaseSQL.list, in.consumer, r.hash, releaseEvents)
+		if err != nil {
+			return err
+		}
+		var id int64
+		var attempts, size, sum int
+		var code string
+		together := true
+		_, err = pgx.ForEachRow(rows, []any{&id, &attempts, &code, &size}, func() error {
+			waiting++
+			if attempts != 0 {
+				r.alone = id
+			}
+			sum += size
+			if together = together && sum <= releaseBytes && code != CodeMaybePublished; together {
+				ids = append(ids, id)
+			}
+			return nil
+		})
+		switch {
+		case err != nil:
+			return err
+		case waiting == 0:
+			return in.unmark(ctx, tx, r)
+		case len(ids) < 2 || r.alone >= ids[0]:
+			ids = nil
+			return nil
+		}
+		_, err = tx.Exec(ctx, in.releaseSQL.noteBatch, in.consumer, ids[len(ids)-1])
+		return err
+	})
+	if err = failpoint.After(failpoint.InboxReleaseCounted, err); err != nil {
+		return nil, 0, in.classify(ctx, fmt.Errorf("inbox: looking at a released key: %w", err))
+	}
+	return ids, waiting, nil
+}
+
+// lockReleased locks the mark of a list, or the row of an event alone, and says whether it is still to be released.
+func (in *Inbox) lockReleased(ctx context.Context, tx pgx.Tx, r *released) (is bool, err error) {
 	sql, key := in.releaseSQL.lockAlone, any(r.id)
 	if r.hash != nil {
 		sql, key = in.releaseSQL.lockMark, r.hash
 	}
 	var state string
-	err := tx.QueryRow(ctx, sql, in.consumer, key).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && state != "releasing" {
-		return nil, nil
+	err = tx.QueryRow(ctx, sql, in.consumer, key).Scan(&state)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
 	}
+	return state == "releasing", err
+}
+
+// lockHeads locks what is released, and reads the first n events of the list, or the event alone; none when it is not
+// to be released any more. A list that is empty under the lock loses its mark.
+func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) ([]*record, error) {
+	if is, err := in.lockReleased(ctx, tx, r); err != nil || !is {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id, n)
 	if err != nil {
 		return nil, err
 	}
-	head := &record{}
-	err = tx.QueryRow(ctx, in.releaseSQL.head, in.consumer, r.hash, r.id).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
-		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return head, err
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*record, error) {
+		h := &record{}
+		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, &h.key, &h.value, &h.headers,
+			&h.kind, &h.attempts, &h.code)
+	})
+	if err == nil && len(list) == 0 {
+		err = in.unmark(ctx, tx, r)
 	}
-	if r.hash != nil {
-		_, err = tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
-		return nil, failpoint.After(failpoint.InboxUnmarked, err)
+	return list, err
+}
+
+// unmark removes the mark of an empty list, which is locked.
+func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
+	if r.hash == nil {
+		return nil
 	}
-	return nil, nil
+	_, err := tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
+	return failpoint.After(failpoint.InboxUnmarked, err)
 }
 
 // inTx runs do in a transaction with the inbox's time-outs.
@@ -341,11 +465,11 @@ func (h *handler) takeBack(ctx context.Context, head *record) {
 }
 
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.
-func (in *Inbox) failAgain(ctx context.Context, r released, head *record, cause error, runs int) error {
+func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause error, runs int) error {
 	code, reason := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
 	err := in.inTx(ctx, func(tx pgx.Tx) error {
-		now, err := in.lockHead(ctx, tx, r)
-		if err != nil || now == nil || now.id != head.id {
+		now, err := in.lockHeads(ctx, tx, r, 1)
+		if err != nil || len(now) == 0 || now[0].id != head.id {
 			return err // another process has it
 		}
 		if _, err := tx.Exec(ctx, in.releaseSQL.failedAgain, in.consumer, head.id, code, reason, runs); err != nil || r.hash == nil {
@@ -370,114 +494,133 @@ func (h *handler) tellReleased(e event.Event, o Outcome, err error) {
 	}
 }
 
-// releasing is the transaction of one released event.
+// releasing is the transaction of released events: the next ones of a list, or one alone.
 type releasing struct {
-	in    *Inbox
-	run   runner
-	what  released
-	head  *record
-	event event.Event
+	in   *Inbox
+	run  runner
+	what released
+	ids  []int64 // of their rows
+
+	// As the last transaction found and decided them.
+	events []event.Event
+	out    []Outcome
 }
 
-// settle runs the effect until it is decided or fails, with savepoints when it skipped after it had written.
-func (t *releasing) settle(ctx context.Context) (Outcome, *failure) {
-	skip, careful := false, false
+// settle runs the effects until they are decided or one fails, with savepoints when one skipped after it had written.
+func (t *releasing) settle(ctx context.Context) *failure {
+	skip, careful := map[uuid.UUID]bool{}, false
 	for {
-		o, f := t.once(ctx, skip, careful)
+		f := t.once(ctx, skip, careful)
 		switch {
 		case f == nil:
-			return o, nil
-		case f.kind == dayMissing:
-			d, _ := days.Of(t.event.ID)
+			return nil
+		case f.kind == dayMissing && len(t.ids) == 1:
+			d, _ := days.Of(t.events[0].ID)
 			if err := t.in.exclusive(ctx, func() error { return t.in.keeper.MakeDay(ctx, d) }); err != nil {
-				return Undecided, &failure{kind: rejected, err: err}
+				return &failure{kind: rejected, err: err}
 			}
 		case f.kind == skipping && len(f.skips) > 0:
-			skip = true
+			for _, i := range f.skips {
+				skip[t.events[i].ID] = true
+			}
 		case f.kind == skipping:
 			careful = true
 		default:
-			return Undecided, f
+			return f
 		}
 	}
 }
 
-// once is one transaction: the lock, the id first, the effect, and the row leaves the list.
-func (t *releasing) once(ctx context.Context, skip, careful bool) (Outcome, *failure) {
+// once is one transaction: the lock, the ids first, the effects, and the rows leave the list.
+func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful bool) *failure {
 	in := t.in
 	conn, err := in.db.Acquire(ctx)
 	if err != nil {
-		return Undecided, in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
+		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
 	tx, err := conn.Conn().BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return Undecided, in.classify(ctx, err)
+		return in.classify(ctx, err)
 	}
-	isNew, f := t.begin(ctx, tx)
+	p, f := t.begin(ctx, tx)
 	if f != nil {
-		return Undecided, f
+		return f
 	}
-	outcome := Duplicate
-	if isNew {
-		outcome = Applied
-		if skip {
-			outcome = Skipped
-		} else {
-			g := newGuardTx(conn.Conn(), tx)
-			skipped, f := in.timed(ctx, t.run, g, []event.Event{t.event}, []int{0}, careful)
-			g.Close()
-			failpoint.Hit(failpoint.InboxReleaseEffected)
-			if f == nil && conn.Conn().IsClosed() {
-				f = lostSession()
-			}
-			if f != nil {
-				return Undecided, f
-			}
-			if len(skipped) > 0 {
-				outcome = Skipped
-			}
+	if fresh := p.fresh(t.events, skip, &aside{}, t.out); len(fresh) > 0 {
+		g := newGuardTx(conn.Conn(), tx)
+		skipped, f := in.timed(ctx, t.run, g, t.events, fresh, careful)
+		g.Close()
+		failpoint.Hit(failpoint.InboxReleaseEffected)
+		if f == nil && conn.Conn().IsClosed() {
+			f = lostSession()
+		}
+		if f != nil {
+			return f
+		}
+		for _, i := range skipped {
+			t.out[i] = Skipped
 		}
 	}
-	_, err = tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.head.id)
+	_, err = tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.ids)
 	if err = failpoint.After(failpoint.InboxReleaseLeft, err); err != nil {
-		return Undecided, in.classify(ctx, fmt.Errorf("inbox: taking an event off its list: %w", err))
+		return in.classify(ctx, fmt.Errorf("inbox: taking events off their list: %w", err))
 	}
 	if ctx.Err() != nil {
-		return Undecided, &failure{kind: canceled, err: ctx.Err()}
+		return &failure{kind: canceled, err: ctx.Err()}
 	}
 	if f := in.commit(ctx, conn.Conn()); f != nil {
-		return Undecided, f
+		return f
 	}
 	failpoint.Hit(failpoint.InboxReleased)
-	return outcome, nil
+	return nil
 }
 
-// begin locks, makes sure that the head is still the same, and records its id.
-func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (isNew bool, f *failure) {
+// begin locks, makes sure that the list still begins with the same events, and records their ids.
+func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	in := t.in
 	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout))
 	if err != nil {
-		return false, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
+		return nil, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}
-	now, err := in.lockHead(ctx, tx, t.what)
+	now, err := in.lockHeads(ctx, tx, &t.what, len(t.ids))
 	err = failpoint.After(failpoint.InboxReleaseLocked, err)
 	switch {
 	case err != nil:
-		return false, in.classify(ctx, fmt.Errorf("inbox: locking a released event: %w", err))
-	case now == nil || now.id != t.head.id:
-		return false, &failure{kind: conflict, err: errors.New("inbox: another process releases the same key")}
+		return nil, in.classify(ctx, fmt.Errorf("inbox: locking released events: %w", err))
+	case !slices.EqualFunc(now, t.ids, func(r *record, id int64) bool { return r.id == id }):
+		return nil, &failure{kind: conflict, err: errors.New("inbox: another process releases the same key")}
 	}
-	sql := in.sql.insertDay
-	if !s.Released(t.event.ID) {
-		sql = in.sql.insertAny
+	p := &planned{ids: make([]planID, len(now))}
+	t.events, t.out = make([]event.Event, len(now)), make([]Outcome, len(now))
+	for i, r := range now {
+		if t.events[i], err = r.event(); err != nil {
+			return nil, &failure{kind: failed, index: i, err: Terminal(CodeMalformed, err)}
+		}
+		p.ids[i] = planID{id: t.events[i].ID, index: int32(i), place: inAny}
+		if s.Released(t.events[i].ID) {
+			p.ids[i].place = inDay
+		}
 	}
-	tag, err := tx.Exec(ctx, sql, in.consumer, uuidArray([]uuid.UUID{t.event.ID}))
-	if pgerr.Is(err, pgerr.CheckViolation) {
-		return false, &failure{kind: dayMissing, err: err}
+	p.sort()
+	for _, to := range []struct {
+		place place
+		sql   string
+	}{{inDay, in.sql.insertDay}, {inAny, in.sql.insertAny}} {
+		ids := p.array(to.place)
+		if ids == "" {
+			continue
+		}
+		rows, err := tx.Query(ctx, to.sql, in.consumer, ids)
+		if err == nil {
+			err = p.mark(rows)
+		}
+		if pgerr.Is(err, pgerr.CheckViolation) {
+			return nil, &failure{kind: dayMissing, err: err}
+		}
+		if err = failpoint.After(failpoint.InboxReleaseInserted, err); err != nil {
+			return nil, in.classify(ctx, fmt.Errorf("inbox: recording released ids: %w", err))
+		}
 	}
-	if err = failpoint.After(failpoint.InboxReleaseInserted, err); err != nil {
-		return false, in.classify(ctx, fmt.Errorf("inbox: recording a released id: %w", err))
-	}
-	return tag.RowsAffected() == 1, nil
+	return p, nil
 }

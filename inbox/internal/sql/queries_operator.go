@@ -54,7 +54,7 @@ update {schema}inbox_parked set code = '' where code = $3::text
 
 const ResetReleases = `-- inbox: count the releases of a key anew
 update {schema}inbox_parked set release_attempts = 0
-where consumer_name = $1::text and key_hash = $2::bytea and release_attempts > 0`
+where consumer_name = $1::text and key_hash = $2::bytea and release_attempts <> 0`
 
 const ListLength = `-- inbox: length of a list
 select count(*) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea`

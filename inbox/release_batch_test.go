@@ -1,0 +1,210 @@
+package inbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// counted is an inbox of a pool of its own that counts the COMMITs it sends.
+func (w *world) counted(cfg inbox.Config) (in *inbox.Inbox, commits *atomic.Int64) {
+	w.t.Helper()
+	pool, err := pgxpool.ParseConfig(w.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	commits = new(atomic.Int64)
+	pool.ConnConfig.Tracer = statements(func(sql string) {
+		if strings.HasSuffix(sql, "commit") {
+			commits.Add(1)
+		}
+	})
+	db, err := pgxpool.NewWithConfig(w.t.Context(), pool)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(db.Close)
+	return newInbox(w.t, db, "ledger", small(quick(cfg))), commits
+}
+
+// TestP9_6_AReleasedKeyRunsInBatches: the events of a key take two transactions for each hundred, and not for each
+// of them. Their order stays.
+func TestP9_6_AReleasedKeyRunsInBatches(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler{
+		"each": func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler {
+			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error { return do(ctx, tx, []event.Event{e}) })
+		},
+		"batch": (*inbox.Inbox).Batch,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			e := keyed(slices.Repeat([]string{"a"}, 300)...)
+			same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e),
+				repeat(inbox.Parked, len(e)))
+			w.releaseKey("a", int64(len(e)))
+			var decided atomic.Int64
+			in, commits := w.counted(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) {
+				if r.Outcome == inbox.Applied {
+					decided.Add(1)
+				}
+			}}})
+			handler(in, func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				for _, e := range events {
+					if err := write(ctx, tx, e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			runs(t, in)
+			pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+			same(t, "effects", w.effects(), ids(e))
+			if n := decided.Load(); n != 300 {
+				t.Errorf("%d events are said to be applied", n)
+			}
+			if n := commits.Load(); n > 15 {
+				t.Errorf("%d transactions for 300 released events", n)
+			}
+		})
+	}
+}
+
+// TestP9_6_AfterADeathReleasesRunOneAtATime: a process died within a batch of released events. Whoever comes next
+// counts each of them and runs it alone.
+func TestP9_6_AfterADeathReleasesRunOneAtATime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := keyed("a", "a", "a", "a", "a", "a")
+	handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
+	w.releaseKey("a", 6)
+	// It dies once the effects have run: its session ends, and nothing that it would do behind that is done.
+	dies := make(chan struct{})
+	first := w.inbox(quick(inbox.Config{}))
+	first.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		if len(events) != 6 {
+			t.Errorf("a batch of %d", len(events))
+		}
+		close(dies)
+		<-ctx.Done()
+		return errors.New("its process is gone")
+	})
+	ctx, kill := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- first.Run(ctx) }()
+	<-dies
+	kill()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	var sizes []int
+	in := w.inbox(quick(inbox.Config{}))
+	in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+		sizes = append(sizes, len(events))
+		if n := pgtest.One[int](t, w.DB, "select release_attempts from inbox_parked where message_id = $1", events[0].ID.String()); n != 1 {
+			t.Errorf("event %d runs, and %d runs of it are counted", len(sizes), n)
+		}
+		return write(ctx, tx, events[0])
+	})
+	runs(t, in)
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
+	same(t, "batches", sizes, []int{1, 1, 1, 1, 1, 1})
+	same(t, "effects", w.effects(), ids(e))
+}
+
+// TestP9_6_ReleasedEventsAreSkippedOrFail: within a batch of a release an effect skips an event, before it wrote or
+// behind, and fails for another. What was skipped leaves nothing, and only what failed is parked again.
+func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler{
+		"each, early": func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler {
+			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				switch e.ID {
+				case skipped:
+					return inbox.Skip
+				case bad:
+					return inbox.Terminal("y", errBad)
+				}
+				return write(ctx, tx, e)
+			})
+		},
+		"each, late": func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler {
+			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				err := write(ctx, tx, e)
+				switch e.ID {
+				case skipped:
+					return inbox.Skip
+				case bad:
+					return inbox.Terminal("y", errBad)
+				}
+				return err
+			})
+		},
+		"batch": func(in *inbox.Inbox, skipped, bad uuid.UUID) inbox.Handler {
+			return in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				var said error
+				for i, e := range events {
+					switch e.ID {
+					case skipped:
+						said = errors.Join(said, inbox.At(i, inbox.Skip))
+					case bad:
+						return inbox.At(i, inbox.Terminal("y", errBad))
+					}
+					if err := write(ctx, tx, e); err != nil {
+						return err
+					}
+				}
+				return said
+			})
+		},
+	} {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, one fails %v", name, fails), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				e := keyed("a", "a", "a", "a", "a")
+				handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
+				told := make(chan inbox.Outcome, 10)
+				in, commits := w.counted(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r.Outcome }}})
+				bad := uuid.Nil
+				outcomes := []inbox.Outcome{inbox.Applied, inbox.Skipped, inbox.Applied, inbox.Applied, inbox.Applied}
+				effects, parked := []uuid.UUID{e[0].ID, e[2].ID, e[3].ID, e[4].ID}, []string(nil)
+				if fails {
+					bad = e[3].ID
+					outcomes, effects = append(outcomes[:3], inbox.Parked), effects[:2]
+					parked = []string{"failed y " + bad.String(), "behind  " + e[4].ID.String()}
+				}
+				handler(in, e[1].ID, bad)
+				w.releaseKey("a", 5)
+				runs(t, in)
+				for i, want := range outcomes {
+					if o := <-told; o != want {
+						t.Errorf("event %d is %v, want %v", i, o, want)
+					}
+				}
+				pgtest.AwaitSQL(t, w.DB, "select not exists (select from inbox_parked_key where state = 'releasing')")
+				same(t, "parked", w.parked(), parked)
+				same(t, "effects", w.effects(), effects)
+				if days, _ := w.rows(); days != len(outcomes)-len(parked)/2 {
+					t.Errorf("%d ids are recorded", days)
+				}
+				if n := commits.Load(); !fails && n > 7 { // one at a time they are eleven and more
+					t.Errorf("%d transactions: they ran one at a time", n)
+				}
+			})
+		}
+	}
+}
