@@ -18,6 +18,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // ErrNotDrained is in the error of a Run that was told to stop and whose claimed events were not acked within
@@ -64,8 +65,8 @@ type Relay struct {
 
 	bulkFrom   int   // see bulk.go
 	exceptFrom int64 // see floor.go; tests lower it
-	numbers    int32 // how many events of a transaction get a number: walMost, which tests lower
-	span       int64 // for how many bytes of WAL the numbers of a base last: walSpan, which tests lower
+	numbers    int32 // how many events of a transaction get a number: wal.MostNumbers, which tests lower
+	span       int64 // for how many bytes of WAL the numbers of a base last: wal.Span, which tests lower
 }
 
 // New makes a relay that takes events from the outbox in db and gives them to a publisher. It starts and dials nothing.
@@ -90,7 +91,7 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: walMost, span: walSpan,
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))

@@ -11,26 +11,23 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
 // rowReader turns rows into events with few allocations: the same few topics, types and sources come again and again,
 // and payloads are cut from slabs. The scanners work in both wire formats, so any query mode of pgx will do.
 type rowReader struct {
-	strings map[string]string
-	slab    []byte
-	bytes   map[int16]int // payload bytes and overhead per lane
-	e       event.Event
-	it      item
+	values pg.Copier
+	bytes  map[int16]int // payload bytes and overhead per lane
+	e      event.Event
+	it     item
 	// parkEvent: an event is parked without its key.
 	parkEvent bool
 	headers   []byte
 }
 
-// slabSize is how many bytes of small payloads share an allocation. They live and die together, with their claim.
-const slabSize = 256 << 10
-
 func newRowReader(park Park) *rowReader {
-	return &rowReader{strings: make(map[string]string, 16), bytes: make(map[int16]int, Lanes), parkEvent: park == ParkEvent}
+	return &rowReader{bytes: make(map[int16]int, Lanes), parkEvent: park == ParkEvent}
 }
 
 // interned scans a text column into a string of which there are few.
@@ -41,34 +38,16 @@ type interned struct {
 
 // ScanBytes implements pgtype.BytesScanner.
 func (i interned) ScanBytes(v []byte) error {
-	s, ok := i.r.strings[string(v)]
-	if !ok {
-		s = string(v)
-		i.r.strings[s] = s
-	}
-	*i.to = s
+	*i.to = i.r.values.Text(v)
 	return nil
 }
 
-// payloadScanner copies a payload out of the connection's buffer. Null stays nil, and empty does not become nil.
+// payloadScanner copies a payload out of the connection's buffer.
 type payloadScanner struct{ r *rowReader }
 
 // ScanBytes implements pgtype.BytesScanner.
 func (p payloadScanner) ScanBytes(v []byte) error {
-	r := p.r
-	switch {
-	case v == nil:
-		r.e.Payload = nil
-		return nil
-	case len(v) > slabSize/4:
-		r.e.Payload = append([]byte(nil), v...)
-		return nil
-	case len(v) > cap(r.slab)-len(r.slab), r.slab == nil:
-		r.slab = make([]byte, 0, slabSize)
-	}
-	at := len(r.slab)
-	r.slab = append(r.slab, v...)
-	r.e.Payload = r.slab[at:len(r.slab):len(r.slab)]
+	p.r.e.Payload = p.r.values.Bytes(v)
 	return nil
 }
 

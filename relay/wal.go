@@ -3,16 +3,11 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/outage"
-	"github.com/effectonce/effectonce/relay/internal/pg"
-	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // Source says where a relay takes events from.
@@ -75,30 +70,20 @@ func (r *Relay) resting() bool {
 	return false
 }
 
-const (
-	// walRetry is the pause before the WAL is tried again when somebody must change something first, or when
-	// another relay reads it. It bounds how long events wait when that one dies, beside its lease.
-	walRetry = 2 * time.Second
-)
+// walRetry is the pause before the WAL is tried again when somebody must change something first, or when another relay
+// reads it. It bounds how long events wait when that one dies, beside its lease.
+const walRetry = 2 * time.Second
 
 // walPatience is for how long the WAL may be unreadable, while the database answers, before events are published from
 // the table, which begins a new numbering. A heartbeat longer than a lease: by then a relay that died has been
 // succeeded.
 func walPatience(lease time.Duration) time.Duration { return lease + lease/3 }
 
-// errStandby: another relay reads the WAL.
-var errStandby = errors.New("relay: another relay reads the WAL")
-
-// unusableError: the WAL cannot be read until somebody changes something.
-type unusableError struct{ why string }
-
-func (e *unusableError) Error() string { return "relay: the WAL cannot be read: " + e.why }
-
 // follow reads the WAL until ctx ends, and gets over whatever keeps it from that.
 func (r *Relay) follow(ctx, work context.Context) {
-	pause, said, try := outage.NewBackOff(), "", walTry{}
+	pause, said, try := outage.NewBackOff(), "", wal.Try{}
 	for ctx.Err() == nil {
-		try.worked = false
+		try.Worked = false
 		err := r.stream(ctx, work, &try)
 		r.lanes.Unfollowed()
 		if ctx.Err() != nil {
@@ -107,31 +92,31 @@ func (r *Relay) follow(ctx, work context.Context) {
 		if err != nil {
 			r.walWhy.Store(&err)
 		}
-		var unusable *unusableError
+		var unusable *wal.UnusableError
 		wait := pause.NextBackOff()
 		switch {
 		case err == nil:
 			pause.Reset()
 			continue
-		case errors.Is(err, errStandby):
+		case errors.Is(err, wal.ErrStandby):
 			r.setWAL(walStandby)
 			wait = walRetry
-			try.restart()
-		case errors.As(err, &unusable), errors.Is(err, errNotYet):
+			try.Restart()
+		case errors.As(err, &unusable), errors.Is(err, wal.ErrNotYet):
 			r.setWAL(walUnavailable)
 			if said != err.Error() {
 				said = err.Error()
 				r.log.Error("events are published from the table and not from the WAL", "err", err)
 			}
 			wait = walRetry
-			try.restart()
+			try.Restart()
 		default:
-			if try.worked {
+			if try.Worked {
 				pause.Reset()
 				said, wait = "", pause.NextBackOff()
 			}
 			r.log.Warn("reading the WAL was interrupted; trying again", "err", err)
-			if try.hopeless(walPatience(r.cfg.Lease)) && r.walMode() != walUnavailable {
+			if try.Hopeless(walPatience(r.cfg.Lease)) && r.walMode() != walUnavailable {
 				r.log.Error("the WAL cannot be read for a while: events are published from the table meanwhile", "err", err)
 				r.setWAL(walUnavailable)
 			}
@@ -141,80 +126,43 @@ func (r *Relay) follow(ctx, work context.Context) {
 }
 
 // stream finds out whether this relay is to read the WAL, and does so until ctx ends. Nil: try again at once.
-func (r *Relay) stream(ctx, work context.Context, try *walTry) error {
+func (r *Relay) stream(ctx, work context.Context, try *wal.Try) error {
 	s := r.session("wal")
 	defer s.Close()
-	st, err := r.readWALState(ctx, s)
+	slot := &wal.Slot{
+		Session: &s.Session, Schema: r.schema, Log: r.log, Owner: r.owner, Span: r.span, Abandoned: func() { r.setWAL(walUnavailable) },
+	}
+	st, err := slot.State(ctx)
 	if err != nil {
-		try.restart()
+		try.Restart()
 		return err
 	}
-	try.answered()
-	if why := st.unusable(); why != "" {
-		return &unusableError{why}
+	try.Answered()
+	if why := st.Unusable(); why != "" {
+		return &wal.UnusableError{Why: why}
 	}
-	if !st.same {
+	if !st.Same {
 		if _, err := r.raiseIncarnation(ctx, s); err != nil {
 			return err
 		}
 	}
-	if st.pid != 0 {
-		return r.standBy(ctx, s, st, try)
+	if st.PID != 0 {
+		return slot.Taken(ctx, st, try)
 	}
-	if why := st.wrongSlot(r.span); why != "" {
-		return r.explained(r.remakeSlot(ctx, s, st, why))
+	if why := slot.Wrong(st); why != "" {
+		return slot.Remake(ctx, st, why)
 	}
-	if try.stuck(st) {
-		return r.giveUpSlot(ctx, s, st, try)
+	if try.Stuck(st) {
+		return slot.GiveUp(ctx, st, try)
 	}
-	try.begins(st)
-	conn, err := r.dialReplication(ctx)
+	try.Begins(st)
+	reader, err := wal.Open(ctx, r.db, st.Name, uint64(st.Confirmed), wal.Config{
+		Lanes: Lanes, Timeout: r.cfg.Lease, Events: r.cfg.ClaimEvents, Bytes: r.cfg.ClaimBytes, Overhead: eventOverhead,
+	})
 	if err != nil {
-		return r.explained(err)
+		return err
 	}
-	reader, err := startReader(ctx, conn, &r.cfg, st.name, uint64(st.confirmed))
-	if err != nil {
-		pg.HangUp(conn)
-		return r.explained(err)
-	}
-	f := newFollower(r, s, st, reader)
-	err = f.run(ctx, work, try)
-	try.ended(err)
-	return err
-}
-
-// standBy decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is
-// not.
-func (r *Relay) standBy(ctx context.Context, s *session, st *walState, try *walTry) error {
-	if st.alive && !st.mine {
-		return errStandby
-	}
-	if try.stale != st.pid { // it may only just have begun: the next look tells
-		try.stale = st.pid
-		if st.mine {
-			return errors.New("relay: the connection of before still reads the replication slot")
-		}
-		return errStandby
-	}
-	r.log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.name, "pid", st.pid)
-	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALEnd), st.name, st.pid) }))
-	if err != nil {
-		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
-	}
-	return errors.New("relay: the replication slot was read for a relay that is gone")
-}
-
-// explained turns what Postgres refuses into what a person can do.
-func (r *Relay) explained(err error) error {
-	switch pgerr.Code(err) {
-	case "42501", "28000", "28P01":
-		return &unusableError{"the role may not replicate: `alter role ... replication`, and a line for the database in pg_hba.conf (" + err.Error() + ")"}
-	case "53400":
-		return &unusableError{"the server has no room for another slot: raise max_replication_slots (" + err.Error() + ")"}
-	case pgerr.TooManyConnections: // another connection may end soon
-		return fmt.Errorf("the server has no room for another connection: raise max_wal_senders or max_connections: %w", err)
-	case "55006":
-		return errStandby
-	}
+	err = newFollower(r, s, st, reader).run(ctx, work, try)
+	try.Ended(err)
 	return err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
@@ -37,7 +38,7 @@ type walDeleter struct {
 	slot    string
 	in      chan *deletion
 	ended   chan struct{}
-	reader  *walReader
+	reader  *wal.Reader
 	deleted uint64 // every event before this place is gone
 	marked  uint64 // and this was written
 	// standbys: commits wait for a synchronous standby, as of the last confirmation.
@@ -102,7 +103,7 @@ func (d *walDeleter) run(ctx context.Context) error {
 				return err
 			}
 		case <-soon.C:
-		case <-d.reader.urged:
+		case <-d.reader.Urged:
 			urged = true
 		case <-beat.C:
 			idle = true
@@ -187,13 +188,13 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 		if first {
 			continue
 		}
-		snap, err := parseSnapshot(text)
+		snap, err := wal.ParseSnapshot(text)
 		if err != nil {
 			return err
 		}
 		kept := 0
 		for i := range ids {
-			if !snap.shows(xids[i]) {
+			if !snap.Shows(xids[i]) {
 				lanes[kept], ids[kept], xids[kept], seqs[kept] = lanes[i], ids[i], xids[i], seqs[i]
 				kept++
 			}
@@ -261,6 +262,6 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	}
 	d.last, d.marked = time.Now(), d.deleted
 	d.standbys.Store(standbys)
-	d.reader.confirmed.Store(d.deleted)
+	d.reader.Confirm(d.deleted)
 	return nil
 }

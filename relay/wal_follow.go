@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // follower publishes what one session of reading the WAL brings: it takes batches from the reader, publishes the events
@@ -21,18 +22,18 @@ import (
 type follower struct {
 	r       *Relay
 	s       *session
-	reader  *walReader
+	reader  *wal.Reader
 	deleter *walDeleter
 	slot    string
 	epoch   string
-	base    uint64
+	numbers wal.Numbers
 	since   uint64 // what commits from here on nobody has sent
 
 	mine [Lanes]streamedLane
 	// transactions of which events were left to the pumps, and which some snapshot may not show yet
 	skipped map[uint32]bool
 	guard   holders // who may have committed before the stream began, and be in no snapshot yet
-	spare   *walBatch
+	spare   *wal.Batch
 	again   time.Time // when to try to take lanes from the pumps
 	pause   time.Duration
 	waited  int // ticks, for pumps that are at work
@@ -47,7 +48,7 @@ type streamedLane struct {
 	// What commits before until, and snap shows, was published from the table. A snap of nil: everything that comes is
 	// for us.
 	until uint64
-	snap  *walSnapshot
+	snap  *wal.Snapshot
 	// done are events that the snapshot does not show, and that were published from the table before the hand-over.
 	done map[int64]bool
 	// before: a reading of before this one may have sent what of it commits before follower.since, and not deleted it.
@@ -65,25 +66,25 @@ const (
 	walPauseEarly = 500 * time.Millisecond
 )
 
-func newFollower(r *Relay, s *session, st *walState, reader *walReader) *follower {
+func newFollower(r *Relay, s *session, st *wal.State, reader *wal.Reader) *follower {
 	f := &follower{
-		r: r, s: s, reader: reader, slot: st.name, base: uint64(st.base), since: uint64(st.now), skipped: map[uint32]bool{},
-		spare: &walBatch{}, pause: walPauseLow, looker: newWALLooker(r),
+		r: r, s: s, reader: reader, slot: st.Name, since: uint64(st.Now), numbers: wal.Numbers{Base: uint64(st.Base), Span: r.span, Most: r.numbers}, skipped: map[uint32]bool{},
+		spare: &wal.Batch{}, pause: walPauseLow, looker: newWALLooker(r),
 		deleter: &walDeleter{
-			r: r, slot: st.name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.confirmed), marked: uint64(st.confirmed),
+			r: r, slot: st.Name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.Confirmed), marked: uint64(st.Confirmed),
 			ended: make(chan struct{}),
 		},
 	}
-	f.deleter.standbys.Store(st.standbys)
+	f.deleter.standbys.Store(st.Standbys)
 	return f
 }
 
 // run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.
-func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
+func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 	reading, stop := context.WithCancel(work)
 	failed := make(chan error, 2)
 	ended := make(chan struct{})
-	go func() { defer close(ended); failed <- f.reader.read(reading) }()
+	go func() { defer close(ended); failed <- f.reader.Run(reading) }()
 	go func() { failed <- f.deleter.run(reading) }()
 	go f.looker.run(reading)
 	defer func() {
@@ -91,14 +92,14 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 		<-ended
 		<-f.deleter.ended
 		<-f.looker.ended
-		f.reader.close(err == nil)
+		f.reader.Close(err == nil)
 		f.r.postgres.Report(f.s.Name, nil, f.s.Heard())
 		f.r.kafka.Report(f.s.Name, nil, f.s.Heard())
 	}()
 	if err := f.begin(ctx, failed); err != nil {
 		return err
 	}
-	try.reads()
+	try.Reads()
 	failpoint.Hit(failpoint.RelayWALBegun)
 	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
 	tick := time.NewTicker(walTick)
@@ -112,7 +113,7 @@ func (f *follower) run(ctx, work context.Context, try *walTry) (err error) {
 			return f.finish(work)
 		case err := <-failed:
 			return errors.Join(err, work.Err())
-		case <-f.reader.more:
+		case <-f.reader.More:
 			err = f.take(work)
 		case <-tick.C:
 			err = f.tick(work)
@@ -187,7 +188,7 @@ func readStreamed(rows pgx.Rows, into map[int16]streamedLane) error {
 	var until int64
 	var ids []int64
 	_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
-		snap, err := parseSnapshot(text)
+		snap, err := wal.ParseSnapshot(text)
 		into[lane] = streamedLane{until: uint64(until), snap: snap, done: setOf(ids), before: true}
 		return err
 	})
@@ -245,24 +246,24 @@ func (f *follower) take(work context.Context) error {
 	if err := f.owned(); err != nil {
 		return err
 	}
-	b := f.reader.next(f.spare)
+	b := f.reader.Next(f.spare)
 	f.spare = b
-	if len(b.asked) > 0 {
-		if err := f.listen(work, b.asked); err != nil {
+	if len(b.Changed) > 0 {
+		if err := f.changed(work, b.Changed); err != nil {
 			return err
 		}
 	}
-	if len(b.asked) > 0 || !b.due.IsZero() {
+	if len(b.Changed) > 0 || !b.Due.IsZero() {
 		f.wake = true
 		f.r.Wake()
 	}
-	if n := len(b.items); n > 0 && b.items[n-1].commit-f.base >= uint64(f.r.span) {
+	if n := len(b.Items); n > 0 && f.numbers.Ended(&b.Items[n-1]) {
 		return errNumbersEnd
 	}
-	f.pos = max(f.pos, b.pos)
+	f.pos = max(f.pos, b.Pos)
 	f.choose(b)
-	d := &deletion{pos: b.pos}
-	if len(b.events) > 0 {
+	d := &deletion{pos: b.Pos}
+	if len(b.Events) > 0 {
 		failpoint.Hit(failpoint.RelayWALRead)
 		if err := f.publish(work, b, d); err != nil {
 			return err
@@ -270,66 +271,58 @@ func (f *follower) take(work context.Context) error {
 		failpoint.Hit(failpoint.RelayWALPublished)
 	}
 	f.deleter.add(work, d)
-	clear(b.events)
+	clear(b.Events)
+	return nil
+}
+
+// changed takes over what operators have changed in some transactions.
+func (f *follower) changed(ctx context.Context, xids []uint32) error {
+	c, err := wal.ReadChanges(ctx, &f.s.Session, f.r.schema, xids)
+	if err != nil {
+		return err
+	}
+	if !c.Same {
+		return errLanesChanged
+	}
+	f.epoch = c.Epoch
+	f.r.pauses(c.Paused)
 	return nil
 }
 
 // choose keeps the events of a batch that are for us, and numbers them.
-func (f *follower) choose(b *walBatch) {
+func (f *follower) choose(b *wal.Batch) {
 	kept := 0
-	for i := range b.events {
-		it := &b.items[i]
-		l := &f.mine[it.lane]
+	for i := range b.Events {
+		it := &b.Items[i]
+		l := &f.mine[it.Lane]
 		if l.fence == 0 {
-			f.skipped[it.xid] = true // its row is in the table
+			f.skipped[it.XID] = true // its row is in the table
 			continue
 		}
-		if l.snap != nil && it.commit >= l.until {
+		if l.snap != nil && it.Commit >= l.until {
 			l.snap = nil // nothing that it shows can come any more
 		}
-		if l.snap != nil && l.snap.shows(it.xid) {
+		if l.snap != nil && l.snap.Shows(it.XID) {
 			continue
 		}
-		if l.done[it.id] {
-			delete(l.done, it.id)
+		if l.done[it.ID] {
+			delete(l.done, it.ID)
 			continue
 		}
-		b.events[kept], b.items[kept] = b.events[i], *it
-		e := &b.events[kept]
-		e.Position = event.Position{Lane: walLane, Epoch: f.epoch, Seq: f.number(it), First: it.commit >= f.since}
+		b.Events[kept], b.Items[kept] = b.Events[i], *it
+		e := &b.Events[kept]
+		e.Position = event.Position{Lane: walLane, Epoch: f.epoch, Seq: f.numbers.Of(it), First: it.Commit >= f.since}
 		kept++
 	}
-	clear(b.events[kept:])
-	b.events, b.items = b.events[:kept], b.items[:kept]
+	clear(b.Events[kept:])
+	b.Events, b.Items = b.Events[:kept], b.Items[:kept]
 }
 
 // walLane is what events from the WAL have in place of their lane's number: they are numbered all together.
 const walLane int16 = -1
 
-const (
-	walOrdinalBits = 20
-	// walMost is how many events of a transaction get a number; the others are left to the table.
-	walMost = 1 << walOrdinalBits
-	// walStep is less than the distance of two commits' records, as a power of two.
-	walStep = 5
-	// walSpan is how much WAL the numbers of one base last for: 256 TiB. From half of it on, a slot that is made begins
-	// at another base, and from three quarters on another slot is made. A new incarnation begins with a base.
-	walSpan = int64(1) << (63 - walOrdinalBits + walStep)
-)
-
 // errNumbersEnd: the session ends, and the next one begins at another base.
 var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come to their end")
-
-// number is an event's number: the place of its transaction's commit in the WAL, and its own in the transaction. The
-// same event has the same number whenever it is read.
-func (f *follower) number(it *walItem) int64 {
-	return int64((it.commit-f.base)>>walStep<<walOrdinalBits) + int64(it.nth) + 1
-}
-
-// numbered reports whether there is a number for an event. One without is published from the table.
-func (f *follower) numbered(it *walItem) bool {
-	return it.nth < f.r.numbers && it.commit-f.base < uint64(f.r.span)
-}
 
 // owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.
 func (f *follower) owes(l *streamedLane) bool { return l.before && f.pos < f.since }
@@ -358,7 +351,7 @@ func (f *follower) readUp(work context.Context, failed <-chan error) error {
 			return nil
 		case err := <-failed:
 			return errors.Join(err, work.Err())
-		case <-f.reader.more:
+		case <-f.reader.More:
 			if err := f.take(work); err != nil {
 				return err
 			}
@@ -389,6 +382,6 @@ func (f *follower) finish(work context.Context) error {
 	if err = failpoint.After(failpoint.RelayWALFinished, err); err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
 	}
-	f.reader.confirmed.Store(f.deleter.deleted)
+	f.reader.Confirm(f.deleter.deleted)
 	return nil
 }

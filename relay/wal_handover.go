@@ -13,6 +13,7 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // mostSkipped is how many transactions are remembered before it is asked which of them every snapshot shows.
@@ -250,7 +251,7 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 			var until int64
 			var ids []int64
 			_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
-				snap, err := parseSnapshot(text)
+				snap, err := wal.ParseSnapshot(text)
 				if len(ids) <= mostLeft {
 					seen[lane], texts[lane] = streamedLane{until: uint64(until), snap: snap}, text
 					h.left[lane] = append([]int64(nil), ids...)
@@ -304,12 +305,12 @@ func (f *follower) decided(work context.Context) (bool, error) {
 		return false, fmt.Errorf("relay: reading a snapshot: %w", err)
 	}
 	narrow(f.guard, now)
-	snap, err := parseSnapshot(text)
+	snap, err := wal.ParseSnapshot(text)
 	if err != nil {
 		return false, err
 	}
 	for xid := range f.skipped {
-		if snap.shows(xid) {
+		if snap.Shows(xid) {
 			delete(f.skipped, xid)
 		}
 	}

@@ -1,70 +1,45 @@
 package relay
 
 import (
-	"encoding/binary"
-	"math/bits"
+	"context"
+	"fmt"
 
-	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/relay/internal/lanes"
+	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
-// laneOf is the generated column outbox_event.lane, which Postgres does not send in the WAL's stream: hashtextextended
-// with seed 0 of the key, or of the message id where there is none, of which the lowest five bits count.
-func laneOf(key []byte, id uuid.UUID) int16 {
-	if len(key) == 0 {
-		var text [36]byte
-		copy(text[:], id.String())
-		key = text[:]
+// assignPolled gives lanes that have no source yet to the pumps. Where the WAL was their source, and nobody reads it, a
+// new numbering begins.
+func (r *Relay) assignPolled(ctx context.Context, s *session) error {
+	var set laneKeys
+	if set.lanes, set.fences = r.lanes.Unassigned(); len(set.lanes) == 0 {
+		return nil
 	}
-	return int16(hashExtended(key) & (Lanes - 1))
+	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
+		b.Queue(r.sql(sql.Abandon), set.lanes, set.fences, r.owner).Query(wal.LogRaised(r.log))
+	}))
+	if err != nil {
+		r.doubtUnknown(set, err)
+		return fmt.Errorf("relay: giving lanes to the pumps: %w", err)
+	}
+	r.lanes.Assign(set.lanes, lanes.Pumps)
+	r.kickPumps()
+	return nil
 }
 
-// hashExtended is hash_bytes_extended of Postgres (src/common/hashfn.c) with seed 0 on a little-endian machine: Bob
-// Jenkins' lookup3. A relay compares it with what its server computes before it relies on it.
-func hashExtended(k []byte) uint64 {
-	a := 0x9e3779b9 + uint32(len(k)) + 3923095
-	b, c := a, a
-	for ; len(k) >= 12; k = k[12:] {
-		a += binary.LittleEndian.Uint32(k)
-		b += binary.LittleEndian.Uint32(k[4:])
-		c += binary.LittleEndian.Uint32(k[8:])
-		a, b, c = mix(a, b, c)
+// doubtUnknown puts lanes in doubt when it is not known whether a transaction has changed, or will change, where they
+// are published from: once their fences are raised it cannot any more (P3.7).
+func (r *Relay) doubtUnknown(set laneKeys, err error) {
+	if !pg.CommitUnknown(err) {
+		return
 	}
-	var rest [12]byte
-	// The lowest byte of c is the length's: the last three of the rest go above it.
-	copy(rest[:8], k)
-	if len(k) > 8 {
-		copy(rest[9:], k[8:])
+	for i, lane := range set.lanes {
+		r.lanes.Doubt(lane, set.fences[i])
 	}
-	a += binary.LittleEndian.Uint32(rest[:])
-	b += binary.LittleEndian.Uint32(rest[4:])
-	c += binary.LittleEndian.Uint32(rest[8:])
-	b, c = final(a, b, c)
-	return uint64(b)<<32 | uint64(c)
-}
-
-func mix(a, b, c uint32) (uint32, uint32, uint32) {
-	a = (a - c) ^ bits.RotateLeft32(c, 4)
-	c += b
-	b = (b - a) ^ bits.RotateLeft32(a, 6)
-	a += c
-	c = (c - b) ^ bits.RotateLeft32(b, 8)
-	b += a
-	a = (a - c) ^ bits.RotateLeft32(c, 16)
-	c += b
-	b = (b - a) ^ bits.RotateLeft32(a, 19)
-	a += c
-	c = (c - b) ^ bits.RotateLeft32(b, 4)
-	b += a
-	return a, b, c
-}
-
-func final(a, b, c uint32) (uint32, uint32) {
-	c = (c ^ b) - bits.RotateLeft32(b, 14)
-	a = (a ^ c) - bits.RotateLeft32(c, 11)
-	b = (b ^ a) - bits.RotateLeft32(a, 25)
-	c = (c ^ b) - bits.RotateLeft32(b, 16)
-	a = (a ^ c) - bits.RotateLeft32(c, 4)
-	b = (b ^ a) - bits.RotateLeft32(a, 14)
-	c = (c ^ b) - bits.RotateLeft32(b, 24)
-	return b, c
+	r.nudge()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // walLooker looks for events that stand in the table although the WAL has passed them: of lanes that the follower
@@ -83,7 +84,7 @@ func (l *walLooker) look(ctx context.Context, s *session, set laneKeys) walLook 
 func (f *follower) leftBehind(work context.Context) error {
 	r, l := f.r, &f.looker
 	if !l.asked {
-		if r.cfg.RescanEvery < 0 || time.Now().Before(l.next) || f.reader.confirmed.Load() < l.last.until {
+		if r.cfg.RescanEvery < 0 || time.Now().Before(l.next) || f.reader.Confirmed() < l.last.until {
 			return nil
 		}
 		l.ask <- f.lanesThat(func(*streamedLane) bool { return true })
@@ -103,7 +104,7 @@ func (f *follower) leftBehind(work context.Context) error {
 		l.last = walLook{}
 		return nil
 	case !now.published:
-		return &unusableError{"the publication " + f.slot + " was changed: run `relay wal setup` as the owner of the tables"}
+		return &wal.UnusableError{Why: "the publication " + f.slot + " was changed: run `relay wal setup` as the owner of the tables"}
 	}
 	var which [Lanes]bool
 	var lanes []int16

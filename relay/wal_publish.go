@@ -14,11 +14,12 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
+	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
 // back to the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
-func (f *follower) publish(work context.Context, b *walBatch, done *deletion) error {
+func (f *follower) publish(work context.Context, b *wal.Batch, done *deletion) error {
 	r := f.r
 	if f.deleter.standbys.Load() {
 		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
@@ -26,11 +27,11 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.events, items: make([]item, len(b.events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
+	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]item, len(b.Events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
 	for i := range c.items {
 		it := &c.items[i]
-		it.id, it.alone = b.items[i].id, r.cfg.Park == ParkEvent || b.events[i].Key == ""
-		if !f.numbered(&b.items[i]) {
+		it.id, it.alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
+		if !f.numbers.Have(&b.Items[i]) {
 			it.fate = held // no number is left for it
 		}
 	}
@@ -43,15 +44,15 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 	var aside [Lanes]bool
 	unsure := false
 	for i := range c.items {
-		lane := b.items[i].lane
+		lane := b.Items[i].Lane
 		if c.items[i].fate != acked {
 			l := &f.mine[lane]
-			sent := c.items[i].sent || l.before && !b.events[i].Position.First
+			sent := c.items[i].sent || l.before && !b.Events[i].Position.First
 			aside[lane], unsure = true, unsure || sent
 			continue
 		}
 		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)
-		done.xids, done.seqs = append(done.xids, b.items[i].xid), append(done.seqs, b.events[i].Position.Seq)
+		done.xids, done.seqs = append(done.xids, b.Items[i].XID), append(done.seqs, b.Events[i].Position.Seq)
 	}
 	done.epoch = f.epoch
 	if !slices.Contains(aside[:], true) {
@@ -59,7 +60,7 @@ func (f *follower) publish(work context.Context, b *walBatch, done *deletion) er
 	}
 	for i := range c.items {
 		if c.items[i].fate != acked {
-			f.skipped[b.items[i].xid] = true
+			f.skipped[b.Items[i].XID] = true
 		}
 	}
 	return f.aside(work, aside, unsure, done)

@@ -20,7 +20,7 @@ var allowed = map[string][]string{
 	"metrics":    {"event", "relay", "publisher", "consumer", "inbox"},
 	"relay": {
 		"event", "outbox", "relay/internal/sql", "relay/internal/pg", "relay/internal/outage", "relay/internal/lanes",
-		"relay/internal/delivery",
+		"relay/internal/delivery", "relay/internal/wal",
 	},
 	"relay/operator":              {"event", "outbox", "relay", "relay/internal/sql"},
 	"relay/internal/outage":       {},
@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"relay/internal/lanes":        {"relay/internal/delivery"}, // for what a lane holds events for
 	"relay/internal/pg":           {"relay/internal/sql"},
 	"relay/internal/sql":          {},
+	"relay/internal/wal":          {"event", "relay/internal/outage", "relay/internal/pg", "relay/internal/sql"},
 	"publisher":                   {"event"},
 	"consumer":                    {"event", "inbox"},
 	"inbox":                       {"event"},

@@ -90,6 +90,11 @@ func (s *Session) Continue(ctx context.Context, b *pgx.Batch) error {
 	return nil
 }
 
+// Transaction sends one that may take the session's Timeout.
+func (s *Session) Transaction(ctx context.Context, mode string, queue func(b *pgx.Batch)) error {
+	return s.Send(ctx, Transaction(s.Timeout, mode, queue))
+}
+
 // closedHere: it was the statement that failed, or our own patience that ended, and not the connection.
 func closedHere(err error) bool {
 	var answer *pgconn.PgError

@@ -4,13 +4,13 @@ package sql
 const (
 	WALState = `-- relay: wal state
 select current_setting('wal_level'), current_setting('synchronous_standby_names') <> '',
-	'effectonce_' || replace(m.outbox_id::text, '-', ''), m.outbox_id::text || '.' || m.incarnation,
+	'effectonce_' || replace(m.outbox_id::text, '-', ''),
 	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
 	(pg_current_wal_lsn() - '0/0')::bigint,
 	exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
 		where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '') and r.prrelid = '{schema}outbox_event'::regclass
 			and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null and r.prattrs is null),
-	coalesce(w.slot, ''), coalesce((w.base - '0/0')::bigint, 0), coalesce((w.confirmed - '0/0')::bigint, 0), coalesce(w.confirmed_at, 'epoch'),
+	coalesce(w.slot, ''), coalesce((w.base - '0/0')::bigint, 0), coalesce((w.confirmed - '0/0')::bigint, 0),
 	coalesce(w.system_identifier = c.system_identifier and w.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8), false),
 	coalesce(w.owner = $1, false), exists (select from {schema}relay_member b where b.owner = w.owner and b.lease_until > clock_timestamp()),
 	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false), coalesce(s.active_pid, 0),

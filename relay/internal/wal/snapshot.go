@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"fmt"
@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// walSnapshot is a pg_snapshot: which transactions were over when it was taken.
-type walSnapshot struct {
+// Snapshot is a pg_snapshot: which transactions were over when it was taken.
+type Snapshot struct {
 	xmin, xmax uint64
 	running    []uint64 // between the two, ascending
 }
 
-// parseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
-func parseSnapshot(text string) (*walSnapshot, error) {
+// ParseSnapshot reads a pg_snapshot's text: xmin:xmax:running,...
+func ParseSnapshot(text string) (*Snapshot, error) {
 	low, rest, ok := strings.Cut(text, ":")
 	high, list, ok2 := strings.Cut(rest, ":")
-	s := &walSnapshot{}
+	s := &Snapshot{}
 	var err, err2 error
 	s.xmin, err = strconv.ParseUint(low, 10, 64)
 	s.xmax, err2 = strconv.ParseUint(high, 10, 64)
@@ -38,9 +38,9 @@ func parseSnapshot(text string) (*walSnapshot, error) {
 	return s, nil
 }
 
-// shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its
+// Shows reports whether a transaction that has committed is in the snapshot. The stream has the lower half of its
 // number only; the upper one is that of the nearest to the snapshot.
-func (s *walSnapshot) shows(xid uint32) bool {
+func (s *Snapshot) Shows(xid uint32) bool {
 	x := s.xmax&^0xffffffff | uint64(xid)
 	switch {
 	case x > s.xmax && x-s.xmax > 1<<31:

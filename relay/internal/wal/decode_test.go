@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"encoding/binary"
@@ -16,51 +16,32 @@ func FuzzWAL10Decoder(f *testing.F) {
 	relation := append(u([]byte{'R'}, 1, 4), "public\x00outbox_event\x00d\x00\x02\x00id\x00\x00\x00\x00\x14\xff\xff\xff\xff\x00topic\x00\x00\x00\x00\x19\xff\xff\xff\xff"...)
 	insert := append(u([]byte{'I'}, 1, 4), "N\x00\x02b\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x2ab\x00\x00\x00\x01t"...)
 	commit := append(u(u([]byte{'C', 0}, 5000, 8), 5100, 8), make([]byte, 8)...)
-	d, b := newWALDecoder(), &walBatch{}
+	d, b := newDecoder(&Config{Lanes: 32}), &Batch{}
 	for _, m := range [][]byte{relation, begin, insert, commit} {
-		if err := d.message(m, b); err != nil {
+		if err := d.decode(m, b); err != nil {
 			f.Fatal(err)
 		}
 	}
-	if len(b.items) != 1 || b.items[0] != (walItem{id: 42, commit: 5000, xid: 7, lane: laneOf(nil, b.events[0].ID)}) || b.events[0].Topic != "t" || b.pos != 5100 {
-		f.Fatalf("decoded %+v %+v", b.items, b)
+	if len(b.Items) != 1 || b.Items[0] != (Item{ID: 42, Commit: 5000, XID: 7, Lane: int16(hash(&b.Events[0]) % 32)}) ||
+		b.Events[0].Topic != "t" || b.Pos != 5100 {
+		f.Fatalf("decoded %+v %+v", b.Items, b)
 	}
 	for _, m := range [][]byte{insert, commit, relation, begin, []byte("M\x01\x00\x00\x00\x00\x00\x00\x00\x01effectonce\x00\x00\x00\x00\x00"), {}} {
 		f.Add(m, m)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		d, b := newWALDecoder(), &walBatch{}
+		d, b := newDecoder(&Config{Lanes: 32}), &Batch{}
 		for _, m := range [][]byte{relation, begin, first, second} {
-			before := len(b.events)
-			if err := d.message(m, b); err == nil {
+			before := len(b.Events)
+			if err := d.decode(m, b); err == nil {
 				continue
 			}
-			if len(b.events) != before {
+			if len(b.Events) != before {
 				t.Fatalf("%q was refused and taken", m)
 			}
 		}
-		if len(b.events) != len(b.items) {
-			t.Fatalf("%d events, %d items", len(b.events), len(b.items))
+		if len(b.Events) != len(b.Items) {
+			t.Fatalf("%d events, %d items", len(b.Events), len(b.Items))
 		}
 	})
-}
-
-// TestWALSnapshot: what a snapshot shows, also around the end of 32 bits.
-func TestWALSnapshot(t *testing.T) {
-	s, err := parseSnapshot("4294967290:4294967305:4294967295,4294967300")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for xid, want := range map[uint32]bool{
-		4294967289: true, 4294967290: true, 4294967295: false, 0: true, 3: true, 4: false, 8: true, 9: false, 100: false,
-	} {
-		if s.shows(xid) != want {
-			t.Errorf("shows(%d) = %v", xid, !want)
-		}
-	}
-	for _, text := range []string{"", "1", "1:2", "1:2:x", "a:2:"} {
-		if _, err := parseSnapshot(text); err == nil {
-			t.Errorf("%q was parsed", text)
-		}
-	}
 }

@@ -1,0 +1,261 @@
+package wal
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/effectonce/effectonce/relay/internal/pg"
+)
+
+const (
+	// statusEvery is the pause between two status messages: what was confirmed, and that we live.
+	statusEvery = time.Second
+	// silence is how long the server may say nothing although it was asked. Then the connection counts as lost.
+	silence = 30 * time.Second
+)
+
+// Config is what a Reader must know. Every field is required.
+type Config struct {
+	Lanes   int           // of the outbox: a power of two
+	Timeout time.Duration // of connecting, and of each message to the server
+	// A batch with as many events or bytes waits until it was taken. Overhead is counted for each event beside its
+	// values.
+	Events, Bytes, Overhead int
+}
+
+// Reader reads a slot over a replication connection: one goroutine reads and writes the status messages, because a
+// connection knows one deadline for both.
+type Reader struct {
+	More  chan struct{} // a signal: there is something for Next
+	Urged chan struct{} // a signal: the server wants to know what is confirmed, as it does before it ends
+
+	conn    *pgconn.PgConn
+	cfg     Config
+	decoder *decoder
+
+	confirmed atomic.Uint64 // what the server may be told of
+	told      uint64
+	received  uint64
+
+	mu    sync.Mutex
+	batch *Batch        // what Next has not taken yet
+	taken chan struct{} // a signal: it did
+}
+
+// Open connects as a pool would, and begins to stream a slot from a place.
+func Open(ctx context.Context, pool *pgxpool.Pool, slot string, from uint64, cfg Config) (*Reader, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	conn, err := pg.DialReplication(ctx, pool, "effectonce relay wal")
+	if err != nil {
+		return nil, explain(err)
+	}
+	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{PluginArgs: []string{
+		"proto_version '1'", "publication_names '" + slot + "'", "binary 'true'", "messages 'true'",
+	}})
+	if err != nil {
+		pg.HangUp(conn)
+		return nil, explain(fmt.Errorf("relay: reading the replication slot %s: %w", slot, err))
+	}
+	r := &Reader{
+		conn: conn, cfg: cfg, decoder: newDecoder(&cfg), told: from, received: from, batch: &Batch{},
+		More: make(chan struct{}, 1), Urged: make(chan struct{}, 1), taken: make(chan struct{}, 1),
+	}
+	r.confirmed.Store(from)
+	return r, nil
+}
+
+// Confirm lets the server be told that everything before a place was published. Nothing else ever moves the slot.
+func (r *Reader) Confirm(pos uint64) { r.confirmed.Store(pos) }
+
+// Confirmed is the place of the last Confirm, or where reading began.
+func (r *Reader) Confirmed() uint64 { return r.confirmed.Load() }
+
+// status tells the server what is confirmed.
+func (r *Reader) status(ctx context.Context, ask bool) error {
+	confirmed := r.confirmed.Load()
+	if err := r.conn.Conn().SetWriteDeadline(time.Now().Add(r.cfg.Timeout)); err != nil {
+		return fmt.Errorf("relay: replication connection: %w", err)
+	}
+	// Where it is 0, pglogrepl would confirm what was received.
+	err := pglogrepl.SendStandbyStatusUpdate(ctx, r.conn, pglogrepl.StandbyStatusUpdate{
+		WALWritePosition: pglogrepl.LSN(max(r.received, confirmed)), WALFlushPosition: pglogrepl.LSN(confirmed), WALApplyPosition: pglogrepl.LSN(confirmed),
+		ReplyRequested: ask,
+	})
+	if err != nil {
+		return fmt.Errorf("relay: telling the server what is confirmed: %w", err)
+	}
+	r.told = confirmed
+	return nil
+}
+
+// Run fills batches until ctx ends or the connection does.
+func (r *Reader) Run(ctx context.Context) error {
+	nc := r.conn.Conn()
+	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
+	heard, due := time.Now(), time.Now()
+	for n := 0; ctx.Err() == nil; n++ {
+		if n%64 == 0 || r.conn.Frontend().ReadBufferLen() == 0 {
+			now := time.Now()
+			if now.After(due) || r.confirmed.Load() != r.told {
+				if err := r.status(ctx, now.Sub(heard) > silence/3); err != nil {
+					return err
+				}
+				due = now.Add(statusEvery)
+			}
+			_ = nc.SetReadDeadline(due)
+			if ctx.Err() != nil {
+				return nil
+			}
+		}
+		msg, err := r.conn.Frontend().Receive()
+		var timeout net.Error
+		switch {
+		case errors.As(err, &timeout) && timeout.Timeout():
+			if time.Since(heard) > silence {
+				return fmt.Errorf("relay: the replication connection has been silent for %v", silence)
+			}
+			n = -1
+			continue
+		case err != nil:
+			return fmt.Errorf("relay: replication connection: %w", err)
+		}
+		heard = time.Now()
+		if err := r.take(ctx, msg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes one message of the server, and waits while the batch is full.
+func (r *Reader) take(ctx context.Context, msg pgproto3.BackendMessage) error {
+	var data []byte
+	switch m := msg.(type) {
+	case *pgproto3.CopyData:
+		data = m.Data
+	case *pgproto3.ErrorResponse:
+		return fmt.Errorf("%w: %w", errServer, pgconn.ErrorResponseToPgError(m))
+	case *pgproto3.CopyDone, *pgproto3.CommandComplete, *pgproto3.ReadyForQuery:
+		return errors.New("relay: the server has ended the replication")
+	default:
+		return nil // notices and parameters
+	}
+	if len(data) == 0 {
+		return errUnread
+	}
+	switch data[0] {
+	case pglogrepl.PrimaryKeepaliveMessageByteID:
+		return r.keepalive(ctx, data[1:])
+	case pglogrepl.XLogDataByteID:
+		if len(data) < 25 {
+			return errUnread
+		}
+		return r.decode(ctx, data)
+	}
+	return nil
+}
+
+// keepalive: the server has nothing for us up to a place. That is only said further when it is not in the middle of a
+// transaction; it is confirmed when all that came before is.
+func (r *Reader) keepalive(ctx context.Context, b []byte) error {
+	ka, err := pglogrepl.ParsePrimaryKeepaliveMessage(b)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnread, err)
+	}
+	r.received = max(r.received, uint64(ka.ServerWALEnd))
+	if !r.decoder.inside {
+		r.mu.Lock()
+		r.batch.Pos = max(r.batch.Pos, uint64(ka.ServerWALEnd))
+		r.mu.Unlock()
+		r.announce()
+	}
+	if !ka.ReplyRequested {
+		return nil
+	}
+	select {
+	case r.Urged <- struct{}{}:
+	default:
+	}
+	return r.status(ctx, false)
+}
+
+func (r *Reader) decode(ctx context.Context, data []byte) error {
+	r.received = max(r.received, binary.BigEndian.Uint64(data[1:]))
+	r.mu.Lock()
+	err := r.decoder.decode(data[25:], r.batch)
+	full := r.full()
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if full || r.conn.Frontend().ReadBufferLen() == 0 {
+		r.announce()
+	}
+	for full && ctx.Err() == nil {
+		timer := time.NewTimer(statusEvery)
+		select {
+		case <-ctx.Done():
+		case <-r.taken:
+		case <-timer.C:
+			if err := r.status(ctx, false); err != nil {
+				timer.Stop()
+				return err
+			}
+		}
+		timer.Stop()
+		r.mu.Lock()
+		full = r.full()
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// full reports whether the batch must be taken first. The caller has the lock.
+func (r *Reader) full() bool {
+	return len(r.batch.Events) >= r.cfg.Events || r.batch.bytes >= r.cfg.Bytes
+}
+
+func (r *Reader) announce() {
+	select {
+	case r.More <- struct{}{}:
+	default:
+	}
+}
+
+// Next takes what there is, and gives the room of an earlier batch to what comes.
+func (r *Reader) Next(spare *Batch) *Batch {
+	r.mu.Lock()
+	b := r.batch
+	*spare = Batch{Events: spare.Events[:0], Items: spare.Items[:0]}
+	r.batch = spare
+	r.mu.Unlock()
+	select {
+	case r.taken <- struct{}{}:
+	default:
+	}
+	return b
+}
+
+// Close ends the connection, after Run; in order, it tells the server the last of what is confirmed.
+func (r *Reader) Close(orderly bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if orderly {
+		_ = r.status(ctx, false)
+		_ = r.conn.Conn().SetReadDeadline(time.Now().Add(2 * time.Second))
+		_, _ = pglogrepl.SendStandbyCopyDone(ctx, r.conn)
+	}
+	_ = r.conn.Close(ctx)
+}

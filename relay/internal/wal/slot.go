@@ -1,0 +1,219 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/pgerr"
+	"github.com/effectonce/effectonce/relay/internal/pg"
+	"github.com/effectonce/effectonce/relay/internal/sql"
+)
+
+// Slot is the replication slot of an outbox, for one relay.
+type Slot struct {
+	Session *pg.Session
+	Schema  *sql.Schema
+	Log     *slog.Logger
+	Owner   uuid.UUID // the relay
+	Span    int64     // for how many bytes of WAL the numbers of a base last
+	// Abandoned is called when a slot is wrong and every lane is the table's.
+	Abandoned func()
+}
+
+// State is what the database says of the WAL source.
+type State struct {
+	Name            string // that the slot must have
+	Same            bool   // the numbering is of this server and timeline
+	Standbys        bool   // commits wait for a synchronous standby
+	Now             int64  // the end of the WAL
+	Base, Confirmed int64
+	PID             int32 // of the server's process that reads the slot; 0: nobody does
+
+	level         string
+	published     bool   // the publication is there and right
+	slot          string // that was made; empty: none was
+	here          bool   // what is known of the slot was noted on this server and timeline
+	mine, alive   bool   // who read it last: this relay; a relay that lives
+	exists, ours  bool
+	slotConfirmed int64
+	walStatus     string
+	hashesDiffer  int64
+}
+
+// State reads the state.
+func (s *Slot) State(ctx context.Context) (*State, error) {
+	st := &State{}
+	var texts []string
+	var hashes []int64
+	for text, hash := range sql.Vectors() {
+		texts, hashes = append(texts, text), append(hashes, hash)
+	}
+	err := s.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
+		b.Queue(s.Schema.Expand(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base, &st.Confirmed, &st.here,
+				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus)
+		})
+		b.Queue(s.Schema.Expand(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				st.hashesDiffer++
+			}
+			return rows.Err()
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("relay: reading the state of the WAL source: %w", err)
+	}
+	return st, nil
+}
+
+// Unusable says why the WAL cannot be read until somebody changes something; empty: it can.
+func (st *State) Unusable() string {
+	switch {
+	case st.level != "logical":
+		return "wal_level is " + st.level + ": set it to logical, which needs a restart of Postgres"
+	case st.hashesDiffer > 0:
+		return "this server computes lanes in another way than relays do: is it a big-endian machine?"
+	case !st.published:
+		return "the publication " + st.Name + " is missing or not what a relay needs: run `relay wal setup` as the owner of the tables"
+	case st.exists && !st.ours:
+		return "the replication slot " + st.Name + " belongs to another database or is read by another plugin: " +
+			"is this a copy of an outbox in the same server? drop one of them, or drop that slot when nobody needs it"
+	}
+	return ""
+}
+
+// Wrong says why the slot may have missed something, or is none; empty: it goes on where we were.
+func (s *Slot) Wrong(st *State) string {
+	switch {
+	case st.slot == "" && !st.exists:
+		return "there is none yet"
+	case !st.exists:
+		return "it is missing: somebody dropped it, or the server is another since a failover"
+	case st.slot == "":
+		return "it was made by somebody else"
+	case !st.here:
+		return "it was made on another server or timeline"
+	case st.walStatus == "lost":
+		return "it is lost: it fell behind max_slot_wal_keep_size"
+	case st.Base != 0 && st.Now-st.Base > s.Span/4*3:
+		return "its numbers come to an end"
+	case st.slotConfirmed > st.Confirmed:
+		return fmt.Sprintf("it is ahead of what was published (at %s and not %s): somebody advanced it or made it again", place(st.slotConfirmed), place(st.Confirmed))
+	}
+	return ""
+}
+
+// place is an LSN as Postgres writes it.
+func place(lsn int64) string { return fmt.Sprintf("%X/%X", lsn>>32, uint32(lsn)) }
+
+// Taken decides about a slot that somebody reads: another relay that lives, or one that is gone, whose connection is
+// not.
+func (s *Slot) Taken(ctx context.Context, st *State, try *Try) error {
+	if st.alive && !st.mine {
+		return ErrStandby
+	}
+	if try.stale != st.PID { // it may only just have begun: the next look tells
+		try.stale = st.PID
+		if st.mine {
+			return errors.New("relay: the connection of before still reads the replication slot")
+		}
+		return ErrStandby
+	}
+	s.Log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.Name, "pid", st.PID)
+	err := s.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) { b.Queue(s.Schema.Expand(sql.WALEnd), st.Name, st.PID) })
+	if err != nil {
+		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
+	}
+	return errors.New("relay: the replication slot was read for a relay that is gone")
+}
+
+// Remake begins anew: lanes that came from the WAL are published from the table, under a new numbering, because nobody
+// can tell which of their events were published before; and a slot is made that lanes can be handed over to, one by
+// one.
+func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
+	if st.slot == "" && !st.exists {
+		s.Log.Info("making the replication slot; until it is there, events are published from the table", "slot", st.Name)
+	} else {
+		s.Log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.Name, "why", why)
+	}
+	if err := s.abandonAll(ctx, st); err != nil {
+		return explain(err)
+	}
+	failpoint.Hit(failpoint.RelayWALAbandoned)
+	s.Abandoned()
+	mine := false
+	err := s.Session.Send(ctx, pg.Begin(s.Session.Timeout, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(s.Schema.Expand(sql.WALAlone)).QueryRow(func(row pgx.Row) error { return row.Scan(&mine) })
+	}))
+	if err == nil && !mine { // another relay makes it
+		s.Session.Close()
+		return ErrNotYet
+	}
+	if err == nil {
+		failpoint.Hit(failpoint.RelayWALSlot)
+		err = failpoint.After(failpoint.RelayWALSlotMade, s.Session.Continue(ctx, s.making(st)))
+	}
+	if pgerr.Is(err, pgerr.QueryCanceled) {
+		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", ErrNotYet)
+	}
+	if err != nil {
+		return explain(fmt.Errorf("relay: making the replication slot: %w", err))
+	}
+	s.Log.Info("the replication slot is made; lanes are handed over to it as they get empty", "slot", st.Name)
+	return nil
+}
+
+// abandonAll gives every lane back to the table. It does nothing, and fails, when what was read of the slot has changed
+// since: a transaction that is late must not take lanes from the slot that was made meanwhile.
+func (s *Slot) abandonAll(ctx context.Context, st *State) error {
+	same := false
+	err := s.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(s.Schema.Expand(sql.LockLanes))
+		b.Queue(s.Schema.Expand(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
+		b.Queue(s.Schema.Expand(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
+		b.Queue(s.Schema.Expand(sql.WALDisown))
+	})
+	if err == nil && !same {
+		err = errors.New("the slot is another one by now")
+	}
+	if err != nil {
+		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
+	}
+	return nil
+}
+
+// making is the second half of a transaction: nothing may be written before the slot is made.
+func (s *Slot) making(st *State) *pgx.Batch {
+	var b pgx.Batch
+	// A new base puts the numbers back to the first.
+	rebase := st.Base != 0 && st.Now-st.Base > s.Span/2
+	if st.exists {
+		b.Queue(s.Schema.Expand(sql.WALDrop), st.Name)
+	}
+	b.Queue(s.Schema.Expand(sql.WALCreate), st.Name)
+	b.Queue(s.Schema.Expand(sql.WALAdopt), st.Name, rebase)
+	if rebase {
+		b.Queue(s.Schema.Expand(sql.NewIncarnation)).Query(LogRaised(s.Log))
+	}
+	b.Queue(sql.Commit)
+	return &b
+}
+
+// LogRaised reads the numbering that has begun, if one has, and tells it.
+func LogRaised(log *slog.Logger) func(rows pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var epoch string
+		_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error {
+			log.Warn("lanes that were published from the WAL go back to the table, which may still have events of theirs that were published: "+
+				"a new incarnation of the numbering has begun", "epoch", epoch)
+			return nil
+		})
+		return err
+	}
+}

@@ -1,0 +1,100 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/effectonce/effectonce/internal/pgerr"
+)
+
+// Try is what one try to read the WAL tells the next.
+type Try struct {
+	Worked bool // it did read
+
+	stale int32 // the server's process that read the slot for nobody
+	// reached is since when the database has answered, and the WAL was not read; zero: it does not answer, or the WAL
+	// was read.
+	reached time.Time
+	// failed is how often what stands behind place could not be decoded, since nothing was confirmed; why is the last
+	// error.
+	place  int64
+	failed int
+	why    error
+	remade time.Time // when the slot was given up for that
+}
+
+const (
+	// mostUndecoded is how often a place may fail to be decoded before its slot is given up.
+	mostUndecoded = 3
+	// anew is the least pause between two slots that are given up so: what is wrong is not the slot, if the next one
+	// fails too.
+	anew = 10 * time.Minute
+)
+
+// Answered notes that an ordinary session works.
+func (t *Try) Answered() {
+	if t.reached.IsZero() {
+		t.reached = time.Now()
+	}
+}
+
+// Restart notes that no ordinary session works, so that nobody could publish from the table either; or that it is
+// decided who publishes.
+func (t *Try) Restart() { t.reached = time.Time{} }
+
+// Reads notes that the WAL is read.
+func (t *Try) Reads() { t.Worked, t.reached = true, time.Time{} }
+
+// Hopeless reports whether the database has answered for that long, and the WAL could not be read.
+func (t *Try) Hopeless(patience time.Duration) bool {
+	return !t.reached.IsZero() && time.Since(t.reached) > patience
+}
+
+// Begins notes where a reading begins.
+func (t *Try) Begins(st *State) {
+	if t.place != st.Confirmed {
+		t.place, t.failed = st.Confirmed, 0
+	}
+}
+
+// Ended notes how it ended.
+func (t *Try) Ended(err error) {
+	if undecoded(err) {
+		t.Worked = false
+		t.failed++
+		t.why = err
+	}
+}
+
+// Stuck: the slot does not get past its place.
+func (t *Try) Stuck(st *State) bool { return t.place == st.Confirmed && t.failed >= mostUndecoded }
+
+// GiveUp makes another slot in the place of one that cannot be decoded, unless that has not helped.
+func (s *Slot) GiveUp(ctx context.Context, st *State, try *Try) error {
+	if !try.remade.IsZero() && time.Since(try.remade) < anew {
+		return &UnusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v ago; is a table of the outbox not as its migrations made it? (%v)",
+			time.Since(try.remade).Round(time.Second), try.why)}
+	}
+	err := s.Remake(ctx, st, fmt.Sprintf("it cannot be decoded from %s on: %v", place(st.Confirmed), try.why))
+	if err == nil {
+		try.remade = time.Now()
+	}
+	return err
+}
+
+// errServer is what the server says in place of going on.
+var errServer = errors.New("relay: replication connection")
+
+// undecoded reports whether an error says that the server, or we, cannot make out what stands in the WAL: for the next
+// try it stands there as well. Postgres decodes by the catalogs of that time: rows that were inserted while there was
+// no publication never can be.
+func undecoded(err error) bool {
+	if errors.Is(err, errUnread) {
+		return true
+	}
+	const system = "58" // the class of errors of its disks
+	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.QueryCanceled)
+}
