@@ -11,7 +11,7 @@ STACK := go run ./internal/testenv/stack --
 # They begin first, so that nothing waits for them alone in the end.
 LONGEST := ./relay ./cmd/relay ./internal/verify/soak
 # The product: the root module, and what few users need in modules of its own. `work` is everything, see go.work.
-ALL := ./... ./idempotency/dynamostore/... ./idempotency/redisstore/... ./idempotency/recovery/tests/... ./watermill/...
+ALL := ./... ./examples/... ./idempotency/dynamostore/... ./idempotency/redisstore/... ./idempotency/recovery/tests/... ./watermill/...
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
 RUN ?= .

@@ -27,6 +27,7 @@ require (
 	github.com/eapache/go-resiliency v1.7.0 // indirect
 	github.com/eapache/go-xerial-snappy v0.0.0-20230731223053-c322873962e3 // indirect
 	github.com/eapache/queue v1.1.0 // indirect
+	github.com/effectonce/effectonce/examples v0.0.0
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/golang/snappy v1.0.0 // indirect
@@ -93,3 +94,5 @@ replace (
 	github.com/effectonce/effectonce => ..
 	github.com/effectonce/effectonce/watermill => ../watermill
 )
+
+replace github.com/effectonce/effectonce/examples => ../examples

@@ -55,7 +55,7 @@ func TestLockKeysMakesTheSecondWait(t *testing.T) {
 func TestLockKeysNeedsAFreshSnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
-	conn, sqlDB := db.Connect(t), openSQL(t, "postgres", db.URL)
+	conn, sqlDB := db.Connect(t), openSQL(t, db.URL)
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: false} {
 		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err != nil {
@@ -85,7 +85,7 @@ func TestLockKeysNeedsAFreshSnapshot(t *testing.T) {
 func TestLockKeysIsTheDocumentedLock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
-	tx, err := openSQL(t, "postgres", db.URL).BeginTx(t.Context(), nil)
+	tx, err := openSQL(t, db.URL).BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

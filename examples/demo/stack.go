@@ -18,6 +18,7 @@ import (
 
 	"github.com/effectonce/effectonce/examples/email/email"
 	"github.com/effectonce/effectonce/examples/email/mailbox"
+	"github.com/effectonce/effectonce/examples/internal/devstack"
 	"github.com/effectonce/effectonce/examples/internal/worker"
 	"github.com/effectonce/effectonce/examples/ledger/ledger"
 	"github.com/effectonce/effectonce/examples/payments/cards"
@@ -26,7 +27,6 @@ import (
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/internal/testenv/child"
-	"github.com/effectonce/effectonce/internal/testenv/devstack"
 )
 
 // stack is everything that the demo stands on: servers, tables, and the parts that run inside this process.
