@@ -42,7 +42,7 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 
 type replayCommand struct {
 	database
-	because
+	auditFlags
 	From    time.Time     `shown:"(required)" help:"Events published at or after this time, as 2026-01-02T15:04:05Z. Needed without --query."`
 	To      time.Time     `shown:"now" help:"Events published before this time."`
 	Topic   string        `shown:"(required)" help:"Their topic. Needed without --query."`

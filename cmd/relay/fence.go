@@ -10,7 +10,7 @@ import (
 
 type fenceCommand struct {
 	database
-	because
+	auditFlags
 	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }

@@ -8,7 +8,7 @@ import (
 )
 
 type inboxRetireCommand struct {
-	changingInbox
+	inboxChange
 }
 
 // Help is the longer text of --help.
@@ -19,19 +19,16 @@ and quarantines what is older.`
 }
 
 func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Retire(ctx, c.Reason); err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"consumer": c.Consumer}, "Consumer %s is retired. Days are kept for the windows of the others.", c.Consumer)
+		return c.report(p, map[string]any{"consumer": c.Consumer}, "Consumer %s is retired. Days are kept for the windows of the others.", c.Consumer)
 	})
 }
 
 type inboxSkipCommand struct {
-	changingInbox
+	inboxChange
 	Topic     string `shown:"(required)" help:"Topic of the partition."`
 	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
 	To        int64  `default:"-1" shown:"(required)" help:"The first offset that is handled again: behind the record that halts it."`
@@ -49,15 +46,12 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Partition < 0 || c.To < 0 {
 		return service.Usage("--topic, --partition and --to say what is skipped; relay inbox consumers shows where each partition is")
 	}
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		from, err := o.SkipTo(ctx, c.Topic, c.Partition, c.To, c.Reason)
 		if err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
+		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
 			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.", c.Topic, c.Partition, from, c.To, c.To)
 	})
 }

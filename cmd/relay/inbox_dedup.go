@@ -10,7 +10,7 @@ import (
 )
 
 type inboxAcceptCommand struct {
-	changingInbox
+	inboxChange
 	Epoch string `shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the reason of the halt."`
 }
 
@@ -26,20 +26,17 @@ func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
 	if c.Epoch == "" {
 		return service.Usage("--epoch is missing: relay inbox consumers shows which numbering a partition waits for")
 	}
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		n, err := o.AcceptNumbering(ctx, c.Epoch, c.Reason)
 		if err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"epoch": c.Epoch, "partitions": n}, "Numbering %s is accepted. %d halted partitions go on within seconds.", c.Epoch, n)
+		return c.report(p, map[string]any{"epoch": c.Epoch, "partitions": n}, "Numbering %s is accepted. %d halted partitions go on within seconds.", c.Epoch, n)
 	})
 }
 
 type inboxMoveCommand struct {
-	changingInbox
+	inboxChange
 	To string `shown:"(required)" enum:",watermark,offset" default:"" help:"watermark or offset."`
 }
 
@@ -55,21 +52,18 @@ func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
 	if to == inbox.ByID {
 		return service.Usage("--to is missing: watermark or offset")
 	}
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		until, err := o.Move(ctx, to, c.Reason)
 		if err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its workers with that setting; until %s they look at ids as well.",
+		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its workers with that setting; until %s they look at ids as well.",
 			c.Consumer, c.To, until.UTC().Format(time.DateOnly))
 	})
 }
 
 type inboxForgetCommand struct {
-	changingInbox
+	inboxChange
 	Topic string `shown:"(required)" help:"The topic that was deleted and made again."`
 }
 
@@ -83,14 +77,11 @@ func (c *inboxForgetCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" {
 		return service.Usage("--topic is missing")
 	}
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		n, err := o.ForgetOffsets(ctx, c.Topic, c.Reason)
 		if err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"topic": c.Topic, "partitions": n}, "The offsets of %s are forgotten. %d halted partitions go on within seconds.", c.Topic, n)
+		return c.report(p, map[string]any{"topic": c.Topic, "partitions": n}, "The offsets of %s are forgotten. %d halted partitions go on within seconds.", c.Topic, n)
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 type inboxConsumersCommand struct {
-	lookingInbox
+	inboxRead
 	kafkaconn.Config
 }
 
@@ -128,7 +128,7 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.Consum
 }
 
 type inboxResumeCommand struct {
-	changingInbox
+	inboxChange
 	Topic     string `shown:"(required)" help:"Topic of the partition."`
 	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
 }
@@ -145,35 +145,10 @@ func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Partition < 0 {
 		return service.Usage("--topic and --partition say what is to go on; relay inbox consumers lists what has halted")
 	}
-	if err := c.needed(); err != nil {
-		return err
-	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
 			return err
 		}
-		return c.say(p)(map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
-	})
-}
-
-type inboxAuditCommand struct {
-	lookingInbox
-	Limit int `default:"100" help:"Most that are listed, the newest first."`
-}
-
-func (c *inboxAuditCommand) run(ctx context.Context, p *program) error {
-	if c.Limit <= 0 {
-		return service.Usage("--limit: want a number above zero")
-	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		list, err := o.Audit(ctx, c.Limit)
-		if err != nil {
-			return err
-		}
-		const head = "AT\tOPERATOR\tACTION\tCONSUMER\tTOPIC\tKEY\tMESSAGE ID\tREASON\tDETAIL"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, a operator.AuditEntry) {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", a.At.UTC().Format(time.RFC3339), shown(a.Operator), a.Action, cmp.Or(a.Consumer, "-"),
-				cmp.Or(a.Topic, "-"), shown(a.Key), idOrNone(a.MessageID), shown(a.Reason), a.Detail)
-		})
+		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
 	})
 }

@@ -6,28 +6,55 @@ import (
 	"fmt"
 	"io"
 	"os/user"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// because is what every command needs that changes something: the audit keeps both.
-type because struct {
+// readFlags are those of a command that reads only.
+type readFlags struct {
+	JSON    bool          `name:"json" help:"Print JSON instead of text."`
+	Timeout time.Duration `default:"30s" help:"How long it may take."`
+}
+
+// nobody is the operator who only reads, and leaves no trace.
+const nobody = "nobody"
+
+// auditFlags are those of every command that changes something: the audit keeps both.
+type auditFlags struct {
 	Reason   string `shown:"(required)" help:"Why, in a few words. It goes into the audit."`
 	Operator string `shown:"the user of this process" help:"Who you are, for the audit."`
 }
 
 // check refuses a change without a reason before anything is connected.
-func (b because) check() error {
-	if b.Reason == "" {
+func (f auditFlags) check() error {
+	if f.Reason == "" {
 		return service.Usage("--reason is missing: say why, for the audit")
 	}
 	return nil
+}
+
+// changeFlags are those of a command that changes something and reports it.
+type changeFlags struct {
+	auditFlags
+	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
+	Timeout time.Duration `default:"5m" help:"How long it may take."`
+}
+
+// report prints what was done, for programs or for people.
+func (f changeFlags) report(p *program, done any, format string, args ...any) error {
+	if f.JSON {
+		return writeJSON(p.stdout, done)
+	}
+	_, err := fmt.Fprintf(p.stdout, format+"\n", args...)
+	return err
 }
 
 // operatorName is who acts: as said, else the user of the process.
@@ -58,6 +85,42 @@ func (d database) operate(ctx context.Context, p *program, timeout time.Duration
 		}
 		return outboxError(do(ctx, o))
 	})
+}
+
+// outboxRead is a command that only reads an outbox.
+type outboxRead struct {
+	database
+	readFlags
+}
+
+func (c outboxRead) look(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
+	return c.operate(ctx, p, c.Timeout, nobody, do)
+}
+
+// inboxRead is a command that only reads an inbox.
+type inboxRead struct {
+	inboxFlags
+	readFlags
+}
+
+func (c inboxRead) look(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+	return c.operate(ctx, p, c.Timeout, nobody, do)
+}
+
+// inboxChange is a command that changes something of a consumer.
+type inboxChange struct {
+	inboxFlags
+	changeFlags
+}
+
+func (c inboxChange) change(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+	if err := c.namesKeys(); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.operate(ctx, p, c.Timeout, c.Operator, do)
 }
 
 // outboxError adds what to do about an outbox that is not there.
@@ -95,6 +158,22 @@ func orEmpty[T any](list []T) []T {
 		return []T{}
 	}
 	return list
+}
+
+// shown is a text that people chose: empty, or with what a terminal would act on, it is quoted.
+func shown(s string) string {
+	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
+		return quoted
+	}
+	return s
+}
+
+// reasonOf is an error's text on one line.
+func reasonOf(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return shown(text)
 }
 
 // idOrNone is an id that may not be there.

@@ -3,51 +3,205 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
+	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	inboxoperator "github.com/effectonce/effectonce/inbox/operator"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/service"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// parkedCommand is what people do with what Kafka refused for certain.
-type parkedCommand struct {
-	List     parkedListCommand     `cmd:"" help:"List parked events, in the order in which they were appended."`
-	Keys     parkedKeysCommand     `cmd:"" help:"List the keys that are blocked, the longest blocked first."`
-	Show     parkedShowCommand     `cmd:"" help:"Show one parked event."`
-	Edit     parkedEditCommand     `cmd:"" help:"Change an event's payload, headers or content type before it is released."`
-	Release  parkedReleaseCommand  `cmd:"" help:"Publish a key's events, or one that is parked alone."`
-	Discard  parkedDiscardCommand  `cmd:"" help:"Delete a key's parked events, or one, for good."`
-	SkipHead parkedSkipHeadCommand `cmd:"" help:"Delete the first event of a key's list, and release the rest."`
+// parkedCommand is what people do with parked events, of an outbox or of an inbox.
+type parkedCommand[S side] struct {
+	List     parkedListCommand[S]     `cmd:"" help:"List parked events by their ids."`
+	Keys     parkedKeysCommand[S]     `cmd:"" help:"List the keys that are blocked, the longest blocked first."`
+	Show     parkedShowCommand[S]     `cmd:"" help:"Show one parked event."`
+	Edit     parkedEditCommand[S]     `cmd:"" help:"Change an event's payload, headers or content type before it is released."`
+	Release  parkedReleaseCommand[S]  `cmd:"" help:"Let a key's events go, or one that is parked alone."`
+	Discard  parkedDiscardCommand[S]  `cmd:"" help:"Give a key's parked events up for good, or one."`
+	SkipHead parkedSkipHeadCommand[S] `cmd:"" help:"Give up the first event of a key's list, and release the rest."`
 }
 
-// looking is a command that reads only.
-type looking struct {
+// parkedOperator acts on parked events: an operator of an outbox, or of an inbox.
+type parkedOperator interface {
+	BlockedKeys(ctx context.Context, f audit.BlockedFilter) ([]audit.BlockedKey, error)
+	EditParked(ctx context.Context, id int64, edit audit.Edit, reason string) error
+	ReleaseKey(ctx context.Context, tenant, topic, key, reason string) (events int64, err error)
+	ReleaseEvent(ctx context.Context, id int64, reason string) error
+	DiscardEvent(ctx context.Context, id int64, reason string) (audit.DiscardResult, error)
+	DiscardKey(ctx context.Context, tenant, topic, key, reason string) (audit.DiscardResult, error)
+	Audit(ctx context.Context, limit int) ([]audit.Entry, error)
+}
+
+// side is an outbox or an inbox: the flags that name it, and what differs.
+type side interface {
+	// act opens it for a person, and gives do so much time with it.
+	act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error
+	list(ctx context.Context, o parkedOperator, f audit.ParkedFilter) ([]parkedEvent, error)
+	event(ctx context.Context, o parkedOperator, id int64, payload bool) (parkedEvent, error)
+	// namesKeys: the flags name all that a key is one of.
+	namesKeys() error
+	words() words
+}
+
+// words are what differs in texts.
+type words struct {
+	consumers              bool     // keys are those of consumers
+	kinds                  []string // of parked events
+	release                string   // who does what with what is released, as the beginning of a clause
+	edited, released, gone string   // longer texts of --help
+}
+
+// parkedEvent is a parked event as it is shown.
+type parkedEvent struct {
+	audit.Parked
+	consumer string
+	details  [][2]string // what only its side knows
+	json     any
+}
+
+func (e *parkedEvent) state() string {
+	switch {
+	case e.Releasing:
+		return "releasing"
+	case e.Alone && e.Kind != "quarantined":
+		return "alone"
+	}
+	return e.Kind
+}
+
+// outboxFlags name an outbox.
+type outboxFlags struct{ database }
+
+func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error {
+	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *operator.Operator) error { return do(ctx, o) })
+}
+
+func (outboxFlags) list(ctx context.Context, o parkedOperator, f audit.ParkedFilter) (list []parkedEvent, err error) {
+	found, err := o.(*operator.Operator).Parked(ctx, f)
+	for _, e := range found {
+		list = append(list, parkedEvent{Parked: e.Parked, json: e})
+	}
+	return list, err
+}
+
+func (outboxFlags) event(ctx context.Context, o parkedOperator, id int64, payload bool) (parkedEvent, error) {
+	e, err := o.(*operator.Operator).ParkedEvent(ctx, id)
+	if !payload {
+		e.Payload, e.Headers = nil, nil
+	}
+	details := [][2]string{
+		{"lane", fmt.Sprint(e.Lane)},
+		{"source", shown(e.Source)},
+		{"content type", shown(e.ContentType)},
+		{"may be in Kafka", yesNo(e.MaybePublished)},
+		{"appended", e.CreatedAt.UTC().Format(time.RFC3339)},
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		details = append(details, [2]string{"header " + shown(name), shown(e.Headers[name])})
+	}
+	return parkedEvent{Parked: e.Parked, details: details, json: e}, err
+}
+
+func (outboxFlags) namesKeys() error { return nil }
+
+func (outboxFlags) words() words {
+	return words{
+		kinds:   []string{"refused", "behind"},
+		release: "the owner of its lane publishes",
+		edited: `Its id, topic, key and type stay: they decide who has seen it already. What an earlier attempt may have written keeps its old
+content ("may be in Kafka" in show). The audit says that it was changed, and not what it was.`,
+		released: `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
+its order, under new numbers and the same ids; what was appended meanwhile comes after it. When Kafka refuses one of them again, the
+key is parked again. Nothing happens while no relay runs.`,
+		gone: `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. Of an event that may be in Kafka already
+it cannot promise anything: it may still appear once, late.`,
+	}
+}
+
+// inboxFlags name an inbox, and a consumer of it.
+type inboxFlags struct {
 	database
-	JSON    bool          `name:"json" help:"Print JSON instead of text."`
-	Timeout time.Duration `default:"30s" help:"How long it may take."`
+	Consumer string `shown:"(any)" help:"Consumer name of the inbox. What is done by key or partition needs it."`
 }
 
-// look opens an Operator that leaves no trace.
-func (c looking) look(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
-	return c.operate(ctx, p, c.Timeout, "nobody", do)
+// operate opens the inbox of a schema for a person, and gives do so much time with it.
+func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+	name, err := operatorName(p, name)
+	if err != nil {
+		return err
+	}
+	return f.opened(ctx, timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
+		o, err := inboxoperator.New(pool, f.Schema, f.Consumer, name)
+		if err != nil {
+			return &service.UsageError{Err: err}
+		}
+		return inboxError(do(ctx, o))
+	})
 }
 
-// ofKey names a key. A tenant that is not given is the empty one.
-type ofKey struct {
-	Tenant string `help:"Tenant of the key."`
-	Topic  string `help:"Topic of the key."`
-	Key    string `help:"The key."`
+func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error {
+	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *inboxoperator.Operator) error { return do(ctx, o) })
 }
 
-// choice is how a list is cut down. The tenant is a pointer: the empty one is one, too.
-type choice struct {
+func (inboxFlags) list(ctx context.Context, o parkedOperator, f audit.ParkedFilter) (list []parkedEvent, err error) {
+	found, err := o.(*inboxoperator.Operator).Parked(ctx, f)
+	for _, e := range found {
+		list = append(list, parkedEvent{Parked: e.Parked, consumer: e.Consumer, json: e})
+	}
+	return list, err
+}
+
+func (inboxFlags) event(ctx context.Context, o parkedOperator, id int64, payload bool) (parkedEvent, error) {
+	e, err := o.(*inboxoperator.Operator).ParkedEvent(ctx, id)
+	if !payload {
+		e.Payload, e.Headers = nil, nil
+	}
+	details := [][2]string{
+		{"consumer", e.Consumer},
+		{"partition", fmt.Sprint(e.Partition)},
+		{"offset", fmt.Sprint(e.Offset)},
+		{"time", e.Time.UTC().Format(time.RFC3339)},
+	}
+	for _, h := range e.Headers {
+		details = append(details, [2]string{"header " + shown(h.Key), shown(string(h.Value))})
+	}
+	return parkedEvent{Parked: e.Parked, consumer: e.Consumer, details: details, json: e}, err
+}
+
+func (f inboxFlags) namesKeys() error {
+	if f.Consumer == "" {
+		return service.Usage("--consumer is missing: a key or partition is one of a consumer")
+	}
+	return nil
+}
+
+func (inboxFlags) words() words {
+	return words{
+		consumers: true,
+		kinds:     []string{"failed", "behind", "quarantined"},
+		release:   "a worker that has the effect applies",
+		edited:    `Its id, topic, key and type stay. Headers that effectonce writes (ce_...) stay, too. The audit keeps the record as it was.`,
+		released: `Names a key of --consumer (--topic, --key, and --tenant if it has one), one event (--id), or --all of --consumer. A worker runs a key's list in its order, one
+transaction each; what comes meanwhile goes behind it. When one fails again, the key is parked again. Nothing happens while no
+worker runs. Before you release a quarantined event look at its business row: the inbox cannot tell whether it was applied.`,
+		gone: `Names a key of --consumer (--topic, --key, and --tenant if it has one) or one event (--id). The effect never runs; the audit keeps the
+record, and its id stays in the inbox, so that a repeat of it is one.`,
+	}
+}
+
+// filterFlags cut a list down. The tenant is a pointer: the empty one is one, too.
+type filterFlags struct {
 	Tenant    *string       `shown:"(any)" help:"Only of this tenant."`
 	Topic     string        `shown:"(any)" help:"Only of this topic."`
 	Key       string        `shown:"(any)" help:"Only of this key."`
@@ -56,7 +210,7 @@ type choice struct {
 	Limit     int           `default:"100" help:"Most that are listed."`
 }
 
-func (c choice) check() error {
+func (c filterFlags) check() error {
 	if c.Limit <= 0 || c.OlderThan < 0 {
 		return service.Usage("--limit wants a number above zero, --older-than a time that is not negative")
 	}
@@ -74,139 +228,128 @@ func messageID(text string) (id uuid.UUID, err error) {
 	return id, err
 }
 
-func (c choice) blocked() operator.BlockedFilter {
-	return operator.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
-}
-
-type parkedListCommand struct {
-	looking
-	choice
+type parkedListCommand[S side] struct {
+	Side S `embed:""`
+	readFlags
+	filterFlags
+	Kind      string `shown:"(any)" help:"Only of this kind: refused (by Kafka), failed (in an effect), behind (waits behind one of these) or quarantined."`
 	MessageID string `name:"message-id" shown:"(any)" help:"Only the event with this id (ce_id)."`
 	After     int64  `default:"0" help:"Only ids above this one: the last of the page before."`
 }
 
-func (c *parkedListCommand) run(ctx context.Context, p *program) error {
-	if err := c.choice.check(); err != nil {
+func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
+	if err := c.check(); err != nil {
 		return err
+	}
+	w := c.Side.words()
+	if c.Kind != "" && !slices.Contains(w.kinds, c.Kind) {
+		return service.Usage("--kind wants one of %v", w.kinds)
 	}
 	id, err := messageID(c.MessageID)
 	if err != nil {
 		return err
 	}
-	filter := operator.ParkedFilter{
-		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
+	filter := audit.ParkedFilter{
+		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, Kind: c.Kind, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		list, err := o.Parked(ctx, filter)
+	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
+		list, err := c.Side.list(ctx, o, filter)
 		if err != nil {
 			return err
 		}
-		const head = "ID\tMESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ParkedEvent) {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key), e.Type,
-				stateOf(e), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
+		if c.JSON {
+			events := make([]any, len(list))
+			for i := range list {
+				events[i] = list[i].json
+			}
+			return writeJSON(p.stdout, events)
+		}
+		head := "ID\t" + w.column("CONSUMER") + "MESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
+		return writeList(p.stdout, false, list, head, func(table io.Writer, e parkedEvent) {
+			fmt.Fprintf(table, "%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, w.column(e.consumer), e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
+				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
 		})
 	})
 }
 
-func stateOf(e operator.ParkedEvent) string {
-	switch {
-	case e.Releasing:
-		return "releasing"
-	case e.Alone:
-		return "alone"
-	case e.Attempts == 0:
-		return "behind"
+// column is one that only lists of an inbox have.
+func (w words) column(consumer string) string {
+	if !w.consumers {
+		return ""
 	}
-	return "refused"
+	return cmp.Or(consumer, "-") + "\t"
 }
 
-// shown is a text that people chose: empty, or with what a terminal would act on, it is quoted.
-func shown(s string) string {
-	if quoted := strconv.QuoteToGraphic(s); s == "" || quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
+type parkedKeysCommand[S side] struct {
+	Side S `embed:""`
+	readFlags
+	filterFlags
 }
 
-type parkedKeysCommand struct {
-	looking
-	choice
-}
-
-func (c *parkedKeysCommand) run(ctx context.Context, p *program) error {
-	if err := c.choice.check(); err != nil {
+func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
+	if err := c.check(); err != nil {
 		return err
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		list, err := o.BlockedKeys(ctx, c.blocked())
+	filter := audit.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
+	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
+		list, err := o.BlockedKeys(ctx, filter)
 		if err != nil {
 			return err
 		}
-		const head = "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
-		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k operator.BlockedKey) {
+		w := c.Side.words()
+		head := w.column("CONSUMER") + "TENANT\tTOPIC\tKEY\tSTATE\tSINCE\tWAITING\tOLDEST\tHEAD\tCODE\tREASON"
+		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k audit.BlockedKey) {
 			state := "parked"
-			if k.Releasing {
+			switch {
+			case k.Releasing:
 				state = "releasing"
+			case k.AtBound:
+				state = "full" // its partition halts
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", shown(k.Tenant), k.Topic, shown(k.Key), state,
+			fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", w.column(k.Consumer), shown(k.Tenant), k.Topic, shown(k.Key), state,
 				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head), cmp.Or(k.Code, "-"), reasonOf(k.Reason))
 		})
 	})
 }
 
-type parkedShowCommand struct {
-	looking
+type parkedShowCommand[S side] struct {
+	Side S `embed:""`
+	readFlags
 	ID      int64 `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
 	Payload bool  `help:"Show payload and headers, too."`
 }
 
-func (c *parkedShowCommand) run(ctx context.Context, p *program) error {
+func (c *parkedShowCommand[S]) run(ctx context.Context, p *program) error {
 	if c.ID <= 0 {
-		return service.Usage("--id is missing: relay parked list shows it")
+		return service.Usage("--id is missing: list shows it")
 	}
-	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		e, err := o.ParkedEvent(ctx, c.ID)
+	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
+		e, err := c.Side.event(ctx, o, c.ID, c.Payload)
 		if err != nil {
 			return err
 		}
-		if !c.Payload {
-			e.Payload, e.Headers = nil, nil
-		}
 		if c.JSON {
-			return writeJSON(p.stdout, e)
+			return writeJSON(p.stdout, e.json)
 		}
-		return writeParked(p.stdout, e, c.Payload)
+		lines := append([][2]string{
+			{"id", fmt.Sprint(e.ID)},
+			{"message id", e.MessageID.String()},
+			{"tenant", shown(e.Tenant)},
+			{"topic", e.Topic},
+			{"key", shown(e.Key)},
+			{"type", shown(e.Type)},
+			{"state", e.state()},
+			{"attempts", fmt.Sprint(e.Attempts)},
+			{"code", cmp.Or(e.Code, "-")},
+			{"reason", reasonOf(e.Reason)},
+			{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
+			{"payload bytes", sizeOf(e.Bytes)},
+		}, e.details...)
+		if err := writeLines(p.stdout, lines); err != nil || !c.Payload {
+			return err
+		}
+		return writePayload(p.stdout, e.Payload)
 	})
-}
-
-func writeParked(w io.Writer, e operator.ParkedEvent, payload bool) error {
-	lines := [][2]string{
-		{"id", fmt.Sprint(e.ID)},
-		{"message id", e.MessageID.String()},
-		{"lane", fmt.Sprint(e.Lane)},
-		{"source", shown(e.Source)},
-		{"tenant", shown(e.Tenant)},
-		{"topic", e.Topic},
-		{"key", shown(e.Key)},
-		{"type", shown(e.Type)},
-		{"content type", shown(e.ContentType)},
-		{"state", stateOf(e)},
-		{"attempts", fmt.Sprint(e.Attempts)},
-		{"code", cmp.Or(e.Code, "-")},
-		{"reason", reasonOf(e.Reason)},
-		{"may be in Kafka", yesNo(e.MaybePublished)},
-		{"appended", e.CreatedAt.UTC().Format(time.RFC3339)},
-		{"parked", e.ParkedAt.UTC().Format(time.RFC3339)},
-		{"payload bytes", sizeOf(e.Bytes)},
-	}
-	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
-		lines = append(lines, [2]string{"header " + shown(name), shown(e.Headers[name])})
-	}
-	if err := writeLines(w, lines); err != nil || !payload {
-		return err
-	}
-	return writePayload(w, e.Payload)
 }
 
 func yesNo(yes bool) string {
@@ -223,110 +366,26 @@ func sizeOf(n int) string {
 	return fmt.Sprint(n)
 }
 
-// changing is a command that changes the outbox and leaves an audit.
-type changing struct {
-	database
-	because
-	JSON    bool          `name:"json" help:"Print JSON instead of sentences."`
-	Timeout time.Duration `default:"5m" help:"How long it may take."`
-}
-
-// sayer prints what was done, for machines or for people.
-type sayer func(done map[string]any, format string, args ...any) error
-
-func (c changing) say(p *program) sayer {
-	return func(done map[string]any, format string, args ...any) error {
-		if c.JSON {
-			return writeJSON(p.stdout, done)
-		}
-		_, err := fmt.Fprintf(p.stdout, format+"\n", args...)
-		return err
+// writeLines writes names and values.
+func writeLines(w io.Writer, lines [][2]string) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		fmt.Fprintf(table, "%s\t%s\n", line[0], line[1])
 	}
+	return table.Flush()
 }
 
-// change opens an Operator of the outbox.
-func (c changing) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
-	if err := c.check(); err != nil {
-		return err
+// writePayload writes text as it is, and everything else quoted.
+func writePayload(w io.Writer, payload []byte) error {
+	format := "\n%s\n"
+	if !utf8.Valid(payload) {
+		format = "\n%q\n"
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, do)
+	_, err := fmt.Fprintf(w, format, payload)
+	return err
 }
 
-type parkedEditCommand struct {
-	changing
-	editFlags
-}
-
-// Help is the longer text of --help.
-func (*parkedEditCommand) Help() string {
-	return `Its id, topic, key and type stay: they decide who has seen it already. What an earlier attempt may have written keeps its old
-content ("may be in Kafka" in show). The audit says that it was changed, and not what it was.`
-}
-
-func (c *parkedEditCommand) run(ctx context.Context, p *program) error {
-	edit, err := c.edit()
-	if err != nil {
-		return err
-	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		if err := o.EditParked(ctx, c.ID, edit, c.Reason); err != nil {
-			return err
-		}
-		return c.say(p)(map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.", c.ID)
-	})
-}
-
-type parkedReleaseCommand struct {
-	changing
-	releaseFlags
-}
-
-// Help is the longer text of --help.
-func (*parkedReleaseCommand) Help() string {
-	return `Names a key (--topic, --key, and --tenant if it has one), one event (--id), or --all. The relay that owns the lane publishes a key's list in
-its order, under new numbers and the same ids; what was appended meanwhile comes after it. When Kafka refuses one of them again, the
-key is parked again. Nothing happens while no relay runs.`
-}
-
-func (c *parkedReleaseCommand) run(ctx context.Context, p *program) error {
-	if err := c.releaseFlags.check(); err != nil {
-		return err
-	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		return c.release(ctx, outboxDesk{o}, c.Reason, c.say(p))
-	})
-}
-
-type parkedDiscardCommand struct {
-	changing
-	discardFlags
-}
-
-// Help is the longer text of --help.
-func (*parkedDiscardCommand) Help() string {
-	return `Names a key (--topic, --key, and --tenant if it has one) or one event (--id). It cannot be undone. Of an event that may be in Kafka already
-it cannot promise anything: it may still appear once, late.`
-}
-
-func (c *parkedDiscardCommand) run(ctx context.Context, p *program) error {
-	if err := c.discardFlags.check(); err != nil {
-		return err
-	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		return c.discard(ctx, outboxDesk{o}, c.Reason, c.say(p))
-	})
-}
-
-type parkedSkipHeadCommand struct {
-	changing
-	skipHeadFlags
-}
-
-func (c *parkedSkipHeadCommand) run(ctx context.Context, p *program) error {
-	if err := c.skipHeadFlags.check(); err != nil {
-		return err
-	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		return c.skip(ctx, outboxDesk{o}, c.Reason, c.say(p))
-	})
+// overtaken: somebody else was quicker.
+func overtaken(err error) bool {
+	return errors.Is(err, audit.ErrNotParked) || errors.Is(err, audit.ErrReleasing)
 }

@@ -5,13 +5,42 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// The flags of what is done to parked events, the same for an outbox and an inbox.
+// keyFlags name a key. A tenant that is not given is the empty one.
+type keyFlags struct {
+	Tenant string `help:"Tenant of the key."`
+	Topic  string `help:"Topic of the key."`
+	Key    string `help:"The key."`
+}
 
-type editFlags struct {
+// chosen refuses a command that names nothing, or two things.
+func (k keyFlags) chosen(id int64, all bool) error {
+	switch {
+	case all && (id > 0 || k.Key != "" || k.Tenant != ""), id > 0 && (k != keyFlags{}), !all && id <= 0 && (k.Topic == "" || k.Key == ""):
+		return service.Usage("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an event by --id")
+	}
+	return nil
+}
+
+// changeParked opens the side for a change. Without an id it is one of a key.
+func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, id int64, do func(ctx context.Context, o parkedOperator) error) error {
+	if id <= 0 {
+		if err := s.namesKeys(); err != nil {
+			return err
+		}
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	return s.act(ctx, p, c.Timeout, c.Operator, do)
+}
+
+type parkedEditCommand[S side] struct {
+	Side S `embed:""`
+	changeFlags
 	ID          int64             `name:"id" shown:"(required)" help:"Id of the event, as list shows it."`
 	PayloadFile string            `placeholder:"PATH" help:"File with the new payload, byte for byte."`
 	Tombstone   bool              `help:"Make it a tombstone: no payload."`
@@ -20,7 +49,23 @@ type editFlags struct {
 	ContentType string            `shown:"(as it is)" help:"The new content type."`
 }
 
-func (c editFlags) edit() (edit operator.Edit, err error) {
+// Help is the longer text of --help.
+func (c *parkedEditCommand[S]) Help() string { return c.Side.words().edited }
+
+func (c *parkedEditCommand[S]) run(ctx context.Context, p *program) error {
+	edit, err := c.edit()
+	if err != nil {
+		return err
+	}
+	return changeParked(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
+		if err := o.EditParked(ctx, c.ID, edit, c.Reason); err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.", c.ID)
+	})
+}
+
+func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
 	switch {
 	case c.ID <= 0:
 		return edit, service.Usage("--id is missing: list shows it")
@@ -50,61 +95,71 @@ func (c editFlags) edit() (edit operator.Edit, err error) {
 	if c.ContentType != "" {
 		edit.ContentType = &c.ContentType
 	}
-	if edit == (operator.Edit{}) {
+	if edit == (audit.Edit{}) {
 		return edit, service.Usage("nothing to change: give --payload-file, --tombstone, --header, --no-headers or --content-type")
 	}
 	return edit, nil
 }
 
-type releaseFlags struct {
-	ofKey
+type parkedReleaseCommand[S side] struct {
+	Side S `embed:""`
+	changeFlags
+	keyFlags
 	ID   int64  `name:"id" help:"One event that is parked alone: keyless, parked without its key, or quarantined."`
 	All  bool   `help:"Every parked key and every lone event, of --topic and --code if they are given. Quarantined events stay."`
 	Code string `help:"With --all: only with this code of the reason."`
 }
 
-func (c releaseFlags) check() error { return chosenOne(c.ofKey, c.ID, c.All) }
+// Help is the longer text of --help.
+func (c *parkedReleaseCommand[S]) Help() string { return c.Side.words().released }
 
-func (c releaseFlags) release(ctx context.Context, d desk, reason string, say sayer) error {
-	switch {
-	case c.All:
-		return c.releaseAll(ctx, d, reason, say)
-	case c.ID > 0:
-		if err := d.ReleaseEvent(ctx, c.ID, reason); err != nil {
-			return err
-		}
-		return say(map[string]any{"events": 1}, "Event %d is released: %s it.", c.ID, d.who())
-	}
-	n, err := d.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, reason)
-	if err != nil {
+func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
+	if err := c.chosen(c.ID, c.All); err != nil {
 		return err
 	}
-	return say(map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events of its list, in order.", shown(c.Key), c.Topic, d.who(), n)
+	return changeParked(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) error {
+		does := c.Side.words().release
+		switch {
+		case c.All:
+			return c.releaseAll(ctx, p, o, does)
+		case c.ID > 0:
+			if err := o.ReleaseEvent(ctx, c.ID, c.Reason); err != nil {
+				return err
+			}
+			return c.report(p, map[string]any{"events": 1}, "Event %d is released: %s it.", c.ID, does)
+		}
+		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
+		if err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events of its list, in order.", shown(c.Key), c.Topic, does, n)
+	})
 }
 
 // releaseAll goes page by page. The longest blocked keys come first, and a release begins that time anew: so each page
 // is a new first one, behind those that are being released already.
-func (c releaseFlags) releaseAll(ctx context.Context, d desk, reason string, say sayer) error {
+func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o parkedOperator, does string) error {
 	const page = 1000
 	var keys, events int64
-	seen, passed := map[ofKey]bool{}, 0
+	seen, passed := map[keyFlags]bool{}, 0
 	for more := true; more; {
-		list, err := d.keys(ctx, c.Topic, c.Code, page+passed)
+		list, err := o.BlockedKeys(ctx, audit.BlockedFilter{Topic: c.Topic, Code: c.Code, Limit: page + passed})
 		if err != nil {
 			return err
 		}
 		more = false
 		for _, k := range list {
-			if seen[k.ofKey] {
+			if key := (keyFlags{k.Tenant, k.Topic, k.Key}); seen[key] {
 				continue
+			} else {
+				more, seen[key] = true, true
 			}
-			more, seen[k.ofKey] = true, true
-			if k.releasing {
+			if k.Releasing {
 				passed++
 				continue
 			}
-			n, err := d.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, reason)
-			if err != nil && !d.overtaken(err) {
+			n, err := o.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, c.Reason)
+			if err != nil && !overtaken(err) {
 				return err
 			}
 			keys, events = keys+1, events+n
@@ -112,110 +167,94 @@ func (c releaseFlags) releaseAll(ctx context.Context, d desk, reason string, say
 	}
 	var lone int64
 	for after, more := int64(0), true; more; {
-		list, err := d.events(ctx, c.ofKey, c.Code, after, page)
+		list, err := c.Side.list(ctx, o, audit.ParkedFilter{Topic: c.Topic, Code: c.Code, After: after, Limit: page})
 		if err != nil {
 			return err
 		}
 		more = len(list) == page
 		for _, e := range list {
-			if after = e.id; !e.alone || e.releasing || e.quarantined {
+			if after = e.ID; !e.Alone || e.Releasing || e.Kind == "quarantined" {
 				continue
 			}
-			if err := d.ReleaseEvent(ctx, e.id, reason); err != nil && !d.overtaken(err) {
+			if err := o.ReleaseEvent(ctx, e.ID, c.Reason); err != nil && !overtaken(err) {
 				return err
 			}
 			lone++
 		}
 	}
-	return say(map[string]any{"keys": keys, "events": events + lone},
-		"%d keys and %d lone events are released, %d events in all: %s them, each key in order.", keys, lone, events+lone, d.who())
+	return c.report(p, map[string]any{"keys": keys, "events": events + lone},
+		"%d keys and %d lone events are released, %d events in all: %s them, each key in order.", keys, lone, events+lone, does)
 }
 
-type discardFlags struct {
-	ofKey
+type parkedDiscardCommand[S side] struct {
+	Side S `embed:""`
+	changeFlags
+	keyFlags
 	ID int64 `name:"id" help:"One event."`
 }
 
-func (c discardFlags) check() error { return chosenOne(c.ofKey, c.ID, false) }
+// Help is the longer text of --help.
+func (c *parkedDiscardCommand[S]) Help() string { return c.Side.words().gone }
 
-func (c discardFlags) discard(ctx context.Context, d desk, reason string, say sayer) error {
-	var gone operator.DiscardResult
-	var err error
-	if c.ID > 0 {
-		gone, err = d.discardEvent(ctx, c.ID, reason)
-	} else {
-		gone, err = d.discardKey(ctx, c.ofKey, reason)
-	}
-	if err != nil {
+func (c *parkedDiscardCommand[S]) run(ctx context.Context, p *program) error {
+	if err := c.chosen(c.ID, false); err != nil {
 		return err
 	}
-	return say(map[string]any{"events": gone.Events, "may_appear": gone.MayAppear}, "%d events are given up for good.%s", gone.Events, mayAppear(gone))
+	return changeParked(ctx, p, c.Side, c.changeFlags, c.ID, func(ctx context.Context, o parkedOperator) (err error) {
+		var gone audit.DiscardResult
+		if c.ID > 0 {
+			gone, err = o.DiscardEvent(ctx, c.ID, c.Reason)
+		} else {
+			gone, err = o.DiscardKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
+		}
+		if err != nil {
+			return err
+		}
+		return c.report(p, gone, "%d events are given up for good.%s", gone.Events, mayAppear(gone))
+	})
 }
 
-func mayAppear(d operator.DiscardResult) string {
+func mayAppear(d audit.DiscardResult) string {
 	if d.MayAppear == 0 {
 		return ""
 	}
 	return fmt.Sprintf(" An attempt to send %d of them may have reached Kafka: each may still appear once, late and out of its order.", d.MayAppear)
 }
 
-type skipHeadFlags struct {
-	ofKey
+type parkedSkipHeadCommand[S side] struct {
+	Side S `embed:""`
+	changeFlags
+	keyFlags
 	Keep bool `help:"Leave the rest parked instead of releasing it."`
 }
 
-func (c skipHeadFlags) check() error {
+// run gives up the first event of a key's list and releases the rest, each with its own row in the audit.
+func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Key == "" {
 		return service.Usage("--topic and --key name the key (and --tenant, if it has one)")
 	}
-	return nil
-}
-
-// skip gives up the first event of a key's list and releases the rest, each with its own row in the audit.
-func (c skipHeadFlags) skip(ctx context.Context, d desk, reason string, say sayer) error {
-	head, err := headOf(ctx, d, c.ofKey)
-	if err != nil {
-		return err
-	}
-	gone, err := d.discardEvent(ctx, head.id, reason)
-	if err != nil {
-		return err
-	}
-	done := map[string]any{"id": head.id, "message_id": head.messageID, "may_appear": gone.MayAppear, "released": int64(0)}
-	if c.Keep {
-		return say(done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s", head.id, head.messageID, mayAppear(gone))
-	}
-	n, err := d.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, reason)
-	if err != nil && !d.overtaken(err) {
-		return err
-	}
-	done["released"] = n
-	return say(done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s", head.id, head.messageID, n, mayAppear(gone))
-}
-
-// headOf is the first event of a key's list.
-func headOf(ctx context.Context, d desk, k ofKey) (deskEvent, error) {
-	for after := int64(0); ; {
-		list, err := d.events(ctx, k, "", after, 100)
+	return changeParked(ctx, p, c.Side, c.changeFlags, 0, func(ctx context.Context, o parkedOperator) error {
+		keys, err := o.BlockedKeys(ctx, audit.BlockedFilter{Tenant: &c.Tenant, Topic: c.Topic, Key: c.Key, Limit: 1})
 		if err != nil {
-			return deskEvent{}, err
+			return err
 		}
-		for _, e := range list {
-			if after = e.id; !e.alone {
-				return e, nil
-			}
+		if len(keys) == 0 || keys[0].Head == nil {
+			return fmt.Errorf("key %s of topic %s: %w", shown(c.Key), c.Topic, audit.ErrNotParked)
 		}
-		if len(list) == 0 {
-			return deskEvent{}, fmt.Errorf("key %s of topic %s: %w", shown(k.Key), k.Topic, operator.ErrNotParked)
+		head := keys[0]
+		gone, err := o.DiscardEvent(ctx, head.HeadID, c.Reason)
+		if err != nil {
+			return err
 		}
-	}
-}
-
-// chosenOne refuses a command that names nothing, or two things.
-func chosenOne(k ofKey, id int64, all bool) error {
-	switch {
-	case all && (id > 0 || k.Key != "" || k.Tenant != ""), id > 0 && (k != ofKey{}), !all && id <= 0 && (k.Topic == "" || k.Key == ""):
-		return service.Usage("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an event by --id")
-	}
-	return nil
+		done := map[string]any{"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MayAppear, "released": int64(0)}
+		if c.Keep {
+			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s", head.HeadID, head.Head, mayAppear(gone))
+		}
+		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
+		if err != nil && !overtaken(err) {
+			return err
+		}
+		done["released"] = n
+		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s", head.HeadID, head.Head, n, mayAppear(gone))
+	})
 }

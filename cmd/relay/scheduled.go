@@ -18,7 +18,7 @@ type scheduledCommand struct {
 }
 
 type scheduledListCommand struct {
-	looking
+	outboxRead
 	Topic  string  `shown:"(any)" help:"Only of this topic."`
 	Key    *string `shown:"(any)" help:"Only of this key."`
 	Tenant *string `shown:"(any)" help:"Only of this tenant."`
@@ -43,7 +43,7 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 
 type scheduledCancelCommand struct {
 	database
-	because
+	auditFlags
 	Seq     int64         `default:"0" shown:"(required)" help:"Which event, as the list names it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }

@@ -24,14 +24,11 @@ type topicsCommand struct {
 }
 
 type topicsListCommand struct {
-	database
-	JSON    bool          `name:"json" help:"Print JSON instead of a table."`
-	Timeout time.Duration `default:"30s" help:"How long it may take; it counts what is held."`
+	outboxRead
 }
 
 func (c *topicsListCommand) run(ctx context.Context, p *program) error {
-	// reading leaves no trace
-	return c.operate(ctx, p, c.Timeout, "nobody", func(ctx context.Context, o *operator.Operator) error {
+	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		list, err := o.Topics(ctx)
 		if err != nil {
 			return err
@@ -47,15 +44,15 @@ func (c *topicsListCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-// ofTopic is a change of one topic.
-type ofTopic struct {
+// topicChange is a change of one topic.
+type topicChange struct {
 	database
-	because
+	auditFlags
 	Topic   string        `shown:"(required)" help:"Which topic."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
-func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
+func (c topicChange) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
 	if c.Topic == "" {
 		return service.Usage("--topic is missing")
 	}
@@ -66,7 +63,7 @@ func (c ofTopic) change(ctx context.Context, p *program, do func(ctx context.Con
 }
 
 type topicsAcceptCommand struct {
-	ofTopic
+	topicChange
 	Partitions int  `default:"0" shown:"(required)" help:"The count that the topic has now."`
 	Anyway     bool `help:"Accept although events of the topic may be sent again, and then to another partition than the first time."`
 }
@@ -93,7 +90,7 @@ func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 
 type topicsClusterCommand struct {
 	database
-	because
+	auditFlags
 	Cluster string        `shown:"(required)" help:"Id of the cluster, as relays and relay doctor show it."`
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
@@ -120,7 +117,7 @@ func (c *topicsClusterCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-type topicsPauseCommand struct{ ofTopic }
+type topicsPauseCommand struct{ topicChange }
 
 // Help is the longer text of --help.
 func (*topicsPauseCommand) Help() string {
@@ -138,7 +135,7 @@ func (c *topicsPauseCommand) run(ctx context.Context, p *program) error {
 	})
 }
 
-type topicsResumeCommand struct{ ofTopic }
+type topicsResumeCommand struct{ topicChange }
 
 func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
@@ -151,7 +148,7 @@ func (c *topicsResumeCommand) run(ctx context.Context, p *program) error {
 }
 
 type topicsHeldCommand struct {
-	looking
+	outboxRead
 	Topic string `shown:"(required)" help:"Which topic."`
 	Limit int    `default:"100" help:"Most that are listed."`
 }
@@ -174,7 +171,8 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 }
 
 type topicsDiscardCommand struct {
-	changing
+	database
+	changeFlags
 	Topic     string `shown:"(required)" help:"Which topic."`
 	MessageID string `name:"message-id" help:"Only the event with this id (ce_id)."`
 	All       bool   `help:"All that is held for the topic."`
@@ -194,7 +192,10 @@ func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
 	case c.Topic == "", c.All == (c.MessageID != ""):
 		return service.Usage("name what is meant: --topic, and --message-id or --all")
 	}
-	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
 		var all operator.DiscardResult
 		for {
 			some, err := o.DiscardHeld(ctx, c.Topic, id, c.Reason)
@@ -206,6 +207,6 @@ func (c *topicsDiscardCommand) run(ctx context.Context, p *program) error {
 				break
 			}
 		}
-		return c.say(p)(map[string]any{"events": all.Events, "may_appear": all.MayAppear}, "%d events are given up for good.%s", all.Events, mayAppear(all))
+		return c.report(p, all, "%d events are given up for good.%s", all.Events, mayAppear(all))
 	})
 }

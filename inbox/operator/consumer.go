@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 )
 
 // Program runs a consumer, or has done so within the last three minutes.
@@ -63,18 +64,14 @@ type PartitionState struct {
 
 // Consumers lists the consumers of the schema, or the operator's own, by name.
 func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
-	rows, err := o.db.Query(ctx, o.q(sql.ConsumerList), o.consumer)
-	var list []ConsumerState
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ConsumerState, err error) {
-			var days int
-			err = row.Scan(&c.Consumer, &c.Floor, &days, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
-			c.Window = time.Duration(days) * 24 * time.Hour
-			return c, err
-		})
-	}
+	list, err := audit.List(ctx, o.person, "listing the consumers", func(row pgx.CollectableRow) (c ConsumerState, err error) {
+		var window int
+		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
+		c.Window = time.Duration(window) * 24 * time.Hour
+		return c, err
+	}, o.q(sql.ConsumerList), o.consumer)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: listing the consumers: %w", err)
+		return nil, err
 	}
 	at := map[string]*ConsumerState{}
 	for i := range list {
@@ -113,10 +110,7 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, e
 // ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
 	const action = "resume partition"
-	if o.consumer == "" {
-		return fmt.Errorf("inbox: %s: %w", action, errNoConsumer)
-	}
-	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
+	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, o.q(sql.Resume), o.consumer, topic, partition)
 		if err != nil {
 			return err

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -21,16 +20,38 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
-// ErrNotParked: what an Operator was asked to act on is not parked (any more).
-var ErrNotParked = errors.New("not parked: it was released or discarded meanwhile, or never was; list what is parked")
+// What an operator of an outbox and one of an inbox share.
+type (
+	// Parked is what a parked event of an outbox and one of an inbox have in common.
+	Parked = audit.Parked
+	// ParkedFilter chooses parked events. The zero value is the first hundred of all.
+	ParkedFilter = audit.ParkedFilter
+	// BlockedFilter chooses parked keys. The zero value is the first hundred of all.
+	BlockedFilter = audit.BlockedFilter
+	// BlockedKey is a key whose events wait for an operator, or are being released.
+	BlockedKey = audit.BlockedKey
+	// Edit is what EditParked changes; nil fields stay as they are.
+	Edit = audit.Edit
+	// DiscardResult is what a discard did.
+	DiscardResult = audit.DiscardResult
+	// AuditEntry is one row of the audit.
+	AuditEntry = audit.Entry
+)
 
-// ErrReleasing: an event cannot be changed while it is being released. Wait until it is applied or parked again.
-var ErrReleasing = errors.New("is being released at this moment: wait until it is applied, or parked again")
+// What an operator of either answers.
+var (
+	// ErrNotParked: what an Operator was asked to act on is not parked (any more).
+	ErrNotParked = audit.ErrNotParked
+	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
+	// again.
+	ErrReleasing = audit.ErrReleasing
+)
 
 // ErrNotHalted: the partition does not wait for anybody.
 var ErrNotHalted = errors.New("neither halted nor waiting: it goes on, or never stopped; list the consumers")
@@ -43,7 +64,7 @@ type Operator struct {
 	db       *pgxpool.Pool
 	prefix   string
 	consumer string // empty: any
-	name     string
+	person   *audit.Person
 }
 
 // New makes an Operator. consumer is whose events it sees; empty: those of every consumer of the schema, and
@@ -51,61 +72,31 @@ type Operator struct {
 // audit. An empty schema is the connection's search_path.
 func New(db *pgxpool.Pool, schema, consumer, name string) (*Operator, error) {
 	prefix, err := pgschema.Prefix(schema)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
-	case db == nil:
-		return nil, errors.New("inbox: an operator needs a pool")
-	case strings.TrimSpace(name) == "":
-		return nil, errors.New("inbox: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, prefix: prefix, consumer: consumer, name: name}, nil
+	person, err := audit.New("inbox", db, name, pgschema.Expand(sql.Attentive, prefix))
+	if err != nil {
+		return nil, err
+	}
+	return &Operator{db, prefix, consumer, person}, nil
 }
 
 // q is a statement with its schema.
 func (o *Operator) q(statement string) string { return pgschema.Expand(statement, o.prefix) }
 
-// patience bounds every wait for a lock, and how long a person's process may be silent within a transaction: workers
-// wait for its locks.
-const patience = "10s"
-
-// act runs a change in one transaction, with a bound on every wait for a lock.
+// act runs a change in one transaction.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
-	if strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("inbox: %s: give a reason: it goes into the audit", action)
-	}
-	err := pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.Attentive), patience); err != nil {
-			return err
-		}
+	return failpoint.After(failpoint.InboxOperated, o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
 		return failpoint.After(failpoint.InboxOperate, change(tx))
-	})
-	err = failpoint.After(failpoint.InboxOperated, err)
-	if pgerr.Retry(err) {
-		err = fmt.Errorf("a worker is at it: try again: %w", err)
-	}
-	if err != nil {
-		return fmt.Errorf("inbox: %s: %w", action, err)
-	}
-	return nil
-}
-
-// Edit is what EditParked changes; nil fields stay as they are.
-type Edit struct {
-	Payload     *[]byte            // a nil slice makes a tombstone
-	Headers     *map[string]string // all of the event's own; names of the codec's are refused, and its headers stay
-	ContentType *string
+	}))
 }
 
 // EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in
 // the audit. It fails with ErrNotParked and ErrReleasing.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
-	if edit.Headers != nil {
-		for name := range *edit.Headers {
-			if event.ReservedHeader(name) {
-				return fmt.Errorf("inbox: edit parked: header %q is the codec's own", name)
-			}
-		}
+	if err := edit.Check(false); err != nil {
+		return fmt.Errorf("inbox: edit parked: %w", err)
 	}
 	const action = "edit parked"
 	return o.act(ctx, action, reason, func(tx pgx.Tx) error {
@@ -118,13 +109,12 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		}
 		headers, payload := "", []byte(nil)
 		if edit.Headers != nil || edit.ContentType != nil {
-			headers = sql.EncodeHeaders(edit.apply(e.Headers))
+			headers = sql.EncodeHeaders(edited(e.Headers, edit))
 		}
 		if edit.Payload != nil {
 			payload = *edit.Payload
 		}
-		detail := map[string]any{"payload": edit.Payload != nil, "headers": edit.Headers != nil, "content_type": edit.ContentType != nil}
-		if err := o.auditRecords(ctx, tx, action, reason, detail, true, e.ID); err != nil {
+		if err := o.auditRecords(ctx, tx, action, reason, edit.Detail(), true, e.ID); err != nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, o.q(sql.Edit), e.ID, edit.Payload != nil, payload, headers)
@@ -132,8 +122,8 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 	})
 }
 
-// apply makes the new headers of a record: the codec's as they are, then the event's own by name.
-func (edit Edit) apply(headers []event.Header) []event.Header {
+// edited are the new headers of a record: the codec's as they are, then the event's own by name.
+func edited(headers []event.Header, edit Edit) []event.Header {
 	var list []event.Header
 	for _, h := range headers {
 		switch {
@@ -196,18 +186,13 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 			return err
 		}
 		if !e.Alone {
-			return fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
+			return audit.ErrInList(id)
 		}
 		if _, err = tx.Exec(ctx, o.q(sql.ReleaseEvent), id); err != nil {
 			return err
 		}
 		return o.auditRecords(ctx, tx, action, reason, map[string]any{"kind": e.Kind}, false, id)
 	})
-}
-
-// DiscardResult is what a discard did.
-type DiscardResult struct {
-	Events int64 `json:"events"`
 }
 
 // DiscardEvent gives a parked event up for good: its id stays in the inbox as discarded, so that a duplicate is one,
@@ -282,7 +267,7 @@ func (o *Operator) discarding(ctx context.Context, do func() error) error {
 	if !ok {
 		return err
 	}
-	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: patience, Log: slog.New(slog.DiscardHandler)}
+	k := days.Keeper{DB: o.db, Prefix: o.prefix, LockTimeout: audit.Patience, Log: slog.New(slog.DiscardHandler)}
 	for _, d := range missing.days {
 		if err := k.MakeDay(ctx, d); err != nil {
 			return err
@@ -387,7 +372,7 @@ func (o *Operator) audit(ctx context.Context, tx pgx.Tx, action, reason, consume
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.q(sql.Audit), o.name, action, reason, consumer, []byte(tenant), topic, []byte(key), string(b))
+	_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, reason, consumer, []byte(tenant), topic, []byte(key), string(b))
 	return err
 }
 
@@ -396,44 +381,11 @@ func (o *Operator) auditRecords(ctx context.Context, tx pgx.Tx, action, reason s
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.q(sql.AuditRecords), o.name, action, reason, string(b), ids, whole)
+	_, err = tx.Exec(ctx, o.q(sql.AuditRecords), o.person.Name, action, reason, string(b), ids, whole)
 	return err
-}
-
-// AuditEntry is one row of the audit.
-type AuditEntry struct {
-	At        time.Time       `json:"at"`
-	Operator  string          `json:"operator"`
-	Action    string          `json:"action"`
-	Reason    string          `json:"reason"`
-	Consumer  string          `json:"consumer"`
-	MessageID *uuid.UUID      `json:"message_id"` // nil: not about one event
-	Tenant    string          `json:"tenant"`
-	Topic     string          `json:"topic"`
-	Key       string          `json:"key"`
-	Detail    json.RawMessage `json:"detail"`
 }
 
 // Audit returns the last actions, newest first, at most limit.
 func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
-	rows, err := o.db.Query(ctx, o.q(sql.AuditLog), o.consumer, limit)
-	var list []AuditEntry
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a AuditEntry, err error) {
-			var id, detail string
-			var tenant, key []byte
-			err = row.Scan(&a.At, &a.Operator, &a.Action, &a.Reason, &a.Consumer, &id, &tenant, &a.Topic, &key, &detail)
-			a.Tenant, a.Key, a.Detail = string(tenant), string(key), json.RawMessage(detail)
-			if err == nil && id != "" {
-				var parsed uuid.UUID
-				parsed, err = uuid.Parse(id)
-				a.MessageID = &parsed
-			}
-			return a, err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("inbox: reading the audit: %w", err)
-	}
-	return list, nil
+	return o.person.Log(ctx, o.q(sql.AuditLog), o.consumer, limit)
 }

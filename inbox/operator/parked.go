@@ -10,53 +10,17 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
+	"github.com/effectonce/effectonce/internal/audit"
 )
-
-// defaultList is how many rows a list has when nobody says.
-const defaultList = 100
-
-// ParkedFilter chooses parked events. The zero value is the first hundred of all.
-type ParkedFilter struct {
-	ID        int64         // the number in the list; 0: any
-	MessageID uuid.UUID     // zero: any
-	Tenant    *string       // nil: any
-	Topic     string        // empty: any
-	Key       string        // empty: any
-	Code      string        // the reason's code, such as [inbox.CodeKilled]; empty: any
-	Kind      string        // "failed", "behind" or "quarantined"; empty: any
-	OlderThan time.Duration // parked for at least so long
-	After     int64         // only numbers above it, for the next page
-	Limit     int           // default 100
-}
 
 // ParkedEvent is an event that finally failed, that waits behind one that did, or that is in quarantine.
 type ParkedEvent struct {
-	ID        int64     `json:"id"` // the list of a key is in this order
-	Consumer  string    `json:"consumer"`
-	MessageID uuid.UUID `json:"message_id"`
-	// Tenant and Key are the record's bytes, which need not be text.
-	Tenant string `json:"tenant"`
-	Topic  string `json:"topic"`
-	Key    string `json:"key"`
-	Type   string `json:"type"`
-	// Kind is "failed", "behind" (it has not run yet) or "quarantined".
-	Kind string `json:"kind"`
-	// Alone: no key is held back for it. Otherwise the whole (tenant, topic, key) is parked.
-	Alone     bool  `json:"alone"`
-	Releasing bool  `json:"releasing"`
-	Partition int32 `json:"partition"`
-	Offset    int64 `json:"offset"`
-	// Attempts is how often its effect ran and failed.
-	Attempts int    `json:"attempts"`
-	Reason   string `json:"reason"` // the last error
-	Code     string `json:"code"`
-	// Time is the event's own time, or the record's where it names none.
-	Time     time.Time `json:"time"`
-	ParkedAt time.Time `json:"parked_at"`
-	Bytes    int       `json:"bytes"` // of the payload; -1: it is a tombstone
-	// Headers are the record's, in order, and Payload is its value; both are filled by Operator.ParkedEvent only.
-	Headers []event.Header `json:"headers,omitempty"`
-	Payload []byte         `json:"payload,omitempty"`
+	Parked
+	Consumer  string         `json:"consumer"`
+	Partition int32          `json:"partition"`
+	Offset    int64          `json:"offset"`
+	Time      time.Time      `json:"time"`              // the event's own time, or the record's where it names none
+	Headers   []event.Header `json:"headers,omitempty"` // the record's, in order
 
 	hash []byte
 }
@@ -89,7 +53,7 @@ type rowsQuerier interface {
 
 func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, whole bool) ([]ParkedEvent, error) {
 	if f.Limit <= 0 {
-		f.Limit = defaultList
+		f.Limit = audit.DefaultLimit
 	}
 	id := ""
 	if f.MessageID != uuid.Nil {
@@ -142,57 +106,11 @@ func someBytes(s string) []byte {
 	return []byte(s)
 }
 
-// BlockedFilter chooses parked keys. The zero value is the first hundred of all.
-type BlockedFilter struct {
-	Tenant    *string       // nil: any
-	Topic     string        // empty: any
-	Key       string        // empty: any
-	Code      string        // the reason's code; empty: any
-	OlderThan time.Duration // in its state for at least so long
-	Limit     int           // default 100
-}
-
-// BlockedKey is a key whose events wait for an operator, or are being released.
-type BlockedKey struct {
-	Consumer  string `json:"consumer"`
-	Tenant    string `json:"tenant"` // as bytes, as Key
-	Topic     string `json:"topic"`
-	Key       string `json:"key"`
-	Releasing bool   `json:"releasing"`
-	// AtBound: its list is at Config.ParkedPerKey, and its partition halts.
-	AtBound bool       `json:"at_bound"`
-	Since   time.Time  `json:"since"` // of this state
-	Reason  string     `json:"reason"`
-	Code    string     `json:"code"`
-	Waiting int64      `json:"waiting"` // events in its list
-	Oldest  time.Time  `json:"oldest"`  // when the first of them was parked; Since when the list is empty
-	Head    *uuid.UUID `json:"head"`    // the message id of the first; nil when the list is empty
-}
-
 // BlockedKeys lists parked keys, the longest blocked first.
 func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedKey, error) {
 	if f.Limit <= 0 {
-		f.Limit = defaultList
+		f.Limit = audit.DefaultLimit
 	}
-	rows, err := o.db.Query(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code,
+	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code,
 		f.OlderThan.Seconds(), f.Limit)
-	var list []BlockedKey
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (k BlockedKey, err error) {
-			var tenant, key []byte
-			var head *string
-			err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Reason, &k.Code, &k.Waiting, &k.Oldest, &head)
-			k.Tenant, k.Key = string(tenant), string(key)
-			if err == nil && head != nil {
-				var id uuid.UUID
-				id, err = uuid.Parse(*head)
-				k.Head = &id
-			}
-			return k, err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("inbox: listing parked keys: %w", err)
-	}
-	return list, nil
 }

@@ -53,6 +53,7 @@ var allowed = map[string][]string{
 	"examples":                    {"*", "examples"},
 	// internal packages stand on each other, but on a room only where it is named here.
 	"internal":         {},
+	"internal/audit":   {"event"},
 	"internal/doctor":  {"*"},
 	"internal/testenv": {"*"},
 	"internal/verify":  {"*"},

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -36,18 +37,10 @@ const DiscardHeldMost = 10_000
 // HeldEvents lists held events of a topic, those of each partition and lane in the order in which they will go, at most
 // limit.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
-	rows, err := o.db.Query(ctx, o.q(sql.HeldEvents), topic, limit)
-	var list []HeldEvent
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e HeldEvent, err error) {
-			err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes, &e.CreatedAt, &e.HeldAt)
-			return e, err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("relay: listing held events: %w", err)
-	}
-	return list, nil
+	return audit.List(ctx, o.person, "listing held events", func(row pgx.CollectableRow) (e HeldEvent, err error) {
+		err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes, &e.CreatedAt, &e.HeldAt)
+		return e, err
+	}, o.q(sql.HeldEvents), topic, limit)
 }
 
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,

@@ -5,26 +5,45 @@ package operator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
-	"time"
+	"maps"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
-// ErrNotParked: what an Operator was asked to act on is not parked (any more).
-var ErrNotParked = errors.New("not parked: it was released, published or discarded meanwhile, or never was; list what is parked")
+// What an operator of an outbox and one of an inbox share.
+type (
+	// Parked is what a parked event of an outbox and one of an inbox have in common.
+	Parked = audit.Parked
+	// ParkedFilter chooses parked events. The zero value is the first hundred of all.
+	ParkedFilter = audit.ParkedFilter
+	// BlockedFilter chooses parked keys. The zero value is the first hundred of all.
+	BlockedFilter = audit.BlockedFilter
+	// BlockedKey is a key whose events wait for an operator, or are being released.
+	BlockedKey = audit.BlockedKey
+	// Edit is what EditParked changes; nil fields stay as they are.
+	Edit = audit.Edit
+	// DiscardResult is what a discard did.
+	DiscardResult = audit.DiscardResult
+	// AuditEntry is one row of the audit.
+	AuditEntry = audit.Entry
+)
 
-// ErrReleasing: an event cannot be changed while it is being released. Wait until it is published or parked again.
-var ErrReleasing = errors.New("is being released at this moment: wait until it is published, or parked again")
+// What an operator of either answers.
+var (
+	// ErrNotParked: what an Operator was asked to act on is not parked (any more).
+	ErrNotParked = audit.ErrNotParked
+	// ErrReleasing: an event cannot be changed while it is being released. Wait until that is done, or it is parked
+	// again.
+	ErrReleasing = audit.ErrReleasing
+)
 
 // Operator is what a person may do with an outbox: look at what is parked or held, mend it, release it, discard it. It
 // only changes the database; the relays that own the lanes do the rest, within a probe. Every change needs a reason and
@@ -32,21 +51,20 @@ var ErrReleasing = errors.New("is being released at this moment: wait until it i
 type Operator struct {
 	db     *pgxpool.Pool
 	schema *sql.Schema
-	name   string
+	person *audit.Person
 }
 
 // New makes an Operator. Its name is the person's, for the audit. An empty schema is the connection's search_path.
 func New(db *pgxpool.Pool, schema, name string) (*Operator, error) {
 	in, err := sql.For(schema)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
-	case db == nil:
-		return nil, errors.New("relay: an operator needs a pool")
-	case strings.TrimSpace(name) == "":
-		return nil, errors.New("relay: say who you are: the operator's name goes into the audit")
 	}
-	return &Operator{db: db, schema: in, name: name}, nil
+	person, err := audit.New("relay", db, name, in.Expand(sql.Attentive))
+	if err != nil {
+		return nil, err
+	}
+	return &Operator{db, in, person}, nil
 }
 
 // q is a statement with its schema.
@@ -61,10 +79,7 @@ type audited struct {
 
 // act runs a change and its audit in one transaction.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) (audited, error)) error {
-	if strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("relay: %s: give a reason: it goes into the audit", action)
-	}
-	err := o.begin(ctx, func(tx pgx.Tx) error {
+	return failpoint.After(failpoint.RelayOperated, o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
 		a, err := change(tx)
 		if err != nil {
 			return err
@@ -72,52 +87,17 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 		if _, err = tx.Exec(ctx, o.q(sql.Announce)); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, o.q(sql.Audit), o.name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
+		_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
 		return failpoint.After(failpoint.RelayOperate, err)
-	})
-	if err = failpoint.After(failpoint.RelayOperated, err); err != nil {
-		return fmt.Errorf("relay: %s: %w", action, err)
-	}
-	return nil
-}
-
-// operatorPause is how long a person's process may be silent within a transaction. It has lanes locked, and the relays
-// wait: a laptop that falls asleep must not keep them.
-const operatorPause = "10s"
-
-// begin runs a transaction that does not outlive a process that falls silent. Whatever the database's default is, it is
-// READ COMMITTED: what is read after a lane is locked must be what stands there then.
-func (o *Operator) begin(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, o.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.Attentive), operatorPause); err != nil {
-			return err
-		}
-		return do(tx)
-	})
-}
-
-// Edit is what EditParked changes; nil fields stay as they are.
-type Edit struct {
-	Payload     *[]byte            // a nil slice makes a tombstone
-	Headers     *map[string]string // all of them; names of the codec's own are refused
-	ContentType *string
+	}))
 }
 
 // EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen
 // it already. What an earlier attempt may have written keeps its old content: ParkedEvent.MaybePublished tells. It
 // fails with ErrNotParked and ErrReleasing.
 func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason string) error {
-	var headers []byte
-	if edit.Headers != nil {
-		for name, value := range *edit.Headers {
-			if event.ReservedHeader(name) || !event.Storable(name) || !event.Storable(value) {
-				return fmt.Errorf("relay: edit parked: header %q: its name is the codec's own, or it is no text", name)
-			}
-		}
-		var err error
-		if headers, err = json.Marshal(*edit.Headers); err != nil {
-			return fmt.Errorf("relay: edit parked: %w", err)
-		}
+	if err := edit.Check(true); err != nil {
+		return fmt.Errorf("relay: edit parked: %w", err)
 	}
 	return o.act(ctx, "edit parked", reason, func(tx pgx.Tx) (audited, error) {
 		e, err := o.locked(ctx, tx, id)
@@ -127,13 +107,9 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if e.Releasing {
 			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
 		}
-		var payload []byte
-		if edit.Payload != nil {
-			payload = *edit.Payload
-		}
-		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, payload, edit.Headers != nil, headers, edit.ContentType)
+		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, edit.Payload, edit.Headers != nil, edit.Headers, edit.ContentType)
 		a := e.audited()
-		a.detail["payload"], a.detail["headers"], a.detail["content_type"] = edit.Payload != nil, edit.Headers != nil, edit.ContentType != nil
+		maps.Copy(a.detail, edit.Detail())
 		return a, err
 	})
 }
@@ -169,19 +145,11 @@ func (o *Operator) ReleaseEvent(ctx context.Context, id int64, reason string) er
 			return audited{}, err
 		}
 		if !e.Alone {
-			return audited{}, fmt.Errorf("event %d stands in the list of its key: release the key, or discard what stands before it", id)
+			return audited{}, audit.ErrInList(id)
 		}
 		_, err = tx.Exec(ctx, o.q(sql.ReleaseEvent), e.Lane, id)
 		return e.audited(), err
 	})
-}
-
-// DiscardResult is what a discard did.
-type DiscardResult struct {
-	Events int64 `json:"events"`
-	// MayAppear counts those of which an attempt may have reached the broker, or is under way: each may still appear
-	// once, late, and then out of its order.
-	MayAppear int64 `json:"may_appear"`
 }
 
 // DiscardEvent deletes a parked event for good. Discarding the head of a key's list skips it: what stands behind it
@@ -268,7 +236,7 @@ const (
 // rejoin puts what is still held of a parked key behind its list, part by part: the relays wait for the lane meanwhile.
 func (o *Operator) rejoin(ctx context.Context, tenant, topic, key string) error {
 	for moved := int64(1); moved > 0; {
-		err := o.begin(ctx, func(tx pgx.Tx) error {
+		err := o.person.Begin(ctx, func(tx pgx.Tx) error {
 			if _, err := o.lockKey(ctx, tx, tenant, topic, key); err != nil {
 				return err
 			}
@@ -291,30 +259,7 @@ func (o *Operator) lockWhole(ctx context.Context, tx pgx.Tx, tenant, topic, key 
 	return err
 }
 
-// AuditEntry is one row of the audit.
-type AuditEntry struct {
-	At        time.Time       `json:"at"`
-	Operator  string          `json:"operator"`
-	Action    string          `json:"action"`
-	MessageID *uuid.UUID      `json:"message_id"` // nil: not about one event
-	Tenant    string          `json:"tenant"`
-	Topic     string          `json:"topic"`
-	Reason    string          `json:"reason"`
-	Detail    json.RawMessage `json:"detail"`
-}
-
 // Audit returns the last actions, newest first, at most limit.
 func (o *Operator) Audit(ctx context.Context, limit int) ([]AuditEntry, error) {
-	rows, err := o.db.Query(ctx, o.q(sql.AuditLog), limit)
-	if err != nil {
-		return nil, fmt.Errorf("relay: reading the audit: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a AuditEntry, err error) {
-		err = row.Scan(&a.At, &a.Operator, &a.Action, &a.MessageID, &a.Tenant, &a.Topic, &a.Reason, &a.Detail)
-		return a, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("relay: reading the audit: %w", err)
-	}
-	return list, nil
+	return o.person.Log(ctx, o.q(sql.AuditLog), limit)
 }

@@ -190,7 +190,7 @@ func (o *Operator) replayEnd(ctx context.Context, choice Replay) (end time.Time,
 	if !choice.To.IsZero() {
 		until = &choice.To
 	}
-	err = o.begin(ctx, func(tx pgx.Tx) error {
+	err = o.person.Begin(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.q(sql.Impatient), fencePatience); err != nil {
 			return err
 		}

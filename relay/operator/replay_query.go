@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/outbox"
@@ -163,7 +164,7 @@ func queryError(err error) error {
 // readOnly runs do in a transaction in which a query can change nothing.
 func (o *Operator) readOnly(ctx context.Context, conn *pgxpool.Conn, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.Attentive), operatorPause); err != nil {
+		if _, err := tx.Exec(ctx, o.q(sql.Attentive), audit.Patience); err != nil {
 			return err
 		}
 		return do(tx)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/effectonce/effectonce/internal/audit"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -48,24 +49,16 @@ type ScheduledEvent struct {
 // Scheduled lists what is to be published later, the first that comes due first.
 func (o *Operator) Scheduled(ctx context.Context, f ScheduledFilter) ([]ScheduledEvent, error) {
 	if f.Limit <= 0 {
-		f.Limit = defaultList
+		f.Limit = audit.DefaultLimit
 	}
 	var id *uuid.UUID
 	if f.MessageID != uuid.Nil {
 		id = &f.MessageID
 	}
-	rows, err := o.db.Query(ctx, o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
-	var list []ScheduledEvent
-	if err == nil {
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ScheduledEvent, err error) {
-			err = row.Scan(&e.Seq, &e.Due, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.CreatedAt, &e.Bytes)
-			return e, err
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("relay: listing what is scheduled: %w", err)
-	}
-	return list, nil
+	return audit.List(ctx, o.person, "listing what is scheduled", func(row pgx.CollectableRow) (e ScheduledEvent, err error) {
+		err = row.Scan(&e.Seq, &e.Due, &e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.CreatedAt, &e.Bytes)
+		return e, err
+	}, o.q(sql.Scheduled), f.Topic, f.Key, f.Tenant, id, f.Until, f.Limit)
 }
 
 // CancelScheduled deletes a scheduled event for good. It fails with ErrNotScheduled when the event has come due: it is

@@ -56,7 +56,7 @@ func readTopics(ctx context.Context, db *pgxpool.Pool, sql string) (list []Topic
 // with its first reason.
 func (o *Operator) PauseTopic(ctx context.Context, topic, reason string) error {
 	return o.act(ctx, "pause topic", reason, func(tx pgx.Tx) (audited, error) {
-		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.name, reason)
+		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, reason)
 		return audited{topic: topic}, err
 	})
 }
@@ -190,12 +190,12 @@ func (o *Operator) accept(
 // topic is paused until the count is accepted: a relay would hold it for its partitions again.
 func (o *Operator) regroup(ctx context.Context, topic string) error {
 	err := o.act(ctx, "pause topic", regrouping, func(tx pgx.Tx) (audited, error) {
-		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.name, regrouping)
+		_, err := tx.Exec(ctx, o.q(sql.Pause), topic, o.person.Name, regrouping)
 		return audited{topic: topic}, err
 	})
 	for lane := int16(0); lane < lanes && err == nil; {
 		var moved int64
-		err = o.begin(ctx, func(tx pgx.Tx) error {
+		err = o.person.Begin(ctx, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, o.q(sql.LockLane), lane); err != nil {
 				return err
 			}

@@ -28,8 +28,8 @@ order by p.id limit $12::integer`
 const BlockedKeys = `-- inbox: blocked keys
 select k.consumer_name, k.tenant, k.topic, k.key, k.state = 'releasing', k.at_bound, k.since, k.reason, k.code,
 	(select count(*) from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash),
-	coalesce(h.parked_at, k.since), h.message_id::text
-from {schema}inbox_parked_key k left join lateral (select p.message_id, p.parked_at from {schema}inbox_parked p
+	coalesce(h.parked_at, k.since), coalesce(h.id, 0), h.message_id
+from {schema}inbox_parked_key k left join lateral (select p.id, p.message_id, p.parked_at from {schema}inbox_parked p
 	where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
 where ($1::text = '' or k.consumer_name = $1::text)
 	and ($2::bytea is null or k.tenant = $2::bytea)
@@ -96,8 +96,7 @@ insert into {schema}inbox_audit (operator, action, reason, consumer_name, tenant
 values ($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::bytea, $8::text::jsonb)`
 
 const AuditLog = `-- inbox: audit log
-select at, operator, action, reason, consumer_name, coalesce(message_id::text, ''), coalesce(tenant, ''), coalesce(topic, ''),
-	coalesce(key, ''), detail::text
+select at, operator, action, reason, consumer_name, message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(key, ''), detail
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
 const Resume = `-- inbox: resume

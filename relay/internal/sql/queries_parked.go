@@ -4,19 +4,23 @@ package sql
 // that the decision of a claim holds until its commit.
 const (
 	Parked = `-- relay: parked
-select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.alone,
+select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type,
+	case when p.attempts = 0 then 'behind' else 'refused' end, p.alone,
 	p.releasing or coalesce(k.state = 'releasing', false), p.maybe_published, p.attempts, p.reason, p.code,
 	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case when $10 then p.payload end
 from {schema}outbox_parked p left join {schema}outbox_parked_key k on k.key_hash = p.key_hash and not p.alone
 where ($1::bigint = 0 or p.id = $1) and ($2::uuid is null or p.message_id = $2) and ($3::text is null or p.tenant = $3)
 	and ($4::text = '' or p.topic = $4) and ($5::text = '' or p.key = $5) and ($6::text = '' or p.code = $6)
 	and p.parked_at <= clock_timestamp() - $7::interval and p.id > $8
+	and ($11::text = '' or $11 = case when p.attempts = 0 then 'behind' else 'refused' end)
 order by p.id limit $9`
 
 	BlockedKeys = `-- relay: blocked keys
-select k.tenant, k.topic, k.key, k.state = 'releasing', k.since, k.reason, k.code, l.waiting, coalesce(l.oldest, k.since), l.head
+select '', k.tenant, k.topic, k.key, k.state = 'releasing', false, k.since, k.reason, k.code, l.waiting, coalesce(l.oldest, k.since),
+	coalesce(l.head_id, 0), l.head
 from {schema}outbox_parked_key k cross join lateral (
-	select count(*) as waiting, min(p.created_at) as oldest, (array_agg(p.message_id order by p.id))[1] as head
+	select count(*) as waiting, min(p.created_at) as oldest, min(p.id) as head_id,
+		(array_agg(p.message_id order by p.id))[1] as head
 	from {schema}outbox_parked p where p.key_hash = k.key_hash and not p.alone) l
 where ($1::text is null or k.tenant = $1) and ($2::text = '' or k.topic = $2) and ($3::text = '' or k.key = $3)
 	and ($4::text = '' or k.code = $4) and k.since <= clock_timestamp() - $5::interval
@@ -98,6 +102,6 @@ delete from {schema}outbox_parked_key k where k.lane = $1
 insert into {schema}outbox_audit (operator, action, message_id, tenant, topic, reason, detail) values ($1, $2, $3, $4, $5, $6, $7)`
 
 	AuditLog = `-- relay: audit log
-select at, operator, action, message_id, coalesce(tenant, ''), coalesce(topic, ''), reason, detail
+select at, operator, action, reason, '', message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail ->> 'key', ''), detail
 from {schema}outbox_audit order by id desc limit $1`
 )
