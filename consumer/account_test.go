@@ -63,14 +63,14 @@ func TestAGroupBehindItsDatabase(t *testing.T) {
 // was another.
 func TestALogThatEndsBeforeTheAccount(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]consumer.Lost{"goes on": consumer.LostContinue, "halts": consumer.LostHalt} {
+	for name, policy := range map[string]consumer.LostPolicy{"goes on": consumer.LostContinue, "halts": consumer.LostHalt} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1)
 			kafkatest.Produce(t, topic, records(5, 0)...)
 			lost, halted := make(chan consumer.LostRange, 10), make(chan consumer.Halt, 10)
 			cfg := config(topic)
-			cfg.Lost = policy
+			cfg.OnLost = policy
 			cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 			cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 			h := accounting{newHandler(), 11}
@@ -98,7 +98,7 @@ func TestAGroupThatHasBegunInTheNewLog(t *testing.T) {
 	kafkatest.Produce(t, topic, records(2, 0)...)
 	lost := make(chan consumer.LostRange, 10)
 	var repeated atomic.Int64
-	cfg.Lost = consumer.LostHalt
+	cfg.OnLost = consumer.LostHalt
 	cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 	cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) { repeated.Add(int64(d + a)) }
 	h := accounting{newHandler(), 11}

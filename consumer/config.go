@@ -24,25 +24,25 @@ const (
 	StartLatest
 )
 
-// Lost says what to do when Kafka no longer has the record that comes next: retention removed it unread, or the topic
-// was made again.
-type Lost int
+// LostPolicy says what to do when Kafka no longer has the record that comes next: retention removed it unread, or the
+// topic was made again.
+type LostPolicy int
 
 const (
 	// LostContinue logs the exact range that is gone as an error, calls Observer.Lost, and goes on at the oldest record
 	// there is.
-	LostContinue Lost = iota
+	LostContinue LostPolicy = iota
 	// LostHalt logs the same and halts the partition until somebody sets the group's offset.
 	LostHalt
 )
 
-// Behind says what to do when the group has committed more than the handler's database knows of.
-type Behind int
+// BehindPolicy says what to do when the group has committed more than the handler's database knows of.
+type BehindPolicy int
 
 const (
 	// BehindRepeat reads again from where the database is. What it knows by id is a duplicate, and the rest is applied,
 	// and said: the database was restored from a backup, or somebody moved the group's offset.
-	BehindRepeat Behind = iota
+	BehindRepeat BehindPolicy = iota
 	// BehindIgnore goes on at the group's offset. For a group whose offset was moved forward on purpose, to leave
 	// events out.
 	BehindIgnore
@@ -60,10 +60,10 @@ type Config struct {
 	IDHeader string
 	// Start is where a partition without a committed offset begins. Default: StartEarliest.
 	Start Start
-	// Lost is what to do when retention ate unread records. Default: LostContinue.
-	Lost Lost
-	// Behind is what to do when the group's offset is ahead of the handler's database. Default: BehindRepeat.
-	Behind Behind
+	// OnLost is what to do when retention removed unread records. Default: LostContinue.
+	OnLost LostPolicy
+	// OnBehind is what to do when the handler's database is behind the group's offset. Default: BehindRepeat.
+	OnBehind BehindPolicy
 	// ReadUncommitted delivers records of open and aborted transactions, too. Default: committed ones only.
 	ReadUncommitted bool
 
@@ -185,8 +185,8 @@ func (cfg Config) check() error {
 		want string
 	}{
 		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
-		{cfg.Lost == LostContinue || cfg.Lost == LostHalt, "Lost", cfg.Lost, "LostContinue or LostHalt"},
-		{cfg.Behind == BehindRepeat || cfg.Behind == BehindIgnore, "Behind", cfg.Behind, "BehindRepeat or BehindIgnore"},
+		{cfg.OnLost == LostContinue || cfg.OnLost == LostHalt, "OnLost", cfg.OnLost, "LostContinue or LostHalt"},
+		{cfg.OnBehind == BehindRepeat || cfg.OnBehind == BehindIgnore, "OnBehind", cfg.OnBehind, "BehindRepeat or BehindIgnore"},
 		{cfg.Batch > 0, "Batch", cfg.Batch, "at least 1"},
 		{cfg.ResumeEvery > 0, "ResumeEvery", cfg.ResumeEvery, "more than zero"},
 		{cfg.FetchBytes >= minFetchBytes && cfg.FetchBytes <= 512<<20, "FetchBytes", cfg.FetchBytes, "between 16 KiB and 512 MiB"},

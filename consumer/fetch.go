@@ -119,7 +119,7 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 	at := first
 	switch {
 	case known && next > end:
-		if err := p.replaced(next, first, end, p.c.cfg.Lost == LostHalt); err != nil {
+		if err := p.replaced(next, first, end, p.c.cfg.OnLost == LostHalt); err != nil {
 			return 0, err
 		}
 	case p.c.cfg.Start == StartLatest && known:
@@ -142,7 +142,7 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	if !ok || (first <= offset && offset <= end) {
 		return offset, nil // ctx ended, or the leader has changed its mind
 	}
-	halts := p.c.cfg.Lost == LostHalt
+	halts := p.c.cfg.OnLost == LostHalt
 	var err error
 	if offset > end {
 		err = p.replaced(offset, first, end, halts)

@@ -126,7 +126,7 @@ func TestCompression(t *testing.T) {
 func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
-	for name, policy := range map[string]consumer.Lost{"continue": consumer.LostContinue, "halt": consumer.LostHalt} {
+	for name, policy := range map[string]consumer.LostPolicy{"continue": consumer.LostContinue, "halt": consumer.LostHalt} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1)
@@ -141,7 +141,7 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 			lost, halted := make(chan consumer.LostRange, 10), make(chan consumer.Halt, 10)
 			said := &logs{}
 			cfg := config(topic)
-			cfg.Lost = policy
+			cfg.OnLost = policy
 			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
 			cfg.Observer.Lost = func(l consumer.LostRange) { lost <- l }
 			cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
@@ -156,7 +156,7 @@ func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 				t.Errorf("halt %+v", x)
 			}
 			m.stop(t)
-			want := map[consumer.Lost]int64{consumer.LostContinue: 15, consumer.LostHalt: 5}[policy]
+			want := map[consumer.LostPolicy]int64{consumer.LostContinue: 15, consumer.LostHalt: 5}[policy]
 			if got := committed(t, kafkatest.Brokers(t), topic, topic, 1); got[0] != want {
 				t.Errorf("committed %v, want %d", got, want)
 			}

@@ -24,7 +24,7 @@ type Observer struct {
 	Resumed func(p Partition)
 	// Forgotten is called when events were applied that the group had committed already: the handler's database was
 	// restored from a backup, or somebody moved the group's offset forward.
-	Forgotten func(Forgotten)
+	Forgotten func(ForgottenRange)
 	// Repeated is called after a Handle of events that the handler's database had decided already when the partition
 	// was assigned, for the group was behind it: how many were dropped as duplicates, and how many were applied,
 	// because their ids are not there.
@@ -54,9 +54,9 @@ type Halt struct {
 	Since time.Time `json:"since"`
 }
 
-// Forgotten is a range of offsets that the group had committed and of which the handler's database did not know
+// ForgottenRange is a range of offsets that the group had committed and of which the handler's database did not know
 // everything. To is exclusive.
-type Forgotten struct {
+type ForgottenRange struct {
 	Partition
 	From, To int64
 	Applied  int // events of it that were not there

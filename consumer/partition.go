@@ -35,7 +35,7 @@ type partition struct {
 	rest chunk // fetched, not yet handed over
 
 	// again is what the group has committed and this generation reads again, because the handler's database is behind.
-	again Forgotten
+	again ForgottenRange
 	// known is up to where the handler's database had decided everything when the group was behind that; 0: it was not.
 	known      int64
 	saidAbsent bool // that an event below known was applied

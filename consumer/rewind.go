@@ -14,7 +14,7 @@ import (
 // reading them again costs duplicates, and not reading them would lose them. Usually the account is some seconds
 // behind, which is read again too.
 func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
-	if p.c.cfg.Behind == BehindIgnore {
+	if p.c.cfg.OnBehind == BehindIgnore {
 		return committed
 	}
 	next, known, ok := p.account(ctx)
@@ -41,7 +41,7 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no longer in the topic: "+
 			"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition", p.ID, "from", next, "to", first)
 	}
-	p.again = Forgotten{Partition: p.Partition, From: at, To: committed}
+	p.again = ForgottenRange{Partition: p.Partition, From: at, To: committed}
 	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
 	return at
 }
@@ -116,7 +116,7 @@ func (p *partition) remembered(events []event.Event, outcomes []inbox.Outcome) {
 		return
 	}
 	done := p.again
-	p.again = Forgotten{}
+	p.again = ForgottenRange{}
 	if done.Applied == 0 {
 		return
 	}

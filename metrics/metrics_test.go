@@ -280,7 +280,7 @@ func TestWorkerFigures(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
-	m.Consumer().Forgotten(consumer.Forgotten{From: 5, To: 9, Applied: 3})
+	m.Consumer().Forgotten(consumer.ForgottenRange{From: 5, To: 9, Applied: 3})
 	if got := figure(t, registry, "effectonce_consumer_forgotten_events_total", ""); got != 3 {
 		t.Errorf("%v events forgotten, want 3", got)
 	}

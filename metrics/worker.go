@@ -126,7 +126,7 @@ func (m *Worker) Consumer() consumer.Observer {
 			f.handle.Observe(took.Seconds())
 		},
 		Resumed:   func(consumer.Partition) { f.resumed.Inc() },
-		Forgotten: func(g consumer.Forgotten) { f.forgotten.Add(float64(g.Applied)) },
+		Forgotten: func(g consumer.ForgottenRange) { f.forgotten.Add(float64(g.Applied)) },
 		Repeated: func(_ consumer.Partition, dropped, applied int) {
 			f.repeated.Add(float64(dropped))
 			f.reapplied.Add(float64(applied))

@@ -22,7 +22,7 @@ import (
 // it.
 func TestP10ConsumerAfterARestore(t *testing.T) {
 	t.Parallel()
-	for name, behind := range map[string]consumer.Behind{
+	for name, behind := range map[string]consumer.BehindPolicy{
 		"read again": consumer.BehindRepeat,
 		"ignored, which this test must be able to notice": consumer.BehindIgnore,
 	} {
@@ -71,7 +71,7 @@ func produce(t *testing.T, topic string, from, n int) {
 
 // consume runs a worker until the database has effects of that number and the group has committed everything. It
 // returns how many events were applied of those that the group had committed before.
-func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.Behind, effects int) (forgotten int64) {
+func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPolicy, effects int) (forgotten int64) {
 	t.Helper()
 	in, err := inbox.New(db.Pool, "restored", inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -84,8 +84,8 @@ func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.Behind, 
 	})
 	var c *consumer.Consumer
 	c, err = consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{
-		Group: topic, Behind: behind, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
-			Forgotten: func(f consumer.Forgotten) { again.Add(int64(f.Applied)) },
+		Group: topic, OnBehind: behind, Logger: slog.New(slog.DiscardHandler), Observer: consumer.Observer{
+			Forgotten: func(f consumer.ForgottenRange) { again.Add(int64(f.Applied)) },
 		},
 	})
 	if err != nil {

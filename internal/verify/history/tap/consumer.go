@@ -25,7 +25,7 @@ func Consumer(w *history.Writer, group string) consumer.Observer {
 			e.IDs, e.Err = []uuid.UUID{h.EventID}, text(h.Err)
 			write(e)
 		},
-		Forgotten: func(f consumer.Forgotten) {
+		Forgotten: func(f consumer.ForgottenRange) {
 			e := at(history.KindNote, f.Partition, f.From)
 			e.Verb, e.Detail = history.VerbForgotten, fmt.Sprintf("%+v", f)
 			write(e)
