@@ -242,7 +242,7 @@ func (r *mReal) counts() string {
 		r.m.noteBatch(e + 1)
 		return "note a batch"
 	}
-	r.exec(sqlUncountRelease, "ledger", r.id(e))
+	r.exec(sqlUncountRelease, "ledger", r.id(e), r.random.IntN(2) == 0)
 	r.m.uncountRelease(e + 1)
 	return "take it back"
 }

@@ -126,12 +126,12 @@ select trying_at is null from {schema}inbox_progress where consumer_name = $1::t
 // that is next: a higher count, under the lock, is another process's run. What another worker has the effect of is left
 // out: the oldest of a worker that is down would fill the list.
 const sqlReleasing = `-- inbox: releasing
-(select id, null::bytea, topic, id, release_attempts from {schema}inbox_parked
+(select id, null::bytea, topic, id, release_attempts, waiting_at is not null from {schema}inbox_parked
 	where consumer_name = $1::text and state = 'releasing' and ($3::text[] is null or topic = any($3::text[]))
 	order by id limit $2::integer)
 union all
-(select 0, k.key_hash, k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0)
-	from {schema}inbox_parked_key k left join lateral (select p.id, p.release_attempts from {schema}inbox_parked p
+(select 0, k.key_hash, k.topic, coalesce(h.id, 0), coalesce(h.release_attempts, 0), h.waiting_at is not null
+	from {schema}inbox_parked_key k left join lateral (select p.id, p.release_attempts, p.waiting_at from {schema}inbox_parked p
 		where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash order by p.id limit 1) h on true
 	where k.consumer_name = $1::text and k.state = 'releasing' and ($3::text[] is null or k.topic = any($3::text[])) order by k.since limit $2::integer)`
 
@@ -168,7 +168,9 @@ const sqlCountRelease = `-- inbox: count a release
 update {schema}inbox_parked set release_attempts = greatest(release_attempts, 0) + 1 where consumer_name = $1::text and id = $2::bigint`
 
 const sqlUncountRelease = `-- inbox: take the count of a release back
-update {schema}inbox_parked set release_attempts = greatest(release_attempts - 1, 0) where consumer_name = $1::text and id = $2::bigint`
+update {schema}inbox_parked set release_attempts = greatest(release_attempts - 1, 0),
+	waiting_at = case when $3::boolean then clock_timestamp() else waiting_at end
+where consumer_name = $1::text and id = $2::bigint`
 
 const sqlLeave = `-- inbox: leave the list
 delete from {schema}inbox_parked where consumer_name = $1::text and id = any($2::bigint[])`
@@ -179,7 +181,7 @@ where consumer_name = $1::text and key_hash = $2::bytea and state = 'releasing'`
 
 const sqlFailedAgain = `-- inbox: note a failed release
 update {schema}inbox_parked set state = 'parked', kind = case kind when 'behind' then 'failed' else kind end,
-	attempts = attempts + $5::integer, release_attempts = 0, code = $3::text, reason = $4::text
+	attempts = attempts + $5::integer, release_attempts = 0, waiting_at = null, code = $3::text, reason = $4::text
 where consumer_name = $1::text and id = $2::bigint`
 
 // Counted here and not by those who append: two that share a mark and both count in it deadlock.

@@ -38,6 +38,7 @@ type released struct {
 	// seen is the event that was next when it was looked for, and counts what was counted of it.
 	seen   int64
 	counts int
+	waits  bool // it is noted that it waits for its next attempt
 
 	// last is the last event of the list that is decided. Up to alone they run one at a time.
 	last, alone int64
@@ -82,7 +83,7 @@ func (in *Inbox) release(ctx context.Context) error {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r released, err error) {
-		err = row.Scan(&r.id, &r.hash, &r.topic, &r.seen, &r.counts)
+		err = row.Scan(&r.id, &r.hash, &r.topic, &r.seen, &r.counts, &r.waits)
 		return r, err
 	})
 	if err != nil {
@@ -182,7 +183,7 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	head, f := in.countRelease(ctx, r, h.stands)
 	if f != nil {
 		if head != nil && f.maybe() {
-			h.takeBack(ctx, head) // a lost answer does not say whether it counts
+			h.takeBack(ctx, head, false) // a lost answer does not say whether it counts
 		}
 		return 0, f.err
 	}
@@ -211,7 +212,10 @@ func (h *handler) releaseOne(ctx context.Context, r *released) (decided int, err
 	switch end := releaseEnd(f, func() bool { return h.waitedOut(r) }); end {
 	case releaseLater:
 		// It was outlived: the count goes back.
-		h.takeBack(ctx, head)
+		waits := f.kind == failed || f.kind == lost
+		if h.takeBack(ctx, head, waits) && waits {
+			h.waiting.noted(r)
+		}
 		return 0, f.err
 	case releaseFailed:
 		h.waiting.forget(r)
@@ -279,17 +283,27 @@ type releaseWaits struct {
 type releaseWait struct {
 	since, until time.Time
 	pace         backoff.BackOff
-	losses       int // sessions that ended in the effect
+	losses       int  // sessions that ended in the effect
+	noted        bool // in the row, where an operator may take it back
 }
 
 func (r *released) name() string { return fmt.Sprintf("%x %d", r.hash, r.id) }
 
-// due reports whether a release may be tried now.
+// due reports whether a release may be tried now: its time has come, or an operator has taken its note back.
 func (w *releaseWaits) due(r *released) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := w.of[r.name()]
-	return wait == nil || !time.Now().Before(wait.until)
+	return wait == nil || !time.Now().Before(wait.until) || wait.noted && !r.waits
+}
+
+// noted: it is written down that a release waits.
+func (w *releaseWaits) noted(r *released) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if wait := w.of[r.name()]; wait != nil {
+		wait.noted = true
+	}
 }
 
 // later puts a release off, and says for how long it has been so.
@@ -317,7 +331,7 @@ func (w *releaseWaits) off(r *released, first time.Duration) *releaseWait {
 		wait = &releaseWait{since: time.Now(), pace: pauses(first, 2*time.Minute, 2.3)}
 		w.of[r.name()] = wait
 	}
-	wait.until = time.Now().Add(wait.pace.NextBackOff())
+	wait.until, wait.noted = time.Now().Add(wait.pace.NextBackOff()), false
 	return wait
 }
 
@@ -453,15 +467,17 @@ func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	})
 }
 
-// takeBack takes the count of a run back that this process outlived. When that cannot be told the database, the next
-// run does without a count of its own.
-func (h *handler) takeBack(ctx context.Context, head *record) {
+// takeBack takes the count of a run back that this process outlived, and notes whether the event waits for its next
+// one. When that cannot be told the database, the next run does without a count of its own.
+func (h *handler) takeBack(ctx context.Context, head *record, waits bool) (told bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
 	h.stands = 0
-	if _, err := h.db.Exec(ctx, h.releaseSQL.uncount, h.consumer, head.id); err != nil {
+	_, err := h.db.Exec(ctx, h.releaseSQL.uncount, h.consumer, head.id, waits)
+	if err != nil {
 		h.stands = head.id
 	}
+	return err == nil
 }
 
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
@@ -107,5 +108,49 @@ func TestP9_5_TheNoteOfAWaitGoesWithIt(t *testing.T) {
 	same(t, "outcomes of another process", handle(t, next, events[2:]), []inbox.Outcome{inbox.Applied})
 	if noted() {
 		t.Error("another process goes on, and it is noted as waiting")
+	}
+}
+
+// TestP9_5_AWaitingReleaseIsTriedNow: a released event answers Retryable and would run again in minutes. An operator
+// has it run at once.
+func TestP9_5_AWaitingReleaseIsTriedNow(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]string{"of a key": "a", "alone": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, events := newWorld(t), keyed(key)
+			handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{events[0].ID: inbox.Terminal("x", errBad)})), events)
+			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if err := w.operator().Resume(t.Context(), "payments", 3, "too early"); !errors.Is(err, operator.ErrNotHalted) {
+				t.Errorf("nothing waits: %v", err)
+			}
+			var mended atomic.Bool
+			in := w.inbox(quick(inbox.Config{Backoff: time.Hour}))
+			in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				if !mended.Load() {
+					return inbox.Retryable(errBad)
+				}
+				return write(ctx, tx, e)
+			})
+			if key == "" {
+				err = w.operator().ReleaseEvent(t.Context(), list[0].ID, "mended")
+			} else {
+				_, err = w.operator().ReleaseKey(t.Context(), "", "payments", key, "mended")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs(t, in)
+			pgtest.AwaitSQL(t, w.DB, "select waiting_at is not null from inbox_parked")
+			mended.Store(true)
+			if err := w.operator().Resume(t.Context(), "payments", 3, "it is back"); err != nil {
+				t.Fatal("the operator does not reach it:", err)
+			}
+			pgtest.AwaitSQL(t, w.DB, "select not exists (select from inbox_parked)")
+			same(t, "effects", w.effects(), ids(events))
+		})
 	}
 }

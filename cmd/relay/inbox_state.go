@@ -138,7 +138,8 @@ func (*inboxResumeCommand) Help() string {
 	return `A partition halts where going on would lose an event or break an order. Mend the cause first: relay doctor and relay inbox consumers
 say what it is. The event at which it halted runs again, with its counted runs at zero.
 
-In a partition that has not halted, an event that fails and waits for its next attempt (CODE "trying") runs at once.`
+In a partition that has not halted, an event that fails and waits for its next attempt (CODE "trying") runs at once. So
+does a released event of the partition that waits because its effect answers Retryable.`
 }
 
 func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {

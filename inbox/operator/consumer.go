@@ -105,17 +105,21 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, e
 	return err
 }
 
-// Resume lets a halted partition go on, with its count of runs at zero, and has an event that fails and waits for its
-// next attempt run at once: mend the cause first. Its worker notices by itself within seconds. It fails with
-// ErrNotHalted.
+// Resume lets a halted partition go on, with its count of runs at zero, and has what fails and waits for its next
+// attempt run at once, released events of the partition included: mend the cause first. Its worker notices by itself
+// within seconds. It fails with ErrNotHalted.
 func (o *Operator) Resume(ctx context.Context, topic string, partition int32, reason string) error {
 	const action = "resume partition"
 	return o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, o.q(sql.Resume), o.consumer, topic, partition)
-		if err != nil {
-			return err
+		found := int64(0)
+		for _, text := range []string{sql.TryReleased, sql.Resume} {
+			tag, err := tx.Exec(ctx, o.q(text), o.consumer, topic, partition)
+			if err != nil {
+				return err
+			}
+			found += tag.RowsAffected()
 		}
-		if tag.RowsAffected() == 0 {
+		if found == 0 {
 			return fmt.Errorf("%s-%d: %w", topic, partition, ErrNotHalted)
 		}
 		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition})

@@ -105,6 +105,11 @@ update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = 
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 	and (halted_at is not null or attempts > 0 or trying_at is not null)`
 
+// TryReleased ends the waits of released events.
+const TryReleased = `-- inbox: try released events now
+update {schema}inbox_parked set waiting_at = null
+where consumer_name = $1::text and topic = $2::text and record_partition = $3::integer and waiting_at is not null`
+
 // Its account moves at least every ten seconds while it decides anything.
 const LockConsumer = `-- inbox: lock a consumer
 select retired_at is not null, exists (select from {schema}inbox_progress p
