@@ -29,8 +29,8 @@ type batch struct {
 	count   int
 	floor   time.Time // the latest of the events' own times: see event.Position.Timestamp
 
-	// lent: a request failed on its way, and the transport's goroutine may still be reading the frame.
-	lent bool
+	// inFlight: a request failed on its way, and the transport's goroutine may still be reading the frame.
+	inFlight bool
 }
 
 const (
@@ -103,8 +103,8 @@ func (b *batch) seal(now time.Time) error {
 	if b.floor.After(now) {
 		now = b.floor
 	}
-	if b.lent {
-		b.frame, b.lent = nil, false
+	if b.inFlight {
+		b.frame, b.inFlight = nil, false
 	}
 	f := append(b.frame[:0], make([]byte, sizePrefix+batchHeader)...)
 	attributes := uint16(0)

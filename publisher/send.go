@@ -176,7 +176,7 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 		err = failpoint.Err(failpoint.PublisherAcked)
 	}
 	if err != nil {
-		b.lent = true
+		b.inFlight = true
 		r.rest()
 		defer r.resume()
 		return -1, k.reason(ctx, to.topic.name, err)

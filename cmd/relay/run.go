@@ -137,7 +137,7 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 	if host := service.PlainText(cfg.ConnConfig); host != "" {
 		p.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL", "host", host)
 	}
-	if err := c.nothingIsZero(); err != nil {
+	if err := c.refuseZero(); err != nil {
 		return nil, err
 	}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), cfg); err != nil {
@@ -180,8 +180,8 @@ func asFlags(err error) string {
 		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "ArchiveDays is", "--archive-days is").Replace(err.Error())
 }
 
-// nothingIsZero: to the packages zero is a default, which nobody means who writes it here.
-func (c *runCommand) nothingIsZero() error {
+// refuseZero: to the packages zero is a default, which nobody means who writes it here.
+func (c *runCommand) refuseZero() error {
 	for flag, zero := range map[string]bool{
 		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0, "claim-bytes": c.ClaimBytes == 0,
 		"hold-after": c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,

@@ -82,7 +82,7 @@ func (o *Op) step(name string) (store.Step, bool) {
 // Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase,
 // an error that may have come after its COMMIT must be [idempotency.OutcomeUnknown], or the key is freed with it.
 func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
-	s, known, err := o.meet(ctx, name)
+	s, known, err := o.use(ctx, name)
 	if err != nil || known {
 		return s.Data, err
 	}
@@ -113,7 +113,7 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	if key == "" {
 		return nil, fmt.Errorf("idempotency: step %q needs a key to go downstream", name)
 	}
-	s, known, err := o.meet(ctx, name)
+	s, known, err := o.use(ctx, name)
 	if err != nil || known {
 		return s.Data, err
 	}
@@ -165,8 +165,8 @@ func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data 
 	return fmt.Errorf("idempotency: step %q cannot be resolved as %q: StepDone, StepFailed or nothing", name, to)
 }
 
-// meet finds what is known of a step. known: its outcome is, and was returned.
-func (o *Op) meet(ctx context.Context, name string) (s store.Step, known bool, err error) {
+// use takes a name for a step, and finds what is known of it. known: its outcome is, and was returned.
+func (o *Op) use(ctx context.Context, name string) (s store.Step, known bool, err error) {
 	if ctx.Err() != nil {
 		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, context.Cause(ctx)))
 	}

@@ -66,7 +66,7 @@ func (s *sender) wake() {
 // run sends until ctx ends and the mails that are under way are recorded. Beside, it finds out about mails of which
 // nobody knows.
 func (s *sender) run(ctx context.Context, db *pgxpool.Pool) error {
-	d, err := s.desk(db)
+	d, err := s.outbound(db)
 	if err != nil {
 		return fmt.Errorf("email: %w", err)
 	}
@@ -141,7 +141,7 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 	}
 	c.age = time.Duration(age * float64(time.Second))
 	// From here on the end of ctx only means "no more": a mail that is under way is finished and recorded.
-	d, err := s.desk(db)
+	d, err := s.outbound(db)
 	if err != nil {
 		return true, s.record(ctx, db, c, result{status: "pending", uncertain: c.uncertain, err: err, wait: s.backoff(c.attempts)})
 	}

@@ -23,20 +23,20 @@ const (
 	stepSend  = "send"
 )
 
-// desk hands mails to the provider, each once: that it is about to is committed before, and what came of it after. A
-// mail of which nobody knows is asked about.
-type desk struct {
+// outbound hands mails to the provider, each once: that it is about to is committed before, and what came of it after.
+// A mail of which nobody knows is asked about.
+type outbound struct {
 	sender *sender
 	guard  *guard.Guard
 	worker *recovery.Worker
 }
 
-func (s *sender) desk(db *pgxpool.Pool) (*desk, error) {
+func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 	store, err := pgstore.New(db, pgstore.Config{Schema: s.cfg.Schema})
 	if err != nil {
 		return nil, err
 	}
-	d := &desk{sender: s}
+	d := &outbound{sender: s}
 	keep := idempotency.Retention{Body: -1, Tombstone: -1}
 	if s.cfg.GiveUpAfter >= 0 {
 		keep.Tombstone = s.cfg.GiveUpAfter + 24*time.Hour // for as long as the row may be tried
@@ -83,7 +83,7 @@ func request(m Message) (idempotency.Request, error) {
 }
 
 // send is the work of one mail: one call, whose downstream key is the Message-ID.
-func (d *desk) send(m Message) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+func (d *outbound) send(m Message) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 		how, err := op.CallAs(ctx, stepSend, m.ID, func(ctx context.Context, _ guard.Call) ([]byte, error) {
 			err := d.sender.cfg.Provider.Send(ctx, m)
@@ -104,7 +104,7 @@ func (d *desk) send(m Message) func(ctx context.Context, op *guard.Op) (idempote
 }
 
 // ask asks the provider by the Message-ID.
-func (d *desk) ask(ctx context.Context, q recovery.Question) (recovery.Answer, error) {
+func (d *outbound) ask(ctx context.Context, q recovery.Question) (recovery.Answer, error) {
 	accepted, err := d.sender.cfg.Lookup(ctx, q.Key)
 	switch {
 	case err != nil:
@@ -116,7 +116,7 @@ func (d *desk) ask(ctx context.Context, q recovery.Question) (recovery.Answer, e
 }
 
 // deal brings a notification as far as it can be brought now.
-func (d *desk) deal(ctx context.Context, c claim) result {
+func (d *outbound) deal(ctx context.Context, c claim) result {
 	s := d.sender
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SendTimeout)
 	defer cancel()
