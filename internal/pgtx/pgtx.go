@@ -18,7 +18,7 @@ type Tx struct {
 	// Touched says that somebody used the transaction; Broken that somebody tried to end it.
 	Touched, Broken bool
 
-	lent
+	guarded
 	// inner is made when somebody asks for a savepoint or large objects.
 	inner   pgx.Tx
 	adopt   string
@@ -32,18 +32,18 @@ var _ pgx.Tx = (*Tx)(nil)
 // needed, with adopt as its "begin": an empty query. refusal is what Commit and Rollback answer.
 func New(conn *pgx.Conn, inner pgx.Tx, adopt string, refusal error) *Tx {
 	t := &Tx{Raw: conn, inner: inner, adopt: adopt, refusal: refusal}
-	t.lent = lent{conn, t}
+	t.guarded = guarded{conn, t}
 	return t
 }
 
-// Close ends the loan: the code has returned. A goroutine that it left behind would write into whatever runs on the
+// Close says that the code has returned. A goroutine that it left behind would write into whatever runs on the
 // connection next.
 func (t *Tx) Close() { t.closed.Store(true) }
 
-// use notes a use of the transaction; the error says that the loan is over.
+// use notes a use of the transaction; the error says that the code has returned.
 func (t *Tx) use() error {
 	if t.closed.Load() {
-		return errLate
+		return errClosed
 	}
 	t.Touched = true
 	return nil
@@ -55,7 +55,7 @@ func (t *Tx) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	tx, err := t.inner.Begin(ctx)
-	return t.lend(tx), err
+	return t.guard(tx), err
 }
 
 func (t *Tx) open(ctx context.Context) (err error) {
