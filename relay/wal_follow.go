@@ -23,7 +23,7 @@ type follower struct {
 	r       *Relay
 	s       *session
 	reader  *wal.Reader
-	deleter *walDeleter
+	deleter *wal.Deleter
 	slot    string
 	epoch   string
 	numbers wal.Numbers
@@ -70,13 +70,20 @@ func newFollower(r *Relay, s *session, st *wal.State, reader *wal.Reader) *follo
 	f := &follower{
 		r: r, s: s, reader: reader, slot: st.Name, since: uint64(st.Now), numbers: wal.Numbers{Base: uint64(st.Base), Span: r.span, Most: r.numbers}, skipped: map[uint32]bool{},
 		spare: &wal.Batch{}, pause: walPauseLow, looker: newWALLooker(r),
-		deleter: &walDeleter{
-			r: r, slot: st.Name, in: make(chan *deletion, 8), reader: reader, deleted: uint64(st.Confirmed), marked: uint64(st.Confirmed),
-			ended: make(chan struct{}),
-		},
+		deleter: wal.NewDeleter(st, wal.DeleterConfig{
+			Session: &r.session("wal deleter").Session, Schema: r.schema, Outage: r.postgres, Reader: reader,
+			Most: r.cfg.ClaimEvents, Archive: r.cfg.ArchiveDays > 0, Heartbeat: r.cfg.WALHeartbeat, Deleted: r.deleted,
+		}),
 	}
-	f.deleter.standbys.Store(st.Standbys)
 	return f
+}
+
+// deleted tells that events from the WAL are settled.
+func (r *Relay) deleted(events int, took time.Duration) {
+	r.moved.Store(time.Now().UnixNano())
+	if r.cfg.Observer.Settled != nil {
+		r.cfg.Observer.Settled(events, 0, took)
+	}
 }
 
 // run reads and publishes until ctx ends, and then leaves nothing behind that is not settled.
@@ -85,12 +92,12 @@ func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 	failed := make(chan error, 2)
 	ended := make(chan struct{})
 	go func() { defer close(ended); failed <- f.reader.Run(reading) }()
-	go func() { failed <- f.deleter.run(reading) }()
+	go func() { failed <- f.deleter.Run(reading) }()
 	go f.looker.run(reading)
 	defer func() {
 		stop()
 		<-ended
-		<-f.deleter.ended
+		<-f.deleter.Ended
 		<-f.looker.ended
 		f.reader.Close(err == nil)
 		f.r.postgres.Report(f.s.Name, nil, f.s.Heard())
@@ -262,7 +269,7 @@ func (f *follower) take(work context.Context) error {
 	}
 	f.pos = max(f.pos, b.Pos)
 	f.choose(b)
-	d := &deletion{pos: b.Pos}
+	d := &wal.Deletion{Pos: b.Pos}
 	if len(b.Events) > 0 {
 		failpoint.Hit(failpoint.RelayWALRead)
 		if err := f.publish(work, b, d); err != nil {
@@ -270,7 +277,7 @@ func (f *follower) take(work context.Context) error {
 		}
 		failpoint.Hit(failpoint.RelayWALPublished)
 	}
-	f.deleter.add(work, d)
+	f.deleter.Add(work, d)
 	clear(b.Events)
 	return nil
 }
@@ -363,7 +370,7 @@ func (f *follower) readUp(work context.Context, failed <-chan error) error {
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where
 // we were. Lanes of which something is owed stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
-	if err := f.deleter.flush(work); err != nil {
+	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
 	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.owes(l) })
@@ -377,11 +384,11 @@ func (f *follower) finish(work context.Context) error {
 			b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 			b.Queue(r.sql(sql.Unstream), set.lanes, set.fences, r.owner)
 		}
-		b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.deleted))
+		b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 	}))
 	if err = failpoint.After(failpoint.RelayWALFinished, err); err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
 	}
-	f.reader.Confirm(f.deleter.deleted)
+	f.reader.Confirm(f.deleter.Gone())
 	return nil
 }

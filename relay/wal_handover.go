@@ -85,7 +85,7 @@ func (f *follower) released(work context.Context) error {
 	for _, lane := range releasing {
 		which[lane] = true
 	}
-	return f.aside(work, which, false, &deletion{})
+	return f.aside(work, which, false, &wal.Deletion{})
 }
 
 // mostLeft is how many events a lane may have left to be handed over with them.

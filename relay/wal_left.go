@@ -126,5 +126,5 @@ func (f *follower) leftBehind(work context.Context) error {
 		}
 	}
 	l.last = walLook{}
-	return f.aside(work, which, true, &deletion{})
+	return f.aside(work, which, true, &wal.Deletion{})
 }

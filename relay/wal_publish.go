@@ -19,9 +19,9 @@ import (
 
 // publish sends the events of a batch until each is acked, or is to be published from the table: then its lane is given
 // back to the pumps, which hold and park. It fails when the work ends before, or the lanes are not ours any more.
-func (f *follower) publish(work context.Context, b *wal.Batch, done *deletion) error {
+func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletion) error {
 	r := f.r
-	if f.deleter.standbys.Load() {
+	if f.deleter.Standbys() {
 		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
@@ -51,10 +51,9 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *deletion) e
 			aside[lane], unsure = true, unsure || sent
 			continue
 		}
-		done.lanes, done.ids = append(done.lanes, lane), append(done.ids, c.items[i].id)
-		done.xids, done.seqs = append(done.xids, b.Items[i].XID), append(done.seqs, b.Events[i].Position.Seq)
+		done.Add(&b.Items[i], b.Events[i].Position.Seq)
 	}
-	done.epoch = f.epoch
+	done.Epoch = f.epoch
 	if !slices.Contains(aside[:], true) {
 		return nil
 	}
@@ -111,11 +110,12 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 // aside gives lanes back to the pumps. What of them was acked is deleted first; what is left is published from the
 // table, under other numbers. Where an event may have been written, those who go by numbers must not trust them any
 // more: a new numbering begins.
-func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, done *deletion) error {
+func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, done *wal.Deletion) error {
 	r := f.r
-	f.deleter.add(work, &deletion{lanes: done.lanes, ids: done.ids, xids: done.xids, seqs: done.seqs, epoch: done.epoch})
-	*done = deletion{pos: done.pos}
-	if err := f.deleter.flush(work); err != nil {
+	acked := *done
+	acked.Pos, *done = 0, wal.Deletion{Pos: done.Pos}
+	f.deleter.Add(work, &acked)
+	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
 	var set laneKeys
@@ -144,7 +144,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			return err
 		})
 		if unsure { // what comes again after a crash would come under the new numbering
-			b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.deleted))
+			b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 		}
 	}))
 	if err = failpoint.After(failpoint.RelayWALSetAside, err); err != nil {

@@ -1,4 +1,4 @@
-package relay
+package wal
 
 import (
 	"context"
@@ -16,29 +16,47 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
-	"github.com/effectonce/effectonce/relay/internal/wal"
 )
 
-// deletion is what the deleter is to do: delete rows that were published, and then confirm a place in the WAL.
-type deletion struct {
+// Deletion is published events, whose rows are to be deleted, and a place in the WAL to confirm then.
+type Deletion struct {
+	Epoch string
+	Pos   uint64 // 0: none
+
 	lanes []int16
 	ids   []int64
 	xids  []uint32
 	seqs  []int64
-	epoch string
-	pos   uint64        // 0: none
 	done  chan struct{} // closed when it is
 }
 
-// walDeleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
+// Add adds an event that was published under a number.
+func (d *Deletion) Add(it *Item, seq int64) {
+	d.lanes, d.ids = append(d.lanes, it.Lane), append(d.ids, it.ID)
+	d.xids, d.seqs = append(d.xids, it.XID), append(d.seqs, seq)
+}
+
+// DeleterConfig is what a Deleter needs.
+type DeleterConfig struct {
+	Session   *pg.Session // of its own
+	Schema    *sql.Schema
+	Outage    *outage.Monitor // of Postgres
+	Reader    *Reader
+	Most      int           // about how many rows are deleted at a time
+	Archive   bool          // rows go to the archive
+	Heartbeat time.Duration // between confirmations while nothing is deleted
+	// Deleted is called when rows are gone.
+	Deleted func(rows int, took time.Duration)
+}
+
+// Deleter deletes published events in the background, and confirms places in the WAL whose events are gone from the
 // table: first in the table, then to the slot. So what the slot does not send any more is not left in the table either.
-type walDeleter struct {
-	r       *Relay
-	s       *session
+type Deleter struct {
+	Ended chan struct{} // closed when Run has returned
+
+	cfg     DeleterConfig
 	slot    string
-	in      chan *deletion
-	ended   chan struct{}
-	reader  *wal.Reader
+	in      chan *Deletion
 	deleted uint64 // every event before this place is gone
 	marked  uint64 // and this was written
 	// standbys: commits wait for a synchronous standby, as of the last confirmation.
@@ -46,17 +64,33 @@ type walDeleter struct {
 	last     time.Time
 }
 
-// walConfirmEvery is the least pause between two confirmations.
-const walConfirmEvery = time.Second
+// NewDeleter makes one that goes on where the slot stands.
+func NewDeleter(st *State, cfg DeleterConfig) *Deleter {
+	d := &Deleter{
+		cfg: cfg, slot: st.Name, in: make(chan *Deletion, 8), Ended: make(chan struct{}),
+		deleted: uint64(st.Confirmed), marked: uint64(st.Confirmed),
+	}
+	d.standbys.Store(st.Standbys)
+	return d
+}
 
-// add queues a deletion, and waits while there are many.
-func (d *walDeleter) add(ctx context.Context, what *deletion) {
-	if len(what.ids) == 0 && what.pos == 0 && what.done == nil {
+// Standbys reports whether commits wait for a synchronous standby.
+func (d *Deleter) Standbys() bool { return d.standbys.Load() }
+
+// Gone is the place before which every event is gone, after a Flush.
+func (d *Deleter) Gone() uint64 { return d.deleted }
+
+// confirmEvery is the least pause between two confirmations.
+const confirmEvery = time.Second
+
+// Add queues a deletion, and waits while there are many.
+func (d *Deleter) Add(ctx context.Context, what *Deletion) {
+	if len(what.ids) == 0 && what.Pos == 0 && what.done == nil {
 		return
 	}
 	select {
 	case d.in <- what:
-	case <-d.ended:
+	case <-d.Ended:
 	case <-ctx.Done():
 	}
 }
@@ -64,30 +98,30 @@ func (d *walDeleter) add(ctx context.Context, what *deletion) {
 // errDeleterEnded: the deleter has failed, and says itself why.
 var errDeleterEnded = errors.New("relay: deleting what was published was interrupted")
 
-// flush waits until everything that was added is deleted.
-func (d *walDeleter) flush(ctx context.Context) error {
+// Flush waits until everything that was added is deleted.
+func (d *Deleter) Flush(ctx context.Context) error {
 	done := make(chan struct{})
-	d.add(ctx, &deletion{done: done})
+	d.Add(ctx, &Deletion{done: done})
 	select {
 	case <-done:
 		return nil
-	case <-d.ended:
+	case <-d.Ended:
 		return errDeleterEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// run works until ctx ends. It fails when the slot is not the one that we read any more.
-func (d *walDeleter) run(ctx context.Context) error {
-	defer close(d.ended)
-	d.s = d.r.session("wal deleter")
-	defer d.s.Close()
-	defer func() { d.r.postgres.Report(d.s.Name, nil, d.s.Heard()) }()
+// Run works until ctx ends. It fails when the slot is not the one that we read any more.
+func (d *Deleter) Run(ctx context.Context) error {
+	defer close(d.Ended)
+	s := d.cfg.Session
+	defer s.Close()
+	defer func() { d.cfg.Outage.Report(s.Name, nil, s.Heard()) }()
 	d.last = time.Now()
 	soon := time.NewTimer(time.Hour)
 	defer soon.Stop()
-	beat := time.NewTicker(d.r.cfg.WALHeartbeat)
+	beat := time.NewTicker(d.cfg.Heartbeat)
 	defer beat.Stop()
 	dirty := false // rows were deleted since the last confirmation
 	for {
@@ -103,7 +137,7 @@ func (d *walDeleter) run(ctx context.Context) error {
 				return err
 			}
 		case <-soon.C:
-		case <-d.reader.Urged:
+		case <-d.cfg.Reader.Urged:
 			urged = true
 		case <-beat.C:
 			idle = true
@@ -111,25 +145,25 @@ func (d *walDeleter) run(ctx context.Context) error {
 		switch {
 		case d.deleted == d.marked:
 		// a place without rows waits for the heartbeat
-		case idle, urged, dirty && time.Since(d.last) >= walConfirmEvery:
+		case idle, urged, dirty && time.Since(d.last) >= confirmEvery:
 			if err := d.confirm(ctx, idle); err != nil {
 				return err
 			}
 			dirty = false
 		case dirty:
-			soon.Reset(walConfirmEvery - time.Since(d.last))
+			soon.Reset(confirmEvery - time.Since(d.last))
 		}
 	}
 }
 
 // work does one deletion, together with what else has come.
-func (d *walDeleter) work(ctx context.Context, first *deletion) error {
-	all, more := first, []*deletion{first}
-	for len(all.ids) < d.r.cfg.ClaimEvents {
+func (d *Deleter) work(ctx context.Context, first *Deletion) error {
+	all, more := first, []*Deletion{first}
+	for len(all.ids) < d.cfg.Most {
 		select {
 		case next := <-d.in:
 			more = append(more, next)
-			if next.epoch != "" && all.epoch != "" && next.epoch != all.epoch && d.r.cfg.ArchiveDays > 0 {
+			if next.Epoch != "" && all.Epoch != "" && next.Epoch != all.Epoch && d.cfg.Archive {
 				if err := d.delete(ctx, all); err != nil {
 					return err
 				}
@@ -142,8 +176,8 @@ func (d *walDeleter) work(ctx context.Context, first *deletion) error {
 			}
 			all.lanes, all.ids = append(all.lanes, next.lanes...), append(all.ids, next.ids...)
 			all.xids, all.seqs = append(all.xids, next.xids...), append(all.seqs, next.seqs...)
-			if all.epoch == "" {
-				all.epoch = next.epoch
+			if all.Epoch == "" {
+				all.Epoch = next.Epoch
 			}
 			continue
 		default:
@@ -154,7 +188,7 @@ func (d *walDeleter) work(ctx context.Context, first *deletion) error {
 		return err
 	}
 	for _, m := range more {
-		d.deleted = max(d.deleted, m.pos)
+		d.deleted = max(d.deleted, m.Pos)
 		if m.done != nil {
 			close(m.done)
 		}
@@ -164,12 +198,12 @@ func (d *walDeleter) work(ctx context.Context, first *deletion) error {
 
 // delete deletes rows. A row can be published before its transaction is in anybody's snapshot: then the statement does
 // not find it, and is repeated until every transaction shows.
-func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
+func (d *Deleter) delete(ctx context.Context, what *Deletion) error {
 	lanes, ids, xids, seqs := what.lanes, what.ids, what.xids, what.seqs
 	since, pause, all := time.Now(), outage.NewBackOff(), len(what.ids)
 	for first := true; len(ids) > 0; first = false {
-		text, gone, err := d.deleteOnce(ctx, &deletion{lanes: lanes, ids: ids, seqs: seqs, epoch: what.epoch}, !first)
-		d.r.postgres.Report(d.s.Name, err, d.s.Heard())
+		text, gone, err := d.deleteOnce(ctx, &Deletion{lanes: lanes, ids: ids, seqs: seqs, Epoch: what.Epoch}, !first)
+		d.cfg.Outage.Report(d.cfg.Session.Name, err, d.cfg.Session.Heard())
 		if err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -188,7 +222,7 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 		if first {
 			continue
 		}
-		snap, err := wal.ParseSnapshot(text)
+		snap, err := ParseSnapshot(text)
 		if err != nil {
 			return err
 		}
@@ -201,57 +235,54 @@ func (d *walDeleter) delete(ctx context.Context, what *deletion) error {
 		}
 		lanes, ids, xids, seqs = lanes[:kept], ids[:kept], xids[:kept], seqs[:kept]
 		if kept > 0 {
-			_ = sleep.For(ctx, min(pause.NextBackOff(), walConfirmEvery))
+			_ = sleep.For(ctx, min(pause.NextBackOff(), confirmEvery))
 		}
 		if kept > 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
 	if all > 0 {
-		d.r.moved.Store(time.Now().UnixNano())
-		if d.r.cfg.Observer.Settled != nil {
-			d.r.cfg.Observer.Settled(all, 0, time.Since(since))
-		}
+		d.cfg.Deleted(all, time.Since(since))
 	}
 	return nil
 }
 
 // deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
-func (d *walDeleter) deleteOnce(ctx context.Context, what *deletion, look bool) (snapshot string, gone int64, err error) {
+func (d *Deleter) deleteOnce(ctx context.Context, what *Deletion, look bool) (snapshot string, gone int64, err error) {
 	if err := failpoint.Err(failpoint.RelayWALDelete); err != nil {
-		d.s.Close()
+		d.cfg.Session.Close()
 		return "", 0, err
 	}
-	err = d.s.Send(ctx, pg.Transaction(d.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
+	err = d.cfg.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		if look {
-			b.Queue(d.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
+			b.Queue(d.cfg.Schema.Expand(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
 		}
 		count := func(tag pgconn.CommandTag) error { gone = tag.RowsAffected(); return nil }
-		if d.r.cfg.ArchiveDays > 0 {
-			b.Queue(d.r.sql(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.epoch).Exec(count)
+		if d.cfg.Archive {
+			b.Queue(d.cfg.Schema.Expand(sql.StreamedArchived), what.lanes, what.ids, what.seqs, what.Epoch).Exec(count)
 			return
 		}
-		b.Queue(d.r.sql(sql.StreamedGone), what.lanes, what.ids).Exec(count)
-	}))
+		b.Queue(d.cfg.Schema.Expand(sql.StreamedGone), what.lanes, what.ids).Exec(count)
+	})
 	return snapshot, gone, failpoint.After(failpoint.RelayWALDeleted, err)
 }
 
 // confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to
 // there.
-func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
+func (d *Deleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
 	failpoint.Hit(failpoint.RelayWALConfirm)
-	err := d.s.Send(ctx, pg.Transaction(d.r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(d.r.sql(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
+	err := d.cfg.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
+		b.Queue(d.cfg.Schema.Expand(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
 			return err
 		})
 		if idle {
-			b.Queue(d.r.sql(sql.WALBeat))
+			b.Queue(d.cfg.Schema.Expand(sql.WALBeat))
 		}
-	}))
+	})
 	err = failpoint.After(failpoint.RelayWALConfirmed, err)
-	d.r.postgres.Report(d.s.Name, err, d.s.Heard())
+	d.cfg.Outage.Report(d.cfg.Session.Name, err, d.cfg.Session.Heard())
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil
@@ -262,6 +293,6 @@ func (d *walDeleter) confirm(ctx context.Context, idle bool) error {
 	}
 	d.last, d.marked = time.Now(), d.deleted
 	d.standbys.Store(standbys)
-	d.reader.Confirm(d.deleted)
+	d.cfg.Reader.Confirm(d.deleted)
 	return nil
 }
