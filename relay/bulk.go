@@ -7,8 +7,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -58,11 +60,11 @@ func (k *claiming) window() {
 // readBulk reads rows that have no entry yet.
 func (k *claiming) readBulk(rows pgx.Rows) error {
 	r, n := k.rows, 0
-	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &r.it.at, &r.it.large}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, (*pgtype.TID)(&r.it.At), &r.it.Large}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		n++
 		r.e.Position.First, r.e.Position.Maybe = true, false
-		r.it = item{id: r.e.Position.Seq, at: r.it.at, large: r.it.large || len(r.headers) > largePayload}
+		r.it = delivery.Item{ID: r.e.Position.Seq, At: r.it.At, Large: r.it.Large || len(r.headers) > largePayload}
 		return r.add(k.c, k.at[r.e.Position.Lane])
 	})
 	k.overflown = n == k.tooMany
@@ -84,7 +86,7 @@ func (k *claiming) cut() {
 		if l.bulk {
 			r.n = 0
 			for i := s.from; i < s.to && !l.large; i++ {
-				if l.large = k.overflown || c.items[i].large; !l.large {
+				if l.large = k.overflown || c.items[i].Large; !l.large {
 					r.n, bytes = r.n+1, bytes+len(c.events[i].Payload)+textOf(&c.events[i])+eventOverhead
 				}
 			}
@@ -112,7 +114,7 @@ func (k *claiming) cut() {
 // measure notes what the next claim's window follows from, and the floors that the settle leaves.
 func (k *claiming) measure() {
 	for l, s := range k.c.runs(k.at) {
-		first, last := k.c.items[s.from].id, k.c.items[s.to-1].id
+		first, last := k.c.items[s.from].ID, k.c.items[s.to-1].ID
 		l.seen = lanes.Pace{Last: last, Size: k.rows.bytes[l.Lane] / s.len(), Gap: float64(last-first) / float64(max(s.len()-1, 1))}
 		l.floorAfter = min(l.floorAfter, last)
 	}
@@ -132,7 +134,7 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 		lanes.add(l)
 		low = append(low, int32(len(ids)+1))
 		for _, it := range k.c.items[part.from:part.to] {
-			ids = append(ids, it.id)
+			ids = append(ids, it.ID)
 		}
 		high = append(high, int32(len(ids)))
 	}

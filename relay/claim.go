@@ -45,9 +45,9 @@ type claim struct {
 	by     string // whose session
 	epoch  string
 	lanes  []laneClaim
-	events []event.Event // lane by lane, each in sequence order
-	items  []item        // of the events
-	paused []string      // topics, as of its transaction
+	events []event.Event   // lane by lane, each in sequence order
+	items  []delivery.Item // of the events
+	paused []string        // topics, as of its transaction
 	spare  room
 	took   time.Duration // of its transaction
 }
@@ -260,7 +260,7 @@ func (k *claiming) workFor(l *laneClaim) work {
 	var works []work
 	var open []delivery.Place
 	if len(l.Groups) > 0 {
-		open = l.Groups.Open(k.r.health.snapshot())
+		open = l.Groups.Open(k.r.health.Closed())
 	}
 	if len(open) > 0 {
 		works = append(works, drain)

@@ -42,7 +42,7 @@ type topicRefused struct{}
 
 func (topicRefused) Error() string  { return "not authorised" }
 func (topicRefused) Rejected() bool { return true }
-func (topicRefused) Scope() string  { return scopeTopic }
+func (topicRefused) Scope() string  { return delivery.ScopeTopic }
 
 // drivenTopics drives a relay beside n topics, of each of which lane 0 holds two events of 64 KiB.
 func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
@@ -81,11 +81,11 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 		}
 	}
 	for range 2000 {
-		if step(); len(d.r.health.snapshot()) == many {
+		if step(); len(d.r.health.Closed()) == many {
 			break
 		}
 	}
-	if n := len(d.r.health.snapshot()); n != many {
+	if n := len(d.r.health.Closed()); n != many {
 		t.Fatalf("%d topics are closed, want %d", n, many)
 	}
 	grants := d.r.lanes.Take(0, 1, time.Now())
@@ -117,7 +117,7 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	if groups := inside(d.r.lanes).owned[0].groups; len(groups) != many-1 || len(groups["t1"]) != 0 {
 		t.Errorf("the lane is known to hold %d topics, want %d", len(groups), many-1)
 	}
-	if places, _ := d.r.health.due(time.Now().Add(time.Hour)); len(places) > 64 {
+	if places, _ := d.r.health.Due(time.Now().Add(time.Hour)); len(places) > 64 {
 		t.Errorf("%d topics are tried at once, each with an event in memory", len(places))
 	}
 	to.refused = func(string) bool { return false }

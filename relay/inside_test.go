@@ -1,3 +1,5 @@
+//lint:file-ignore U1000 the fields are those of the product
+
 package relay
 
 import (

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/effectonce/effectonce/event"
@@ -9,104 +10,69 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// lanePlace is where order is kept: one lane's events for one place.
-type lanePlace struct {
-	lane int16
-	delivery.Place
-}
-
-// judge gives the events that an attempt left without an ack their fates, by the table of P4. began is when the attempt
-// did; counts is false when it was cut short, which says nothing about any place. It reports whether anything was
-// refused.
-func (d *dispatch) judge(ctx context.Context, verdicts []error, began time.Time, counts bool) (refusals bool) {
-	topics := map[string]bool{}
-	for k := range d.todo {
-		if scope, refused := rejected(verdicts[k]); refused && scope == scopeTopic {
-			topic := d.c.events[d.todo[k]].Topic
-			if !topics[topic] {
-				topics[topic] = true
-				d.r.closeTopic(topic, verdicts[k])
+// routes tells where events go, as the publisher would choose now.
+func (r *Relay) routes(ctx context.Context) delivery.Route {
+	router, ok := r.to.(Router)
+	if !ok {
+		return func(e *event.Event) delivery.Place { return delivery.At(e.Topic, 0) }
+	}
+	partitions := map[string]func(e *event.Event) int32{} // by topic; nil: not known at the moment
+	return func(e *event.Event) delivery.Place {
+		partition, asked := partitions[e.Topic]
+		if !asked {
+			var err error
+			if partition, err = router.Route(ctx, e.Topic); err != nil {
+				partition = nil
 			}
+			partitions[e.Topic] = partition
+		}
+		if partition == nil {
+			return delivery.Whole(e.Topic)
+		}
+		return delivery.At(e.Topic, partition(e))
+	}
+}
+
+// holdBack holds, before anything is sent, what cannot go now.
+func (r *Relay) holdBack(ctx context.Context, c *claim, d *delivery.Delivery) {
+	closed := r.health.Closed()
+	if len(c.paused) > 0 { // somebody who read earlier may have spoken later
+		both := make(map[delivery.Place]bool, len(closed)+len(c.paused))
+		maps.Copy(both, closed)
+		for _, topic := range c.paused {
+			both[delivery.Whole(topic)] = true
+		}
+		closed = both
+	}
+	holds := map[int16]delivery.Groups{}
+	for i := range c.lanes {
+		if l := &c.lanes[i]; len(l.Groups) > 0 {
+			holds[l.Lane] = l.Groups
 		}
 	}
-	refusedAt := map[lanePlace][]int32{}
-	failing := map[delivery.Place]error{}
-	for k, i := range d.todo {
-		it, e := &d.c.items[i], &d.c.events[i]
-		if it.fate == acked {
-			continue
-		}
-		if topics[e.Topic] {
-			it.sent = it.sent || maybeWritten(verdicts[k])
-			it.fate, it.partition = held, it.group(delivery.WholeTopic)
-			continue
-		}
-		at := d.place(ctx, e)
-		lp := lanePlace{e.Position.Lane, at}
-		if _, refused := rejected(verdicts[k]); refused {
-			d.park(it, verdicts[k])
-			refusedAt[lp] = append(refusedAt[lp], i)
-			continue
-		}
-		if before := refusedAt[lp]; len(before) > 0 {
-			d.standBehind(before, it, e, at)
-			continue
-		}
-		if _, seen := failing[at]; !seen {
-			failing[at] = verdicts[k]
-		}
+	d.HoldBack(closed, holds, r.routes(ctx))
+}
+
+// judge gives the events that an attempt left without an ack their fates. began is when the attempt did; counts is
+// false when it was cut short, which says nothing about any place. It reports whether anything was refused.
+func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (refusals bool) {
+	topics := d.RefusedTopics(verdicts)
+	for topic, err := range topics {
+		r.closeTopic(topic, err)
 	}
+	failing, refusals := d.Judge(verdicts, topics, route)
 	if counts {
-		for _, at := range d.r.health.fail(failing, began) {
-			d.r.closed(at, failing[at])
+		for _, at := range r.health.Failed(failing, began, time.Now()) {
+			r.closed(at, failing[at])
 		}
 	}
-	d.holdClosed(ctx)
-	return len(topics)+len(refusedAt) > 0
-}
-
-// park is the fate of an event that was refused for certain.
-func (d *dispatch) park(it *item, err error) {
-	it.sent = it.sent || maybeWritten(err)
-	code, reason := reasonOf(err)
-	it.fate, it.refusal = parked, &refusal{code, reason}
-}
-
-// standBehind is the fate of an event behind refused ones of its lane and partition: with its key it is parked, else it
-// waits until they are. Sent now, it could be written, and after a take-over the refused one be written after it.
-func (d *dispatch) standBehind(before []int32, it *item, e *event.Event, at delivery.Place) {
-	for _, i := range before {
-		first, its := &d.c.events[i], &d.c.items[i]
-		if !it.alone && !its.alone && first.Tenant == e.Tenant && first.Key == e.Key {
-			it.fate, it.refusal, it.behind = parked, its.refusal, true
-			return
-		}
-	}
-	it.fate, it.partition = held, it.group(at.Partition)
-}
-
-// holdClosed holds what is left for places that are closed, whoever closed them.
-func (d *dispatch) holdClosed(ctx context.Context) {
-	closed := d.r.health.snapshot()
-	if len(closed) == 0 {
-		return
-	}
-	for _, i := range d.todo {
-		it, e := &d.c.items[i], &d.c.events[i]
-		if it.fate != undecided {
-			continue
-		}
-		if closed[delivery.Whole(e.Topic)] {
-			it.fate, it.partition = held, it.group(delivery.WholeTopic)
-		} else if at := d.place(ctx, e); closed[at] {
-			it.fate, it.partition = held, it.group(at.Partition)
-		}
-	}
+	d.HoldClosed(r.health.Closed(), route)
+	return refusals
 }
 
 // closeTopic begins to hold a topic.
 func (r *Relay) closeTopic(topic string, err error) {
-	if r.health.refuse(topic) {
+	if r.health.Close(delivery.Whole(topic), time.Now()) {
 		r.closed(delivery.Whole(topic), err)
 	}
 }
@@ -126,7 +92,7 @@ func (r *Relay) closed(at delivery.Place, err error) {
 
 // reopen ends the holding of a place: the lanes that hold events for it drain them first.
 func (r *Relay) reopen(at delivery.Place) {
-	took, was := r.health.open(at)
+	took, was := r.health.Open(at, time.Now())
 	if !was {
 		return
 	}

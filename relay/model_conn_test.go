@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -209,10 +210,10 @@ func modelScan(to, v any) error {
 		*to, ok = v.(int32)
 	case *int64:
 		*to, ok = v.(int64)
-	case *source:
+	case *delivery.Source:
 		var n int16
 		n, ok = v.(int16)
-		*to = source(n)
+		*to = delivery.Source(n)
 	case *bool:
 		*to, ok = v.(bool)
 	case *string:

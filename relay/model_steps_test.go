@@ -271,7 +271,7 @@ func (m *modelRun) claim(i int) {
 		}
 		if m.world.rules.heldSent {
 			for k := range c.items {
-				c.items[k].sent = false
+				c.items[k].Sent = false
 			}
 		}
 		if m.world.rules.lateDecided {
@@ -280,7 +280,7 @@ func (m *modelRun) claim(i int) {
 			}
 		}
 		if !m.world.rules.noSortOut {
-			r.newDelivery(c).sortOut(context.Background())
+			r.holdBack(context.Background(), c, delivery.New(c.events, c.items))
 		}
 		m.storeClaim(i, r, c)
 		m.s.relays[i].claim.forbidden = paused & m.s.db.paused
@@ -290,8 +290,8 @@ func (m *modelRun) claim(i int) {
 // oldSeqs is the bug that released events go out under their old numbers... which the model takes to be their ids.
 func (m *modelRun) oldSeqs(c *claim) {
 	for k := range c.items {
-		if m.world.rules.oldSeq && c.items[k].from == fromParked {
-			c.events[k].Position.Seq = c.items[k].id
+		if m.world.rules.oldSeq && c.items[k].From == delivery.FromParked {
+			c.events[k].Position.Seq = c.items[k].ID
 		}
 	}
 }
@@ -351,9 +351,9 @@ func (v *modelVerdict) MaybeWritten() bool { return v == modelMaybe }
 var (
 	errModelUnknown = errors.New("outcome unknown")
 	modelUnsent     = &modelVerdict{code: "not sent"}
-	modelRefused    = &modelVerdict{scope: scopeRecord, code: "refused"}
-	modelMaybe      = &modelVerdict{scope: scopeRecord, code: "refused after an answer was lost"}
-	modelTopic      = &modelVerdict{scope: scopeTopic, code: "topic refused"}
+	modelRefused    = &modelVerdict{scope: delivery.ScopeRecord, code: "refused"}
+	modelMaybe      = &modelVerdict{scope: delivery.ScopeRecord, code: "refused after an answer was lost"}
+	modelTopic      = &modelVerdict{scope: delivery.ScopeTopic, code: "topic refused"}
 )
 
 // answerOf makes a broker that takes the events of one place: the first n are written or not, and get a verdict; a
@@ -380,9 +380,7 @@ func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
 			}
 		}
 		if a.close {
-			r.health.mu.Lock()
-			r.health.shut(at)
-			r.health.mu.Unlock()
+			r.health.Close(at, time.Now())
 		}
 		mine = mine[min(a.skip, len(mine)):]
 		tried := mine[:min(a.n, len(mine))]
@@ -411,11 +409,10 @@ func (m *modelRun) answers(r *Relay, at delivery.Place, a modelAnswer) {
 func (x *modelSteps) publishes(i int) {
 	m := &modelRun{world: x.w, s: *x.s}
 	r := m.load(i)
-	c, d := m.loadClaim(i, r)
-	ctx := context.Background()
+	_, d := m.loadClaim(i, r)
 	todo := map[delivery.Place]int{}
-	for _, k := range d.todo {
-		todo[m.placeOf(&c.events[k])]++
+	for _, e := range d.Events() {
+		todo[m.placeOf(&e)]++
 	}
 	if len(todo) == 0 {
 		x.tryTx(false, saying("R%d: settles", i), func(m *modelRun) { m.settle(i, published{left: map[int16]bool{}}) })
@@ -431,13 +428,10 @@ func (x *modelSteps) publishes(i int) {
 		for _, late := range []bool{false, true} {
 			x.tryTx(true, saying("R%d: gives up sending; its lease may be over: %v", i, late), func(m *modelRun) {
 				m.s.budget.late--
-				result := published{left: map[int16]bool{}, late: late}
-				d.leave(&result)
-				m.settle(i, result)
+				m.settle(i, published{left: d.Lanes(), late: late})
 			})
 		}
 	}
-	_ = ctx
 }
 
 func (m *modelRun) settle(i int, result published) {
@@ -448,8 +442,8 @@ func (m *modelRun) settle(i int, result published) {
 		defer cancel()
 		if m.world.rules.settleOn {
 			for k := range c.items {
-				if c.items[k].fate == undecided {
-					c.items[k].fate = acked
+				if c.items[k].Fate == delivery.Undecided {
+					c.items[k].Fate = delivery.Acked
 				}
 			}
 		}
@@ -536,7 +530,7 @@ func (x *modelSteps) described(i int, at delivery.Place, a modelAnswer) (text st
 	c := &m.s.relays[i].claim
 	for k := range c.n {
 		it := &c.items[k]
-		if e := m.event(it.ev); fate(it.fate) == undecided && m.placeOf(&e) == at {
+		if e := m.event(it.ev); delivery.Fate(it.fate) == delivery.Undecided && m.placeOf(&e) == at {
 			text += fmt.Sprintf(" e%d(%d)", it.ev, it.seq)
 		}
 	}
@@ -551,14 +545,14 @@ func (m *modelRun) attempt(i int, at delivery.Place, a modelAnswer) {
 	c, d := m.loadClaim(i, r)
 	m.answers(r, at, a)
 	m.forbidden = m.s.relays[i].claim.forbidden
-	was := make([]fate, len(c.items))
+	was := make([]delivery.Fate, len(c.items))
 	for k := range c.items {
-		was[k] = c.items[k].fate
+		was[k] = c.items[k].Fate
 	}
-	r.attempt(context.Background(), d)
+	r.attempt(context.Background(), "model", d)
 	for k := range c.items {
-		if m.world.rules.sendOn && was[k] == undecided && c.items[k].fate == held {
-			c.items[k].fate = undecided
+		if m.world.rules.sendOn && was[k] == delivery.Undecided && c.items[k].Fate == delivery.Held {
+			c.items[k].Fate = delivery.Undecided
 		}
 	}
 	m.storeClaim(i, r, c)

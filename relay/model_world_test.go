@@ -330,7 +330,7 @@ func (m *modelRun) load(i int) *Relay {
 			decided: int64(from.known), reached: int64(from.reached), except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit),
 			far: cmp.Or(w.far, 1<<18),
 		}).table(),
-		health: newHealth(-1), exceptFrom: exceptFrom,
+		health: delivery.NewHealth(-1, time.Now(), newPauses), exceptFrom: exceptFrom,
 	}
 	if w.excepts {
 		r.exceptFrom = 0
@@ -355,10 +355,9 @@ func (m *modelRun) load(i int) *Relay {
 	}
 	r.cfg.ClaimEvents = w.max * max(len(inside(r.lanes).owned), 1)
 	for _, at := range placesOf(from.closed) {
-		r.health.closed[at] = &closure{since: modelLong}
+		r.health.Close(at, modelLong)
 	}
-	r.health.settle()
-	r.health.pause(topicsOf(from.paused))
+	r.health.Pause(topicsOf(from.paused))
 	return r
 }
 
@@ -390,16 +389,17 @@ func (m *modelRun) store(i int, r *Relay) {
 		}
 		l.stale = l.stale || l.has && inside(r.lanes).reads != m.reads
 	}
-	for at := range r.health.closed {
-		to.closed |= placeBit(at)
+	for i := range modelPlaces {
+		if at := placesOf(1 << i)[0]; r.health.Age(at, modelLater) > 0 {
+			to.closed |= 1 << i
+		}
 	}
-	for topic := range r.health.paused {
-		to.paused |= topicBits([]string{topic})
-	}
+	_, paused := r.health.Pause(nil)
+	to.paused = topicBits(paused)
 }
 
 // loadClaim restores a claim that is under way, and its delivery.
-func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *dispatch) {
+func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 	from := &m.s.relays[i].claim
 	c := &claim{epoch: epochName(from.epoch), paused: topicsOf(from.paused)}
 	for lane := range from.lanes {
@@ -423,15 +423,15 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *dispatch) {
 		it := &from.items[k]
 		e := m.event(it.ev)
 		e.Position = event.Position{Lane: m.world.of(it.ev).lane, Epoch: c.epoch, Seq: int64(it.seq), First: it.first, Maybe: it.maybe}
-		one := item{
-			id: int64(it.id), from: source(it.from), fate: fate(it.fate), sent: it.sent, alone: it.alone, partition: int32(it.partition), behind: it.behind,
+		one := delivery.Item{
+			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), Sent: it.sent, Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {
-			one.refusal = &refusal{"R", "refused"}
+			one.Refusal = &delivery.Refusal{Code: "R", Reason: "refused"}
 		}
 		c.events, c.items = append(c.events, e), append(c.items, one)
 	}
-	return c, r.newDelivery(c)
+	return c, delivery.New(c.events, c.items)
 }
 
 func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
@@ -449,8 +449,8 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{
-			ev: eventOf(c.events[k].ID), id: uint8(it.id), from: uint8(it.from), fate: uint8(it.fate), seq: int32(p.Seq), partition: int8(it.partition),
-			sent: it.sent, alone: it.alone, behind: it.behind, first: p.First, maybe: p.Maybe, refused: it.refusal != nil,
+			ev: eventOf(c.events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate), seq: int32(p.Seq), partition: int8(it.Partition),
+			sent: it.Sent, alone: it.Alone, behind: it.Behind, first: p.First, maybe: p.Maybe, refused: it.Refusal != nil,
 		}
 	}
 }

@@ -6,12 +6,13 @@ import (
 	"slices"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
 // room is slices to be used again.
 type room struct {
 	events []event.Event
-	items  []item
+	items  []delivery.Item
 }
 
 // sort restores lane and sequence order, which SQL does not promise without an ORDER BY that would cost a sort of

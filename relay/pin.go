@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -46,7 +47,7 @@ type otherClusterError struct{ pinned, found string }
 func (e *otherClusterError) Rejected() bool { return true }
 
 // Scope is the topic.
-func (e *otherClusterError) Scope() string { return scopeTopic }
+func (e *otherClusterError) Scope() string { return delivery.ScopeTopic }
 
 // Error names both clusters, and what an operator does about them.
 func (e *otherClusterError) Error() string {

@@ -35,26 +35,26 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 		grants[i] = c.lanes[i].Grant
 	}
 	pause, since := outage.NewBackOff(), time.Now()
-	d := r.newDelivery(c)
-	d.sortOut(ctx)
+	d := delivery.New(c.events, c.items)
+	r.holdBack(ctx, c, d)
 	attempts := 0
-	for len(d.todo) > 0 {
-		held, release := r.whileHeld(ctx, grants, r.health.closings())
+	for d.Len() > 0 {
+		held, release := r.whileHeld(ctx, grants, r.health.Closing())
 		if held.Err() != nil {
 			release()
 			result.late = ctx.Err() == nil
 			break
 		}
 		attempts++
-		n, failure := r.attempt(held, d)
+		n, failure := r.attempt(held, c.by, d)
 		release()
 		result.acked += n
-		if failure != nil && len(d.todo) > 0 {
+		if failure != nil && d.Len() > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
-				r.cfg.Observer.PublishFailed(len(d.todo), failure)
+				r.cfg.Observer.PublishFailed(d.Len(), failure)
 			}
 			if ctx.Err() == nil && r.mayStraggle(all, since) {
-				result.rest = d.split()
+				result.rest = c.split(d.Lanes())
 				r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
 				r.kafka.Report(c.by, nil, time.Now())
 				break
@@ -65,47 +65,41 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 	if result.acked > 0 && r.cfg.Observer.Published != nil {
 		r.cfg.Observer.Published(result.acked, attempts, time.Since(since))
 	}
-	if ctx.Err() != nil {
-		r.undrained.Add(int64(len(d.todo)))
+	if result.rest != nil {
+		return result
 	}
-	d.leave(&result)
+	if ctx.Err() != nil {
+		r.undrained.Add(int64(d.Len()))
+	}
+	result.left = d.Lanes()
 	return result
 }
 
-// leave notes the lanes of what is left without a fate.
-func (d *dispatch) leave(result *published) {
-	for _, i := range d.todo {
-		result.left[d.c.events[i].Position.Lane] = true
-	}
-}
-
-// attempt sends what is undecided once. failure is nil when refusals explain all that is left: then the rest goes at
-// once.
-func (r *Relay) attempt(ctx context.Context, d *dispatch) (n int, failure error) {
+// attempt sends what is undecided once, for a part of the relay. failure is nil when refusals explain all that is left:
+// then the rest goes at once.
+func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
 	began := time.Now()
-	d.routes = nil // a topic's partitions may be known by now
-	verdicts := r.hand(ctx, d.events())
+	verdicts := r.hand(ctx, d.Events())
 	failpoint.Hit(failpoint.RelayPublished)
-	if len(verdicts) != len(d.todo) {
+	if len(verdicts) != d.Len() {
 		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
-		for _, i := range d.todo {
-			d.c.items[i].sent = true
-		}
-		r.kafka.Report(d.c.by, failure, time.Now())
+		d.Unanswered()
+		r.kafka.Report(part, failure, time.Now())
 		return 0, failure
 	}
-	n, failure, unsent := d.take(verdicts)
+	route := r.routes(ctx)
+	n, failure, unsent := d.Take(verdicts)
 	if n > 0 {
-		r.health.ack(func() map[delivery.Place]bool { return d.ackedPlaces(ctx) })
+		r.health.Acked(time.Now(), func() map[delivery.Place]bool { return d.Acked(route) })
 	}
-	if n < len(d.todo) && !d.judge(ctx, verdicts, began, ctx.Err() == nil) && failure == nil {
+	if n < d.Len() && !r.judge(d, verdicts, route, began, ctx.Err() == nil) && failure == nil {
 		failure = unsent
 	}
-	d.keepUndecided()
-	if n > 0 && len(d.todo) == 0 {
-		r.kafka.Report(d.c.by, nil, time.Now()) // what has no ack is held or parked
+	d.DropDecided()
+	if n > 0 && d.Len() == 0 {
+		r.kafka.Report(part, nil, time.Now()) // what has no ack is held or parked
 	} else if context.Cause(ctx) != errLeaseOver {
-		r.kafka.Report(d.c.by, failure, time.Now())
+		r.kafka.Report(part, failure, time.Now())
 	}
 	return n, failure
 }

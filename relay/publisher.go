@@ -2,8 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
-	"strings"
 
 	"github.com/effectonce/effectonce/event"
 )
@@ -42,52 +40,4 @@ type Router interface {
 type Reacher interface {
 	// Reach returns nil when something answers. It ends when ctx does.
 	Reach(ctx context.Context) error
-}
-
-// The scopes of a refusal.
-const (
-	scopeRecord = "record"
-	scopeTopic  = "topic"
-)
-
-// rejected reports whether a verdict is a certain refusal, and of what.
-func rejected(err error) (scope string, ok bool) {
-	var r interface{ Rejected() bool }
-	if !errors.As(err, &r) || !r.Rejected() {
-		return "", false
-	}
-	var s interface{ Scope() string }
-	if errors.As(err, &s) && s.Scope() == scopeTopic {
-		return scopeTopic, true
-	}
-	return scopeRecord, true
-}
-
-// notSent reports whether a verdict says that the call did not send the event.
-func notSent(err error) bool {
-	var n interface{ NotSent() bool }
-	return errors.As(err, &n) && n.NotSent()
-}
-
-// maybeWritten reports whether a refusal came after an attempt whose outcome is unknown.
-func maybeWritten(err error) bool {
-	var m interface{ MaybeWritten() bool }
-	return errors.As(err, &m) && m.MaybeWritten()
-}
-
-// longestReason bounds what is stored of a refusal.
-const longestReason = 1000
-
-// reasonOf is a refusal as an operator reads it: a code to search by, and the broker's words, fit for a text column.
-func reasonOf(err error) (code, reason string) {
-	code = "REFUSED"
-	var c interface{ RefusalCode() string }
-	if errors.As(err, &c) {
-		code = c.RefusalCode()
-	}
-	reason = strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "?"), "\x00", "?")
-	if len(reason) > longestReason {
-		reason = strings.ToValidUTF8(reason[:longestReason], "") + "..."
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(code, "?"), "\x00", "?"), reason
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/tracing"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -59,7 +60,7 @@ type Relay struct {
 	dueNext time.Time // the prober's: no look for scheduled events before it
 	dueAt   time.Time // the prober's, while it rests: when something is due
 
-	health *health
+	health *delivery.Health
 
 	undrained atomic.Int64 // events that the end of work left without an ack
 
@@ -207,7 +208,7 @@ func (r *Relay) start(first lanes.Source) error {
 	}
 	r.owner, r.lanes = uuid.New(), lanes.New(first)
 	r.table.Store(r.lanes)
-	r.health = newHealth(r.cfg.HoldAfter)
+	r.health = delivery.NewHealth(r.cfg.HoldAfter, time.Now(), newPauses)
 	r.wal.Store(int32(walOff))
 	r.waiting.Store(0)
 	r.streaming.Store(0)
@@ -215,6 +216,8 @@ func (r *Relay) start(first lanes.Source) error {
 	r.short.Store(true)
 	return nil
 }
+
+func newPauses() delivery.Pauses { return outage.NewBackOff() }
 
 // Wake makes the relay look for events at once. Call it after the commit of a transaction that appended, when producer
 // and relay share a process. It never blocks.

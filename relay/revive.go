@@ -28,13 +28,13 @@ func (r *Relay) revive(ctx, work context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.health.changed:
+		case <-r.health.Changed():
 		case <-timer.C:
 		}
-		due, next := r.health.due(time.Now())
+		due, next := r.health.Due(time.Now())
 		if len(due) > 0 {
 			r.postgres.Report(s.Name, r.tryClosed(work, s, due), s.Heard())
-			_, next = r.health.due(time.Time{})
+			_, next = r.health.Due(time.Time{})
 		}
 		wait := time.Hour
 		if next.IsZero() {
@@ -51,7 +51,7 @@ func (r *Relay) revive(ctx, work context.Context) {
 func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Place) error {
 	found, without := r.lanes.FirstHeld(places)
 	for _, at := range without {
-		if r.health.age(at) > keepClosed || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
+		if r.health.Age(at, time.Now()) > keepClosed || (at.Partition == delivery.WholeTopic && r.lanes.Holds(at)) {
 			r.reopen(at) // whoever sends there next finds out
 		}
 	}
@@ -87,14 +87,15 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		if i >= len(heads) {
 			break
 		}
-		switch scope, refused := rejected(err); {
-		case err == nil, refused && scope == scopeRecord: // it answers; the claim that drains parks what it refuses
-			r.health.ack(func() map[delivery.Place]bool { return map[delivery.Place]bool{heads[i]: true} })
+		switch scope, refused := delivery.Rejected(err); {
+		case err == nil, refused && scope == delivery.ScopeRecord:
+			// It answers; the claim that drains parks what it refuses.
+			r.health.Acked(time.Now(), func() map[delivery.Place]bool { return map[delivery.Place]bool{heads[i]: true} })
 			r.reopen(heads[i])
 		case refused && heads[i].Partition != delivery.WholeTopic:
 			r.closeTopic(heads[i].Topic, err)
-		case refused && !c.items[i].sent:
-			unsent.add(found[heads[i]], c.items[i].id)
+		case refused && !c.items[i].Sent:
+			unsent.add(found[heads[i]], c.items[i].ID)
 		}
 	}
 	return r.untry(ctx, s, &unsent)
@@ -151,7 +152,7 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]
 	}
 	for i := range c.events {
 		c.events[i].Position.Epoch = c.epoch
-		heads = append(heads, delivery.At(c.events[i].Topic, c.items[i].partition))
+		heads = append(heads, delivery.At(c.events[i].Topic, c.items[i].Partition))
 	}
 	return heads, c, nil
 }

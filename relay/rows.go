@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/event"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 )
 
@@ -20,7 +21,7 @@ type rowReader struct {
 	values pg.Copier
 	bytes  map[int16]int // payload bytes and overhead per lane
 	e      event.Event
-	it     item
+	it     delivery.Item
 	// parkEvent: an event is parked without its key.
 	parkEvent bool
 	headers   []byte
@@ -81,7 +82,7 @@ func (r *rowReader) readNew(rows pgx.Rows, c *claim, at map[int16]*laneClaim) er
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		r.e.Position.First, r.e.Position.Maybe = true, false
-		r.it = item{id: r.e.Position.Seq}
+		r.it = delivery.Item{ID: r.e.Position.Seq}
 		return r.add(c, at[r.e.Position.Lane])
 	})
 	return err
@@ -98,7 +99,7 @@ func (r *rowReader) readMarked(rows pgx.Rows, c *claim, at map[int16]*laneClaim)
 			return nil
 		}
 		r.e.Position.First, r.e.Position.Maybe = true, false
-		r.it = item{id: r.e.Position.Seq}
+		r.it = delivery.Item{ID: r.e.Position.Seq}
 		return r.add(c, l)
 	})
 	return err
@@ -110,7 +111,7 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, &alone, &maybe}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		r.e.Position.First, r.e.Position.Maybe = !maybe, maybe
-		r.it = item{id: r.e.Position.Seq, from: fromParked, alone: alone}
+		r.it = delivery.Item{ID: r.e.Position.Seq, From: delivery.FromParked, Alone: alone}
 		return r.add(c, at[r.e.Position.Lane])
 	})
 	return err
@@ -118,9 +119,9 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 
 // readHeld reads the held rows of a try, whose numbers are theirs already.
 func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
-	it := item{from: fromHeld}
+	it := delivery.Item{From: delivery.FromHeld}
 	var maybe bool
-	targets := append([]any{&r.e.Position.Lane, &it.id, &r.e.Position.Seq, &it.partition, &it.sent, &maybe}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		return r.addHeld(c, at[r.e.Position.Lane], it, maybe)
 	})
@@ -129,9 +130,9 @@ func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 
 // readDrained reads held rows of which those that stand behind a parked one of their key have moved.
 func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
-	it := item{from: fromHeld}
+	it := delivery.Item{From: delivery.FromHeld}
 	var maybe, behind bool
-	targets := append([]any{&r.e.Position.Lane, &it.id, &r.e.Position.Seq, &it.partition, &it.sent, &maybe, &behind}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe, &behind}, r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		l := at[r.e.Position.Lane]
 		if behind {
@@ -143,8 +144,8 @@ func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim
 	return err
 }
 
-func (r *rowReader) addHeld(c *claim, l *laneClaim, it item, maybe bool) error {
-	r.e.Position.First, r.e.Position.Maybe = !it.sent && !maybe, maybe
+func (r *rowReader) addHeld(c *claim, l *laneClaim, it delivery.Item, maybe bool) error {
+	r.e.Position.First, r.e.Position.Maybe = !it.Sent && !maybe, maybe
 	r.it = it
 	if l.first == 0 || r.e.Position.Seq < l.first {
 		l.first = r.e.Position.Seq
@@ -159,8 +160,8 @@ func (r *rowReader) readOpen(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 	var first, seq int64
 	var lane int16
 	var gone, maybe bool
-	it := item{sent: true} // whoever made the entry may have sent it
-	head, columns := []any{&lane, &first, &seq, &gone, &it.id, &it.from, &it.partition, &it.alone, &maybe}, r.targets()
+	it := delivery.Item{Sent: true} // whoever made the entry may have sent it
+	head, columns := []any{&lane, &first, &seq, &gone, &it.ID, &it.From, &it.Partition, &it.Alone, &maybe}, r.targets()
 	headOnly := append(slices.Clone(head), make([]any, len(columns))...) // nil targets are skipped
 	whole := append(slices.Clone(head), columns...)
 	for rows.Next() {
@@ -202,8 +203,8 @@ func (r *rowReader) add(c *claim, l *laneClaim) error {
 	l.count++
 	l.large = l.large || !l.bulk && (len(r.e.Payload) > largePayload || len(r.headers) > largePayload)
 	r.bytes[l.Lane] += len(r.e.Payload) + len(r.headers) + textOf(&r.e) + eventOverhead
-	if r.it.from != fromParked {
-		r.it.alone = r.parkEvent || r.e.Key == ""
+	if r.it.From != delivery.FromParked {
+		r.it.Alone = r.parkEvent || r.e.Key == ""
 	}
 	c.events, c.items = append(c.events, r.e), append(c.items, r.it)
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
@@ -55,7 +56,7 @@ type settling struct {
 		refused      int
 		first        uuid.UUID // the first event that was refused, for the log
 		firstTopic   string
-		firstReason  refusal
+		firstReason  delivery.Refusal
 	}
 }
 
@@ -84,7 +85,7 @@ type outcome struct {
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
 	set := &settling{epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{}, acks: map[int16]int{}, count: outcome{held: map[delivery.Place]int{}}}
-	closed := r.health.snapshot()
+	closed := r.health.Closed()
 	for i := range c.lanes {
 		l := &c.lanes[i]
 		switch {
@@ -145,10 +146,10 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	}
 	for i := range c.items {
 		it, lane := &c.items[i], c.events[i].Position.Lane
-		mixed[lane] = mixed[lane] || it.from != fromOutbox
-		moves[lane] = moves[lane] || it.fate != acked
+		mixed[lane] = mixed[lane] || it.From != delivery.FromOutbox
+		moves[lane] = moves[lane] || it.Fate != delivery.Acked
 	}
-	noteOvertaken(c, moves)
+	delivery.NoteOvertaken(c.events, c.items, moves)
 	for i := range set.lanes {
 		l := &set.lanes[i]
 		if !moves[l.Lane] {
@@ -177,7 +178,7 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		case mixed[l.Lane] || moves[l.Lane]:
 			set.gatherOne(c, i, l, mixed[l.Lane])
 		case placed[l.Lane]:
-			set.rows = append(set.rows, pg.Row{At: c.items[i].at, ID: c.items[i].id})
+			set.rows = append(set.rows, pg.Row{At: pgtype.TID(c.items[i].At), ID: c.items[i].ID})
 		}
 	}
 	slices.SortFunc(set.rows, func(a, b pg.Row) int {
@@ -185,67 +186,47 @@ func (set *settling) gather(c *claim, byPlace bool) {
 	})
 }
 
-// noteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By
-// another partition count it may get to where that stands, under a lower number: like what may have been sent, it makes
-// that count uncertain to accept. moves are the lanes of which not everything was acked.
-func noteOvertaken(c *claim, moves map[int16]bool) {
-	passed := map[int16]map[string]bool{}
-	for i := len(c.items) - 1; i >= 0; i-- {
-		it, e := &c.items[i], &c.events[i]
-		switch {
-		case !moves[e.Position.Lane]:
-		case it.fate == acked:
-			if passed[e.Position.Lane] == nil {
-				passed[e.Position.Lane] = map[string]bool{}
-			}
-			passed[e.Position.Lane][e.Topic] = true
-		case it.fate == held && it.partition == delivery.WholeTopic:
-			it.sent = it.sent || passed[e.Position.Lane][e.Topic]
-		}
-	}
-}
-
 func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 	e, it := &c.events[i], &c.items[i]
-	switch it.fate {
-	case acked:
+	switch it.Fate {
+	case delivery.Acked:
 		if named {
-			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.Lane), append(set.acked.ids, it.id)
+			set.acked.lanes, set.acked.ids = append(set.acked.lanes, l.Lane), append(set.acked.ids, it.ID)
 			set.acked.seqs = append(set.acked.seqs, e.Position.Seq)
 		} else {
 			set.acks[l.Lane]++
 		}
 		set.count.acked++
-		switch it.from {
-		case fromHeld:
+		switch it.From {
+		case delivery.FromHeld:
 			set.count.drained++
-		case fromParked:
+		case delivery.FromParked:
 			set.count.released++
-		case fromOutbox:
+		case delivery.FromOutbox:
 		}
-	case held:
-		h, to := &set.hold, delivery.At(e.Topic, it.partition)
-		h.lanes, h.ids, h.seqs = append(h.lanes, l.Lane), append(h.ids, it.id), append(h.seqs, e.Position.Seq)
-		h.partitions, h.sent = append(h.partitions, it.partition), append(h.sent, it.sent)
-		if it.from != fromHeld {
+	case delivery.Held:
+		h, to := &set.hold, delivery.At(e.Topic, it.Partition)
+		h.lanes, h.ids, h.seqs = append(h.lanes, l.Lane), append(h.ids, it.ID), append(h.seqs, e.Position.Seq)
+		h.partitions, h.sent = append(h.partitions, it.Partition), append(h.sent, it.Sent)
+		if it.From != delivery.FromHeld {
 			set.count.held[to]++
 		}
 		if !l.Groups.Has(to) && !slices.Contains(set.added[l.Lane], to) {
 			set.added[l.Lane] = append(set.added[l.Lane], to)
 		}
-	case parked:
+	case delivery.Parked:
 		p := &set.park
 		attempts := int32(1)
-		if it.behind {
+		if it.Behind {
 			attempts = 0
 		} else if p.refused++; p.refused == 1 {
-			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.refusal
+			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.Refusal
 		}
-		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.id), append(p.alone, it.alone), append(p.sent, it.sent)
-		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.refusal.reason), append(p.code, it.refusal.code)
+		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone), append(p.sent, it.Sent)
+		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.Refusal.Reason), append(p.code, it.Refusal.Code)
 		set.parks[l.Lane] = true
 		set.count.parked++
-	case undecided: // not in a lane that is complete
+	case delivery.Undecided: // not in a lane that is complete
 	}
 }
 
@@ -379,5 +360,5 @@ func (r *Relay) tell(set *settling, took time.Duration) {
 	}
 	p := &set.park
 	r.log.Error("events were refused and are parked; see `relay parked list`", "events", n.parked, "refused", p.refused,
-		"first", p.first, "topic", p.firstTopic, "code", p.firstReason.code, "reason", p.firstReason.reason)
+		"first", p.first, "topic", p.firstTopic, "code", p.firstReason.Code, "reason", p.firstReason.Reason)
 }

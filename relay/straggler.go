@@ -55,28 +55,23 @@ func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late 
 // mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept,
 // and nothing more is claimed.
 func (r *Relay) mayStraggle(all *stragglers, since time.Time) bool {
-	return all != nil && all.events < r.cfg.ClaimEvents && all.bytes < r.cfg.ClaimBytes && r.health.answers(since)
+	return all != nil && all.events < r.cfg.ClaimEvents && all.bytes < r.cfg.ClaimBytes && r.health.OthersAnswer(since)
 }
 
-// split takes the lanes out of a claim of which something is undecided.
-func (d *dispatch) split() *claim {
-	undecided := map[int16]bool{}
-	for _, i := range d.todo {
-		undecided[d.c.events[i].Position.Lane] = true
-	}
-	rest := &claim{epoch: d.c.epoch, paused: d.c.paused, took: d.c.took}
-	d.c.lanes = slices.DeleteFunc(d.c.lanes, func(l laneClaim) bool {
-		if undecided[l.Lane] {
+// split takes lanes out of a claim.
+func (c *claim) split(lanes map[int16]bool) *claim {
+	rest := &claim{epoch: c.epoch, paused: c.paused, took: c.took}
+	c.lanes = slices.DeleteFunc(c.lanes, func(l laneClaim) bool {
+		if lanes[l.Lane] {
 			rest.lanes = append(rest.lanes, l)
 		}
-		return undecided[l.Lane]
+		return lanes[l.Lane]
 	})
-	for i := range d.c.events {
-		if undecided[d.c.events[i].Position.Lane] {
-			rest.events, rest.items = append(rest.events, d.c.events[i]), append(rest.items, d.c.items[i])
+	for i := range c.events {
+		if lanes[c.events[i].Position.Lane] {
+			rest.events, rest.items = append(rest.events, c.events[i]), append(rest.items, c.items[i])
 		}
 	}
-	rest.by = fmt.Sprintf("%s, lane %d", d.c.by, rest.lanes[0].Lane)
-	d.todo = nil
+	rest.by = fmt.Sprintf("%s, lane %d", c.by, rest.lanes[0].Lane)
 	return rest
 }

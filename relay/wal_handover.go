@@ -283,7 +283,7 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 	_, err = r.stepTelling(work, h.f.s, grants, nil, func(c *claim) {
 		n = len(c.events)
 		for i := range c.items {
-			lane, id := c.events[i].Position.Lane, c.items[i].id
+			lane, id := c.events[i].Position.Lane, c.items[i].ID
 			h.done[lane] = append(h.done[lane], id)
 			h.left[lane] = slices.DeleteFunc(h.left[lane], func(l int64) bool { return l == id })
 		}

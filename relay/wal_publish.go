@@ -10,6 +10,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
+	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -27,12 +28,12 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]item, len(b.Events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
+	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]delivery.Item, len(b.Events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
 	for i := range c.items {
 		it := &c.items[i]
-		it.id, it.alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
+		it.ID, it.Alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
 		if !f.numbers.Have(&b.Items[i]) {
-			it.fate = held // no number is left for it
+			it.Fate = delivery.Held // no number is left for it
 		}
 	}
 	sending, end := r.startPublish(work, c.events)
@@ -45,9 +46,9 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 	unsure := false
 	for i := range c.items {
 		lane := b.Items[i].Lane
-		if c.items[i].fate != acked {
+		if c.items[i].Fate != delivery.Acked {
 			l := &f.mine[lane]
-			sent := c.items[i].sent || l.before && !b.Events[i].Position.First
+			sent := c.items[i].Sent || l.before && !b.Events[i].Position.First
 			aside[lane], unsure = true, unsure || sent
 			continue
 		}
@@ -58,7 +59,7 @@ func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletio
 		return nil
 	}
 	for i := range c.items {
-		if c.items[i].fate != acked {
+		if c.items[i].Fate != delivery.Acked {
 			f.skipped[b.Items[i].XID] = true
 		}
 	}
@@ -77,26 +78,25 @@ func (f *follower) send(ctx context.Context, c *claim) (sent int, err error) {
 		}
 	}
 	pause, since, attempts := outage.NewBackOff(), time.Now(), 0
-	d := r.newDelivery(c)
-	d.sortOut(ctx)
-	d.keepUndecided()
-	for len(d.todo) > 0 {
-		held, release := r.whileHeld(ctx, grants, r.health.closings())
+	d := delivery.New(c.events, c.items)
+	r.holdBack(ctx, c, d)
+	for d.Len() > 0 {
+		held, release := r.whileHeld(ctx, grants, r.health.Closing())
 		if held.Err() != nil {
 			release()
 			if ctx.Err() != nil {
-				r.undrained.Add(int64(len(d.todo)))
+				r.undrained.Add(int64(d.Len()))
 				return sent, ctx.Err()
 			}
 			return sent, errLanesChanged
 		}
 		attempts++
-		n, failure := r.attempt(held, d)
+		n, failure := r.attempt(held, c.by, d)
 		release()
 		sent += n
-		if failure != nil && len(d.todo) > 0 {
+		if failure != nil && d.Len() > 0 {
 			if r.cfg.Observer.PublishFailed != nil {
-				r.cfg.Observer.PublishFailed(len(d.todo), failure)
+				r.cfg.Observer.PublishFailed(d.Len(), failure)
 			}
 			_ = sleep.For(ctx, pause.NextBackOff())
 		}

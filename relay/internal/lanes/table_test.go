@@ -40,8 +40,16 @@ func (l *state) is() string {
 		word string
 		is   bool
 	}{
-		{"fresh", l.fresh}, {"ready", l.ready}, {"busy", l.busy}, {"doubt", l.doubt}, {"leaving", l.leaving}, {"due", l.due},
-		{"parked", l.parked}, {"releasing", l.releasing}, {"bulk", l.bulk}, {"holds", len(l.groups) > 0},
+		{"fresh", l.fresh},
+		{"ready", l.ready},
+		{"busy", l.busy},
+		{"doubt", l.doubt},
+		{"leaving", l.leaving},
+		{"due", l.due},
+		{"parked", l.parked},
+		{"releasing", l.releasing},
+		{"bulk", l.bulk},
+		{"holds", len(l.groups) > 0},
 	} {
 		if f.is {
 			words = append(words, f.word)

@@ -1,0 +1,296 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/effectonce/effectonce/event"
+)
+
+// verdict is a publisher's error.
+type verdict struct {
+	scope          string // "": no refusal
+	unsent, before bool
+	text           string
+}
+
+func (v *verdict) Error() string       { return "verdict: " + v.text }
+func (v *verdict) Rejected() bool      { return v.scope != "" }
+func (v *verdict) Scope() string       { return v.scope }
+func (v *verdict) NotSent() bool       { return v.unsent }
+func (v *verdict) MaybeWritten() bool  { return v.before }
+func (v *verdict) RefusalCode() string { return "CODE\x00" }
+
+var (
+	errUnknown = errors.New("outcome unknown")
+	unsent     = &verdict{unsent: true}
+	refused    = &verdict{scope: ScopeRecord}
+	written    = &verdict{scope: ScopeRecord, before: true}
+	topical    = &verdict{scope: ScopeTopic}
+)
+
+// delivered are events of lane 1, one for each word: a topic's letter, a partition and a key; "-" is none.
+func delivered(words string) (*Delivery, []Item) {
+	var events []event.Event
+	for _, w := range strings.Fields(words) {
+		e := event.Event{Topic: w[:1], Tenant: w[1:2], Key: w[2:]}
+		e.Position.Lane = 1
+		events = append(events, e)
+	}
+	items := make([]Item, len(events))
+	for i := range items {
+		items[i].Alone = events[i].Key == "-"
+	}
+	return New(events, items), items
+}
+
+// toPartition goes by the tenant, which is a digit here.
+func toPartition(e *event.Event) Place {
+	if e.Tenant == "?" {
+		return Whole(e.Topic)
+	}
+	return At(e.Topic, int32(e.Tenant[0]-'0'))
+}
+
+// fates names what became of each event.
+func fates(items []Item) string {
+	var words []string
+	for _, it := range items {
+		word := [...]string{"undecided", "acked", "held", "parked"}[it.Fate]
+		if it.Fate == Held {
+			word += fmt.Sprint(it.Partition)
+		}
+		if it.Behind {
+			word += " behind"
+		}
+		if it.Sent {
+			word += " sent"
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestP4Judge: the table of P4, for events of one lane.
+func TestP4Judge(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		events   string
+		verdicts []error
+		closed   []Place
+		want     string
+		failing  []Place
+	}{
+		"acked":               {"t0a t0b", []error{nil, nil}, nil, "acked, acked", nil},
+		"unknown":             {"t0a t1b", []error{errUnknown, nil}, nil, "undecided sent, acked", []Place{At("t", 0)}},
+		"not sent":            {"t0a", []error{unsent}, nil, "undecided", []Place{At("t", 0)}},
+		"refused":             {"t0a t1b", []error{refused, nil}, nil, "parked, acked", nil},
+		"refused, perhaps in": {"t0a", []error{written}, nil, "parked sent", nil},
+		"behind, of its key":  {"t0a t0a", []error{refused, unsent}, nil, "parked, parked behind", nil},
+		"behind, of another":  {"t0a t0b", []error{refused, unsent}, nil, "parked, held0", nil},
+		"behind, alone":       {"t0- t0-", []error{refused, unsent}, nil, "parked, held0", nil},
+		"beside":              {"t0a t1a", []error{refused, unsent}, nil, "parked, undecided", []Place{At("t", 1)}},
+		"topic":               {"t0a t1b u0c", []error{topical, errUnknown, nil}, nil, "held-1, held-1 sent, acked", nil},
+		"closed":              {"t0a t1b", []error{unsent, nil}, []Place{At("t", 0)}, "held0, acked", []Place{At("t", 0)}},
+		"topic closed":        {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
+		"unknown where":       {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, items := delivered(c.events)
+			d.Take(c.verdicts)
+			topics := d.RefusedTopics(c.verdicts)
+			failing, refusals := d.Judge(c.verdicts, topics, toPartition)
+			d.HoldClosed(setOf(c.closed), toPartition)
+			if got := fates(items); got != c.want {
+				t.Errorf("they are %s; want %s", got, c.want)
+			}
+			if !maps.EqualFunc(failing, setOf(c.failing), func(error, bool) bool { return true }) {
+				t.Errorf("%v fail, want %v", failing, c.failing)
+			}
+			if want := strings.Contains(c.want, "parked") || len(topics) > 0; refusals != want {
+				t.Errorf("something was refused: %v", refusals)
+			}
+			left := strings.Count(c.want, "undecided")
+			if d.DropDecided(); d.Len() != left || len(d.Events()) != left || d.Lanes()[1] != (left > 0) {
+				t.Errorf("%d events are to be sent again, want %d", d.Len(), left)
+			}
+		})
+	}
+}
+
+// TestP4HoldBack: what cannot go now is held before anything is sent.
+func TestP4HoldBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		events string
+		from   Source
+		in     int32 // partition of the group that they come from
+		closed []Place
+		groups []Place
+		want   string
+	}{
+		"nothing":                {"t0a", FromOutbox, 0, nil, nil, "undecided"},
+		"closed":                 {"t0a t1b", FromOutbox, 0, []Place{At("t", 0)}, nil, "held0, undecided"},
+		"topic closed":           {"t0a u0b", FromOutbox, 0, []Place{Whole("t")}, nil, "held-1, undecided"},
+		"behind a group":         {"t0a t1b", FromOutbox, 0, nil, []Place{At("t", 0)}, "held0, undecided"},
+		"behind the whole":       {"t0a u0b", FromOutbox, 0, nil, []Place{Whole("t")}, "held-1, undecided"},
+		"unknown where":          {"t?a", FromOutbox, 0, nil, []Place{At("u", 0)}, "undecided"},
+		"unknown where, behind":  {"t?a", FromOutbox, 0, nil, []Place{At("t", 3)}, "held-1"},
+		"from its group":         {"t0a", FromHeld, 0, nil, []Place{At("t", 0)}, "undecided"},
+		"from its group, closed": {"t0a", FromHeld, 0, []Place{Whole("t")}, []Place{At("t", 0)}, "held0"},
+		"from the whole":         {"t0a", FromHeld, WholeTopic, nil, []Place{At("t", 0), Whole("t")}, "held0"},
+		"from a group, unknown":  {"t?a", FromHeld, 2, nil, []Place{At("t", 2)}, "undecided"},
+	} {
+		d, items := delivered(c.events)
+		for i := range items {
+			items[i].From, items[i].Partition = c.from, c.in
+		}
+		d.HoldBack(setOf(c.closed), map[int16]Groups{1: Groups{}.With(c.groups)}, toPartition)
+		if got := fates(items); got != c.want {
+			t.Errorf("%s: they are %s; want %s", name, got, c.want)
+		}
+	}
+}
+
+// TestUnanswered: an attempt without verdicts may have sent everything.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	d, items := delivered("t0a t1b")
+	items[0].Fate = Acked
+	d.DropDecided()
+	if d.Unanswered(); fates(items) != "acked, undecided sent" {
+		t.Errorf("they are %s", fates(items))
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	r := refusalOf(&verdict{scope: ScopeRecord, text: "\xff\x00" + strings.Repeat("é", longestReason)})
+	if r.Code != "CODE?" || !strings.HasPrefix(r.Reason, "verdict: ??é") || len(r.Reason) > longestReason+3 {
+		t.Errorf("a refusal is %q, %d bytes: %.20q", r.Code, len(r.Reason), r.Reason)
+	}
+	if r := refusalOf(errors.New("no")); r.Code != "REFUSED" {
+		t.Errorf("without a code it is %q", r.Code)
+	}
+}
+
+// TestGroups: they are replaced and not changed, and the group of a topic as a whole goes last.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	first := Groups{}.With([]Place{At("t", 0), Whole("t"), At("u", 1)})
+	more := first.With([]Place{At("t", 5)})
+	less := more.Without([]Place{At("t", 0), At("u", 1)})
+	if first.Has(At("t", 5)) || !more.Has(At("t", 0)) || less.Has(At("u", 1)) || len(less["u"]) > 0 || !less.HasPartOf("t") {
+		t.Errorf("groups are %v, %v and %v", first, more, less)
+	}
+	open := func(g Groups, closed ...Place) string {
+		places := g.Open(setOf(closed))
+		slices.SortFunc(places, func(a, b Place) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		return fmt.Sprint(places)
+	}
+	for got, want := range map[string]string{
+		open(first):                                     "[{t 0} {u 1}]",
+		open(first, At("t", 0)):                         "[{t -1} {u 1}]",
+		open(first, Whole("t")):                         "[{u 1}]",
+		open(first.Without([]Place{At("t", 0)})):        "[{t -1} {u 1}]",
+		open(first, At("t", 0), At("u", 1), At("u", 2)): "[{t -1}]",
+	} {
+		if got != want {
+			t.Errorf("%s can go, want %s", got, want)
+		}
+	}
+}
+
+// fixed are pauses of a second.
+type fixed struct{}
+
+func (fixed) NextBackOff() time.Duration { return time.Second }
+
+// TestP4Health: a place is closed when it has failed for long enough while others answer.
+func TestP4Health(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	h := NewHealth(5*time.Second, now, func() Pauses { return fixed{} })
+	bad, good := At("t", 0), At("t", 1)
+	fail := func(want int, began time.Time, places ...Place) {
+		t.Helper()
+		failing := map[Place]error{}
+		for _, p := range places {
+			failing[p] = errUnknown
+		}
+		if closed := h.Failed(failing, began, now); len(closed) != want {
+			t.Errorf("%v are closed, want %d", closed, want)
+		}
+	}
+	after := func(d time.Duration) { now = now.Add(d) }
+	began := now
+	after(6 * time.Second)
+	fail(0, began, bad) // nothing was ever acked
+	after(time.Second)
+	h.Acked(now, func() map[Place]bool { return map[Place]bool{good: true} })
+	if !h.OthersAnswer(began) || h.Closed() != nil && len(h.Closed()) > 0 {
+		t.Error("an ack elsewhere is no answer, or closes something")
+	}
+	closing := h.Closing()
+	fail(1, now, bad)
+	select {
+	case <-closing:
+	default:
+		t.Error("attempts that wait for the place are not told")
+	}
+	<-h.Changed()
+	if !h.Closed()[bad] || h.Age(bad, now.Add(time.Second)) != time.Second || h.Close(bad, now) {
+		t.Error("the place is not closed")
+	}
+	if places, next := h.Due(now); len(places) != 0 || next.Sub(now) != time.Second {
+		t.Errorf("%v are tried, and again at %v", places, next)
+	}
+	after(time.Second)
+	if places, next := h.Due(now); len(places) != 1 || next.Sub(now) != time.Second {
+		t.Errorf("%v are tried, and again at %v", places, next)
+	}
+	if paused, _ := h.Pause([]string{"t"}); len(paused) != 1 || !h.Closed()[Whole("t")] {
+		t.Error("the topic is not paused")
+	}
+	if places, _ := h.Due(now.Add(time.Hour)); len(places) != 0 {
+		t.Error("a place of a paused topic is tried")
+	}
+	if _, resumed := h.Pause(nil); len(resumed) != 1 || h.Closed()[Whole("t")] {
+		t.Error("the topic is not resumed")
+	}
+	if took, was := h.Open(bad, now); !was || took != time.Second || len(h.Closed()) > 0 {
+		t.Errorf("it was closed for %v: %v", took, was)
+	}
+	// Two places in trouble, and nothing else answers: it may be the cluster.
+	began = now
+	after(6 * time.Second)
+	fail(0, began, bad, good)
+	if h.OthersAnswer(began) {
+		t.Error("others answer")
+	}
+}
+
+// TestP4HealthOff: with a negative time nothing is closed but what is refused.
+func TestP4HealthOff(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	h := NewHealth(-1, now, func() Pauses { return fixed{} })
+	h.Acked(now.Add(time.Hour), nil)
+	if closed := h.Failed(map[Place]error{At("t", 0): errUnknown}, now, now.Add(time.Hour)); len(closed) > 0 {
+		t.Errorf("%v are closed", closed)
+	}
+}
+
+func setOf(places []Place) map[Place]bool {
+	set := map[Place]bool{}
+	for _, p := range places {
+		set[p] = true
+	}
+	return set
+}

@@ -1,0 +1,105 @@
+package delivery
+
+import "github.com/effectonce/effectonce/event"
+
+// RefusedTopics are the topics that the verdicts of an attempt refuse as a whole, each with one of them.
+func (d *Delivery) RefusedTopics(verdicts []error) map[string]error {
+	topics := map[string]error{}
+	for k, i := range d.undecided {
+		if scope, refused := Rejected(verdicts[k]); refused && scope == ScopeTopic && topics[d.events[i].Topic] == nil {
+			topics[d.events[i].Topic] = verdicts[k]
+		}
+	}
+	return topics
+}
+
+// lanePlace is where order is kept: one lane's events for one place.
+type lanePlace struct {
+	lane int16
+	Place
+}
+
+// Judge gives the events that an attempt left without an ack their fates, by the table of P4, but for those that are to
+// be sent again. It returns where these go, each place with a verdict, and whether some event was refused.
+func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route) (failing map[Place]error, refusals bool) {
+	refusedAt := map[lanePlace][]int32{}
+	failing = map[Place]error{}
+	for k, i := range d.undecided {
+		it, e := &d.items[i], &d.events[i]
+		if it.Fate == Acked {
+			continue
+		}
+		if topics[e.Topic] != nil {
+			it.Sent = it.Sent || maybeWritten(verdicts[k])
+			it.hold(WholeTopic)
+			continue
+		}
+		at := route(e)
+		lp := lanePlace{e.Position.Lane, at}
+		if _, refused := Rejected(verdicts[k]); refused {
+			it.Sent = it.Sent || maybeWritten(verdicts[k])
+			it.Fate, it.Refusal = Parked, refusalOf(verdicts[k])
+			refusedAt[lp] = append(refusedAt[lp], i)
+			continue
+		}
+		if before := refusedAt[lp]; len(before) > 0 {
+			d.waitBehind(before, it, e, at)
+			continue
+		}
+		if _, seen := failing[at]; !seen {
+			failing[at] = verdicts[k]
+		}
+	}
+	return failing, len(topics)+len(refusedAt) > 0
+}
+
+// waitBehind is the fate of an event behind refused ones of its lane and partition: with its key it is parked, else it
+// waits until they are. Sent now, it could be written, and after a take-over the refused one be written after it.
+func (d *Delivery) waitBehind(before []int32, it *Item, e *event.Event, at Place) {
+	for _, i := range before {
+		first, its := &d.events[i], &d.items[i]
+		if !it.Alone && !its.Alone && first.Tenant == e.Tenant && first.Key == e.Key {
+			it.Fate, it.Refusal, it.Behind = Parked, its.Refusal, true
+			return
+		}
+	}
+	it.hold(at.Partition)
+}
+
+// HoldClosed holds what is left for places that are closed, whoever closed them.
+func (d *Delivery) HoldClosed(closed map[Place]bool, route Route) {
+	if len(closed) == 0 {
+		return
+	}
+	for _, i := range d.undecided {
+		it, e := &d.items[i], &d.events[i]
+		if it.Fate != Undecided {
+			continue
+		}
+		if closed[Whole(e.Topic)] {
+			it.hold(WholeTopic)
+		} else if at := route(e); closed[at] {
+			it.hold(at.Partition)
+		}
+	}
+}
+
+// NoteOvertaken notes what is held for a topic as a whole behind which something of its lane and topic was acked. By
+// another partition count it may get to where that stands, under a lower number: like what may have been sent, it makes
+// that count uncertain to accept. Moves are the lanes of which not everything was acked.
+func NoteOvertaken(events []event.Event, items []Item, moves map[int16]bool) {
+	passed := map[int16]map[string]bool{}
+	for i := len(items) - 1; i >= 0; i-- {
+		it, e := &items[i], &events[i]
+		switch {
+		case !moves[e.Position.Lane]:
+		case it.Fate == Acked:
+			if passed[e.Position.Lane] == nil {
+				passed[e.Position.Lane] = map[string]bool{}
+			}
+			passed[e.Position.Lane][e.Topic] = true
+		case it.Fate == Held && it.Partition == WholeTopic:
+			it.Sent = it.Sent || passed[e.Position.Lane][e.Topic]
+		}
+	}
+}
