@@ -42,14 +42,14 @@ type laneClaim struct {
 
 // claim is what one claim transaction returned: the events of some lanes, numbered, journalled and durable.
 type claim struct {
-	by     string // whose session
-	epoch  string
-	lanes  []laneClaim
-	events []event.Event   // lane by lane, each in sequence order
-	items  []delivery.Item // of the events
-	paused []string        // topics, as of its transaction
-	spare  room
-	took   time.Duration // of its transaction
+	by      string // whose session
+	epoch   string
+	lanes   []laneClaim
+	events  []event.Event   // lane by lane, each in sequence order
+	items   []delivery.Item // of the events
+	paused  []string        // topics, as of its transaction
+	scratch buffers
+	took    time.Duration // of its transaction
 }
 
 // work is what a claim does for a lane: one thing at a time, in turn while there are several.
@@ -205,7 +205,7 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 		strikes = max(strikes, g.Strikes)
 	}
 	k := &claiming{
-		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.room.events[:0], items: s.room.items[:0], spare: s.spare},
+		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.claimed.events[:0], items: s.claimed.items[:0], scratch: s.scratch, by: s.Name},
 		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
 		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1), bytes: max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1),
 		locked: make(map[int16]bool, len(grants)), moved: map[int16]int64{},

@@ -62,7 +62,7 @@ func (d *Driver) Step(ctx context.Context) (int, error) {
 	if len(grants) == 0 {
 		return 0, nil
 	}
-	return d.r.step(ctx, d.s, grants)
+	return d.r.step(ctx, d.s, grants, nil)
 }
 
 // Work is what the pumps do: it claims, publishes and settles in lanes that are ready, until none is.
@@ -72,7 +72,7 @@ func (d *Driver) Work(ctx context.Context) error {
 		if len(grants) == 0 {
 			return nil
 		}
-		if _, err := d.r.step(ctx, d.s, grants); err != nil {
+		if _, err := d.r.step(ctx, d.s, grants, nil); err != nil {
 			return err
 		}
 	}
@@ -84,7 +84,7 @@ func (d *Driver) StepAfter(ctx context.Context, do func()) (ready []int16, err e
 	d.r.lanes.Found(d.r.lanes.All(), nil, nil)
 	grants := d.r.lanes.Take(0, 1, time.Now())
 	do()
-	_, err = d.r.step(ctx, d.s, grants)
+	_, err = d.r.step(ctx, d.s, grants, nil)
 	return inside(d.r.lanes).list((*laneState).isReady), err
 }
 

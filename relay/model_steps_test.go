@@ -250,7 +250,7 @@ func (m *modelRun) claim(i int) {
 			return
 		}
 		m.snapped = m.s.stale == uint8(i)+1
-		c, err := r.take(context.Background(), s, grants)
+		c, err := r.claimLanes(context.Background(), s, grants)
 		if m.world.rules.noRaise {
 			for _, l := range inside(r.lanes).owned {
 				l.fresh, l.doubt = l.fresh || l.doubt, false

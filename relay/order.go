@@ -9,8 +9,8 @@ import (
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
-// room is slices to be used again.
-type room struct {
+// buffers are slices to be used again.
+type buffers struct {
 	events []event.Event
 	items  []delivery.Item
 }
@@ -26,13 +26,13 @@ func (c *claim) sort() {
 		return
 	}
 	slices.SortFunc(order, ordinal.compare)
-	events, items := slices.Grow(c.spare.events[:0], len(order)), slices.Grow(c.spare.items[:0], len(order))
+	events, items := slices.Grow(c.scratch.events[:0], len(order)), slices.Grow(c.scratch.items[:0], len(order))
 	for _, o := range order {
 		events, items = append(events, c.events[o.at]), append(items, c.items[o.at])
 	}
-	clear(c.events) // the payloads, not the room
+	clear(c.events) // nothing keeps the payloads
 	clear(c.items)
-	c.spare.events, c.spare.items = c.events, c.items
+	c.scratch.events, c.scratch.items = c.events, c.items
 	c.events, c.items = events, items
 }
 

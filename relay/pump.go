@@ -37,7 +37,7 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 			}
 			continue
 		}
-		_, err := r.stepTelling(work, s, grants, late, func(*claim) {})
+		_, err := r.step(work, s, grants, late)
 		r.postgres.Report(s.Name, err, s.Heard())
 		if err == nil {
 			pause.Reset()
@@ -50,20 +50,19 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 	}
 }
 
-// step claims, publishes and settles once for lanes that were picked, and gives each of them back to the table. Its
-// error is the database's: what Kafka does is retried within, or left to the next claim of the lane.
-func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant) (published int, err error) {
-	return r.stepTelling(ctx, s, grants, nil, func(*claim) {})
-}
-
-// stepTelling is step, but tells what it claims, and may leave some of it to stragglers.
-func (r *Relay) stepTelling(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers, tell func(c *claim)) (published int, err error) {
-	c, err := r.take(ctx, s, grants)
+// step claims, publishes and settles once for lanes that were taken, and gives each of them back to the table. Some of
+// the claim may be left to stragglers, if not nil. Its error is the database's: what Kafka does is retried within, or
+// left to the next claim of the lane.
+func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers) (published int, err error) {
+	c, err := r.claimLanes(ctx, s, grants)
 	if err != nil {
 		return 0, err
 	}
-	tell(c)
-	c.by = s.Name
+	return r.complete(ctx, s, c, late)
+}
+
+// complete publishes and settles a claim.
+func (r *Relay) complete(ctx context.Context, s *session, c *claim, late *stragglers) (published int, err error) {
 	sending, end := r.startPublish(ctx, c.events)
 	result := r.publish(sending, c, late)
 	end(result.acked)
@@ -71,14 +70,14 @@ func (r *Relay) stepTelling(ctx context.Context, s *session, grants []lanes.Gran
 		r.straggle(ctx, late, result.rest)
 	}
 	err = r.finish(ctx, s, c, result)
-	clear(c.events) // the payloads, not the room
+	clear(c.events) // nothing keeps the payloads, and the next claim uses the slices
 	clear(c.items)
-	s.room, s.spare = room{c.events, c.items}, c.spare
+	s.claimed, s.scratch = buffers{c.events, c.items}, c.scratch
 	return result.acked, err
 }
 
-// take claims for lanes that were picked, and gives those back that cannot be worked on.
-func (r *Relay) take(ctx context.Context, s *session, grants []lanes.Grant) (*claim, error) {
+// claimLanes claims for lanes that were taken, and gives those back that cannot be worked on.
+func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant) (*claim, error) {
 	since := time.Now()
 	c, lost, unknown, err := r.claim(ctx, s, grants)
 	if err != nil {

@@ -192,7 +192,7 @@ func (r *Relay) Once(ctx context.Context) (published int, err error) {
 			break
 		}
 		var n int
-		n, err = r.step(ctx, s, grants)
+		n, err = r.step(ctx, s, grants, nil)
 		published += n
 	}
 	return published, errors.Join(err, r.resign(ctx, s))
@@ -244,7 +244,7 @@ func (r *Relay) Stalled() time.Duration {
 // session is a session with Postgres, and the slices of its last claim, for the next one.
 type session struct {
 	pg.Session
-	room, spare room
+	claimed, scratch buffers
 }
 
 func (r *Relay) session(name string) *session {

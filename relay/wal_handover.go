@@ -280,14 +280,17 @@ func (h *handOver) drain(work context.Context) (n int, err error) {
 	for _, g := range grants {
 		h.fences[g.Lane], h.floors[g.Lane] = g.Fence, g.Floor
 	}
-	_, err = r.stepTelling(work, h.f.s, grants, nil, func(c *claim) {
-		n = len(c.events)
-		for i := range c.items {
-			lane, id := c.events[i].Position.Lane, c.items[i].ID
-			h.done[lane] = append(h.done[lane], id)
-			h.left[lane] = slices.DeleteFunc(h.left[lane], func(l int64) bool { return l == id })
-		}
-	})
+	c, err := r.claimLanes(work, h.f.s, grants)
+	if err != nil {
+		return 0, err
+	}
+	for i := range c.items {
+		lane, id := c.events[i].Position.Lane, c.items[i].ID
+		h.done[lane] = append(h.done[lane], id)
+		h.left[lane] = slices.DeleteFunc(h.left[lane], func(l int64) bool { return l == id })
+	}
+	n = len(c.events)
+	_, err = r.complete(work, h.f.s, c, nil)
 	return n, err
 }
 
