@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/inbox/operator"
 )
@@ -116,4 +118,28 @@ func TestOperatorRefuses(t *testing.T) {
 	if _, err := o.ParkedEvent(t.Context(), 7); !errors.Is(err, operator.ErrNotParked) {
 		t.Error(err)
 	}
+}
+
+// TestADiscardMakesTheDaysOfItsIDs: ids go to the days inside them, and none of those needs to be there.
+func TestADiscardMakesTheDaysOfItsIDs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bad := func(context.Context, pgx.Tx, event.Event) error { return inbox.Terminal("x", errBad) }
+	in := w.inbox(inbox.Config{})
+	if err := in.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, "update inbox_consumer set floor = current_date - 9")
+	h, events := in.Each(bad), keyed("a", "a")
+	for i := range events {
+		events[i].ID = idAt(w.noon(i - 1))
+	}
+	same(t, "outcomes", handle(t, h, events), repeat(inbox.Parked, 2))
+	for _, days := range []int{-1, 0} {
+		w.Exec(t, "drop table "+w.table(days))
+	}
+	if d, err := w.operator().DiscardKey(t.Context(), "", "payments", "a", "never"); err != nil || d.Events != 2 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	same(t, "later", handle(t, h, events), repeat(inbox.Duplicate, 2))
 }

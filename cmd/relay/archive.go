@@ -14,6 +14,11 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
+// archiveCommand is what people do with the archive.
+type archiveCommand struct {
+	Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
+}
+
 type archiveMaintainCommand struct {
 	database
 	ArchiveDays int           `default:"0" shown:"(required)" help:"How many days of published events are kept, 1 to 3660; the relays' own setting."`

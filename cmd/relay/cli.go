@@ -61,26 +61,10 @@ type cli struct {
 	Replay    replayCommand              `cmd:"" help:"Publish events once more: archived ones, or those that a query gives."`
 	Topics    topicsCommand              `cmd:"" help:"Look at topics, accept their partition counts, pause and resume them."`
 	Scheduled scheduledCommand           `cmd:"" help:"Look at events that are to be published later, and cancel them."`
-	WAL       struct {
-		Setup walSetupCommand `cmd:"" help:"Make what relays that read the WAL need: the publication."`
-		Drop  walDropCommand  `cmd:"" help:"Drop the replication slot and the publication, when no relay is to read the WAL any more."`
-	} `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
-	Archive struct {
-		Maintain archiveMaintainCommand `cmd:"" help:"Make the archive's coming days and drop those that are over, once."`
-	} `cmd:"" help:"Look after the archive of published events."`
-	Inbox struct {
-		Maintain  maintainCommand           `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
-		Consumers inboxConsumersCommand     `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
-		Parked    parkedCommand[inboxFlags] `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
-		Resume    inboxResumeCommand        `cmd:"" help:"Let a halted partition go on, or have an event that fails run at once."`
-		Accept    inboxAcceptCommand        `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
-		Skip      inboxSkipCommand          `cmd:"" help:"Give up records that halt a partition and can be neither decided nor parked."`
-		Retire    inboxRetireCommand        `cmd:"" help:"Say that a consumer is gone, so that its window does not count."`
-		Move      inboxMoveCommand          `cmd:"" help:"Have a consumer that goes by ids go by watermarks or offsets."`
-		Forget    inboxForgetCommand        `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`
-		Audit     auditCommand[inboxFlags]  `cmd:"" help:"List what people did with the inbox."`
-	} `cmd:"" help:"Look after the inbox."`
-	Keys keysCommand `cmd:"" help:"Look at idempotent operations whose outcome is unknown and that recovery gave up, and end them."`
+	WAL       walCommand                 `cmd:"" name:"wal" help:"Set the WAL source up and take it down."`
+	Archive   archiveCommand             `cmd:"" help:"Look after the archive of published events."`
+	Inbox     inboxCommand               `cmd:"" help:"Look after the inbox."`
+	Keys      keysCommand                `cmd:"" help:"Look at idempotent operations whose outcome is unknown and that recovery gave up, and end them."`
 }
 
 // database is what every command needs that talks to Postgres.

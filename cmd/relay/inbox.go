@@ -7,8 +7,23 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox"
+	"github.com/effectonce/effectonce/inbox/operator"
 	"github.com/effectonce/effectonce/internal/service"
 )
+
+// inboxCommand is what people do with an inbox.
+type inboxCommand struct {
+	Maintain  maintainCommand           `cmd:"" help:"Make the inbox's coming days and drop those that are over, once."`
+	Consumers inboxConsumersCommand     `cmd:"" help:"Show the consumers, their windows, and which partitions have halted."`
+	Parked    parkedCommand[inboxFlags] `cmd:"" help:"Look at events whose effects finally failed, mend, release or discard them."`
+	Resume    inboxResumeCommand        `cmd:"" help:"Let a halted partition go on, or have an event that fails run at once."`
+	Accept    inboxAcceptCommand        `cmd:"" help:"Let a consumer that goes by watermarks go on with a new numbering of an outbox."`
+	Skip      inboxSkipCommand          `cmd:"" help:"Give up records that halt a partition and can be neither decided nor parked."`
+	Retire    inboxRetireCommand        `cmd:"" help:"Say that a consumer is gone, so that its window does not count."`
+	Move      inboxMoveCommand          `cmd:"" help:"Have a consumer that goes by ids go by watermarks or offsets."`
+	Forget    inboxForgetCommand        `cmd:"" name:"forget-offsets" help:"Let a consumer that goes by offsets begin a topic anew that was made again."`
+	Audit     auditCommand[inboxFlags]  `cmd:"" help:"List what people did with the inbox."`
+}
 
 type maintainCommand struct {
 	database
@@ -35,5 +50,131 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 		}
 		p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped), "rows_cleaned", info.Cleaned)
 		return nil
+	})
+}
+
+type inboxRetireCommand struct {
+	inboxChange
+}
+
+// Help is the longer text of --help.
+func (*inboxRetireCommand) Help() string {
+	return `Days of the inbox are kept for the longest window of all consumers. Stop the workers of one that is gone, and run this: its window does
+not count any more. What it has parked stays. When it starts again under this name, it knows what it applied in the days that are left,
+and quarantines what is older.`
+}
+
+func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		if err := o.Retire(ctx, c.Reason); err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"consumer": c.Consumer}, "Consumer %s is retired. Days are kept for the windows of the others.", c.Consumer)
+	})
+}
+
+type inboxSkipCommand struct {
+	inboxChange
+	Topic     string `shown:"(required)" help:"Topic of the partition."`
+	Partition int32  `default:"-1" shown:"(required)" help:"Its number."`
+	To        int64  `default:"-1" shown:"(required)" help:"The first offset that is handled again: behind the record that halts it."`
+}
+
+// Help is the longer text of --help.
+func (*inboxSkipCommand) Help() string {
+	return `For a record that halts its partition and can be neither decided nor parked. Its effect never runs. Stop the consumer's workers, run this,
+set the group to the same offset, and start the workers:
+  kafka-consumer-groups.sh --group G --topic T:P --reset-offsets --to-offset N --execute
+A group that is moved without this goes back to where the inbox is.`
+}
+
+func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
+	if c.Topic == "" || c.Partition < 0 || c.To < 0 {
+		return service.Usage("--topic, --partition and --to say what is skipped; relay inbox consumers shows where each partition is")
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		from, err := o.SkipTo(ctx, c.Topic, c.Partition, c.To, c.Reason)
+		if err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
+			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.", c.Topic, c.Partition, from, c.To, c.To)
+	})
+}
+
+type inboxAcceptCommand struct {
+	inboxChange
+	Epoch string `shown:"(required)" help:"The numbering, as events carry it (ce_epoch): relay inbox consumers shows it in the reason of the halt."`
+}
+
+// Help is the longer text of --help.
+func (*inboxAcceptCommand) Help() string {
+	return `An outbox that was fenced, restored or failed over counts anew. A consumer that goes by watermarks cannot tell what is published again
+under new numbers from what is new, so each of its partitions halts at the first event of the new numbering. Compare its last
+effects with the producers' tables. What comes again and has an effect is applied again after this, unless a business
+key stands behind it.`
+}
+
+func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
+	if c.Epoch == "" {
+		return service.Usage("--epoch is missing: relay inbox consumers shows which numbering a partition waits for")
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		n, err := o.AcceptNumbering(ctx, c.Epoch, c.Reason)
+		if err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"epoch": c.Epoch, "partitions": n}, "Numbering %s is accepted. %d halted partitions go on within seconds.", c.Epoch, n)
+	})
+}
+
+type inboxMoveCommand struct {
+	inboxChange
+	To string `shown:"(required)" enum:",watermark,offset" default:"" help:"watermark or offset."`
+}
+
+// Help is the longer text of --help.
+func (*inboxMoveCommand) Help() string {
+	return `Stop the consumer's workers, run this, and start them with the new setting (inbox.Config.Dedup). For a window from now on the
+consumer looks at ids as well, so that what it has applied stays applied. There is no way back: a consumer that goes by numbers
+leaves no ids.`
+}
+
+func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
+	to := map[string]inbox.Dedup{"watermark": inbox.ByWatermark, "offset": inbox.ByOffset}[c.To]
+	if to == inbox.ByID {
+		return service.Usage("--to is missing: watermark or offset")
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		until, err := o.Move(ctx, to, c.Reason)
+		if err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its workers with that setting; until %s they look at ids as well.",
+			c.Consumer, c.To, until.UTC().Format(time.DateOnly))
+	})
+}
+
+type inboxForgetCommand struct {
+	inboxChange
+	Topic string `shown:"(required)" help:"The topic that was deleted and made again."`
+}
+
+// Help is the longer text of --help.
+func (*inboxForgetCommand) Help() string {
+	return `A topic that is made again begins its offsets again, and a consumer that goes by offsets halts there. After this it applies whatever the
+topic holds, from where its group is. For a topic that was not made again that would apply events twice.`
+}
+
+func (c *inboxForgetCommand) run(ctx context.Context, p *program) error {
+	if c.Topic == "" {
+		return service.Usage("--topic is missing")
+	}
+	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
+		n, err := o.ForgetOffsets(ctx, c.Topic, c.Reason)
+		if err != nil {
+			return err
+		}
+		return c.report(p, map[string]any{"topic": c.Topic, "partitions": n}, "The offsets of %s are forgotten. %d halted partitions go on within seconds.", c.Topic, n)
 	})
 }

@@ -344,7 +344,7 @@ func TestRoleRelayOperates(t *testing.T) {
 
 // releaseOfAnotherDay releases an event whose id is of a day too far ahead to have a partition. A worker that may not
 // make the day waits for the maintainer, who makes it.
-func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, desk, maintain environment) {
+func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person, maintain environment) {
 	t.Helper()
 	ahead := event.Event{ID: event.IDAt(time.Now().AddDate(0, 0, 20)), Topic: "payments", Type: "T", Position: event.Position{Offset: 3}}
 	out, err := do.Handle(t.Context(), []event.Event{ahead})
@@ -352,7 +352,7 @@ func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, desk, mai
 		t.Fatalf("%v, %v", out, err)
 	}
 	id := pgtest.One[int64](t, h.DB, `select id from inbox_parked where message_id = $1`, ahead.ID)
-	if code, _, stderr := command(t, desk, "inbox", "parked", "release", "--id", strconv.FormatInt(id, 10)); code != codeOK {
+	if code, _, stderr := command(t, person, "inbox", "parked", "release", "--id", strconv.FormatInt(id, 10)); code != codeOK {
 		t.Fatal(stderr)
 	}
 	if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
@@ -405,12 +405,12 @@ func TestRoleInbox(t *testing.T) {
 		t.Errorf("parked: %v, %v", out, err)
 	}
 	// Its operator is the same role.
-	desk := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON", "as the test wants it")
+	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON", "as the test wants it")
 	for _, args := range []string{
 		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain", "parked skip-head --topic payments --key p --keep",
 		"parked release --topic payments --key p", "parked discard --topic payments --key p", "audit",
 	} {
-		if code, _, stderr := command(t, desk, append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
+		if code, _, stderr := command(t, person, append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
 			t.Errorf("inbox %s: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -423,7 +423,7 @@ func TestRoleInbox(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ran, before := make(chan error, 1), len(said.String())
 	go func() { ran <- in.Run(ctx) }()
-	if code, _, stderr := command(t, desk, "inbox", "parked", "skip-head", "--topic", "payments", "--key", "q"); code != codeOK {
+	if code, _, stderr := command(t, person, "inbox", "parked", "skip-head", "--topic", "payments", "--key", "q"); code != codeOK {
 		t.Error(stderr)
 	}
 	pgtest.AwaitSQL(t, h.DB, `select exists (select from effect where id = $1)`, behind.ID)
@@ -433,7 +433,7 @@ func TestRoleInbox(t *testing.T) {
 	}
 	ctx, cancel = context.WithCancel(t.Context())
 	go func() { ran <- in.Run(ctx) }()
-	h.releaseOfAnotherDay(t, do, desk, maintain)
+	h.releaseOfAnotherDay(t, do, person, maintain)
 	cancel()
 	if err := <-ran; err != nil {
 		t.Error(err)

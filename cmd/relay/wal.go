@@ -9,6 +9,12 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
+// walCommand is what people do with the WAL source.
+type walCommand struct {
+	Setup walSetupCommand `cmd:"" help:"Make what relays that read the WAL need: the publication."`
+	Drop  walDropCommand  `cmd:"" help:"Drop the replication slot and the publication, when no relay is to read the WAL any more."`
+}
+
 type walSetupCommand struct {
 	database
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
