@@ -123,7 +123,7 @@ func (r *Relay) finish(ctx context.Context, s *session, c *claim, result publish
 		return fmt.Errorf("relay: settle: %w", err)
 	}
 	r.moved.Store(time.Now().UnixNano())
-	r.tell(set, time.Since(since))
+	r.reportSettled(set, time.Since(since))
 	return nil
 }
 
@@ -332,8 +332,8 @@ func (set *settling) sent() {
 	}
 }
 
-// tell says what a settle did.
-func (r *Relay) tell(set *settling, took time.Duration) {
+// reportSettled says what a settle did.
+func (r *Relay) reportSettled(set *settling, took time.Duration) {
 	o, n := &r.cfg.Observer, &set.count
 	if n.acked > 0 && o.Settled != nil {
 		o.Settled(n.acked, n.gone, took)

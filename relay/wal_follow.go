@@ -114,7 +114,7 @@ func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 	for {
 		select {
 		case <-ctx.Done():
-			if err := f.readUp(work, failed); err != nil {
+			if err := f.readPending(work, failed); err != nil {
 				return err
 			}
 			return f.finish(work)
@@ -331,11 +331,11 @@ const walLane int16 = -1
 // errNumbersEnd: the session ends, and the next one begins at another base.
 var errNumbersEnd = errors.New("relay: the numbers of this slot's base have come to their end")
 
-// owes: something of the lane may be in the table that was sent by a reading of before, and that has not come again.
-func (f *follower) owes(l *streamedLane) bool { return l.before && f.pos < f.since }
+// pending: an earlier reading may have sent events of the lane that are still in the table, and have not come again.
+func (f *follower) pending(l *streamedLane) bool { return l.before && f.pos < f.since }
 
-// owed lists the lanes that are not to go back to the table yet.
-func (f *follower) owed() laneKeys { return f.lanesThat(f.owes) }
+// pendingLanes are not to go back to the table yet.
+func (f *follower) pendingLanes() laneKeys { return f.lanesThat(f.pending) }
 
 // lanesThat lists lanes of ours, as parameters.
 func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
@@ -347,12 +347,12 @@ func (f *follower) lanesThat(want func(l *streamedLane) bool) (set laneKeys) {
 	return set
 }
 
-// readUp reads on at the end until nothing is owed: it is no more than what had been committed when the session began.
-// Half of the time that there is for the end it may take; what is owed then is left to the next reader.
-func (f *follower) readUp(work context.Context, failed <-chan error) error {
+// readPending reads on at the end until nothing is pending: it is no more than what had been committed when the session
+// began. It may take half of the time that there is for the end; what is pending then is left to the next reader.
+func (f *follower) readPending(work context.Context, failed <-chan error) error {
 	enough := time.NewTimer(f.r.cfg.DrainTimeout / 2)
 	defer enough.Stop()
-	for len(f.owed().lanes) > 0 {
+	for len(f.pendingLanes().lanes) > 0 {
 		select {
 		case <-enough.C:
 			return nil
@@ -368,13 +368,13 @@ func (f *follower) readUp(work context.Context, failed <-chan error) error {
 }
 
 // finish is the orderly end: what was published is deleted, the lanes go back to the table, and the slot stands where
-// we were. Lanes of which something is owed stay: who reads the WAL next goes on there.
+// we were. Lanes of which something is pending stay: who reads the WAL next goes on there.
 func (f *follower) finish(work context.Context) error {
 	if err := f.deleter.Flush(work); err != nil {
 		return err
 	}
-	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.owes(l) })
-	if left := f.owed(); len(left.lanes) > 0 {
+	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
+	if left := f.pendingLanes(); len(left.lanes) > 0 {
 		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have published: let another relay read the WAL "+
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}

@@ -124,7 +124,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			set.lanes, set.fences = append(set.lanes, int16(lane)), append(set.fences, l.fence)
 		}
 	}
-	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.owes(&f.mine[lane]) })
+	unsure = unsure || slices.ContainsFunc(set.lanes, func(lane int16) bool { return f.pending(&f.mine[lane]) })
 	statement, gone := r.sql(sql.Unstream), 0
 	if unsure {
 		statement = r.sql(sql.Abandon)

@@ -5,20 +5,20 @@ import (
 	"testing"
 )
 
-// TestWALOwes: a lane that an earlier reading has published from is owed until everything was read that it may have
-// sent.
-func TestWALOwes(t *testing.T) {
+// TestWALPending: a lane that an earlier reading has published from is pending until everything was read that it may
+// have sent.
+func TestWALPending(t *testing.T) {
 	t.Parallel()
 	f := &follower{since: 100}
 	f.mine[3] = streamedLane{fence: 1, before: true}
 	f.mine[4] = streamedLane{fence: 1}
 	f.pos = 99
-	if owed := f.owed(); len(owed.lanes) != 1 || owed.lanes[0] != 3 {
-		t.Errorf("at 99 of 100 the lanes %v are owed, want [3]", owed.lanes)
+	if pending := f.pendingLanes(); len(pending.lanes) != 1 || pending.lanes[0] != 3 {
+		t.Errorf("at 99 of 100 the lanes %v are pending, want [3]", pending.lanes)
 	}
 	f.pos = 100
-	if owed := f.owed(); len(owed.lanes) != 0 {
-		t.Errorf("at 100 of 100 the lanes %v are owed", owed.lanes)
+	if pending := f.pendingLanes(); len(pending.lanes) != 0 {
+		t.Errorf("at 100 of 100 the lanes %v are pending", pending.lanes)
 	}
 }
 
