@@ -263,6 +263,62 @@ func TestP4OtherLanesGoOn(t *testing.T) {
 	}
 }
 
+// answering is a broker that can be asked whether it is there.
+type answering struct{ *broker }
+
+func (answering) Reach(context.Context) error { return nil }
+
+// TestP4OtherLanesGoOnFromTheStart: the first event of a relay goes to a partition that does not answer, and no other
+// one was ever sent. Its pump claims for other lanes all the same; once they are acked the partition is held.
+func TestP4OtherLanesGoOnFromTheStart(t *testing.T) {
+	t.Parallel()
+	const dead = 1
+	db, b := outboxDB(t), newBroker(4)
+	keys := map[bool]string{} // of the dead partition, and of another one in another lane
+	lane := func(key string) int {
+		return pgtest.One[int](t, db, `select (hashtextextended($1::text collate "C", 0) & 31)::int`, key)
+	}
+	for i := 0; len(keys) < 2; i++ {
+		key := fmt.Sprint("k", i)
+		stuck := b.partition(&event.Event{Key: key}) == dead
+		if other := keys[!stuck]; keys[stuck] == "" && (other == "" || lane(other) != lane(key)) {
+			keys[stuck] = key
+		}
+	}
+	tries := make(chan struct{}, 1)
+	b.set(func(_ *event.Event, partition int32) answer {
+		if partition != dead {
+			return answer{}
+		}
+		select {
+		case tries <- struct{}{}:
+		default:
+		}
+		return answer{err: errAway}
+	})
+	add := func(key string) {
+		db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', $1, 'T', '0')`, key)
+	}
+	add(keys[true])
+	stop := running(t, newRelay(t, db, answering{b}, config(func(c *relay.Config) { c.Pumps, c.HoldAfter = 1, time.Millisecond })))
+	<-tries
+	add(keys[false])
+	for range 8 {
+		if <-tries; len(b.events()) > 0 {
+			break
+		}
+	}
+	if len(b.events()) == 0 {
+		t.Fatal("another lane waits for a partition that does not answer, and nothing else was ever sent")
+	}
+	pgtest.AwaitSQL(t, db, `select count(*) = 1 from outbox_held`)
+	b.set(nil)
+	empty(t, db)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestP4KeepsTheClaimOfASlowOutage: an attempt may last longer than HoldAfter. When it ends, every partition has failed
 // for long enough, and none of them may be judged before the others are known to fail, too.
 func TestP4KeepsTheClaimOfASlowOutage(t *testing.T) {

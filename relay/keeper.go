@@ -171,12 +171,16 @@ func (r *Relay) left(lanes []int16, lost bool) {
 func (r *Relay) well(ctx context.Context) bool {
 	var err error
 	if to, ok := r.to.(Reacher); ok && r.beaten.Load() != 0 && len(r.lanes.All()) == 0 {
-		asking, cancel := context.WithTimeout(ctx, r.cfg.Lease/3)
-		err = to.Reach(asking)
-		cancel()
+		err = r.askKafka(ctx, to)
 	}
 	r.kafka.Report("keeper", err, time.Now())
 	return !r.kafka.Away()
+}
+
+func (r *Relay) askKafka(ctx context.Context, to Reacher) error {
+	asking, cancel := context.WithTimeout(ctx, r.cfg.Lease/3)
+	defer cancel()
+	return to.Reach(asking)
 }
 
 // members are the relays for whom the lanes are: those that count, and this one.

@@ -53,7 +53,7 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 			if r.cfg.Observer.PublishFailed != nil {
 				r.cfg.Observer.PublishFailed(d.Len(), failure)
 			}
-			if ctx.Err() == nil && r.mayStraggle(all, since) {
+			if ctx.Err() == nil && r.mayStraggle(ctx, all, since) {
 				result.rest = c.split(d.Lanes())
 				r.kafka.Report(result.rest.by, failure, time.Now()) // its trouble, from now on
 				r.kafka.Report(c.by, nil, time.Now())

@@ -36,7 +36,8 @@ type Router interface {
 }
 
 // Reacher is a [Publisher] that can tell whether it reaches what it publishes to. A relay without lanes asks at each
-// heartbeat: while it gets an error it takes no lanes from other relays, nor free ones that they may take.
+// heartbeat: while it gets an error it takes no lanes from other relays, nor free ones that they may take. A relay
+// whose events stay without an ack asks before it claims for other lanes.
 type Reacher interface {
 	// Reach returns nil when something answers. It ends when ctx does.
 	Reach(ctx context.Context) error

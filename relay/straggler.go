@@ -53,9 +53,13 @@ func (r *Relay) catchUp(work context.Context, s *session, all *stragglers, late 
 }
 
 // mayStraggle reports whether what an attempt has left may go on by itself. While nothing answers, the claim is kept,
-// and nothing more is claimed.
-func (r *Relay) mayStraggle(all *stragglers, since time.Time) bool {
-	return all != nil && all.events < r.cfg.ClaimEvents && all.bytes < r.cfg.ClaimBytes && r.health.OthersAnswer(since)
+// and nothing more is claimed. Where nothing else was sent, nothing can have been acked: then Kafka is asked.
+func (r *Relay) mayStraggle(ctx context.Context, all *stragglers, since time.Time) bool {
+	if all == nil || all.events >= r.cfg.ClaimEvents || all.bytes >= r.cfg.ClaimBytes {
+		return false
+	}
+	to, ok := r.to.(Reacher)
+	return r.health.OthersAnswer(since) || ok && r.askKafka(ctx, to) == nil
 }
 
 // split takes lanes out of a claim.
