@@ -11,8 +11,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Lanes is how many lanes an outbox has. A lane is a shard of the outbox, by hash of the key, that one relay sends at a
-// time. The number is fixed in the table's DDL.
+// Lanes is how many lanes an outbox has: 32. A lane is a shard of the outbox, by hash of the key, that one relay sends
+// at a time. The number is fixed in the table's DDL.
 const Lanes = lanes.Count
 
 // Config sets a relay. The zero value is a safe default for every field.
