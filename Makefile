@@ -31,8 +31,8 @@ test-short: ## the quick ones, without the race detector and a real Kafka; of on
 models: ## relay and inbox, every interleaving of small configurations; without the race detector, for nothing runs beside them
 	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
 
-proof: ## kill processes at every failpoint, and let a fault happen at each; without the race detector
-	$(STACK) go test -count=1 -tags failpoints -timeout 15m -parallel 8 ./internal/failpoint ./internal/verify/proof
+proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; without the race detector
+	EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 15m -parallel 10 ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
@@ -45,7 +45,7 @@ debezium: ## the tests with a real Debezium, which Maven fetches the first time
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
-	$(STACK) go test -json -tags failpoints -timeout 15m -parallel 8 ./internal/verify/proof >> "$$results" || true; \
+	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 15m -parallel 10 ./internal/verify/proof >> "$$results" || true; \
 	$(STACK) bash -euc 'cd internal/verify/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/verify/guarantees docs/rules.md < "$$results"
@@ -54,7 +54,6 @@ lint: ## formatting, go vet, staticcheck, checksums of the dependencies
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "not in gofumpt's format:"; echo "$$unformatted"; exit 1; fi
 	go vet work
-	go vet -tags failpoints $(ALL)
 	go mod verify > /dev/null
 	$$($(TOOL) -n staticcheck) work
 
@@ -64,7 +63,7 @@ bugs: ## the gate on the tests: put in each bug of internal/verify/mutations and
 DURATION ?= 40s
 soak: ## faults for DURATION (40s), drawn by SEED, of the kinds FAULTS (all); three brokers from 3m on, or BROKERS=3; DEDUP=watermark, SOURCE=wal
 	EFFECTONCE_SOAK_DURATION=$(DURATION) EFFECTONCE_SOAK_SEED=$(SEED) EFFECTONCE_SOAK_FAULTS=$(FAULTS) EFFECTONCE_SOAK_BROKERS=$(BROKERS) EFFECTONCE_SOAK_DEDUP=$(DEDUP) EFFECTONCE_SOAK_SOURCE=$(SOURCE) \
-		go test -count=1 -tags failpoints -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak
+		go test -count=1 -timeout 0 -v -run 'TestSoak$$' ./internal/verify/soak
 
 fuzz: ## every fuzz target for FUZZTIME (30s), five at a time
 	@grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)$$|\1 \2|' | \

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
-
-	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // offsets are next offsets by topic and partition, as kafka-go wants them.
@@ -84,8 +82,7 @@ func (c *committer) flush() error {
 	if len(batch) == 0 {
 		return nil
 	}
-	failpoint.Hit(failpoint.ConsumerOffsetCommit)
-	err := failpoint.After(failpoint.ConsumerOffsetCommitted, c.send(batch))
+	err := c.send(batch)
 	if err != nil {
 		c.giveBack(batch)
 		if isFenced(err) {

@@ -8,7 +8,6 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -82,7 +81,6 @@ func (p *partition) deliver(ctx context.Context, dec *decoder, res *fetchRespons
 		if c.next == offset {
 			continue
 		}
-		failpoint.Hit(failpoint.ConsumerFetched)
 		p.held.Add(c.bytes)
 		p.budget.add(c.bytes)
 		select {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/redact"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
@@ -95,11 +94,9 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, true
 	}
 	began := time.Now()
-	failpoint.Hit(failpoint.ConsumerHandle)
 	p.running(began)
 	outcomes, err := p.handle(ctx, batch.events)
 	p.running(time.Time{})
-	failpoint.Hit(failpoint.ConsumerHandled)
 	n := decidedHead(outcomes, len(batch.events))
 	p.remembered(batch.events, outcomes[:n])
 	p.repeated(batch.events, outcomes[:n])

@@ -10,7 +10,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
 
@@ -169,7 +168,6 @@ func (g *generation) assign() {
 	}
 	c.standstill.assigned(names)
 	c.setGeneration(g)
-	failpoint.Hit(failpoint.ConsumerAssigned)
 	c.cfg.Logger.Info("partitions assigned", "generation", g.gen.ID, "partitions", fmt.Sprint(names))
 	if c.cfg.Observer.Assigned != nil {
 		c.cfg.Observer.Assigned(g.gen.ID, names)

@@ -12,13 +12,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -115,10 +113,8 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 	fresh := p.fresh(w.events, w.skip, a, w.out)
 	if len(fresh) > 0 {
 		g := newGuardTx(conn.Conn(), nil)
-		failpoint.Hit(failpoint.InboxEffect)
 		skipped, f := in.timed(ctx, w.run, g, w.events, fresh, w.careful)
 		g.Close()
-		failpoint.Hit(failpoint.InboxEffected)
 		if f == nil && conn.Conn().IsClosed() {
 			f = lostSession()
 		}
@@ -183,7 +179,7 @@ func release(ctx context.Context, conn *pgxpool.Conn) {
 func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passing) *failure {
 	if pass != nil {
 		_, err := conn.Exec(ctx, in.sql.pass, in.consumer, pass.topic, pass.id, pass.next)
-		if err = failpoint.After(failpoint.InboxPassed, err); err != nil {
+		if err != nil {
 			return in.classify(ctx, fmt.Errorf("inbox: moving the progress of %s-%d: %w", pass.topic, pass.id, err))
 		}
 	}
@@ -193,15 +189,10 @@ func (in *Inbox) passAndCommit(ctx context.Context, conn *pgx.Conn, pass *passin
 func (in *Inbox) commit(ctx context.Context, conn *pgx.Conn) *failure {
 	ctx, stop := outlive(ctx, graceCommit)
 	defer stop()
-	var tag pgconn.CommandTag
-	err := failpoint.Err(failpoint.InboxCommit)
-	if err == nil {
-		tag, err = conn.Exec(ctx, sqlCommit)
-	}
+	tag, err := conn.Exec(ctx, sqlCommit)
 	if err == nil && tag.String() == "ROLLBACK" {
 		err = pgx.ErrTxCommitRollback
 	}
-	err = failpoint.After(failpoint.InboxCommitted, err)
 	switch {
 	case err == nil:
 		return nil
@@ -365,7 +356,6 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
-	err = failpoint.After(failpoint.InboxInserted, err)
 	if s != nil {
 		in.state.Store(s)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
 
@@ -241,7 +240,7 @@ func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, event
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := failpoint.After(failpoint.InboxSetAside, conn.SendBatch(ctx, &b).Close()); err != nil {
+	if err := conn.SendBatch(ctx, &b).Close(); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: setting %d events aside: %w", len(a.outcomes), err))
 	}
 	return nil
@@ -306,7 +305,6 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 		return in.classify(ctx, fmt.Errorf("inbox: getting a connection: %w", err))
 	}
 	defer release(ctx, conn)
-	failpoint.Hit(failpoint.InboxPark)
 	if _, f = in.insert(ctx, conn.Conn(), p, g); f == nil {
 		f = g.stays(p.home)
 	}
@@ -335,7 +333,6 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 		return f
 	}
 	g.setMarks(p.marks)
-	failpoint.Hit(failpoint.InboxParked)
 	if out[0] == Parked {
 		in.tellParked(bare(*e), cause, attempts)
 	}
@@ -368,14 +365,14 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 		}
 		list.add(e, hash, kindFailed, code, reason, attempts)
 		_, err := conn.Exec(ctx, in.sql.park, list.args(in.consumer)...)
-		if err = failpoint.After(failpoint.InboxParkListed, err); err != nil {
+		if err != nil {
 			return failed(err)
 		}
 	}
 	if forget := in.dedup.forget(where); forget != "" {
 		_, err = conn.Exec(ctx, forget, in.consumer, id)
 	}
-	if err = failpoint.After(failpoint.InboxParkForgotten, err); err != nil {
+	if err != nil {
 		return failed(err)
 	}
 	return outcome, nil
@@ -389,7 +386,6 @@ func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash 
 		return in.classify(ctx, fmt.Errorf("inbox: marking a key: %w", err))
 	}
 	tag, err := conn.Exec(ctx, in.sql.marks, in.consumer, [][]byte{hash})
-	err = failpoint.After(failpoint.InboxParkMarked, err)
 	switch {
 	case err != nil:
 		return in.classify(ctx, fmt.Errorf("inbox: holding the mark of a key: %w", err))
@@ -413,7 +409,6 @@ func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
 	_, err := in.db.Exec(ctx, in.sql.halted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255), storable(cause.Error(), 2000))
-	failpoint.Hit(failpoint.InboxHalted)
 	if err != nil {
 		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
 	}

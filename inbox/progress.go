@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 )
 
@@ -322,12 +321,11 @@ func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to in
 
 // writeRange puts down the range of the batch that comes, in a transaction of its own.
 func (in *Inbox) writeRange(ctx context.Context, p partitionName, g *guard, from, to int64) *failure {
-	failpoint.Hit(failpoint.InboxRange)
 	tag, err := in.db.Exec(ctx, in.sql.writeRange, in.consumer, p.topic, p.id, from, to, g.began())
 	if err == nil && tag.RowsAffected() == 0 {
 		return g.stays("another database")
 	}
-	if err = failpoint.After(failpoint.InboxRangeWritten, err); err != nil {
+	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: writing the range of %s-%d: %w", p.topic, p.id, err))
 	}
 	return nil
@@ -336,9 +334,7 @@ func (in *Inbox) writeRange(ctx context.Context, p partitionName, g *guard, from
 // count commits that the event at offset is about to run. Spent: it was counted too often already.
 func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spent bool, f *failure) {
 	var attempts, from int64
-	failpoint.Hit(failpoint.InboxCount)
 	err := in.db.QueryRow(ctx, in.sql.count, in.consumer, p.topic, p.id, offset).Scan(&attempts, &from)
-	err = failpoint.After(failpoint.InboxCounted, err)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil // somebody deleted the row: nothing is known
 	}
@@ -353,7 +349,6 @@ func (in *Inbox) count(ctx context.Context, p partitionName, offset int64) (spen
 func (in *Inbox) uncount(ctx context.Context, p partitionName, offset int64) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
-	failpoint.Hit(failpoint.InboxUncount)
 	_, err := in.db.Exec(ctx, in.sql.uncount, in.consumer, p.topic, p.id, offset)
-	return failpoint.After(failpoint.InboxUncounted, err) == nil
+	return err == nil
 }

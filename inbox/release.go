@@ -15,7 +15,6 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -362,7 +361,7 @@ func (in *Inbox) countRelease(ctx context.Context, r *released, stands int64) (h
 		_, err = tx.Exec(ctx, in.releaseSQL.count, in.consumer, head.id)
 		return err
 	})
-	if err = failpoint.After(failpoint.InboxReleaseCounted, err); err != nil {
+	if err != nil {
 		return head, in.classify(ctx, fmt.Errorf("inbox: counting a release: %w", err))
 	}
 	return head, nil
@@ -407,7 +406,7 @@ func (in *Inbox) planRelease(ctx context.Context, r *released) (ids []int64, wai
 		_, err = tx.Exec(ctx, in.releaseSQL.noteBatch, in.consumer, ids[len(ids)-1])
 		return err
 	})
-	if err = failpoint.After(failpoint.InboxReleaseCounted, err); err != nil {
+	if err != nil {
 		return nil, 0, in.classify(ctx, fmt.Errorf("inbox: looking at a released key: %w", err))
 	}
 	return ids, waiting, nil
@@ -454,7 +453,7 @@ func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 		return nil
 	}
 	_, err := tx.Exec(ctx, in.releaseSQL.unmark, in.consumer, r.hash)
-	return failpoint.After(failpoint.InboxUnmarked, err)
+	return err
 }
 
 // inTx runs do in a transaction with the inbox's time-outs.
@@ -483,7 +482,7 @@ func (h *handler) takeBack(ctx context.Context, head *record, waits bool) (told 
 // failAgain turns a mark, or an event alone, back to parked, for a person to look again.
 func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause error, runs int) error {
 	code, reason := storable(codeOf(cause), 255), storable(cause.Error(), 2000)
-	err := in.inTx(ctx, func(tx pgx.Tx) error {
+	return in.inTx(ctx, func(tx pgx.Tx) error {
 		now, err := in.lockHeads(ctx, tx, r, 1)
 		if err != nil || len(now) == 0 || now[0].id != head.id {
 			return err // another process has it
@@ -492,12 +491,8 @@ func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause
 			return err
 		}
 		_, err = tx.Exec(ctx, in.releaseSQL.parkAgain, in.consumer, r.hash, code, reason)
-		return failpoint.After(failpoint.InboxFailAgain, err)
+		return err
 	})
-	if err == nil {
-		failpoint.Hit(failpoint.InboxFailedAgain)
-	}
-	return err
 }
 
 func (h *handler) tellReleased(e event.Event, o Outcome, err error) {
@@ -567,7 +562,6 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 		g := newGuardTx(conn.Conn(), tx)
 		skipped, f := in.timed(ctx, t.run, g, t.events, fresh, careful)
 		g.Close()
-		failpoint.Hit(failpoint.InboxReleaseEffected)
 		if f == nil && conn.Conn().IsClosed() {
 			f = lostSession()
 		}
@@ -579,7 +573,7 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 		}
 	}
 	_, err = tx.Exec(ctx, in.releaseSQL.leave, in.consumer, t.ids)
-	if err = failpoint.After(failpoint.InboxReleaseLeft, err); err != nil {
+	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: taking events off their list: %w", err))
 	}
 	if ctx.Err() != nil {
@@ -588,7 +582,6 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 	if f := in.commit(ctx, conn.Conn()); f != nil {
 		return f
 	}
-	failpoint.Hit(failpoint.InboxReleased)
 	return nil
 }
 
@@ -600,7 +593,6 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}
 	now, err := in.lockHeads(ctx, tx, &t.what, len(t.ids))
-	err = failpoint.After(failpoint.InboxReleaseLocked, err)
 	switch {
 	case err != nil:
 		return nil, in.classify(ctx, fmt.Errorf("inbox: locking released events: %w", err))
@@ -634,7 +626,7 @@ func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 		if pgerr.Is(err, pgerr.CheckViolation) {
 			return nil, &failure{kind: dayMissing, err: err}
 		}
-		if err = failpoint.After(failpoint.InboxReleaseInserted, err); err != nil {
+		if err != nil {
 			return nil, in.classify(ctx, fmt.Errorf("inbox: recording released ids: %w", err))
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/inbox/internal/days"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
 )
@@ -70,9 +69,6 @@ func (in *Inbox) bound(ctx context.Context) error {
 		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
 	}
 	changed, err := pgx.CollectRows(rows, pgx.RowTo[bool])
-	if len(changed) > 0 {
-		failpoint.Hit(failpoint.InboxListsMeasured)
-	}
 	if err != nil {
 		return fmt.Errorf("inbox: measuring the lists of parked keys: %w", err)
 	}

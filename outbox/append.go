@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/tracing"
 )
@@ -93,7 +92,7 @@ func (a Appender) Append(ctx context.Context, tx pgx.Tx, events ...event.Event) 
 				return err
 			})
 		}
-		if err = failpoint.After(failpoint.OutboxInserted, err); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -116,7 +115,7 @@ func (a Appender) AppendSQL(ctx context.Context, tx SQLTx, events ...event.Event
 			_, err := tx.ExecContext(ctx, query, args...)
 			return err
 		})
-		if err = failpoint.After(failpoint.OutboxInserted, err); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -144,9 +143,6 @@ func (a Appender) begin(ctx context.Context, call string, events []event.Event) 
 	}
 	if batches, err = a.prepare(ctx, events); err != nil {
 		return ctx, nil, end, err
-	}
-	if err := failpoint.Err(failpoint.OutboxInsert); err != nil {
-		return ctx, nil, end, fmt.Errorf("outbox: %s: %w", call, err)
 	}
 	return ctx, batches, end, nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // A misrouted request is repeated this often at once: enough to see a leader that moved in order. What lasts longer is
@@ -170,11 +169,7 @@ func (k *Kafka) produce(ctx context.Context, r *round, to *partition, b *batch) 
 // and dropping the answer would only make it unknown. Config.Timeout bounds it.
 func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) (first int, err error) {
 	started := time.Now()
-	failpoint.Hit(failpoint.PublisherSend)
 	said, err := r.post(context.WithoutCancel(ctx), to, b)
-	if err == nil && said.ErrorCode == 0 {
-		err = failpoint.Err(failpoint.PublisherAcked)
-	}
 	if err != nil {
 		b.inFlight = true
 		r.rest()

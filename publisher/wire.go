@@ -11,7 +11,6 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 )
 
 // refreshEvery bounds how often forced refreshes of metadata may reconnect.
@@ -42,7 +41,6 @@ func newWire(cfg Config) *wire {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext
 	}
-	dial = failpoint.Produced(dial)
 	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
 			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL, ClientID: cfg.ClientID,

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -87,9 +86,6 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 			if err != nil {
 				return done, fmt.Errorf("making day %s: %w", name, err)
 			}
-			if made {
-				failpoint.Hit(failpoint.RelayArchiveMade)
-			}
 			done.note(made, &done.Made, name)
 		}
 	}
@@ -104,9 +100,6 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		if err != nil {
 			return done, fmt.Errorf("dropping day %s: %w", name, err)
 		}
-		if dropped {
-			failpoint.Hit(failpoint.RelayArchiveDrop)
-		}
 		done.note(dropped, &done.Dropped, name)
 	}
 	for {
@@ -114,9 +107,7 @@ func (a archivist) pass(ctx context.Context) (done Archived, err error) {
 		if err != nil {
 			return done, fmt.Errorf("cleaning the default partition: %w", err)
 		}
-		if done.Cleaned += tag.RowsAffected(); done.Cleaned > 0 {
-			failpoint.Hit(failpoint.RelayArchiveClean)
-		}
+		done.Cleaned += tag.RowsAffected()
 		if tag.RowsAffected() < archiveBatch {
 			break
 		}
@@ -145,7 +136,7 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 				return err
 			}
 		}
-		return failpoint.Err(failpoint.RelayArchive)
+		return nil
 	})
 	switch pgerr.Code(err) {
 	case pgerr.LockNotAvailable, // a lock was not free in time

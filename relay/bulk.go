@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -68,7 +67,7 @@ func (k *claiming) readBulk(rows pgx.Rows) error {
 		return r.add(k.c, k.at[r.e.Position.Lane])
 	})
 	k.overflown = n == k.tooMany
-	return k.c.read(err)
+	return err
 }
 
 // cut takes the events of each lane up to its first large one, and of all lanes the same share when they are more, or
@@ -139,10 +138,6 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 		high = append(high, int32(len(ids)))
 	}
 	if len(lanes.lanes) > 0 {
-		if err := failpoint.Err(failpoint.RelayJournal); err != nil {
-			s.Close()
-			return err
-		}
 		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
 			if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
 				return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
@@ -132,10 +131,7 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 	for _, g := range grants {
 		ids = g.IDs
 	}
-	if err = failpoint.Err(failpoint.RelayClaim); err == nil {
-		err = k.send(ctx, s, ids)
-	}
-	if err = failpoint.After(failpoint.RelayClaimCommitted, err); err != nil {
+	if err = k.send(ctx, s, ids); err != nil {
 		if pgerr.Is(err, pgerr.DivisionByZero) { // sql.AsKnown: every lane reads its journal
 			r.lanes.Reset()
 			epoch, err := r.raiseIncarnation(ctx, s)
@@ -148,9 +144,6 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 			return r.claim(ctx, s, grants)
 		}
 		return nil, nil, pg.CommitUnknown(err), err
-	}
-	if len(k.lists.lanes) > 0 {
-		failpoint.Hit(failpoint.RelayReleaseClaimed)
 	}
 	r.pauses(k.paused)
 	r.movedDue(grants, k.moved)
@@ -284,7 +277,7 @@ func (k *claiming) workFor(l *laneClaim) work {
 func (k *claiming) queue(b *pgx.Batch, ids string) {
 	q, me := k.r.sql, k.r.owner
 	b.Queue(q(sql.Lock), k.all.lanes, k.all.fences, me).Query(func(rows pgx.Rows) error {
-		return failpoint.After(failpoint.RelayClaimLocked, eachLane(rows, func(lane int16) { k.locked[lane] = true }))
+		return eachLane(rows, func(lane int16) { k.locked[lane] = true })
 	})
 	b.Queue(q(sql.AsKnown), k.settled.lanes, k.settled.fences, me, k.settled.firsts, k.c.epoch)
 	if len(k.reserve.lanes) > 0 {
@@ -292,12 +285,7 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 	}
 	b.Queue(q(sql.Paused)).QueryRow(func(row pgx.Row) error { return row.Scan(&k.paused) })
 	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane).Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() == 0 {
-				return nil
-			}
-			return failpoint.Err(failpoint.RelayUnmarked)
-		})
+		b.Queue(q(sql.Unmark), s.lanes, s.fences, me, k.perLane)
 	}
 	if s := &k.beside; len(s.lanes) > 0 {
 		b.Queue(q(sql.Look), s.lanes, s.fences, me).Query(k.readMarks)
@@ -333,17 +321,8 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 
 func (k *claiming) read(how func(*rowReader, pgx.Rows, *claim, map[int16]*laneClaim) error) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
-		err := how(k.rows, rows, k.c, k.at)
-		return k.c.read(err)
+		return how(k.rows, rows, k.c, k.at)
 	}
-}
-
-// read reaches the point of a claim that has rows.
-func (c *claim) read(err error) error {
-	if len(c.events) > 0 {
-		err = failpoint.After(failpoint.RelayClaimRead, err)
-	}
-	return err
 }
 
 func (k *claiming) readReserved(rows pgx.Rows) error {
@@ -398,7 +377,6 @@ func (k *claiming) readEmptied(rows pgx.Rows) error {
 // made on, so numbers may have gone back.
 func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string, err error) {
 	var same, raised bool
-	failpoint.Hit(failpoint.RelayIncarnation)
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.RaiseIncarnation)).Exec(func(tag pgconn.CommandTag) error {
 			raised = tag.RowsAffected() > 0 // or another pump was quicker
@@ -406,7 +384,6 @@ func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string,
 		})
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
-	err = failpoint.After(failpoint.RelayIncarnationRaised, err)
 	if err == nil && raised {
 		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun", "epoch", epoch)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -318,7 +317,6 @@ func (r *Relay) raiseFloors(ctx context.Context, s *session, f *floorFinder) err
 	if r.lanes.RaiseFloors(f.ids, falls, raised, smallest) {
 		r.kickPumps()
 	}
-	failpoint.Hit(failpoint.RelayFloor)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 )
 
@@ -79,7 +78,6 @@ func (r *Relay) closeTopic(topic string, err error) {
 
 // closed says that a place is held from now on.
 func (r *Relay) closed(at delivery.Place, err error) {
-	failpoint.Hit(failpoint.RelayClosed)
 	if at.Partition == delivery.WholeTopic {
 		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on", "topic", at.Topic, "err", err)
 	} else {
@@ -96,7 +94,6 @@ func (r *Relay) reopen(at delivery.Place) {
 	if !was {
 		return
 	}
-	failpoint.Hit(failpoint.RelayReopened)
 	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after", took.Round(time.Millisecond))
 	if r.cfg.Observer.Reopened != nil {
 		r.cfg.Observer.Reopened(at.Topic, at.Partition, took)

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/outage"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -27,10 +26,6 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	var epoch string
 	var same bool
 	lease, well := sql.Interval(r.cfg.Lease), r.well(ctx)
-	failpoint.Hit(failpoint.RelayBeat)
-	if len(doubted) > 0 {
-		failpoint.Hit(failpoint.RelayFenceRaise)
-	}
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
 		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
@@ -49,12 +44,9 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 			return err
 		})
 	}))
-	if err = failpoint.After(failpoint.RelayBeaten, err); err != nil {
+	if err != nil {
 		r.beatFailed(err)
 		return err
-	}
-	if len(doubted) > 0 {
-		failpoint.Hit(failpoint.RelayFenceRaised)
 	}
 	// Not only for lanes that were taken: one that was past its deadline, or leaving, when a pump looked is ready and
 	// waits.
@@ -84,12 +76,11 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		if want == 0 {
 			break
 		}
-		failpoint.Hit(failpoint.RelayTakeOver)
 		var taken takenOver
 		err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
-		if err = failpoint.After(failpoint.RelayTakenOver, err); err != nil {
+		if err != nil {
 			r.beatFailed(err)
 			return err
 		}
@@ -118,13 +109,12 @@ func (r *Relay) release(ctx context.Context, s *session) error {
 // give gives up what of these lanes is this relay's. Said twice, the second time finds nothing to give.
 func (r *Relay) give(ctx context.Context, s *session, lanes []int16) error {
 	var gone []int16
-	failpoint.Hit(failpoint.RelayGiveLanes)
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Release), r.owner, lanes).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(lane int16) { gone = append(gone, lane) })
 		})
 	}))
-	if err = failpoint.After(failpoint.RelayLanesGiven, err); err != nil {
+	if err != nil {
 		return err
 	}
 	r.lanes.Forget(lanes)
@@ -319,7 +309,6 @@ func (r *Relay) unsettled() bool {
 func (r *Relay) resign(work context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(work), 5*time.Second)
 	defer cancel()
-	failpoint.Hit(failpoint.RelayResign)
 	defer func() { // what is in doubt is not ours to give: its lease runs out
 		rest := r.lanes.All()
 		r.lanes.Forget(rest)
@@ -336,8 +325,7 @@ func (r *Relay) resign(work context.Context, s *session) error {
 			return fmt.Errorf("relay: giving the lanes back (their leases run out by themselves): %w", err)
 		}
 	}
-	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
-	return failpoint.After(failpoint.RelayResigned, err)
+	return s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.Leave), r.owner) }))
 }
 
 // nudge asks for a heartbeat now.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -25,8 +24,7 @@ func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, t
 		for range 3 { // what another relay writes at the same moment is seen by the next look
 			var home string
 			var pinned int
-			failpoint.Hit(failpoint.RelayPin)
-			err := failpoint.After(failpoint.RelayPinned, db.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned))
+			err := db.QueryRow(ctx, in.Expand(sql.Pin), topic, partitions, cluster).Scan(&home, &pinned)
 			switch {
 			case err != nil:
 				return 0, fmt.Errorf("relay: pinning the partition count of topic %q: %w", topic, err)

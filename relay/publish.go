@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
@@ -80,7 +79,6 @@ func (r *Relay) publish(ctx context.Context, c *claim, all *stragglers) publishe
 func (r *Relay) attempt(ctx context.Context, part string, d *delivery.Delivery) (n int, failure error) {
 	began := time.Now()
 	verdicts := r.hand(ctx, d.Events())
-	failpoint.Hit(failpoint.RelayPublished)
 	if len(verdicts) != d.Len() {
 		failure = errors.New("relay: the publisher did not return one verdict per event; nothing counts as acked")
 		d.Unanswered()

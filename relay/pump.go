@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
@@ -108,9 +107,6 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 	}
 	if discarded > 0 {
 		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps", "events", discarded)
-	}
-	if len(c.events) > 0 {
-		failpoint.Hit(failpoint.RelayBarrier)
 	}
 	return c, nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
@@ -79,9 +78,7 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 	if held.Err() != nil {
 		return nil
 	}
-	failpoint.Hit(failpoint.RelayTry)
 	verdicts := r.hand(held, c.events)
-	failpoint.Hit(failpoint.RelayTried)
 	var unsent untried
 	for i, err := range verdicts {
 		if i >= len(heads) {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -36,10 +35,7 @@ func (r *Relay) queueDue(b *pgx.Batch, grants []lanes.Grant, most, bytes int, mo
 		var lane int16
 		var n int64
 		_, err := pgx.ForEachRow(rows, []any{&lane, &n}, func() error { moved[lane] = n; return nil })
-		if err != nil || len(moved) == 0 {
-			return err
-		}
-		return failpoint.Err(failpoint.RelayDueMoved)
+		return err
 	})
 }
 
@@ -51,9 +47,6 @@ func (r *Relay) movedDue(grants []lanes.Grant, moved map[int16]int64) {
 			r.lanes.MovedDue(g.Lane, g.Fence, moved[g.Lane] > 0)
 			all += moved[g.Lane]
 		}
-	}
-	if all > 0 {
-		failpoint.Hit(failpoint.RelayDueCommitted)
 	}
 	if all > 0 && r.cfg.Observer.Due != nil {
 		r.cfg.Observer.Due(int(all))

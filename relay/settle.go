@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
@@ -256,7 +255,7 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled map[int16]bool, err error) {
 	settled = make(map[int16]bool, len(set.lanes))
 	read := func(rows pgx.Rows) error {
-		return failpoint.After(failpoint.RelaySettleMoved, eachLane(rows, func(lane int16) { settled[lane] = true }))
+		return eachLane(rows, func(lane int16) { settled[lane] = true })
 	}
 	deleted := func(rows pgx.Rows) error {
 		var lane int16
@@ -267,13 +266,10 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			return nil
 		})
 		set.count.gone = max(0, acked-int(found))
-		return failpoint.After(failpoint.RelaySettleMoved, err)
+		return err
 	}
 	rest, open := concat(&set.plain, &set.mixed), concat(&set.moved, &set.mixed)
 	all, none := concat(&set.placed, &rest), laneKeys{}
-	if err := set.sending(); err != nil {
-		return settled, err
-	}
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), all.lanes, all.fences, r.owner)
 		// On a server that took over without it, a lane may have come back under the fence that it had, with another
@@ -299,37 +295,7 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			b.Queue(r.sql(sql.SettleEntries), k.lanes, k.fences, r.owner, k.firsts).Query(read)
 		}
 	}))
-	if err = failpoint.After(failpoint.RelaySettled, err); err == nil {
-		set.sent()
-	}
 	return settled, err
-}
-
-// sending reaches the points before a settle, by what is in it.
-func (set *settling) sending() error {
-	if len(set.hold.lanes) > 0 {
-		failpoint.Hit(failpoint.RelayHold)
-	}
-	if len(set.park.lanes) > 0 {
-		failpoint.Hit(failpoint.RelayPark)
-	}
-	return failpoint.Err(failpoint.RelaySettle)
-}
-
-// sent reaches the points after one.
-func (set *settling) sent() {
-	if len(set.hold.lanes) > 0 {
-		failpoint.Hit(failpoint.RelayHeld)
-	}
-	if len(set.park.lanes) > 0 {
-		failpoint.Hit(failpoint.RelayParked)
-	}
-	if set.count.drained > 0 {
-		failpoint.Hit(failpoint.RelayDrained)
-	}
-	if set.count.released > 0 {
-		failpoint.Hit(failpoint.RelayReleased)
-	}
 }
 
 // reportSettled says what a settle did.

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -107,7 +106,6 @@ func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 		return err
 	}
 	try.Reads()
-	failpoint.Hit(failpoint.RelayWALBegun)
 	f.r.log.Info("reading the WAL", "slot", f.slot, "lanes", f.count())
 	tick := time.NewTicker(walTick)
 	defer tick.Stop()
@@ -271,11 +269,9 @@ func (f *follower) take(work context.Context) error {
 	f.choose(b)
 	d := &wal.Deletion{Pos: b.Pos}
 	if len(b.Events) > 0 {
-		failpoint.Hit(failpoint.RelayWALRead)
 		if err := f.publish(work, b, d); err != nil {
 			return err
 		}
-		failpoint.Hit(failpoint.RelayWALPublished)
 	}
 	f.deleter.Add(work, d)
 	clear(b.Events)
@@ -378,7 +374,6 @@ func (f *follower) finish(work context.Context) error {
 		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have published: let another relay read the WAL "+
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}
-	failpoint.Hit(failpoint.RelayWALFinish)
 	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		if len(set.lanes) > 0 {
 			b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
@@ -386,7 +381,7 @@ func (f *follower) finish(work context.Context) error {
 		}
 		b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 	}))
-	if err = failpoint.After(failpoint.RelayWALFinished, err); err != nil {
+	if err != nil {
 		return fmt.Errorf("relay: giving the lanes back to the table: %w", err)
 	}
 	f.reader.Confirm(f.deleter.Gone())

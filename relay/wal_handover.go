@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -191,7 +190,6 @@ func (h *handOver) run(work context.Context) error {
 		return nil
 	}
 	over, reads := map[int16]streamedLane{}, false
-	failpoint.Hit(failpoint.RelayWALHandOver)
 	err = f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
 		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
@@ -203,7 +201,7 @@ func (h *handOver) run(work context.Context) error {
 			})
 		})
 	}))
-	if err = failpoint.After(failpoint.RelayWALHandedOver, err); err != nil {
+	if err != nil {
 		h.unknown = pg.CommitUnknown(err)
 		return fmt.Errorf("relay: handing lanes over to the WAL: %w", err)
 	}

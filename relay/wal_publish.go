@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/delivery"
 	"github.com/effectonce/effectonce/relay/internal/lanes"
@@ -130,7 +129,6 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 		statement = r.sql(sql.Abandon)
 	}
 	epoch := f.epoch
-	failpoint.Hit(failpoint.RelayWALAside)
 	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner).Query(func(rows pgx.Rows) error {
 			return eachLane(rows, func(int16) { gone++ })
@@ -147,7 +145,7 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 			b.Queue(r.sql(sql.WALConfirm), f.slot, int64(f.deleter.Gone()))
 		}
 	}))
-	if err = failpoint.After(failpoint.RelayWALSetAside, err); err != nil {
+	if err != nil {
 		r.doubtUnknown(set, err)
 		return fmt.Errorf("relay: giving lanes back to the table: %w", err)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/effectonce/effectonce/inbox/internal/days"
 	"github.com/effectonce/effectonce/inbox/internal/sql"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 )
@@ -87,9 +86,7 @@ func (o *Operator) q(statement string) string { return pgschema.Expand(statement
 
 // act runs a change in one transaction.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) error) error {
-	return failpoint.After(failpoint.InboxOperated, o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
-		return failpoint.After(failpoint.InboxOperate, change(tx))
-	}))
+	return o.person.Act(ctx, action, reason, change)
 }
 
 // EditParked changes a parked event before it is released. Its id, topic and key stay. The record as it was is kept in

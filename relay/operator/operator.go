@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
 
@@ -79,7 +78,7 @@ type audited struct {
 
 // act runs a change and its audit in one transaction.
 func (o *Operator) act(ctx context.Context, action, reason string, change func(tx pgx.Tx) (audited, error)) error {
-	return failpoint.After(failpoint.RelayOperated, o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
+	return o.person.Act(ctx, action, reason, func(tx pgx.Tx) error {
 		a, err := change(tx)
 		if err != nil {
 			return err
@@ -88,8 +87,8 @@ func (o *Operator) act(ctx context.Context, action, reason string, change func(t
 			return err
 		}
 		_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, a.messageID, a.tenant, a.topic, reason, a.detail)
-		return failpoint.After(failpoint.RelayOperate, err)
-	}))
+		return err
+	})
 }
 
 // EditParked changes a parked event before it is released. Its id, topic, key and type stay: they decide who has seen

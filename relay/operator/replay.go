@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/sql"
 )
@@ -215,7 +214,7 @@ func (o *Operator) replayArchived(ctx context.Context, choice *Replay, most int,
 	var n, last int64
 	choice.After = done.Last
 	err = o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), most)...).Scan(&n, &last)
-	if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
+	if err != nil {
 		return false, fmt.Errorf("appending: %w", err)
 	}
 	if n > 0 {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/audit"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -275,7 +274,7 @@ func (q *queriedReplay) step(ctx context.Context, most int, done *ReplayResult) 
 	if refused, ok := errors.AsType[*outbox.EventError](err); ok {
 		err = fmt.Errorf("row %d: %s %s", done.Last+int64(refused.Index)+1, refused.Field, refused.Reason)
 	}
-	if err = failpoint.After(failpoint.RelayReplayed, err); err != nil {
+	if err != nil {
 		return false, fmt.Errorf("appending: %w", err)
 	}
 	done.Events, done.Last = done.Events+int64(n), done.Last+int64(n)

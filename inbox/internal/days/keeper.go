@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/pgschema"
 	"github.com/effectonce/effectonce/internal/sleep"
@@ -141,7 +140,7 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 	}
 	for _, n := range list(d) {
 		_, err := tx.Exec(ctx, pgschema.Expand(sqlMakeDay, d.prefix), Name(n))
-		if err = failpoint.After(failpoint.InboxDayMade, err); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("inbox: making day %s: %w", Name(n), err)
 		}
 		made = append(made, Name(n))
@@ -151,7 +150,7 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 			return nil, fmt.Errorf("inbox: believing the clock: %w", err)
 		}
 	}
-	if err := failpoint.After(failpoint.InboxDaysMade, tx.Commit(ctx)); err != nil {
+	if err := tx.Commit(ctx); err != nil {
 		return nil, fmt.Errorf("inbox: making days: %w", err)
 	}
 	if len(made) > 0 {
@@ -162,7 +161,7 @@ func (k *Keeper) makeMissing(ctx context.Context, list func(tables) []Number) (m
 
 // raise moves dropped_before up to the longest window, and commits that before anything is dropped.
 func (k *Keeper) raise(ctx context.Context) error {
-	err := pgx.BeginTxFunc(ctx, k.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, k.DB, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlLockDays, k.Prefix), k.LockTimeout); err != nil {
 			return fmt.Errorf("inbox: waiting to raise dropped_before: %w", err)
 		}
@@ -177,9 +176,8 @@ func (k *Keeper) raise(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.Prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)
 		}
-		return failpoint.Err(failpoint.InboxRaise)
+		return nil
 	})
-	return failpoint.After(failpoint.InboxRaised, err)
 }
 
 // Drop detaches and drops what lies below dropped_before, and finishes what an earlier pass left half done.
@@ -257,9 +255,7 @@ func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, 
 func (k *Keeper) detach(ctx context.Context, sql, prefix, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, detachTimeout)
 	defer cancel()
-	failpoint.Hit(failpoint.InboxDetach)
 	_, err := k.DB.Exec(ctx, dayText(sql, prefix, table))
-	err = failpoint.After(failpoint.InboxDetached, err)
 	if gone(err) {
 		return nil // another process was quicker
 	}
@@ -273,7 +269,7 @@ func (k *Keeper) drop(ctx context.Context, prefix, table string) error {
 	var b pgx.Batch // one implicit transaction, for the lock time-out
 	b.Queue(sqlDropLock, k.LockTimeout)
 	b.Queue(dayText(sqlDropDay, prefix, table))
-	err := failpoint.After(failpoint.InboxDayDropped, k.DB.SendBatch(ctx, &b).Close())
+	err := k.DB.SendBatch(ctx, &b).Close()
 	if err != nil && !gone(err) {
 		return fmt.Errorf("inbox: dropping %s: %w", table, err)
 	}
@@ -344,14 +340,9 @@ func (k *Keeper) cleanOnce(ctx context.Context, consumer string, windowDays int3
 			return err
 		}
 		tag, err := tx.Exec(ctx, pgschema.Expand(sqlCleanAny, k.Prefix), consumer, windowDays, cleanBatch)
-		if n = tag.RowsAffected(); n == 0 {
-			return err
-		}
-		return failpoint.After(failpoint.InboxClean, err)
+		n = tag.RowsAffected()
+		return err
 	})
-	if n > 0 {
-		failpoint.Hit(failpoint.InboxCleaned)
-	}
 	return n, err
 }
 

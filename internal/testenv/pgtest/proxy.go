@@ -101,6 +101,9 @@ func NewProxy(t testing.TB, rawURL string) *Proxy {
 // URL is the server's URL through the proxy.
 func (p *Proxy) URL() string { return p.url }
 
+// Address is where the proxy listens.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
 // OnCommit sets a trap for the next COMMIT of any connection, however it is sent.
 func (p *Proxy) OnCommit(action Action) *Trap { return p.On(IsCommit, 0, action) }
 

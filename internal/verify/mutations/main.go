@@ -106,20 +106,18 @@ type job struct {
 
 // jobs are the runs without a bug, which are the longest, and then one for each bug and test.
 func jobs(list []mutation, overlays []string, dir string) (all []job) {
-	type key struct{ room, tags string }
-	at, seen := map[key]int{}, map[key]map[string]bool{}
+	at, seen := map[string]int{}, map[string]map[string]bool{} // by room
 	for _, m := range list {
 		for _, f := range m.finders {
-			k := key{f.Room, f.Tags}
-			i, known := at[k]
+			i, known := at[f.Room]
 			if !known {
 				i = len(all)
-				at[k], seen[k] = i, map[string]bool{}
+				at[f.Room], seen[f.Room] = i, map[string]bool{}
 				path := filepath.Join(dir, fmt.Sprintf("%d.tests", i))
-				all = append(all, job{binary: binary{room: f.Room, tags: f.Tags, path: path}})
+				all = append(all, job{binary: binary{room: f.Room, path: path}})
 			}
-			if !seen[k][f.Test] {
-				seen[k][f.Test] = true
+			if !seen[f.Room][f.Test] {
+				seen[f.Room][f.Test] = true
 				all[i].found = append(all[i].found, f)
 			}
 		}
@@ -127,7 +125,7 @@ func jobs(list []mutation, overlays []string, dir string) (all []job) {
 	for i, m := range list {
 		for n, f := range m.finders {
 			path := filepath.Join(dir, m.Name, fmt.Sprintf("%d.tests", n))
-			b := binary{room: f.Room, tags: f.Tags, overlay: overlays[i], path: path}
+			b := binary{room: f.Room, overlay: overlays[i], path: path}
 			all = append(all, job{m.Name, b, []finder{f}})
 		}
 	}

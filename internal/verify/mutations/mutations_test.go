@@ -34,8 +34,8 @@ func TestParse(t *testing.T) {
 	t.Parallel()
 	const header = "Wrong: it is.\nRoom: r\nTest: TestX\nSays: x\n"
 	const diff = "diff --git a/r/a.go b/r/a.go\n--- a/r/a.go\n+++ b/r/a.go\n"
-	m, err := parse("m", []byte(header+"Tags: t\nRoom: s\nTest: TestY\nSays: y\n\n"+diff))
-	want := []finder{{"r", "TestX", "x", "t"}, {"s", "TestY", "y", ""}}
+	m, err := parse("m", []byte(header+"Room: s\nTest: TestY\nSays: y\n\n"+diff))
+	want := []finder{{"r", "TestX", "x"}, {"s", "TestY", "y"}}
 	if err != nil || m.Wrong != "it is." || !slices.Equal(m.finders, want) ||
 		!slices.Equal(m.files, []string{"r/a.go"}) || string(m.diff) != diff {
 		t.Errorf("got %+v, %v", m, err)
@@ -84,19 +84,19 @@ func TestParts(t *testing.T) {
 // TestJobs: each test without a bug once, together with those of the same binary, then each bug by each of its tests.
 func TestJobs(t *testing.T) {
 	t.Parallel()
-	x, y, tagged := finder{"r", "TestX", "x", ""}, finder{"r", "TestY", "y", ""}, finder{"r", "TestX", "x", "t"}
+	x, y, other := finder{"r", "TestX", "x"}, finder{"r", "TestY", "y"}, finder{"s", "TestX", "x"}
 	list := []mutation{
-		{Name: "a", finders: []finder{x, tagged}}, {Name: "b", finders: []finder{x}}, {Name: "c", finders: []finder{y}},
+		{Name: "a", finders: []finder{x, other}}, {Name: "b", finders: []finder{x}}, {Name: "c", finders: []finder{y}},
 	}
 	var got []string
 	for _, j := range jobs(list, []string{"oa", "ob", "oc"}, "dir") {
-		line := j.bug + " " + j.binary.overlay + " " + j.binary.tags
+		line := j.bug + " " + j.binary.overlay + " " + j.binary.room
 		for _, f := range j.found {
 			line += " " + f.Test
 		}
 		got = append(got, line)
 	}
-	want := []string{"   TestX TestY", "  t TestX", "a oa  TestX", "a oa t TestX", "b ob  TestX", "c oc  TestY"}
+	want := []string{"  r TestX TestY", "  s TestX", "a oa r TestX", "a oa s TestX", "b ob r TestX", "c oc r TestY"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

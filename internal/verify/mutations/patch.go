@@ -28,7 +28,6 @@ type finder struct {
 	Room string // the directory of the test's package
 	Test string // the test, or one of its subtests
 	Says string // what the test prints when it has found the bug, and has not just failed
-	Tags string // build tags of the test's package
 }
 
 // load reads the mutations of a directory, or those of them that are named.
@@ -82,13 +81,12 @@ func parse(name string, text []byte) (mutation, error) {
 			m.finders = append(m.finders, finder{})
 			f := &m.finders[len(m.finders)-1]
 			fields = map[string]*string{
-				"Wrong": &m.Wrong, "Room": &f.Room, "Test": &f.Test, "Says": &f.Says, "Tags": &f.Tags,
+				"Wrong": &m.Wrong, "Room": &f.Room, "Test": &f.Test, "Says": &f.Says,
 			}
 		}
 		to := fields[field]
 		if to == nil || *to != "" || value == "" {
-			return m, fmt.Errorf("%q: want a line of Wrong, and for each test one of Room, "+
-				"then of Test, Says and, if needed, Tags", line)
+			return m, fmt.Errorf("%q: want a line of Wrong, and for each test one of Room, then of Test and Says", line)
 		}
 		*to = value
 	}

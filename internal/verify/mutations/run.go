@@ -18,16 +18,16 @@ const within = 2 * time.Minute
 
 // binary is the compiled tests of a package.
 type binary struct {
-	room, tags string
-	overlay    string // "": the product as it is
-	path       string
+	room    string
+	overlay string // "": the product as it is
+	path    string
 }
 
 // build returns the processor time that it has used. Nobody debugs these binaries, and each of them is built for one
 // run, so what makes them fast, or readable for a debugger, is left out. That halves the time.
 func (b binary) build(ctx context.Context, module string) (time.Duration, error) {
 	args := []string{
-		"test", "-c", "-o", b.path, "-tags", b.tags, "-vet=off", "-ldflags=-s", "-gcflags=" + own + "=-dwarf=false -l",
+		"test", "-c", "-o", b.path, "-vet=off", "-ldflags=-s", "-gcflags=" + own + "=-dwarf=false -l",
 	}
 	if b.overlay != "" {
 		args = append(args, "-overlay", b.overlay)

@@ -1,5 +1,3 @@
-//go:build failpoints
-
 package proof
 
 import (
@@ -8,45 +6,61 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"regexp"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/migrations"
 )
 
-// reachWithin is far more than any point takes to be reached, on a busy machine too.
-const reachWithin = 2 * time.Minute
-
 // cell is a database, a topic and the processes that work on them.
 type cell struct {
-	db      *pgtest.DB
-	topic   string
-	brokers string
-	url     string // of the database, for the processes
-	dir     string
-	log     string // of the failpoints
-	dedup   string // of the worker, see envDedup
-	source  string // of the relay, see envSource
-	calm    bool   // see envCalm
+	db     *pgtest.DB
+	topic  string
+	broker string
+	url    string // of the database
+	dir    string
+	dedup  string // of the worker, see envDedup
+	source string // of the relay, see envSource
+	calm   bool   // see envCalm
+	kills  bool   // who is at a message where something is to be done dies; otherwise the connection ends
+
+	mu      sync.Mutex
 	started int
-	running map[role]*child.Process
+	armed   map[role]*register
+	lives   map[role]*life
+	plain   bool          // from now on nobody gets an unusual configuration
+	over    chan struct{} // closed: who dies is not started again
+	keepers sync.WaitGroup
 }
 
+// life is one process of a role.
+type life struct {
+	role    role
+	process *child.Process
+	running chan struct{} // closed when process is set
+	proxy   *pgtest.Proxy
+	early   bool // it dies at the first time that it meets a message, not at a later one
+	born    time.Time
+	fine    bool // it may end by itself; the cell's mutex
+
+	mu   sync.Mutex
+	hits map[string]int
+}
+
+// Every second life is not to die early, once the cell has had some; it does when it has met nothing else for so long.
+const (
+	impatient = 3 * time.Second
+	allEarly  = 20
+)
+
+// newCell has no processes yet.
 func newCell(t *testing.T) *cell {
-	t.Helper()
-	c := emptyCell(t)
-	c.startAll(t)
-	return c
-}
-
-// emptyCell has no processes yet.
-func emptyCell(t *testing.T) *cell {
 	t.Helper()
 	return cellIn(t, pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox))
 }
@@ -55,138 +69,229 @@ func emptyCell(t *testing.T) *cell {
 func cellIn(t *testing.T, db *pgtest.DB) *cell {
 	t.Helper()
 	kafkatest.RequireReal(t)
-	c := &cell{
-		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}),
-		brokers: kafkatest.Brokers(t)[0], dir: t.TempDir(), running: map[role]*child.Process{},
+	brokers := kafkatest.Brokers(t)
+	if len(brokers) != 1 {
+		t.Fatalf("%d brokers: a proxy stands before one", len(brokers))
 	}
-	c.log, c.url = filepath.Join(c.dir, "failpoints"), c.db.URL
+	c := &cell{
+		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}), broker: brokers[0], url: db.URL, dir: t.TempDir(),
+		kills: true, armed: map[role]*register{}, lives: map[role]*life{}, over: make(chan struct{}),
+	}
 	c.db.Exec(t, ddl)
 	return c
 }
 
-func (c *cell) startAll(t *testing.T) {
+// begin starts everybody, and again whoever dies, until the end of the test.
+func (c *cell) begin(t *testing.T) {
 	t.Helper()
 	for _, r := range []role{producer, relaying, worker, person} {
-		c.start(t, r)
+		c.lives[r] = c.start(t, r)
+		c.keepers.Go(func() { c.keep(t, r) })
 	}
-	c.killAtEnd(t)
-}
-
-// killAtEnd leaves nobody behind.
-func (c *cell) killAtEnd(t *testing.T) {
 	t.Cleanup(func() {
-		for _, p := range c.running {
-			p.Stop(syscall.SIGKILL, time.Minute)
+		c.rest()
+		for _, l := range c.lives {
+			l.process.Stop(syscall.SIGKILL, time.Minute)
 		}
 	})
 }
 
-// start starts a role, with failpoint settings or none and more of an environment.
-func (c *cell) start(t *testing.T, r role, env ...string) *child.Process {
-	t.Helper()
+// rest has nobody started again.
+func (c *cell) rest() {
+	select {
+	case <-c.over:
+	default:
+		close(c.over)
+	}
+	c.keepers.Wait()
+}
+
+// keep starts a role again when it has ended.
+func (c *cell) keep(t *testing.T, r role) {
+	for {
+		l := c.life(r)
+		select {
+		case <-l.process.Done():
+		case <-c.over:
+			return
+		}
+		c.ended(t, l)
+		next := c.start(t, r)
+		c.mu.Lock()
+		c.lives[r] = next
+		c.mu.Unlock()
+	}
+}
+
+func (c *cell) life(r role) *life {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lives[r]
+}
+
+// ended looks at how a process has ended.
+func (c *cell) ended(t *testing.T, l *life) {
+	var exit *exec.ExitError
+	err := l.process.Wait()
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !l.fine {
+		t.Errorf("a %s ended by itself (%v): %s", l.role, err, l.process.LogTail())
+	}
+}
+
+// start starts a role behind proxies of its own.
+func (c *cell) start(t *testing.T, r role) *life {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.started++
+	l := &life{role: r, running: make(chan struct{}), early: c.started < allEarly || c.started%2 == 0, born: time.Now(), hits: map[string]int{}}
+	l.proxy = pgtest.NewProxy(t, c.url)
+	l.proxy.Watch(func(s pgtest.Passing) *pgtest.Trap { return c.passes(l, s) })
+	kafka := newKafkaProxy(t, c.broker, func(kind string) (deed, func(bool)) { return c.at(l, "Kafka "+kind) })
 	exe, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+c.url, envKafka+"="+c.brokers, envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source, failpoint.EnvLog+"="+c.log)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+l.proxy.URL(), envKafka+"="+kafka.addr(), envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source)
 	if c.calm {
 		cmd.Env = append(cmd.Env, envCalm+"=1")
 	}
-	cmd.Env = append(cmd.Env, env...)
-	c.started++
-	p, err := child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL)
-	if err != nil {
-		t.Fatal(err)
+	if !c.plain && c.started%3 == 0 {
+		cmd.Env = append(cmd.Env, envUnusual+"=1")
 	}
-	c.running[r] = p
-	return p
+	if l.process, err = child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL); err != nil {
+		t.Errorf("%s: %v", r, err)
+	}
+	close(l.running)
+	return l
 }
 
-// kill lets a role die at a point's hit number at, and reports whether it did. The role does not run afterwards.
-func (c *cell) kill(t *testing.T, r role, w *way, name failpoint.Name, at int) bool {
-	t.Helper()
-	settings := fmt.Sprintf("%s=kill@%d", name, at)
-	if w.beside != "" {
-		settings += ";" + w.beside
+// arm has a role die, or lose connections, as a register asks for.
+func (c *cell) arm(g *register, roles ...role) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.armed)
+	for _, r := range roles {
+		c.armed[r] = g
 	}
-	return c.die(t, r, c.ready(t, r, w, settings))
 }
 
-// ready replaces a role's process by one with failpoint settings that goes a way.
-func (c *cell) ready(t *testing.T, r role, w *way, settings string) *child.Process {
-	t.Helper()
-	c.running[r].Stop(syscall.SIGKILL, time.Minute)
-	if w.after != "" {
-		c.die(t, r, c.start(t, r, failpoint.EnvSettings+"="+string(w.after)+"=kill"))
+var named = regexp.MustCompile(`^-- ([a-z]+: [a-z][a-z0-9 -]*)(\n|$)`)
+
+func nameOf(sql string) string {
+	if m := named.FindStringSubmatch(sql); m != nil {
+		return m[1]
 	}
-	if w.prepare != nil {
-		w.prepare(t, c)
-	}
-	p := c.start(t, r, append(w.env, failpoint.EnvSettings+"="+settings)...)
-	if w.stop == "" {
-		return p
-	}
-	pgtest.Await(t, string(w.stop), func() (bool, error) {
-		b, err := os.ReadFile(c.log)
-		if errors.Is(err, os.ErrNotExist) { // no process has begun yet
-			return false, nil
-		}
-		return strings.Contains(string(b), fmt.Sprintf("%d reached %s\n", p.PID(), w.stop)), err
-	})
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return ""
 }
 
-// die waits for a process to kill itself.
-func (c *cell) die(t *testing.T, r role, p *child.Process) bool {
-	t.Helper()
-	timer := time.NewTimer(reachWithin)
-	defer timer.Stop()
-	select {
-	case <-p.Done():
-	case <-timer.C:
-		p.Stop(syscall.SIGKILL, time.Minute)
-		return false
+// passes looks at a statement of a life.
+func (c *cell) passes(l *life, s pgtest.Passing) *pgtest.Trap {
+	var names []string
+	if name := nameOf(s.SQL); name != "" {
+		names = []string{name}
 	}
-	var exit *exec.ExitError
-	if err := p.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		t.Errorf("a %s ended by itself (%v): %s", r, err, p.LogTail())
-		return false
-	}
-	return true
-}
-
-// done counts what the processes have done at points, by action.
-func (c *cell) done(t *testing.T, action string) map[failpoint.Name]int {
-	t.Helper()
-	b, err := os.ReadFile(c.log)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	n := map[failpoint.Name]int{}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[1] == action {
-			n[failpoint.Name(f[2])]++
+	if pgtest.IsCommit(s.SQL) {
+		for _, one := range s.Transaction {
+			if name := nameOf(one); name != "" {
+				names = append(names, commitOf(name))
+			}
 		}
 	}
-	return n
+	if len(names) == 0 {
+		return nil
+	}
+	do, done := c.at(l, names...)
+	if done == nil {
+		return nil
+	}
+	action := actions[do]
+	if s.SQL == pgtest.StandbyStatus && do == after {
+		action = pgtest.CutAfter // which nobody answers
+	}
+	trap := pgtest.NewTrap(action, done)
+	if do == late {
+		time.AfterFunc(lateBy, trap.Release)
+	}
+	return trap
 }
 
-// roleOf says which process passes a point, by its room.
-func roleOf(name failpoint.Name) role {
-	room, step, _ := strings.Cut(string(name), "/")
-	switch {
-	case strings.HasPrefix(step, "operate"), name == failpoint.RelayReplayed:
-		return person
-	case strings.HasPrefix(string(name), "relay/wal-"):
-		return following
-	case room == "outbox", room == "producer":
-		return producer
-	case room == "relay", room == "publisher":
-		return relaying
+// lateBy is how long a late COMMIT hangs in the network: long enough for its sender to have gone on, or to have tried
+// to.
+const lateBy = 200 * time.Millisecond
+
+// laterHit is the one at which a life dies that is not to die early.
+const laterHit = 3
+
+// at says what to do at a message of a life, if anything.
+func (c *cell) at(l *life, names ...string) (deed, func(really bool)) {
+	c.mu.Lock()
+	g := c.armed[l.role]
+	c.mu.Unlock()
+	if g == nil {
+		return "", nil
 	}
-	return worker
+	l.mu.Lock()
+	ready := l.early || time.Since(l.born) > impatient
+	for _, name := range names {
+		l.hits[name]++
+		ready = ready || l.hits[name] >= laterHit
+	}
+	l.mu.Unlock()
+	do, done := g.at(names, ready)
+	if done == nil || !c.kills {
+		return do, done
+	}
+	return do, func(really bool) {
+		<-l.running
+		l.process.Stop(syscall.SIGKILL, time.Minute)
+		done(really)
+	}
+}
+
+// tell sends a role a signal to end in order.
+func (c *cell) tell(r role) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lives[r].fine = true
+	_ = c.lives[r].process.Signal(syscall.SIGTERM)
+}
+
+// calmDown ends all deaths: from now on everybody lives in an ordinary configuration.
+func (c *cell) calmDown(t *testing.T) {
+	t.Helper()
+	c.arm(nil)
+	c.mu.Lock()
+	c.plain = true
+	c.mu.Unlock()
+	for _, r := range []role{producer, relaying, worker, person} {
+		l := c.life(r)
+		l.process.Stop(syscall.SIGKILL, time.Minute)
+		pgtest.Await(t, "another "+string(r), func() (bool, error) { return c.life(r) != l, nil })
+	}
+}
+
+// finish ends the cell's load, lets everything drain, ends the processes in order and checks.
+func (c *cell) finish(t *testing.T) {
+	t.Helper()
+	c.calmDown(t)
+	c.rest()
+	c.lives[producer].process.Stop(syscall.SIGTERM, time.Minute)
+	c.drained(t)
+	for _, r := range []role{person, relaying, worker} {
+		p := c.lives[r].process
+		p.Stop(syscall.SIGTERM, time.Minute)
+		if err := p.Wait(); err != nil {
+			t.Errorf("the last %s: %v: %s", r, err, p.LogTail())
+		}
+		if r == person {
+			c.drained(t) // of its last replay
+		}
+	}
+	c.check(t)
 }

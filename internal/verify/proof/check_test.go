@@ -1,5 +1,3 @@
-//go:build failpoints
-
 package proof
 
 import (
@@ -31,9 +29,9 @@ var open = map[string]string{
 // undecided are committed events without a trace at the consumer, by its strategy. By watermark a skipped event leaves
 // none.
 var undecided = map[string]string{
-	"": `select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)
+	"": `select count(*) from paid p where p.kind not in ('cancel', 'discard') and not exists (select from inbox_message m where m.message_id = p.id)
 		and not exists (select from inbox_message_any a where a.message_id = p.id)`,
-	byWatermark: `select count(*) from paid p where p.kind <> 'skip' and not exists (select from effect e where e.id = p.id)`,
+	byWatermark: `select count(*) from paid p where p.kind not in ('skip', 'cancel', 'discard', 'drop') and not exists (select from effect e where e.id = p.id)`,
 }
 
 // drained waits until nothing is under way any more; what is tells what does not end (liveness, I8).
@@ -55,8 +53,8 @@ func (c *cell) drained(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			for r, p := range c.running {
-				t.Logf("%s: %s", r, p.LogTail())
+			for r, l := range c.lives {
+				t.Logf("%s: %s", r, l.process.LogTail())
 			}
 			t.Fatalf("after two minutes without faults there are still %s", left)
 		}
@@ -76,6 +74,12 @@ type fact struct {
 	Scheduled bool
 	first     bool // seen in Kafka
 }
+
+// unpublished: nobody may see it in Kafka.
+func (f *fact) unpublished() bool { return f.Kind == kindCancel || f.Kind == kindDiscard }
+
+// idle: it must have no effect.
+func (f *fact) idle() bool { return f.unpublished() || f.Kind == kindSkip || f.Kind == kindDrop }
 
 // check compares what was committed with what is in Kafka and with the effects.
 func (c *cell) check(t *testing.T) {
@@ -120,6 +124,9 @@ func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 			t.Errorf("phantom: %s is in Kafka (%d/%d) and was not committed", id, r.Partition, r.Offset)
 			continue
 		}
+		if f.unpublished() {
+			t.Errorf("event %s (%+v) was taken away, and is in Kafka", id, *f)
+		}
 		seq, err := strconv.ParseInt(r.Get("ce_laneseq"), 10, 64)
 		if err != nil {
 			t.Errorf("event %s has no number: %v", id, err)
@@ -149,7 +156,7 @@ func (c *cell) checkLog(t *testing.T, facts map[string]*fact) {
 		}
 	}
 	for id, f := range facts {
-		if !f.first {
+		if !f.first && !f.unpublished() {
 			t.Errorf("lost: %s (%+v) was committed and is not in Kafka", id, *f)
 		}
 	}
@@ -170,7 +177,7 @@ func (c *cell) checkEffects(t *testing.T, facts map[string]*fact) {
 		effects[id]++
 		f := facts[id]
 		switch {
-		case f == nil || f.Kind == kindSkip:
+		case f == nil || f.idle():
 			t.Errorf("event %s (%+v) has an effect and must have none", id, f)
 		case effects[id] > 1:
 			t.Errorf("event %s (%+v) has %d effects", id, *f, effects[id])
@@ -185,7 +192,7 @@ func (c *cell) checkEffects(t *testing.T, facts map[string]*fact) {
 		t.Fatal(err)
 	}
 	for id, f := range facts {
-		if f.Kind != kindSkip && effects[id] == 0 {
+		if !f.idle() && effects[id] == 0 {
 			t.Errorf("event %s (%+v) has no effect", id, *f)
 		}
 	}

@@ -1,15 +1,15 @@
-//go:build failpoints
-
 package proof
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -23,7 +23,6 @@ const (
 	envURL   = "PROOF_URL"
 	envKafka = "PROOF_KAFKA"
 	envTopic = "PROOF_TOPIC"
-	envBound = "PROOF_BOUND" // inbox.Config.ParkedPerKey; empty: its default
 
 	// byWatermark: that of the worker, and the operator looks before letting anything be applied
 	envDedup = "PROOF_DEDUP"
@@ -32,7 +31,7 @@ const (
 
 	envCalm = "PROOF_CALM" // not empty: nothing is refused, fails or falls silent
 
-	envSmallClaims = "PROOF_SMALL_CLAIMS" // not empty: few events a claim
+	envUnusual = "PROOF_UNUSUAL" // not empty: few events a claim and no archive; one event in a parked key's list
 )
 
 // byWatermark is the value of envDedup; otherwise the worker goes by ids.
@@ -49,9 +48,6 @@ const (
 	relaying role = "relay"
 	worker   role = "worker"
 	person   role = "operator"
-
-	// following has the points of a relay that reads the WAL; its process is that of relaying.
-	following role = "follower"
 )
 
 // stage is what a role works on.
@@ -59,6 +55,11 @@ type stage struct {
 	db      *pgxpool.Pool
 	brokers []string
 	topic   string
+}
+
+// dial goes to the proxy before the broker, whatever address the broker advertises.
+func (s *stage) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: 3 * time.Second}).DialContext(ctx, network, s.brokers[0])
 }
 
 func TestMain(m *testing.M) {

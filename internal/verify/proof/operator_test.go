@@ -1,5 +1,3 @@
-//go:build failpoints
-
 package proof
 
 import (
@@ -35,7 +33,7 @@ func runOperator(ctx context.Context, s *stage) error {
 	for n := 0; ; n++ {
 		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn
 		// looks again.
-		err := errors.Join(letGo(ctx, sending), letApply(ctx, s, receiving), visit(ctx, sending, s.topic, n))
+		err := errors.Join(letGo(ctx, s, sending), letApply(ctx, s, receiving), cancel(ctx, sending), visit(ctx, sending, receiving, s.topic, n))
 		if err != nil {
 			fmt.Println("operator:", err)
 		}
@@ -52,10 +50,23 @@ func runOperator(ctx context.Context, s *stage) error {
 }
 
 // letGo releases what the broker has refused; the second time it is small enough.
-func letGo(ctx context.Context, o *operator.Operator) error {
+func letGo(ctx context.Context, s *stage, o *operator.Operator) error {
 	list, err := o.Parked(ctx, operator.ParkedFilter{OlderThan: patience})
 	for _, e := range list {
 		if e.Releasing || e.Attempts == 0 {
+			continue
+		}
+		kind, read := kindOf(ctx, s, e.MessageID)
+		switch {
+		case read != nil:
+			return errors.Join(err, read)
+		case kind == kindDiscard && e.Alone:
+			_, discarded := o.DiscardEvent(ctx, e.ID, "nobody wants it")
+			err = errors.Join(err, discarded)
+			continue
+		case kind == kindDiscard:
+			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, "nobody wants it")
+			err = errors.Join(err, discarded)
 			continue
 		}
 		if e.Attempts > 1 {
@@ -78,6 +89,19 @@ func letApply(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
 	list, err := o.Parked(ctx, inboxoperator.ParkedFilter{OlderThan: patience})
 	for _, e := range list {
 		if e.Releasing || e.Kind == "behind" {
+			continue
+		}
+		kind, read := kindOf(ctx, s, e.MessageID)
+		switch {
+		case read != nil:
+			return errors.Join(err, read)
+		case kind == kindDrop && e.Alone:
+			_, discarded := o.DiscardEvent(ctx, e.ID, "nobody wants it")
+			err = errors.Join(err, discarded)
+			continue
+		case kind == kindDrop:
+			_, discarded := o.DiscardKey(ctx, e.Tenant, e.Topic, e.Key, "nobody wants it")
+			err = errors.Join(err, discarded)
 			continue
 		}
 		if (e.Kind == "quarantined" || e.Code == inbox.CodeMaybePublished) && os.Getenv(envDedup) == byWatermark {
@@ -106,6 +130,22 @@ func letApply(ctx context.Context, s *stage, o *inboxoperator.Operator) error {
 	return err
 }
 
+// cancel takes away what was scheduled for it.
+func cancel(ctx context.Context, o *operator.Operator) error {
+	list, err := o.Scheduled(ctx, operator.ScheduledFilter{})
+	for _, e := range list {
+		if time.Until(e.Due) > time.Minute {
+			err = errors.Join(err, o.CancelScheduled(ctx, e.Seq, "nobody wants it"))
+		}
+	}
+	return err
+}
+
+func kindOf(ctx context.Context, s *stage, id uuid.UUID) (kind string, err error) {
+	err = s.db.QueryRow(ctx, `select kind from paid where id = $1`, id).Scan(&kind)
+	return kind, err
+}
+
 // allowedAtOnce: what the effect has refused works at its first release already.
 func allowedAtOnce(id uuid.UUID) bool { return id[15]%2 == 0 }
 
@@ -116,7 +156,8 @@ func applied(ctx context.Context, s *stage, id uuid.UUID) (done bool, err error)
 }
 
 // visit does the rarer things.
-func visit(ctx context.Context, o *operator.Operator, topic string, n int) error {
+func visit(ctx context.Context, o *operator.Operator, in *inboxoperator.Operator, topic string, n int) error {
+	byNumber := os.Getenv(envDedup) == byWatermark
 	switch n % 20 {
 	case 2:
 		return o.PauseTopic(ctx, topic, "a drill")
@@ -127,12 +168,25 @@ func visit(ctx context.Context, o *operator.Operator, topic string, n int) error
 	case 8:
 		_, err := o.Replay(ctx, operator.Replay{From: time.Now().Add(-time.Second), Topic: topic}, "a drill")
 		return err
+	case 10:
+		if byNumber {
+			return nil
+		}
+		const query = `select message_id, topic, key, type, payload, headers, content_type from outbox_archive where topic = '%s' order by pos desc limit 10`
+		_, err := o.Replay(ctx, operator.Replay{Query: fmt.Sprintf(query, topic)}, "a drill")
+		return err
 	case 12:
 		// A consumer that goes by numbers would have what is claimed at this moment twice.
-		// once: a point of the relay waits for the database's own change of timeline
-		if n == 12 && os.Getenv(envDedup) != byWatermark {
-			_, err := o.Fence(ctx, "a drill")
-			return err
+		if byNumber || n%100 != 12 {
+			return nil
+		}
+		_, err := o.Fence(ctx, "a drill")
+		return err
+	case 16:
+		for partition := range int32(4) {
+			if err := in.Resume(ctx, topic, partition, "a drill"); err != nil && !errors.Is(err, inboxoperator.ErrNotHalted) {
+				return err
+			}
 		}
 	}
 	return nil

@@ -1,5 +1,3 @@
-//go:build failpoints
-
 package proof
 
 import (
@@ -7,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	mrand "math/rand/v2"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/effectonce/effectonce/event"
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/outbox"
 )
 
@@ -34,6 +32,11 @@ const (
 	kindPoison = "poison" // its effect fails until an operator allows it
 	kindSkip   = "skip"   // its effect skips it
 	kindFuture = "future" // its id is too far ahead: quarantine
+
+	// What an operator takes away before anybody sees it.
+	kindCancel  = "cancel"  // it is scheduled for later
+	kindDiscard = "discard" // the broker refuses it
+	kindDrop    = "drop"    // its effect refuses it
 )
 
 // ddl: what was committed, without a constraint that could hide anything; and what an operator allowed.
@@ -46,7 +49,7 @@ insert into account (name) select 'account-' || n from generate_series(0, 23) n`
 
 // hasRoom: there is no end to what a dying crew can leave behind, and at the end all of it must drain.
 const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*) from outbox_parked) < 300
-	and (select count(*) from inbox_parked) < 40 and (%s) < 300`
+	and (select count(*) from inbox_parked) < 20 and (%s) < 300`
 
 // runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do
 // not deadlock.
@@ -80,10 +83,7 @@ func pay(ctx context.Context, s *stage, first int, sort func(account string) int
 	if err := payIn(ctx, tx, s, first, sort); err != nil {
 		return err
 	}
-	failpoint.Hit(failpoint.ProducerCommit)
-	err = tx.Commit(ctx)
-	failpoint.Hit(failpoint.ProducerCommitted)
-	return err
+	return tx.Commit(ctx)
 }
 
 // payIn does it in a transaction.
@@ -113,7 +113,16 @@ func payIn(ctx context.Context, tx pgx.Tx, s *stage, first int, sort func(accoun
 			return err
 		}
 	}
-	return outbox.Append(ctx, tx, events...)
+	keys := make([]string, len(events))
+	for i := range events {
+		keys[i] = events[i].Key
+	}
+	if err := outbox.LockKeys(ctx, tx, keys...); err != nil {
+		return err
+	}
+	// The last one by itself, as most producers append.
+	last := len(events) - 1
+	return errors.Join(outbox.Append(ctx, tx, events[:last]...), outbox.Append(ctx, tx, events[last]))
 }
 
 // The sorts that payment makes, of which ordinary is most of them.
@@ -123,7 +132,18 @@ const (
 	sortPoison   = 45 // account-0's and account-1's fail until the second release at the latest
 	sortStubborn = 44 // the same, and never at the first one
 	sortOrdinary = sorts - 1
+	sortCancel   = sorts - 2
+	sortDiscard  = sorts - 3
+	sortDrop     = sorts - 4
 )
+
+// keyOrNone is a key that no other event has, or none.
+func keyOrNone(id uuid.UUID) string {
+	if allowedAtOnce(id) {
+		return ""
+	}
+	return id.String()
+}
 
 func anySort(string) int {
 	if os.Getenv(envCalm) != "" {
@@ -156,6 +176,14 @@ func payment(topic, account string, version int64, n int) (event.Event, error) {
 	case n < 36:
 		e.Key = ""
 		refused(&e)
+	case n == sortCancel:
+		e.Key, e.Headers["kind"] = "", kindCancel
+		e.NotBefore = time.Now().Add(time.Hour)
+	case n == sortDiscard:
+		e.Key, e.Headers["kind"] = keyOrNone(e.ID), kindDiscard
+		refused(&e)
+	case n == sortDrop:
+		e.Key, e.Headers["kind"] = keyOrNone(e.ID), kindDrop
 	case n <= sortPoison: // with their keys, but only some: whoever is parked waits for a person
 		switch account {
 		case "account-0", "account-1":

@@ -1,127 +1,233 @@
-//go:build failpoints
-
 package proof
 
 import (
+	"context"
 	"fmt"
-	"sync"
-	"syscall"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/relay/operator"
 )
 
-// cells is how many cells share the points of a role. They wait for leases and sessions most of the time.
-const cells = 2
+// envProof has the tests run that take minutes: make proof.
+const envProof = "EFFECTONCE_PROOF"
 
-// slow is worth a line in the report.
-const slow = 5 * time.Second
+func whole(t *testing.T) {
+	t.Helper()
+	if os.Getenv(envProof) == "" {
+		t.Skip("takes minutes: make proof")
+	}
+}
 
-// TestKills lets a process die at every failpoint there is: at its first hit, and at a later one. Nothing is lost,
-// nothing is published that was not committed, no effect happens twice, the order of each key holds, and everything
-// drains.
+// mode is what a cell works with.
+type mode struct {
+	name   string
+	cells  int
+	roles  []role // who dies
+	about  string // only at messages whose names match
+	make   func(t *testing.T) *cell
+	also   []disturbance
+	verify func(c *cell, t *testing.T)
+}
+
+var modes = []mode{
+	{"by id", 2, []role{producer, relaying, worker, person}, ".", newCell, []disturbance{otherTimeline}, (*cell).check},
+	{"by watermark", 1, []role{worker, person}, "inbox", cellByWatermark, nil, (*cell).checkRows},
+	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka|replication|wal|stream|hand over|abandon|snapshot", cellFromWAL, []disturbance{otherTimeline, anotherReader, anotherSlot, foreignSlot}, (*cell).check},
+}
+
+// TestKills lets a process die at every statement that it sends to Postgres, at every COMMIT and at every request to
+// Kafka: before the other side has it, and when that has done it and the answer is not read. Nothing is lost, nothing
+// is published that was not committed, no effect happens twice, the order of each key holds, and everything drains.
 func TestKills(t *testing.T) {
-	var report tally
+	whole(t)
+	t.Parallel()
+	everywhere(t, true, func(string) []deed { return []deed{before, after} })
+}
+
+// TestFaults has the connection end there instead, and around a COMMIT also so that this comes at the same time as its
+// sender's next step, or long after (P3.7, P9.3).
+func TestFaults(t *testing.T) {
+	whole(t)
+	t.Parallel()
+	everywhere(t, false, func(name string) []deed {
+		if strings.HasPrefix(name, "COMMIT") {
+			return []deed{before, after, soon, late}
+		}
+		return []deed{before, after}
+	})
+}
+
+// TestFewKills is one cell with a handful of deaths, where they hurt most: beside the effect, and between the ack and
+// the settle. It is short enough to be run with one bug after the other, of which it has to find some by the same check
+// that [TestKills] ends with; see internal/verify/mutations.
+func TestFewKills(t *testing.T) {
+	t.Parallel()
+	newCell(t).fewKills(t)
+}
+
+// TestFewKillsByWatermark is the same with a worker that goes by numbers.
+func TestFewKillsByWatermark(t *testing.T) {
+	t.Parallel()
+	cellByWatermark(t).fewKills(t)
+}
+
+func (c *cell) fewKills(t *testing.T) {
+	t.Helper()
+	c.plain = true
+	c.begin(t)
+	for _, d := range []struct {
+		role role
+		mark mark
+	}{
+		{worker, mark{before, "proof: effect"}},
+		{relaying, mark{after, "Kafka Produce"}},
+		{worker, mark{after, commitOf("inbox: pass")}},
+		{worker, mark{before, commitOf("inbox: pass")}},
+		{relaying, mark{after, commitOf("relay: settle archived")}},
+	} {
+		g := newRegister(func(name string) []deed {
+			if name == d.mark.name {
+				return []deed{d.mark.deed}
+			}
+			return nil
+		})
+		c.arm(g, d.role)
+		pgtest.Await(t, "a death "+d.mark.String(), func() (bool, error) { return g.times(d.mark) > 0, nil })
+	}
+	c.finish(t)
+}
+
+// limit is how long a cell looks for what is left. Alone on two cores, one needs less than a third of it.
+const limit = 5 * time.Minute
+
+// longIdle is how long a cell goes on that meets nothing new.
+const longIdle = 20 * time.Second
+
+// run is deeds at all messages, in all modes.
+type run struct {
+	deeds     func(name string) []deed
+	wanted    []string
+	registers []*register
+}
+
+func everywhere(t *testing.T, kills bool, deeds func(name string) []deed) {
+	t.Helper()
+	r := &run{deeds: deeds, wanted: wanted(t)}
+	for _, m := range modes {
+		about := regexp.MustCompile(m.about)
+		r.registers = append(r.registers, newRegister(func(name string) []deed {
+			if !about.MatchString(name) {
+				return nil
+			}
+			return deeds(name)
+		}))
+	}
 	t.Run("cells", func(t *testing.T) {
-		for r, n := range map[role]int{producer: 1, relaying: cells, worker: cells, person: 1} {
-			for i := range n {
-				t.Run(fmt.Sprintf("%s-%d", r, i), func(t *testing.T) {
+		for i, m := range modes {
+			n := 1
+			if kills {
+				n = m.cells
+			}
+			for range n {
+				t.Run(m.name, func(t *testing.T) {
 					t.Parallel()
-					c := newCell(t)
-					for j, p := range pointsOf(r) {
-						if j%n == i {
-							c.dieAt(t, r, p, &report)
-						}
-					}
-					c.start(t, r)
+					c := m.make(t)
+					c.kills = kills
+					c.arm(r.registers[i], m.roles...)
+					c.begin(t)
+					c.disturb(t, r, r.registers[i], slices.Concat(usual, m.also))
 					c.finish(t)
+					m.verify(c, t)
 				})
 			}
 		}
 	})
-	report.all(t, func(r role) bool { return r != following })
+	for i, g := range r.registers {
+		t.Logf("%s: %s", modes[i].name, g.sum())
+		for _, m := range g.left() {
+			t.Errorf("%s: nothing was done %s", modes[i].name, m)
+		}
+	}
+	for _, m := range r.left() {
+		t.Errorf("nothing was done %s: have somebody send it, or say in excused why nothing hangs on it", m)
+	}
 }
 
-// all checks that somebody was killed at each point of some roles.
-func (k *tally) all(t *testing.T, of func(role) bool) {
+// left lists what nobody did of what is wanted.
+func (r *run) left() (all []mark) {
+	for _, name := range r.wanted {
+		for _, d := range r.deeds(name) {
+			m := mark{d, name}
+			if !slices.ContainsFunc(r.registers, func(g *register) bool { return g.times(m) > 0 }) {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// disturb goes through the disturbances again and again, until nothing is left to do.
+func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 	t.Helper()
-	for _, p := range failpoint.All() {
-		if !of(roleOf(p.Name)) {
-			continue
+	began := time.Now()
+	tick := time.NewTicker(400 * time.Millisecond)
+	defer tick.Stop()
+	for n := 0; time.Since(began) < limit; n++ {
+		if len(g.left()) == 0 && (g.idle() > longIdle || n > len(all) && len(r.left()) == 0) {
+			break
 		}
-		n := k.of(p.Name)
-		t.Logf("killed %d times at %s", n, p.Name)
-		if n == 0 {
-			t.Errorf("nobody was killed at %s: the test proves nothing about it; say in ways how it is reached", p.Name)
+		all[n%len(all)](t, c)
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			return
 		}
 	}
+	g.end()
+	pgtest.Await(t, "the last deed", func() (bool, error) { return g.quiet(), nil })
+	t.Logf("%d processes in %v; left: %v", c.count(), time.Since(began).Round(time.Second), append(g.left(), fmt.Sprint(r.left())))
 }
 
-// dieAt kills a role at a point, early and later.
-func (c *cell) dieAt(t *testing.T, r role, p failpoint.Point, report *tally) {
+func cellByWatermark(t *testing.T) *cell {
 	t.Helper()
-	w := wayOf(p.Name)
-	for _, at := range []int{1, w.later} {
-		began := time.Now()
-		if c.kill(t, r, &w, p.Name, at) {
-			report.add(p.Name)
-		} else {
-			t.Errorf("hit %d of %s is not reached within %v; give it a later of its own in ways, or a way", at, p.Name, reachWithin)
-		}
-		if took := time.Since(began); took > slow {
-			t.Logf("%s@%d took %v", p.Name, at, took.Round(100*time.Millisecond))
-		}
-	}
+	c := newCell(t)
+	c.dedup = byWatermark
+	return c
 }
 
-func pointsOf(r role) (points []failpoint.Point) {
-	for _, p := range failpoint.All() {
-		if roleOf(p.Name) == r {
-			points = append(points, p)
-		}
-	}
-	return points
-}
-
-// tally counts kills over the cells.
-type tally struct {
-	mu sync.Mutex
-	n  map[failpoint.Name]int
-}
-
-func (k *tally) add(name failpoint.Name) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.n == nil {
-		k.n = map[failpoint.Name]int{}
-	}
-	k.n[name]++
-}
-
-func (k *tally) of(name failpoint.Name) int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.n[name]
-}
-
-// finish ends the cell's load, lets everything drain, ends the processes in order and checks.
-func (c *cell) finish(t *testing.T) {
+// checkRows: by watermark, only what went through a person's hands has a row.
+func (c *cell) checkRows(t *testing.T) {
 	t.Helper()
-	c.running[producer].Stop(syscall.SIGTERM, time.Minute)
-	c.drained(t)
-	for _, r := range []role{person, relaying, worker} {
-		p := c.running[r]
-		if p == nil {
-			continue
-		}
-		p.Stop(syscall.SIGTERM, time.Minute)
-		if err := p.Wait(); err != nil {
-			t.Errorf("the last %s: %v: %s", r, err, p.LogTail())
-		}
-		if r == person {
-			c.drained(t) // of its last replay
-		}
+	const unasked = `select count(*) from paid p where (exists (select from inbox_message m where m.message_id = p.id)
+			or exists (select from inbox_message_any a where a.message_id = p.id))
+		and not exists (select from inbox_audit a where a.message_id = p.id or a.message_id is null and a.key = convert_to(p.account, 'UTF8'))`
+	if n := pgtest.One[int](t, c.db, unasked); n > 0 {
+		t.Errorf("%d events have a row, and nobody has released or discarded them", n)
 	}
-	c.check(t)
+	t.Logf("%d of %d events have none", pgtest.One[int](t, c.db, `select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)`),
+		pgtest.One[int](t, c.db, `select count(*) from paid`))
+}
+
+// cellFromWAL has a relay that reads the WAL. A partition that is silent now and then, refused events, pauses and
+// fences give lanes back to the table and take them from there, again and again.
+func cellFromWAL(t *testing.T) *cell {
+	t.Helper()
+	c := newCell(t)
+	c.source = fromWAL
+	if _, err := operator.SetUpWAL(t.Context(), c.db.Pool, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pgtest.Await(t, "the end of the slot", func() (bool, error) {
+			_, err := operator.DropWAL(context.Background(), c.db.Pool, "")
+			return err == nil, nil
+		})
+	})
+	return c
 }

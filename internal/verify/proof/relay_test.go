@@ -1,5 +1,3 @@
-//go:build failpoints
-
 package proof
 
 import (
@@ -27,16 +25,16 @@ func runRelay(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: pins, Timeout: 2 * time.Second})
+	kafka, err := publisher.NewKafka(s.brokers, publisher.Config{Pin: pins, Timeout: 2 * time.Second, Dial: s.dial})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = kafka.Close() }()
-	events := 100
-	if os.Getenv(envSmallClaims) != "" {
-		events = relay.Lanes // one or two of a lane: most have more
+	events, archive := 100, 2
+	if os.Getenv(envUnusual) != "" {
+		events, archive = relay.Lanes, 0 // one or two of a lane: most have more
 	}
-	var to relay.Publisher = &moody{Kafka: kafka, began: time.Now()}
+	var to relay.Publisher = &moody{Kafka: kafka, began: time.Now(), refuses: os.Getenv(envUnusual) != ""}
 	if os.Getenv(envCalm) != "" {
 		to = kafka
 	}
@@ -46,7 +44,7 @@ func runRelay(ctx context.Context, s *stage) error {
 	}
 	r, err := relay.New(s.db, to, relay.Config{
 		Source: source, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events, ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
-		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: 2, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: archive, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Observer: relay.Observer{BelowFloor: func(lane int16) {
 			fmt.Fprintln(os.Stderr, "a row below the floor of lane", lane)
 			os.Exit(3)
@@ -58,11 +56,20 @@ func runRelay(ctx context.Context, s *stage) error {
 	return r.Run(ctx)
 }
 
-// moody is Kafka with a partition that is silent now and then.
+// moody is Kafka with a partition that is silent now and then, or a topic that is refused.
 type moody struct {
 	*publisher.Kafka
-	began time.Time
+	began   time.Time
+	refuses bool
 }
+
+// errRefused is what a broker says to all events of a topic.
+type errRefused struct{}
+
+func (errRefused) Error() string  { return "nothing may be written to this topic" }
+func (errRefused) Rejected() bool { return true }
+func (errRefused) Scope() string  { return "topic" }
+func (errRefused) NotSent() bool  { return true }
 
 var errSilent = errors.New("no answer from this partition")
 
@@ -72,6 +79,12 @@ func (m *moody) Publish(ctx context.Context, events []event.Event) []error {
 		return m.Kafka.Publish(ctx, events)
 	}
 	verdicts := make([]error, len(events))
+	if m.refuses && time.Since(m.began)%(2*silentEvery) > silentEvery {
+		for i := range verdicts {
+			verdicts[i] = errRefused{}
+		}
+		return verdicts
+	}
 	var rest []event.Event
 	var at []int
 	for i := range events {

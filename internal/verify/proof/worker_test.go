@@ -1,11 +1,10 @@
-//go:build failpoints
-
 package proof
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	mrand "math/rand/v2"
 	"os"
 	"strconv"
 	"time"
@@ -21,7 +20,10 @@ import (
 const consumerName = "ledger"
 
 func runWorker(ctx context.Context, s *stage) error {
-	bound, _ := strconv.Atoi(os.Getenv(envBound))
+	bound, backoff := 0, 10*time.Millisecond
+	if os.Getenv(envUnusual) != "" {
+		bound, backoff = 1, 3*time.Second
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	dedup := inbox.ByID
 	if os.Getenv(envDedup) == byWatermark {
@@ -30,14 +32,14 @@ func runWorker(ctx context.Context, s *stage) error {
 	// Hundreds of deaths in the same place are not what CrashAttempts is for.
 	in, err := inbox.New(s.db, consumerName, inbox.Config{
 		Dedup:         dedup,
-		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000, ParkedPerKey: bound, Backoff: 10 * time.Millisecond, Logger: log,
+		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000, ParkedPerKey: bound, Backoff: backoff, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
 	c, err := consumer.New(in.Batch(book), s.brokers, []string{s.topic}, consumer.Config{
 		Group: s.topic, Batch: 20, SessionTimeout: time.Second, HeartbeatInterval: 100 * time.Millisecond, RebalanceTimeout: time.Second,
-		CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond, FetchWait: 100 * time.Millisecond, Logger: log,
+		CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond, FetchWait: 100 * time.Millisecond, Dial: s.dial, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -48,17 +50,27 @@ func runWorker(ctx context.Context, s *stage) error {
 	return g.Wait()
 }
 
-var errPoison = errors.New("this effect fails until it is allowed")
+var (
+	errPoison = errors.New("this effect fails until it is allowed")
+	errPasses = errors.New("this effect fails now and then")
+)
+
+// passes: of how many effects one fails that succeeds the next time.
+const passes = 200
 
 // book is the effect: a row for each event, and nothing that would hide a second one.
 func book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	var errs []error
 	for i, e := range events {
+		if mrand.IntN(passes) == 0 && os.Getenv(envCalm) == "" {
+			errs = append(errs, inbox.At(i, errPasses))
+			continue
+		}
 		switch e.Headers["kind"] {
 		case kindSkip:
 			errs = append(errs, inbox.At(i, inbox.Skip))
 			continue
-		case kindPoison:
+		case kindPoison, kindDrop:
 			var ok bool
 			if err := tx.QueryRow(ctx, `select exists (select from allowed where id = $1)`, e.ID).Scan(&ok); err != nil {
 				return err
@@ -72,7 +84,7 @@ func book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `insert into effect (id, account, version) values ($1, $2, $3)`, e.ID, e.Key, version); err != nil {
+		if _, err := tx.Exec(ctx, "-- proof: effect\n"+`insert into effect (id, account, version) values ($1, $2, $3)`, e.ID, e.Key, version); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,13 +16,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/testenv/child"
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/players"
 )
 
-// chances are what happens at every failpoint now and then, where the binary has them (build tag failpoints).
-const chances = "*=kill*%0.0001;*=error*%0.0003;*=delay(300ms)*%0.0003"
+// At how many of its statements a player dies, or loses its connection: before Postgres has it, or when its answer
+// comes.
+const (
+	deadlyShare = 0.0001
+	lostShare   = 0.0003
+)
 
 // cast is the players. One that ends is started again, as a supervisor does, unless it was told to stay away.
 type cast struct {
@@ -32,6 +38,7 @@ type cast struct {
 
 	crashes []string // how players ended that nobody killed
 	lives   int
+	kills   map[string]int // at statements
 }
 
 // part is one player over all its lives.
@@ -43,7 +50,7 @@ type part struct {
 }
 
 func newCast(t *testing.T, dir string) *cast {
-	c := &cast{dir: dir, roles: map[string]*part{}, over: make(chan struct{})}
+	c := &cast{dir: dir, roles: map[string]*part{}, over: make(chan struct{}), kills: map[string]int{}}
 	t.Cleanup(c.end)
 	return c
 }
@@ -117,10 +124,6 @@ func (c *cast) start(p *part) error {
 	cmd, err := players.Command(p.cfg)
 	if err != nil {
 		return err
-	}
-	if failpoint.Enabled {
-		seed := p.cfg.Seed*1_000_003 + uint64(p.cfg.Life)*31 + uint64(len(c.roles)) + uint64(p.cfg.Name[len(p.cfg.Name)-1])
-		cmd.Env = append(cmd.Env, failpoint.EnvSettings+"="+chances, fmt.Sprintf("%s=%d", failpoint.EnvSeed, seed), failpoint.EnvLog+"="+c.failpoints())
 	}
 	p.process, err = child.Start(cmd, filepath.Join(c.dir, p.cfg.Name+".log"), syscall.SIGKILL)
 	return err
@@ -243,20 +246,36 @@ func (c *cast) panics(t *testing.T) (all []string) {
 	return all
 }
 
-// kills counts the players that failpoints killed, by point.
-func (c *cast) kills() map[string]int {
-	b, err := os.ReadFile(c.failpoints())
-	if err != nil {
-		return nil // none were set
-	}
-	all := map[string]int{}
-	for line := range strings.Lines(string(b)) {
-		if part := strings.Fields(line); len(part) == 3 && part[1] == "kill" {
-			all[part[2]]++
-		}
-	}
-	return all
+// killed counts the players that died at statements.
+func (c *cast) killed() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.kills)
 }
 
-// failpoints is the file that failpoints write to.
-func (c *cast) failpoints() string { return filepath.Join(c.dir, "failpoints") }
+// meets decides by chance about a statement of a player.
+func (c *cast) meets(name string, s pgtest.Passing) *pgtest.Trap {
+	statement, named := strings.CutPrefix(s.SQL, "-- ")
+	if !named {
+		return nil
+	}
+	statement, _, _ = strings.Cut(statement, "\n")
+	action := pgtest.CutBefore
+	if rand.IntN(2) == 0 && s.SQL != pgtest.StandbyStatus {
+		action = pgtest.DropReply
+	}
+	switch x := rand.Float64(); {
+	case x < deadlyShare:
+		return pgtest.NewTrap(action, func(bool) {
+			if p := c.life(name); p != nil && p.Signal(syscall.SIGKILL) == nil {
+				<-p.Done()
+				c.mu.Lock()
+				c.kills[statement]++
+				c.mu.Unlock()
+			}
+		})
+	case x < deadlyShare+lostShare:
+		return pgtest.NewTrap(action, nil)
+	}
+	return nil
+}

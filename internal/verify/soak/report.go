@@ -15,7 +15,7 @@ type Report struct {
 	Unwell  []string       `json:"unwell"`   // what was not well again in time (I8)
 	Lives   int            `json:"lives"`    // of players
 	Crashes []string       `json:"ended_by_themselves"`
-	Kills   map[string]int `json:"kills_at_failpoints"`
+	Kills   map[string]int `json:"kills_at_statements"`
 
 	Verdict history.Verdict `json:"verdict"`
 }

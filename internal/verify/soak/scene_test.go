@@ -182,9 +182,11 @@ func (x *scene) startStandby(faults []fault) {
 // enter starts a player behind proxies of its own.
 func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Config)) {
 	x.lines[name] = newLine(x.t, x.address)
+	judged := pgtest.NewProxy(x.t, "postgres://"+x.lines[name].address())
+	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.cast.meets(name, s) })
 	cfg := players.Config{
 		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(), Through: map[string]string{},
-		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", x.lines[name].address()), x.database),
+		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()), x.database),
 	}
 	cfg.Topics = slices.Sorted(maps.Keys(topics))
 	for i, b := range x.kafka.Brokers() {

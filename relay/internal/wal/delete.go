@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/relay/internal/outage"
@@ -249,10 +248,6 @@ func (d *Deleter) delete(ctx context.Context, what *Deletion) error {
 
 // deleteOnce deletes the rows that it finds, and says how many; with look, it takes a snapshot first, as text.
 func (d *Deleter) deleteOnce(ctx context.Context, what *Deletion, look bool) (snapshot string, gone int64, err error) {
-	if err := failpoint.Err(failpoint.RelayWALDelete); err != nil {
-		d.cfg.Session.Close()
-		return "", 0, err
-	}
 	err = d.cfg.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		if look {
 			b.Queue(d.cfg.Schema.Expand(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&snapshot) })
@@ -264,14 +259,13 @@ func (d *Deleter) deleteOnce(ctx context.Context, what *Deletion, look bool) (sn
 		}
 		b.Queue(d.cfg.Schema.Expand(sql.StreamedGone), what.lanes, what.ids).Exec(count)
 	})
-	return snapshot, gone, failpoint.After(failpoint.RelayWALDeleted, err)
+	return snapshot, gone, err
 }
 
 // confirm writes down up to where everything is published and deleted, on the disk, and then lets the slot go on to
 // there.
 func (d *Deleter) confirm(ctx context.Context, idle bool) error {
 	found, standbys := false, false
-	failpoint.Hit(failpoint.RelayWALConfirm)
 	err := d.cfg.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(d.cfg.Schema.Expand(sql.WALConfirm), d.slot, int64(d.deleted)).Query(func(rows pgx.Rows) error {
 			_, err := pgx.ForEachRow(rows, []any{&standbys}, func() error { found = true; return nil })
@@ -281,7 +275,6 @@ func (d *Deleter) confirm(ctx context.Context, idle bool) error {
 			b.Queue(d.cfg.Schema.Expand(sql.WALBeat))
 		}
 	})
-	err = failpoint.After(failpoint.RelayWALConfirmed, err)
 	d.cfg.Outage.Report(d.cfg.Session.Name, err, d.cfg.Session.Heard())
 	switch {
 	case err != nil && ctx.Err() != nil:

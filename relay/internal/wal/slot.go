@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/failpoint"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/relay/internal/pg"
 	"github.com/effectonce/effectonce/relay/internal/sql"
@@ -145,7 +144,6 @@ func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 	if err := s.abandonAll(ctx, st); err != nil {
 		return explain(err)
 	}
-	failpoint.Hit(failpoint.RelayWALAbandoned)
 	s.Abandoned()
 	mine := false
 	err := s.Session.Send(ctx, pg.Begin(s.Session.Timeout, pg.Disk, func(b *pgx.Batch) {
@@ -156,8 +154,7 @@ func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 		return ErrNotYet
 	}
 	if err == nil {
-		failpoint.Hit(failpoint.RelayWALSlot)
-		err = failpoint.After(failpoint.RelayWALSlotMade, s.Session.Continue(ctx, s.making(st)))
+		err = s.Session.Continue(ctx, s.making(st))
 	}
 	if pgerr.Is(err, pgerr.QueryCanceled) {
 		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", ErrNotYet)

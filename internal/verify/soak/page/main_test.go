@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-const lines = `{"seed":7,"duration":"1m0s","brokers":3,"faults":{"kill":2,"pause":1},"not_made":["x"],"unwell":["lag"],"lives":9,"kills_at_failpoints":{"relay/claim":4},
+const lines = `{"seed":7,"duration":"1m0s","brokers":3,"faults":{"kill":2,"pause":1},"not_made":["x"],"unwell":["lag"],"lives":9,"kills_at_statements":{"relay: take":4},
 "verdict":{"counts":{"events":100,"records":120,"duplicates":20,"effects":99,"unknown":5,"unknown_there":2,"audits":11},"violations":[{"invariant":"I1","name":"lost","count":3},{"invariant":"I1","name":"unapplied","count":2}]}}
 {"seed":8,"duration":"2m0s","brokers":1,"faults":{"kill":1},"verdict":{"counts":{},"violations":null}}`
 
@@ -29,7 +29,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, want := range []string{
 		"before\n" + begin, end + "\nafter\n", "| 7 | 1m0s | 3 | 3 | 9 | 4 | 100 | 120 | 20 | 99 | 11 | 5, 2 |",
-		"| 7 | 5 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |", "| 8 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", "kill 3, pause 1", "not made, because another fault was in the way or the time was over: 1.", "relay/claim 4",
+		"| 7 | 5 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |", "| 8 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", "kill 3, pause 1", "not made, because another fault was in the way or the time was over: 1.", "relay: take 4",
 	} {
 		if !strings.Contains(string(got), want) {
 			t.Errorf("no %q in:\n%s", want, got)

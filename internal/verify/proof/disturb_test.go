@@ -1,0 +1,143 @@
+package proof
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+)
+
+// disturbance makes what ordinary work does not pass again and again.
+type disturbance func(t *testing.T, c *cell)
+
+// usual are the disturbances of every cell.
+var usual = []disturbance{
+	poisonedKey, refusedKey, takenAway, inboxDays, oldIDs, archiveDays,
+	lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
+	ends(relaying), ends(worker),
+}
+
+// ends has a role end in order.
+func ends(r role) disturbance { return func(_ *testing.T, c *cell) { c.tell(r) } }
+
+// lost has the answers to a statement and to the COMMIT of its transaction lost, in the life that runs now.
+func lost(r role, statement string) disturbance {
+	return func(_ *testing.T, c *cell) {
+		match := func(sql string) bool { return strings.HasPrefix(sql, "-- "+statement+"\n") }
+		p := c.life(r).proxy
+		p.On(match, 0, pgtest.DropReply)
+		p.OnCommitAfter(match, pgtest.DropReply)
+	}
+}
+
+// poisonedKey has an effect fail, and again after the first release of its key.
+func poisonedKey(t *testing.T, c *cell) { c.pay(t, "account-0", sortStubborn) }
+
+// refusedKey has the broker refuse an event of a key, with others behind it.
+func refusedKey(t *testing.T, c *cell) {
+	c.pay(t, "account-2", sortRefused)
+	c.pay(t, "account-2", sortOrdinary)
+}
+
+// takenAway makes one event of each sort that an operator takes away, and scheduled ones.
+func takenAway(t *testing.T, c *cell) {
+	for _, sort := range []int{sortCancel, sortDiscard, sortDrop} {
+		c.pay(t, "account-4", sort)
+	}
+	c.pay(t, "", 0)
+}
+
+// pay makes one account's payment be of a sort, and others beside it; no account: all of them.
+func (c *cell) pay(t *testing.T, account string, sort int) {
+	t.Helper()
+	if !pgtest.One[bool](t, c.db, fmt.Sprintf(hasRoom, undecided[c.dedup])) {
+		return
+	}
+	err := pay(t.Context(), &stage{db: c.db.Pool, topic: c.topic}, 0, func(of string) int {
+		if of == account || account == "" {
+			return sort
+		}
+		return sortOrdinary
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// otherTimeline makes the next claim find the database on another timeline than the numbers are of.
+func otherTimeline(t *testing.T, c *cell) {
+	c.db.Exec(t, `update outbox_meta set timeline = '000000FF'`)
+}
+
+// archiveDays takes some coming days of the archive away, and puts old ones there.
+func archiveDays(t *testing.T, c *cell) {
+	now := time.Now().UTC()
+	for n := 4; n <= 6; n++ {
+		c.db.Exec(t, "drop table if exists outbox_archive_"+now.AddDate(0, 0, n).Format("20060102"))
+	}
+	day := now.AddDate(0, 0, -40-c.count()%300)
+	c.db.Exec(t, fmt.Sprintf("create table if not exists outbox_archive_%s partition of outbox_archive for values from ('%s') to ('%s')",
+		day.Format("20060102"), day.Format("2006-01-02"), day.AddDate(0, 0, 1).Format("2006-01-02")))
+	c.db.Exec(t, `insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
+		select '2019-01-01', 'old', 0, 0, 0, gen_random_uuid(), '', '', 'old', '', 'Old', '', '2019-01-01'`)
+}
+
+// inboxDays does the same with the inbox.
+func inboxDays(t *testing.T, c *cell) {
+	now := time.Now().UTC().Truncate(24 * time.Hour)
+	for n := 4; n <= 6; n++ {
+		c.db.Exec(t, "drop table if exists inbox_message_"+now.AddDate(0, 0, n).Format("20060102"))
+	}
+	for n := range 3 {
+		day := now.AddDate(0, 0, -40-(3*c.count()+n)%300)
+		name := "inbox_message_" + day.Format("20060102")
+		c.db.Exec(t, fmt.Sprintf("create table if not exists %s partition of inbox_message for values from ('%s') to ('%s')", name, firstID(day), firstID(day.AddDate(0, 0, 1))))
+	}
+}
+
+// count counts processes.
+func (c *cell) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.started
+}
+
+// firstID is the lowest v7 id of a time.
+func firstID(at time.Time) uuid.UUID {
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], uint64(at.UnixMilli())<<16)
+	return id
+}
+
+// oldIDs puts ids into inbox_message_any that are older than the window.
+func oldIDs(t *testing.T, c *cell) {
+	c.db.Exec(t, `insert into inbox_message_any (consumer_name, message_id, processed_at) select $1, gen_random_uuid(), '2019-01-01' from generate_series(1, 10)`, consumerName)
+}
+
+// anotherReader makes a relay that reads the WAL begin again.
+func anotherReader(t *testing.T, c *cell) {
+	c.db.Exec(t, `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+}
+
+// anotherSlot makes a relay that reads the WAL find that its slot is gone.
+func anotherSlot(t *testing.T, c *cell) {
+	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
+		_, _ = c.db.Pool.Exec(context.Background(), `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+		_, err := c.db.Pool.Exec(context.Background(), `select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
+		return err == nil, nil
+	})
+}
+
+// foreignSlot makes a relay that reads the WAL find another slot in the place of its own.
+func foreignSlot(t *testing.T, c *cell) {
+	name := pgtest.One[string](t, c.db, `select coalesce(max(slot), '') from outbox_wal`)
+	anotherSlot(t, c)
+	// The relay may be first.
+	_, _ = c.db.Pool.Exec(context.Background(), `select pg_create_logical_replication_slot($1, 'pgoutput') where $1 <> ''`, name)
+}
