@@ -222,14 +222,14 @@ func (t *Trap) tell(done bool) {
 func (l *link) finish(message []byte) {
 	muteFrom := -1 // nothing more is passed on but what was asked before
 	if message[0] == 'E' {
-		kind, next, err := read(l.client)
-		if err != nil || kind == 'S' {
-			next = []byte{'S', 0, 0, 0, 4}
+		last := byte('H')
+		if kind, _, err := read(l.client); err != nil || kind == 'S' {
+			last = 'S'
 			l.ask()
 		} else {
-			next, muteFrom = []byte{'H', 0, 0, 0, 4}, 0
+			muteFrom = 0
 		}
-		message = append(message, next...)
+		message = append(message, last, 0, 0, 0, 4)
 	}
 	l.mu.Lock()
 	l.muteFrom = min(l.muteFrom, l.asked+muteFrom)
