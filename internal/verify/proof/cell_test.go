@@ -54,9 +54,11 @@ type life struct {
 }
 
 // Every second life is not to die early, once the cell has had some; it does when it has met nothing else for so long.
+// By watermark there are more of them: a partition has its first mark once.
 const (
-	impatient = 3 * time.Second
-	allEarly  = 20
+	impatient           = 3 * time.Second
+	allEarly            = 20
+	allEarlyByWatermark = 150
 )
 
 // newCell has no processes yet.
@@ -148,7 +150,11 @@ func (c *cell) start(t *testing.T, r role) *life {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.started++
-	l := &life{role: r, running: make(chan struct{}), early: c.started < allEarly || c.started%2 == 0, born: time.Now(), hits: map[string]int{}}
+	first := allEarly
+	if c.dedup == byWatermark {
+		first = allEarlyByWatermark
+	}
+	l := &life{role: r, running: make(chan struct{}), early: c.started < first || c.started%2 == 0, born: time.Now(), hits: map[string]int{}}
 	l.proxy = pgtest.NewProxy(t, c.url)
 	l.proxy.Watch(func(s pgtest.Passing) *pgtest.Trap { return c.passes(l, s) })
 	kafka := newKafkaProxy(t, c.broker, func(kind string) (deed, func(bool)) { return c.at(l, "Kafka "+kind) })

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,16 @@ var usual = []disturbance{
 	poisonedKey, refusedKey, takenAway, inboxDays, oldIDs, archiveDays,
 	lost(worker, "inbox: count a run"), lost(relaying, "relay: take"), lost(relaying, "relay: settle archived"),
 	ends(relaying), ends(worker),
+}
+
+// seldom does something every fourth time: lanes come back to a new slot one by one.
+func seldom(do disturbance) disturbance {
+	var n atomic.Int64
+	return func(t *testing.T, c *cell) {
+		if n.Add(1)%4 == 0 {
+			do(t, c)
+		}
+	}
 }
 
 // ends has a role end in order.
