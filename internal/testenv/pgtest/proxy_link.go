@@ -32,6 +32,7 @@ type link struct {
 	muteFrom int           // replies after this many ReadyForQuery are not passed on
 	settled  chan struct{} // closed when everything asked is answered; made by finish
 	told     bool          // settled is closed
+	failed   bool          // the server passes over all messages up to the next Sync
 	refused  bool          // something of it was answered by an error
 }
 
@@ -233,17 +234,18 @@ func (l *link) finish(message []byte) {
 	}
 	l.mu.Lock()
 	l.muteFrom = min(l.muteFrom, l.asked+muteFrom)
-	l.settled = make(chan struct{})
+	l.settled, l.refused = make(chan struct{}), l.failed
 	l.mu.Unlock()
 	if _, err := l.server.Write(message); err != nil {
 		l.cut()
 	}
-	if message[0] == 'd' { // nobody answers it
-		l.mu.Lock()
-		defer l.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if message[0] == 'd' && !l.told { // nobody answers it
 		l.told = true
 		close(l.settled)
 	}
+	l.settle()
 }
 
 // awaitAnswer reports whether the server has done what finish sent.
@@ -299,15 +301,20 @@ func (l *link) answer(kind byte) {
 	switch kind {
 	case 'Z': // ReadyForQuery
 		l.answered++
-		l.done = 0
+		l.done, l.failed = 0, false
 	case 'C', 'I', 's': // CommandComplete, EmptyQueryResponse, PortalSuspended
 		l.done++
 	case 'E': // ErrorResponse
-		l.done = l.executed
+		l.failed = true
 		l.refused = l.settled != nil
 	}
-	// What is behind a Flush gets no ReadyForQuery.
-	if l.settled != nil && !l.told && l.answered == l.asked && l.done >= l.executed {
+	l.settle()
+}
+
+// settle closes settled once everything asked is answered. What is behind a Flush gets no ReadyForQuery, and what is
+// behind an error no answer at all.
+func (l *link) settle() {
+	if l.settled != nil && !l.told && l.answered == l.asked && (l.failed || l.done >= l.executed) {
 		l.told = true
 		close(l.settled)
 	}

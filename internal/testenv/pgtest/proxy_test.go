@@ -173,6 +173,46 @@ func TestProxyRefused(t *testing.T) {
 	}
 }
 
+// TestProxyBehindAnError: a server answers nothing of what stands behind an error, up to the next Sync.
+func TestProxyBehindAnError(t *testing.T) {
+	t.Parallel()
+	proxy := NewProxy(t, New(t).URL)
+	did := make(chan bool, 1)
+	trap := NewTrap(DropReply, func(really bool) { did <- really })
+	proxy.Watch(func(s Passing) *Trap {
+		if s.SQL == "-- x: behind\nselect 1" {
+			return trap
+		}
+		return nil
+	})
+	p := connect(t, proxy.URL()).PgConn().StartPipeline(t.Context())
+	p.SendQueryParams("select 1/0", nil, nil, nil, nil)
+	p.SendFlushRequest()
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.GetResults()
+	if err == nil {
+		_, err = r.(*pgconn.ResultReader).Close()
+	}
+	if err == nil {
+		t.Fatal("a division by zero succeeded")
+	}
+	p.SendQueryParams("-- x: behind\nselect 1", nil, nil, nil, nil)
+	p.SendQueryParams("select 2", nil, nil, nil, nil)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case really := <-did:
+		if really {
+			t.Error("what stands behind an error was done")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the proxy waits for an answer that never comes")
+	}
+}
+
 // TestProxyWithdraw: a trap that was taken back does nothing, and one that was sprung cannot be.
 func TestProxyWithdraw(t *testing.T) {
 	t.Parallel()
