@@ -17,7 +17,8 @@ import (
 )
 
 // beat is one heartbeat: say that we live, renew our lanes, raise the fence of those in doubt, take free ones up to our
-// share, and mark what is beyond it as leaving. It is the only place where fences change.
+// share, and mark what is beyond it as leaving. No other step of a relay changes fences; operators do, by
+// `relay: fence` and `relay: refence`.
 func (r *Relay) beat(ctx context.Context, s *session) error {
 	before := time.Now() // the local deadline counts from before the database's clock was asked
 	doubted := r.lanes.InDoubt()

@@ -1,6 +1,6 @@
 package sql
 
-// Every statement of the relay. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
+// The statements of heartbeats, looks, claims and settles. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
 // Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
 // that the first statement locked cannot change any more.
 const (
@@ -33,7 +33,7 @@ select set_config('plan_cache_mode', 'force_generic_plan', true)`
 	Lock = `-- relay: lock
 select l.lane
 from {schema}outbox_lane l
-join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = l.lane and f.fence = l.fence
+join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on l.lane = f.lane and l.fence = f.fence
 where l.owner = $3
 order by l.lane
 for update of l`

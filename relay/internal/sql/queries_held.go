@@ -1,7 +1,7 @@
 package sql
 
 // What stands beside the outbox, in claims and settles (P3.2, P3.5, P4). The statements compare owner and fence
-// as those of queries.go do, and those of a settle also that its own journal entry is still there.
+// as those of queries_engine.go do, and those of a settle also that its own journal entry is still there.
 const (
 	// What a lane has beside its events: whether anything is parked, and whether some of it is to be released.
 	Look = `-- relay: look
