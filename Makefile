@@ -32,7 +32,7 @@ models: ## relay and inbox, every interleaving of small configurations; without 
 	$(STACK) go test -p 2 -timeout 5m -run '^TestModel' ./relay ./inbox
 
 proof: ## kill processes at every statement, COMMIT and request to Kafka, and cut the connection at each; without the race detector
-	EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 15m -parallel 10 ./internal/verify/proof
+	EFFECTONCE_PROOF=1 $(STACK) go test -count=1 -timeout 30m -parallel 10 ./internal/verify/proof
 
 # Modules of their own, for what they need and nobody else does.
 OTHERS := internal/verify/interop internal/verify/routers examples/watermill
@@ -45,7 +45,7 @@ debezium: ## the tests with a real Debezium, which Maven fetches the first time
 guarantees: ## every test, and their results into the table of docs/rules.md
 	@results=$$(mktemp); trap 'rm -f "$$results"' EXIT; \
 	$(STACK) go test -json -p 2 -timeout 15m $(ALL) > "$$results" || true; \
-	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 15m -parallel 10 ./internal/verify/proof >> "$$results" || true; \
+	EFFECTONCE_PROOF=1 $(STACK) go test -json -timeout 30m -parallel 10 ./internal/verify/proof >> "$$results" || true; \
 	$(STACK) bash -euc 'cd internal/verify/interop && go test -json -timeout 5m ./...' >> "$$results" || true; \
 	grep -h '"Action":"fail"' "$$results" || true; \
 	go run ./internal/verify/guarantees docs/rules.md < "$$results"

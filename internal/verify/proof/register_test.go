@@ -50,6 +50,9 @@ func newRegister(deeds func(name string) []deed) *register {
 	return &register{deeds: deeds, done: map[mark]int{}, held: map[mark]bool{}, seen: map[string]int{}, last: time.Now()}
 }
 
+// idleLong: after so long without anything new, nobody waits for a later time any more.
+const idleLong = 10 * time.Second
+
 // at says what to do at a message, if anything: done ends it. Of a COMMIT there are several names.
 func (g *register) at(names []string, ready bool) (do deed, done func(really bool)) {
 	g.mu.Lock()
@@ -59,7 +62,7 @@ func (g *register) at(names []string, ready bool) (do deed, done func(really boo
 			g.last = time.Now()
 		}
 	}
-	if g.over || !ready {
+	if g.over || !ready && time.Since(g.last) < idleLong {
 		return "", nil
 	}
 	for _, name := range names {
@@ -90,7 +93,7 @@ func (g *register) did(m mark, names []string, really bool) {
 }
 
 // rare: what came fewer times need not have been met by anybody who was to do something.
-const rare = 5
+const rare = 20
 
 // left lists what was not done at messages that came.
 func (g *register) left() (all []string) {
