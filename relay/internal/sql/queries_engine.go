@@ -1,8 +1,8 @@
 package sql
 
-// The statements of heartbeats, looks, claims and settles. A claim or a settle is one pipeline: begin, settings, lock, ..., commit (P3.1).
-// Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new snapshot, and the rows
-// that the first statement locked cannot change any more.
+// The statements of heartbeats, looks, claims and settles. A claim or a settle is one pipeline: begin, settings, lock,
+// ..., commit (P3.1). Statements after the lock compare owner and fence again: in READ COMMITTED each takes a new
+// snapshot, and the rows that the first statement locked cannot change any more.
 const (
 	Begin = `-- relay: begin
 begin isolation level read committed read write`
