@@ -105,7 +105,7 @@ func (c *cell) fewKills(t *testing.T) {
 const limit = 10 * time.Minute
 
 // longIdle is how long a cell goes on that meets nothing new.
-const longIdle = 20 * time.Second
+const longIdle = time.Minute
 
 // run is deeds at all messages, in all modes.
 type run struct {
