@@ -87,7 +87,10 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 func (c *cell) begin(t *testing.T) {
 	t.Helper()
 	for _, r := range []role{producer, relaying, worker, person} {
-		c.lives[r] = c.start(t, r)
+		l := c.start(t, r)
+		c.mu.Lock()
+		c.lives[r] = l
+		c.mu.Unlock()
 		c.keepers.Go(func() { c.keep(t, r) })
 	}
 	t.Cleanup(func() {
