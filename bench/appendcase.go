@@ -36,8 +36,11 @@ func nameWith(writers int) string    { return fmt.Sprintf("with Append, %d write
 
 // appendCase: what an event costs the transaction that it is about.
 func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, (Append of one event of %d bytes, pg_notify,) commit, a round trip each but where it says batch, writers on connections of their own, for %v; "+
-		"p50 and p99 are of a whole transaction. The large Appends' rate is in events", accounts, payloadSize, o.live.tax))
+	rep.note("append", fmt.Sprintf("transactions a second: begin, insert a payment, update one of %d accounts, "+
+		"(Append of one event of %d bytes, pg_notify,) commit, a round trip each but where it says batch, writers on "+
+		"connections of their own, for %v; "+
+		"p50 and p99 are of a whole transaction. The large Appends' rate is in events", accounts, payloadSize,
+		o.live.tax))
 	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts); err != nil {
 		return err
 	}
@@ -53,10 +56,12 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 		all = append(all, writing{nameWithout(n), n, 1, business}, writing{nameWith(n), n, 1, withEvent})
 	}
 	all = append(all, writing{nameTogether, 32, 1, businessBatch}, writing{nameQueue, 32, 1, withQueue})
-	all = append(all, writing{nameNotify, 32, 1, withNotify}, writing{nameMany, 1, perAppend, manyEvents}, writing{nameManyFour, 4, perAppend, manyEvents})
+	all = append(all, writing{nameNotify, 32, 1, withNotify}, writing{nameMany, 1, perAppend, manyEvents},
+		writing{nameManyFour, 4, perAppend, manyEvents})
 	for turn := range o.repeats + 1 {
 		for _, one := range all {
-			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts); err != nil {
+			if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts,
+				queryVacuumAccounts); err != nil {
 				return err
 			}
 			f, err := s.write(ctx, one, "payments", o.live.tax)
@@ -76,7 +81,8 @@ func appendCase(ctx context.Context, s *stack, o options, rep *report) error {
 		median, low, high := page.Spread(ratios)
 		rep.say("  time with / without Append, %d writers: %.2f (%.2f to %.2f)", n, median, low, high)
 	}
-	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.3, rep.ratios("append", nameTogether, nameQueue))
+	rep.atMost("append", "time with Queue / without, 32 writers, statements in a batch", 1.3,
+		rep.ratios("append", nameTogether, nameQueue))
 	rep.ratio("append", nameWith(64), nameWith(32), 0.9)
 	rep.atLeast("append", nameMany, 100_000)
 	return s.appendBeside(ctx, o, rep)
@@ -92,7 +98,10 @@ func (s *stack) appendBeside(ctx context.Context, o options, rep *report) error 
 	if err := s.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts); err != nil {
 		return err
 	}
-	relays, stop, err := s.background(1, job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Compression: o.compression})
+	relays, stop, err := s.background(1, job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps,
+		Compression: o.compression,
+	})
 	if err != nil {
 		return err
 	}
@@ -155,14 +164,17 @@ func (s *stack) write(ctx context.Context, l writing, topic string, length time.
 	slices.Sort(every)
 	n := float64(len(every) * l.events)
 	return figure{
-		Case: "append", Name: l.name, Events: int(n), Seconds: took, Rate: n / took, CPU: own * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n,
-		WALBytes: float64(after-wal) / n, P50: milliseconds(percentile(every, 0.5)), P99: milliseconds(percentile(every, 0.99)),
+		Case: "append", Name: l.name, Events: int(n), Seconds: took, Rate: n / took, CPU: own * 1e6 / n,
+		PostgresCPU: used.postgres * 1e6 / n, WALBytes: float64(after-wal) / n,
+		P50: milliseconds(percentile(every, 0.5)), P99: milliseconds(percentile(every, 0.99)),
 	}, err
 }
 
 // writer is one of them, on a connection of its own. What is prepared at first use is prepared before it says that it
 // is ready.
-func (l writing) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{}, length time.Duration) (times []time.Duration, err error) {
+func (l writing) writer(ctx context.Context, url, topic string, ready func(), begin <-chan struct{},
+	length time.Duration,
+) (times []time.Duration, err error) {
 	said := sync.OnceFunc(ready)
 	defer said()
 	conn, err := pgx.Connect(ctx, url)

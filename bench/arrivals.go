@@ -64,11 +64,15 @@ func (a *arrivals) follow(ctx context.Context, brokers []string, topic string) e
 }
 
 func fetchAll(topic string, next [partitions]int64) *fetch.Request {
-	r := &fetch.Request{ReplicaID: -1, MaxWaitTime: 1000, MinBytes: 1, MaxBytes: 16 << 20, SessionID: -1, SessionEpoch: -1}
+	r := &fetch.Request{
+		ReplicaID: -1, MaxWaitTime: 1000, MinBytes: 1, MaxBytes: 16 << 20, SessionID: -1,
+		SessionEpoch: -1,
+	}
 	ask := fetch.RequestTopic{Topic: topic}
 	for p, offset := range next {
 		ask.Partitions = append(ask.Partitions, fetch.RequestPartition{
-			Partition: int32(p), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: 1 << 20,
+			Partition: int32(p), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1,
+			PartitionMaxBytes: 1 << 20,
 		})
 	}
 	r.Topics = []fetch.RequestTopic{ask}

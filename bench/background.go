@@ -185,7 +185,8 @@ func runChild(ctx context.Context, j job) (a answer, err error) {
 	defer free()
 	to := &watched{end: kafka}
 	r, err := relay.New(pool, to, relay.Config{
-		Schema: "public", Source: j.source(), Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease, Logger: quiet(), Observer: to.observer(),
+		Schema: "public", Source: j.source(), Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Lease: j.Lease,
+		Logger: quiet(), Observer: to.observer(),
 	})
 	if err != nil {
 		return a, err

@@ -49,8 +49,10 @@ func TestRatio(t *testing.T) {
 
 func TestProducerLine(t *testing.T) {
 	t.Parallel()
-	out := []byte("210000 records sent, 42000.0 records/sec (20.5 MB/sec), 700.0 ms avg latency, 900.0 ms max latency.\n" +
-		"300000 records sent, 114285.714286 records/sec (55.80 MB/sec), 12.30 ms avg latency, 99.00 ms max latency, 5 ms 50th.\n")
+	out := []byte("210000 records sent, 42000.0 records/sec (20.5 MB/sec), 700.0 ms avg latency, 900.0 ms max " +
+		"latency.\n" +
+		"300000 records sent, 114285.714286 records/sec (55.80 MB/sec), 12.30 ms avg latency, 99.00 ms max latency, " +
+		"5 ms 50th.\n")
 	all := producerLine.FindAllSubmatch(out, -1)
 	if last := all[len(all)-1]; string(last[1]) != "300000" || string(last[2]) != "114285.714286" {
 		t.Errorf("the last line was read as %s and %s", last[1], last[2])

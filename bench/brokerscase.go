@@ -13,7 +13,8 @@ import (
 // brokersCase: the relay case where every record has to be in two of three brokers before it is acked. All three are on
 // this machine, so everybody gets a third of it.
 func brokersCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("brokers", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d events of %d bytes, %d keys; ProducerPerformance: acks=all %s; two repeats",
+	rep.note("brokers", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d events of %d "+
+		"bytes, %d keys; ProducerPerformance: acks=all %s; two repeats",
 		o.events, payloadSize, keys, o.producer))
 	libs, err := kafkatest.Libs()
 	if err != nil {

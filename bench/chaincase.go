@@ -32,8 +32,10 @@ const (
 // chainCase: everything at once on this machine, from the start of three processes until the last payment is in the
 // ledger.
 func chainCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("chain", fmt.Sprintf("%d payments of %d bytes: %d transactions at a time append %d each, a relay publishes, the worker of examples/ledger books two "+
-		"entries for each; from the start of the processes to the last entry", o.chain, payloadSize, chainCallers, chainBatch))
+	rep.note("chain", fmt.Sprintf("%d payments of %d bytes: %d transactions at a time append %d each, a relay "+
+		"publishes, the worker of examples/ledger books two "+
+		"entries for each; from the start of the processes to the last entry", o.chain, payloadSize, chainCallers,
+		chainBatch))
 	prefix, err := pgschema.Prefix("public")
 	if err != nil {
 		return err
@@ -100,7 +102,10 @@ func (s *stack) chainOnce(ctx context.Context, o options) ([]figure, error) {
 		PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n,
 	}}
 	for i, a := range answers {
-		f := figure{Name: names[i], Events: o.chain, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB, CPU: a.CPU * 1e6 / n}
+		f := figure{
+			Name: names[i], Events: o.chain, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB,
+			CPU: a.CPU * 1e6 / n,
+		}
 		f.Claim, f.Publish, f.Settle = a.Claim, a.Publish, a.Settle
 		out[0].CPU += f.CPU
 		out = append(out, f)
@@ -131,11 +136,12 @@ func appendChild(ctx context.Context, j job) (a answer, err error) {
 // payment is one that the ledger understands, filled up to the common size.
 func payment(topic string, filler []byte) event.Event {
 	account := fmt.Sprintf("acc-%d", rand.IntN(keys))
-	b := fmt.Appendf(make([]byte, 0, payloadSize), `{"payment_id":"%s","account_id":"%s","amount":%d,"currency":"EUR","note":"one of the payments of a chain: `,
+	b := fmt.Appendf(make([]byte, 0, payloadSize),
+		`{"payment_id":"%s","account_id":"%s","amount":%d,"currency":"EUR","note":"one of the payments of a chain: `,
 		event.NewID(), account, 1+rand.IntN(1_000_000))
 	return event.Event{
-		ID: event.NewID(), Source: "payments", Topic: topic, Key: account, Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
-		Payload: append(b, filler[len(b):]...),
+		ID: event.NewID(), Source: "payments", Topic: topic, Key: account, Type: "PaymentCreated",
+		ContentType: event.ContentTypeJSON, Payload: append(b, filler[len(b):]...),
 	}
 }
 
@@ -150,7 +156,8 @@ func workerChild(ctx context.Context, j job) (a answer, err error) {
 	defer cancel()
 	started, ended, parked := time.Now(), make(chan error, 1), make(chan error, 1)
 	cfg := ledger.Config{
-		DatabaseURL: secret.Of(j.URL), Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic, Listen: "off", Logger: quiet(),
+		DatabaseURL: secret.Of(j.URL), Schema: "public", Brokers: j.Brokers, Topic: j.Topic, Group: "ledger-" + j.Topic,
+		Listen: "off", Logger: quiet(),
 	}
 	cfg.Inbox.Observer.Parked = func(p inbox.ParkedInfo) {
 		select {

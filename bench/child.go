@@ -169,32 +169,35 @@ func drain(ctx context.Context, j job) (a answer, err error) {
 	defer cancel()
 	var mu sync.Mutex
 	settled, started := 0, time.Now()
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents, Logger: quiet(), Observer: relay.Observer{
-		Claimed: func(_, _ int, took time.Duration) {
-			mu.Lock()
-			defer mu.Unlock()
-			a.Claims++
-			a.Claim += took.Seconds()
+	r, err := relay.New(pool, to, relay.Config{
+		Schema: "public", Pumps: j.Pumps, ClaimEvents: j.ClaimEvents,
+		Logger: quiet(), Observer: relay.Observer{
+			Claimed: func(_, _ int, took time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				a.Claims++
+				a.Claim += took.Seconds()
+			},
+			Published: func(_, _ int, took time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				a.Publish += took.Seconds()
+			},
+			Settled: func(n, _ int, took time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				a.Settle += took.Seconds()
+				settled += n
+				for j.Mark > 0 && settled >= (len(a.Marks)+1)*j.Mark {
+					a.Marks = append(a.Marks, since(started))
+				}
+				if settled >= j.Events && a.Seconds == 0 {
+					a.Seconds = since(started)
+					cancel()
+				}
+			},
 		},
-		Published: func(_, _ int, took time.Duration) {
-			mu.Lock()
-			defer mu.Unlock()
-			a.Publish += took.Seconds()
-		},
-		Settled: func(n, _ int, took time.Duration) {
-			mu.Lock()
-			defer mu.Unlock()
-			a.Settle += took.Seconds()
-			settled += n
-			for j.Mark > 0 && settled >= (len(a.Marks)+1)*j.Mark {
-				a.Marks = append(a.Marks, since(started))
-			}
-			if settled >= j.Events && a.Seconds == 0 {
-				a.Seconds = since(started)
-				cancel()
-			}
-		},
-	}})
+	})
 	if err != nil {
 		return a, err
 	}
@@ -232,7 +235,10 @@ func publishAll(ctx context.Context, j job) (a answer, err error) {
 		for i := range sets[c] {
 			// What the relay adds, and so what travels.
 			sets[c][i].Time = time.Now()
-			sets[c][i].Position = event.Position{Lane: int16(i % relay.Lanes), Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1", Seq: int64(i + 1)}
+			sets[c][i].Position = event.Position{
+				Lane:  int16(i % relay.Lanes),
+				Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1", Seq: int64(i + 1),
+			}
 		}
 	}
 	var left atomic.Int64
@@ -292,13 +298,16 @@ func newPublisher(j job, sent *atomic.Int64) (end, error) {
 			}
 		}})
 	}
-	return publisher.NewKafka(j.Brokers, publisher.Config{Compression: j.Compression, Logger: quiet(), Observer: publisher.Observer{
-		Produced: func(_ string, _, _, bytes int, _ time.Duration) {
-			if sent != nil {
-				sent.Add(int64(bytes))
-			}
+	return publisher.NewKafka(j.Brokers, publisher.Config{
+		Compression: j.Compression, Logger: quiet(),
+		Observer: publisher.Observer{
+			Produced: func(_ string, _, _, bytes int, _ time.Duration) {
+				if sent != nil {
+					sent.Add(int64(bytes))
+				}
+			},
 		},
-	}})
+	})
 }
 
 func quiet() *slog.Logger {

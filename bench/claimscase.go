@@ -25,7 +25,8 @@ const (
 // of few events must be as quick after an hour's worth of claims as at the start. The figures are claims a second of
 // claiming.
 func claimsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d slices of %v with %d events a second; the figures are 1/median claim time",
+	rep.note("claims", fmt.Sprintf("%d claims under a pinned snapshot, %d pumps, no Kafka; before and after them %d "+
+		"slices of %v with %d events a second; the figures are 1/median claim time",
 		o.claims, claimsPumps, claimsSlices, o.claimsSlice, claimsCalm*int(time.Second/claimsTick)))
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
@@ -92,7 +93,8 @@ func (w *claimWatch) storm(ctx context.Context, s *stack, rep *report, claims in
 	if err := s.db.QueryRow(ctx, queryDead).Scan(&entries, &rows); err != nil {
 		return err
 	}
-	rep.say("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began), entries, rows)
+	rep.say("  %d claims in %.0f s; about %d dead rows in outbox_claim, %d in outbox_event", made, since(began),
+		entries, rows)
 	return nil
 }
 

@@ -14,7 +14,8 @@ const (
 // clientsCase: the relay, and Publish with no database behind it, over kafka-go's transport as package publisher has it
 // and over franz-go; then the same at a rate that does not fill batches.
 func clientsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("clients", fmt.Sprintf("%d events of %d bytes, %d keys; then %d transactions a second with one event each", o.events, payloadSize, keys, latencyRate))
+	rep.note("clients", fmt.Sprintf("%d events of %d bytes, %d keys; then %d transactions a second with one event each",
+		o.events, payloadSize, keys, latencyRate))
 	payload := payloads(distinct)
 	kinds := []struct {
 		name string

@@ -34,11 +34,13 @@ type costsMeasured struct {
 }
 
 func (o *options) planFlags(f *flag.FlagSet) {
-	f.IntVar(&o.costEvents, "cost-events", 200_000, "events in large batches of the costs case, and in the simulation's drain")
+	f.IntVar(&o.costEvents, "cost-events", 200_000, "events in large batches of the costs case, and in the "+
+		"simulation's drain")
 	f.Float64Var(&o.costSeconds, "cost-seconds", 5, "how long the costs case measures what is idle or calm, seconds")
 	f.Float64Var(&o.steady, "steady", 10, "how long the simulation's steady loads are measured, seconds")
 	f.StringVar(&o.rates, "rates", "5000,20000", "the simulation's steady loads, events a second")
-	f.StringVar(&o.costs, "costs", costsFile, "where the costs case and the simulation write, and -model reads; with -quick nothing is written unless this is set")
+	f.StringVar(&o.costs, "costs", costsFile, "where the costs case and the simulation write, and -model reads; with "+
+		"-quick nothing is written unless this is set")
 	f.BoolVar(&o.model, "model", false, "measure nothing: print what rates need, from -costs")
 	f.StringVar(&o.figures, "figures", "", "measure nothing: print the tables of this file, which -json wrote")
 	f.StringVar(&o.docs, "docs", "", "with -model and -figures: write into the pages of this folder instead")
@@ -47,11 +49,15 @@ func (o *options) planFlags(f *flag.FlagSet) {
 // costsCase measures what an event costs in each step of the chain, each step alone and in batches of two sizes, and
 // writes that where -model reads it.
 func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, log and network of each step alone", o.costEvents, payloadSize))
+	rep.note("costs", fmt.Sprintf("%d events of %d bytes in large batches and a quarter of them in small ones; CPU, "+
+		"log and network of each step alone", o.costEvents, payloadSize))
 	if _, err := s.db.Exec(ctx, queryLedgerTable); err != nil {
 		return err
 	}
-	m := &costsMeasured{samples: map[string][]plan.Sample{}, fetched: map[string][]float64{}, sizes: map[string][]float64{}}
+	m := &costsMeasured{
+		samples: map[string][]plan.Sample{}, fetched: map[string][]float64{},
+		sizes: map[string][]float64{},
+	}
 	for turn := range o.repeats + 1 {
 		for _, part := range []func(context.Context, *stack, options, *report, int) error{m.small, m.large, m.quietly} {
 			if err := part(ctx, s, o, rep, turn); err != nil {
@@ -78,7 +84,9 @@ func costsCase(ctx context.Context, s *stack, o options, rep *report) error {
 }
 
 // stage runs a child and notes what it has measured.
-func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn int, name, topic string, j job) (stageAnswer, error) {
+func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn int, name, topic string, j job) (
+	stageAnswer, error,
+) {
 	j.Kind, j.URL, j.Brokers, j.Topic = "stage", s.pg.URL(), s.brokers, topic
 	if j.Stage.Consume {
 		j.Stage.Consumer = fmt.Sprintf("%s-%d-%d", topic, j.Stage.Batch, turn)
@@ -89,7 +97,10 @@ func (m *costsMeasured) stage(ctx context.Context, s *stack, rep *report, turn i
 	}
 	g := a.Stage
 	n := float64(max(g.Appended, g.Settled, g.Handled))
-	f := figure{Case: "costs", Name: name, Turn: turn, Events: int(n), Seconds: g.Seconds, Rate: n / g.Seconds, P50: g.Apply50, P99: g.Apply99}
+	f := figure{
+		Case: "costs", Name: name, Turn: turn, Events: int(n), Seconds: g.Seconds, Rate: n / g.Seconds,
+		P50: g.Apply50, P99: g.Apply99,
+	}
 	if n > 0 {
 		f.CPU, f.PostgresCPU, f.KafkaCPU, f.WALBytes = g.Client*1e6/n, g.Postgres*1e6/n, g.Kafka*1e6/n, g.WAL/n
 	}
@@ -134,14 +145,17 @@ func (m *costsMeasured) small(ctx context.Context, s *stack, o options, rep *rep
 		return err
 	}
 	// No checkpoint between append and relay: see fill.
-	if err := run(costAppendSmall, job{Stage: stageJob{Append: true, PerAppend: 1, Producers: 8}}, queryEmptyOutbox, queryCheckpoint); err != nil {
+	if err := run(costAppendSmall, job{Stage: stageJob{Append: true, PerAppend: 1, Producers: 8}}, queryEmptyOutbox,
+		queryCheckpoint); err != nil {
 		return err
 	}
-	if err := run(costRelaySmall, job{Pumps: o.pumps, ClaimEvents: costClaim, Stage: stageJob{Relay: true}}, queryVacuumOutbox); err != nil {
+	if err := run(costRelaySmall, job{Pumps: o.pumps, ClaimEvents: costClaim, Stage: stageJob{Relay: true}},
+		queryVacuumOutbox); err != nil {
 		return err
 	}
 	empty := []string{queryEmptyInbox, queryVacuumInbox, queryCheckpoint}
-	if err := run(costFetchSmall, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: 50}}, empty...); err != nil {
+	if err := run(costFetchSmall, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: 50}},
+		empty...); err != nil {
 		return err
 	}
 	return run(costInboxLarge, job{Stage: stageJob{Consume: true, FetchBytes: costFetch, Batch: inboxBatch}}, empty...)
@@ -158,7 +172,8 @@ func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *rep
 		return err
 	}
 	n := o.costEvents
-	if _, err := m.stage(ctx, s, rep, turn, costAppendLarge, topic, job{Stage: stageJob{Append: true, PerAppend: 40, Producers: 4, Events: n}}); err != nil {
+	if _, err := m.stage(ctx, s, rep, turn, costAppendLarge, topic,
+		job{Stage: stageJob{Append: true, PerAppend: 40, Producers: 4, Events: n}}); err != nil {
 		return err
 	}
 	if err := m.size(ctx, s, n, "outbox_event", "outbox"); err != nil {
@@ -167,7 +182,8 @@ func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *rep
 	if err := s.exec(ctx, queryVacuumOutbox); err != nil {
 		return err
 	}
-	g, err := m.stage(ctx, s, rep, turn, costRelayLarge, topic, job{Pumps: o.pumps, Stage: stageJob{Relay: true, Events: n}})
+	g, err := m.stage(ctx, s, rep, turn, costRelayLarge, topic,
+		job{Pumps: o.pumps, Stage: stageJob{Relay: true, Events: n}})
 	if err != nil {
 		return err
 	}
@@ -176,7 +192,8 @@ func (m *costsMeasured) large(ctx context.Context, s *stack, o options, rep *rep
 	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox, queryCheckpoint); err != nil {
 		return err
 	}
-	if _, err := m.stage(ctx, s, rep, turn, costFetchLarge, topic, job{Stage: stageJob{Consume: true, Events: n}}); err != nil {
+	if _, err := m.stage(ctx, s, rep, turn, costFetchLarge, topic,
+		job{Stage: stageJob{Consume: true, Events: n}}); err != nil {
 		return err
 	}
 	return m.size(ctx, s, n, "inbox_message", "inbox")
@@ -203,14 +220,18 @@ func (m *costsMeasured) quietly(ctx context.Context, s *stack, o options, rep *r
 	if err := s.exec(ctx, queryEmptyOutbox, queryEmptyInbox, queryCheckpoint); err != nil {
 		return err
 	}
-	g, err := m.stage(ctx, s, rep, turn, costIdle, topic, job{Pumps: o.pumps, Stage: stageJob{Relay: true, Seconds: o.costSeconds}})
+	g, err := m.stage(ctx, s, rep, turn, costIdle, topic,
+		job{Pumps: o.pumps, Stage: stageJob{Relay: true, Seconds: o.costSeconds}})
 	if err != nil {
 		return err
 	}
 	if turn > 0 {
 		m.samples[costIdle] = append(m.samples[costIdle], plan.Sample{Size: 1, Cost: costOf(g, g.Seconds)})
 	}
-	calm := stageJob{Append: true, Relay: true, Consume: true, Rate: 500, PerAppend: steadyAppend, Producers: 1, Seconds: o.costSeconds}
+	calm := stageJob{
+		Append: true, Relay: true, Consume: true, Rate: 500, PerAppend: steadyAppend, Producers: 1,
+		Seconds: o.costSeconds,
+	}
 	if g, err = m.stage(ctx, s, rep, turn, costCalm, topic, job{Pumps: o.pumps, Stage: calm}); err == nil && turn > 0 {
 		m.calm = append(m.calm, g)
 	}
@@ -258,5 +279,8 @@ func (m *costsMeasured) waits(c plan.Costs) plan.Waits {
 		beyond(&w.handle, g.HandleMS, c.Inbox.Of(float64(g.Handled)/float64(max(g.Batches, 1))).Seconds()*1e3)
 	}
 	mid := func(all []float64) float64 { v, _, _ := page.Spread(all); return v }
-	return plan.Waits{Append: mid(w.append), Claim: mid(w.claim), Publish: mid(w.publish), Settle: mid(w.settle), Handle: mid(w.handle)}
+	return plan.Waits{
+		Append: mid(w.append), Claim: mid(w.claim), Publish: mid(w.publish), Settle: mid(w.settle),
+		Handle: mid(w.handle),
+	}
 }

@@ -45,12 +45,16 @@ func TestWhatIsReportedReachesThePage(t *testing.T) {
 	rep.about(map[string]string{"date": "today", "cores": "2", "load": "0"})
 	rep.note("relay", "how it was set")
 	for turn := range 2 {
-		rep.add(figure{Case: "relay", Name: nameRelay, Turn: turn, Events: 10, Seconds: 1, Rate: 110_000, CPU: 3.5, PostgresCPU: 8.5, KafkaCPU: 2.5, WALBytes: 113, PeakKiB: 10 * 1024, P50: 12, P99: 34})
+		rep.add(figure{
+			Case: "relay", Name: nameRelay, Turn: turn, Events: 10, Seconds: 1, Rate: 110_000, CPU: 3.5,
+			PostgresCPU: 8.5, KafkaCPU: 2.5, WALBytes: 113, PeakKiB: 10 * 1024, P50: 12, P99: 34,
+		})
 		rep.add(figure{Case: "relay", Name: nameProducer, Turn: turn, Rate: 100_000})
 	}
 	rep.ratio("relay", nameRelay, nameProducer, 1.5)
 	rep.close()
-	if err := os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte("a\n<!-- figures -->\n<!-- end of figures -->\nz\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "benchmarks.md"),
+		[]byte("a\n<!-- figures -->\n<!-- end of figures -->\nz\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := (options{figures: file, docs: dir}).write(&bytes.Buffer{}); err != nil {
@@ -61,8 +65,10 @@ func TestWhatIsReportedReachesThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| relay | relay drain / ProducerPerformance | **1.1** (1.1 to 1.1) | at least 1.5 | **not met** |", "how it was set.",
-		"| | events/s, median (min to max) | p50, ms | p99, ms | own CPU an event, µs | Postgres' CPU | Kafka's CPU | log an event, bytes | peak, MiB |",
+		"| relay | relay drain / ProducerPerformance | **1.1** (1.1 to 1.1) | at least 1.5 | **not met** |",
+		"how it was set.",
+		"| | events/s, median (min to max) | p50, ms | p99, ms | own CPU an event, µs | Postgres' CPU | Kafka's CPU " +
+			"| log an event, bytes | peak, MiB |",
 		"| relay drain | 110,000 (110,000 to 110,000) | 12 | 34 | 3.5 | 8.5 | 2.5 | 113 | 10 |",
 	} {
 		if !strings.Contains(string(doc), want) {

@@ -78,7 +78,9 @@ type slice struct {
 
 // rateBeside keeps four callers of h busy with new batches, does something beside them, and says how fast they were
 // before and during it, and in the worst slice of it.
-func rateBeside(ctx context.Context, h inbox.Handler, do func() error) (before, during figure, worst float64, err error) {
+func rateBeside(ctx context.Context, h inbox.Handler, do func() error) (before, during figure, worst float64,
+	err error,
+) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var handled atomic.Int64
 	var wg sync.WaitGroup

@@ -43,9 +43,11 @@ type order struct {
 // edgeCase: what the edge costs a handler over HTTP, clients included: the header, the fingerprint, the key, and the
 // answer that is kept.
 func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
+	rep.note("edge", fmt.Sprintf("requests a second over HTTP on the loopback, clients and server in one process: "+
+		"the handler of the idempotency case, which answers %d bytes; with the edge it reads the Idempotency-Key, "+
 		"makes the command's fingerprint, and calls InTx; for %v each", payloadSize, o.live.tax))
-	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts, queryKeysByHand); err != nil {
+	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts,
+		queryKeysByHand); err != nil {
 		return err
 	}
 	defer func() {
@@ -73,7 +75,8 @@ func edgeCase(ctx context.Context, s *stack, o options, rep *report) error {
 		return err
 	}
 	for _, n := range []int{1, 16} {
-		rep.atMost("edge", fmt.Sprintf("time with / without the edge, clients: %d", n), 1.3, rep.ratios("edge", namePlainHTTP(n), nameEdgeHTTP(n)))
+		rep.atMost("edge", fmt.Sprintf("time with / without the edge, clients: %d", n), 1.3,
+			rep.ratios("edge", namePlainHTTP(n), nameEdgeHTTP(n)))
 	}
 	rep.atLeast("edge", nameReplayHTTP, 5000)
 	return nil
@@ -101,7 +104,10 @@ func (e *edge) overHTTP() (*overHTTP, error) {
 		client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
 	}
 	for amount, to := range map[int64]*[]byte{100: &h.order, 101: &h.other} {
-		if *to, err = json.Marshal(order{Account: "acc-1", Amount: amount, Note: "settled by card, invoice 2026-11"}); err != nil {
+		if *to, err = json.Marshal(order{
+			Account: "acc-1", Amount: amount,
+			Note: "settled by card, invoice 2026-11",
+		}); err != nil {
 			return nil, errors.Join(err, listener.Close())
 		}
 	}

@@ -25,7 +25,8 @@ func TestHistoryDay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := 19 + rows*rowSize + 2; len(all) != want || !bytes.HasPrefix(all, []byte("PGCOPY\n\xff\r\n\x00")) || !bytes.HasSuffix(all, []byte{0xff, 0xff}) {
+		if want := 19 + rows*rowSize + 2; len(all) != want || !bytes.HasPrefix(all, []byte("PGCOPY\n\xff\r\n\x00")) ||
+			!bytes.HasSuffix(all, []byte{0xff, 0xff}) {
 			t.Fatalf("%d bytes, want %d, between a header and a trailer", len(all), want)
 		}
 		var last []byte
@@ -33,7 +34,8 @@ func TestHistoryDay(t *testing.T) {
 			row := all[19+i*rowSize:][:rowSize]
 			id := row[2+4+6+4:][:16]
 			ms := int64(binary.BigEndian.Uint64(append([]byte{0, 0}, id[:6]...)))
-			if ms < start || ms >= start+dayMillis || id[6]>>4 != 7 || id[8]>>6 != 2 || bytes.Compare(last, id[:6]) > 0 {
+			if ms < start || ms >= start+dayMillis || id[6]>>4 != 7 || id[8]>>6 != 2 ||
+				bytes.Compare(last, id[:6]) > 0 {
 				t.Fatalf("row %d has the id %x: no UUIDv7 of the day, or before the one before it", i, id)
 			}
 			if at := int64(binary.BigEndian.Uint64(row[rowSize-8:])); at/1000+946_684_800_000 != ms {

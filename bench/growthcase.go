@@ -14,7 +14,8 @@ func growthCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
 	big, small := nameBacklog(o.backlog), nameBacklog(o.backlogSmall)
 	fresh := small + ", no checkpoint since"
-	rep.note("growth", fmt.Sprintf("backlogs of %d-byte events, %d keys; from Run to the last settle; a checkpoint between fill and drain unless it says otherwise; "+
+	rep.note("growth", fmt.Sprintf("backlogs of %d-byte events, %d keys; from Run to the last settle; a checkpoint "+
+		"between fill and drain unless it says otherwise; "+
 		"the big one is drained once, and its first, middle and last tenth are shown", payloadSize, keys))
 	once := func(name string, turn, mark int, f filling) (answer, figure, error) {
 		got, a, err := s.drainFilled(ctx, o, name, f, mark)
@@ -77,7 +78,9 @@ func tenths(marks []float64, n int) (out []figure) {
 }
 
 // drainFilled fills the outbox and has a process drain it, which says when each mark events were settled.
-func (s *stack) drainFilled(ctx context.Context, o options, name string, fill filling, mark int) (figure, answer, error) {
+func (s *stack) drainFilled(ctx context.Context, o options, name string, fill filling, mark int) (figure, answer,
+	error,
+) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return figure{}, answer{}, err

@@ -36,7 +36,8 @@ const (
 // historyCase: an inbox that remembers many millions of ids beside one that remembers none, in one database and with
 // one ledger. Then the days of the history are dropped, one by one, while batches go on.
 func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("history", fmt.Sprintf("%d rows of history in %d days; %d messages in batches of %d, 4 partitions, one ledger row for each; replays are %d ids in a row of each old day",
+	rep.note("history", fmt.Sprintf("%d rows of history in %d days; %d messages in batches of %d, 4 partitions, one "+
+		"ledger row for each; replays are %d ids in a row of each old day",
 		o.history, historyDays, o.inboxBatched, inboxBatch, o.inboxBatched/historyDays))
 	old, bare, err := s.inboxes(ctx)
 	if err != nil {
@@ -52,7 +53,10 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 	var replay []event.Event
 	for _, d := range days {
 		for _, id := range d.kept {
-			replay = append(replay, event.Event{ID: id, Topic: "payments", Key: "acc-1", Type: "PaymentCreated", Time: time.Now()})
+			replay = append(replay, event.Event{
+				ID: id, Topic: "payments", Key: "acc-1", Type: "PaymentCreated",
+				Time: time.Now(),
+			})
 		}
 	}
 	oldBatch, bareBatch := old.Batch(creditAll), bare.Batch(creditAll)
@@ -84,7 +88,8 @@ func historyCase(ctx context.Context, s *stack, o options, rep *report) error {
 				return err
 			}
 			if booked != k.booked || parked != 0 {
-				return fmt.Errorf("%s: %d rows in the ledger, want %d; %d events parked or quarantined, want none", k.name, booked, k.booked, parked)
+				return fmt.Errorf("%s: %d rows in the ledger, want %d; %d events parked or quarantined, want none",
+					k.name, booked, k.booked, parked)
 			}
 			n := float64(len(k.events))
 			rep.add(figure{
@@ -108,7 +113,10 @@ func (s *stack) inboxes(ctx context.Context) (old, bare *inbox.Inbox, err error)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := migrations.Up(ctx, conn, migrations.Options{Schema: bareSchema, Sets: []migrations.Set{migrations.Inbox}}); err != nil {
+	if err := migrations.Up(ctx, conn, migrations.Options{
+		Schema: bareSchema,
+		Sets:   []migrations.Set{migrations.Inbox},
+	}); err != nil {
 		return nil, nil, err
 	}
 	for _, one := range []struct {

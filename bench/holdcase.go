@@ -31,7 +31,8 @@ const (
 // for it).
 func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 	payload := payloads(distinct)
-	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside the one that may be dead", o.events, payloadSize, partitions))
+	rep.note("hold", fmt.Sprintf("%d events of %d bytes over %d partitions; the figures are of the partitions beside "+
+		"the one that may be dead", o.events, payloadSize, partitions))
 	for _, half := range []struct {
 		kind, alive, dead string
 		events            int
@@ -52,7 +53,9 @@ func holdCase(ctx context.Context, s *stack, o options, rep *report) error {
 }
 
 // holdOnce measures once, with so many events waiting at the start.
-func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool, waiting int, payload [][]byte) (figure, error) {
+func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool, waiting int, payload [][]byte) (figure,
+	error,
+) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return figure{}, err
@@ -65,7 +68,8 @@ func (s *stack) holdOnce(ctx context.Context, o options, kind string, dead bool,
 		return figure{}, err
 	}
 	a, err := child(ctx, job{Kind: kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Dead: dead})
-	return figure{Case: "hold", Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / max(a.Seconds, 1e-9)}, err
+	return figure{Case: "hold", Events: a.Others, Seconds: a.Seconds, Rate: float64(a.Others) / max(a.Seconds, 1e-9)},
+		err
 }
 
 // half is a publisher one of whose partitions may be dead.
@@ -122,9 +126,12 @@ func holdChild(ctx context.Context, j job) (a answer, err error) {
 	}
 	var began atomic.Pointer[moment]
 	began.Store(&moment{at: time.Now()})
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1, Observer: relay.Observer{
-		Closed: func(string, int32, error) { began.Store(&moment{time.Now(), to.others.Load()}) },
-	}})
+	r, err := relay.New(pool, to, relay.Config{
+		Schema: "public", Pumps: j.Pumps, Logger: quiet(), DrainTimeout: -1,
+		Observer: relay.Observer{
+			Closed: func(string, int32, error) { began.Store(&moment{time.Now(), to.others.Load()}) },
+		},
+	})
 	if err != nil {
 		return a, err
 	}

@@ -37,9 +37,12 @@ const replayed = 1000
 // idempotencyCase: what a key costs the handler that it is for, in time and in round trips, and how fast it is answered
 // again.
 func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("idempotency", fmt.Sprintf("requests a second: a handler inserts a payment, updates one of %d accounts and appends an event, then commits, and answers %d bytes; "+
-		"InTx adds the key and keeps the answer; by hand is the key's row inserted first and updated last, each in a statement of its own; for %v each", accounts, payloadSize, o.live.tax))
-	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts, queryKeysByHand); err != nil {
+	rep.note("idempotency", fmt.Sprintf("requests a second: a handler inserts a payment, updates one of %d accounts "+
+		"and appends an event, then commits, and answers %d bytes; "+
+		"InTx adds the key and keeps the answer; by hand is the key's row inserted first and updated last, each in a "+
+		"statement of its own; for %v each", accounts, payloadSize, o.live.tax))
+	if err := s.exec(ctx, queryDropBusiness, queryAccounts, queryPayments, queryOpenAccounts,
+		queryKeysByHand); err != nil {
 		return err
 	}
 	defer func() {
@@ -65,8 +68,10 @@ func idempotencyCase(ctx context.Context, s *stack, o options, rep *report) erro
 	}
 	// One caller waits for round trips and for the log; sixteen use up the machine, where a key costs what its row
 	// costs, by hand too.
-	rep.atMost("idempotency", "time with InTx / without a key, 1 caller", 1.3, rep.ratios("idempotency", nameNoKey(1), nameInTx(1)))
-	rep.atMost("idempotency", "time with InTx / with a key by hand, 16 callers", 1.3, rep.ratios("idempotency", nameByHand, nameInTx(16)))
+	rep.atMost("idempotency", "time with InTx / without a key, 1 caller", 1.3, rep.ratios("idempotency", nameNoKey(1),
+		nameInTx(1)))
+	rep.atMost("idempotency", "time with InTx / with a key by hand, 16 callers", 1.3,
+		rep.ratios("idempotency", nameByHand, nameInTx(16)))
 	median, low, high := page.Spread(rep.ratios("idempotency", nameNoKey(16), nameInTx(16)))
 	rep.say("  time with InTx / without a key, 16 callers: %.2f (%.2f to %.2f)", median, low, high)
 	trips := func(f figure) float64 { return f.RoundTrips }
@@ -116,10 +121,13 @@ func (s *stack) newEdge(ctx context.Context) (*edge, error) {
 
 // turns measures all kinds in each turn, every one on tables of the same age. The keys' has some rows: one that is
 // vacuumed while it is empty has its plans made for reading all of it.
-func (e *edge) turns(ctx context.Context, o options, rep *report, name string, kinds []requests, fill func(context.Context) error) error {
+func (e *edge) turns(ctx context.Context, o options, rep *report, name string, kinds []requests,
+	fill func(context.Context) error,
+) error {
 	for turn := range o.repeats + 1 {
 		for _, k := range kinds {
-			if err := e.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts, queryEmptyKeys); err != nil {
+			if err := e.exec(ctx, queryEmptyOutbox, queryEmptyPayments, queryResetAccounts, queryVacuumAccounts,
+				queryEmptyKeys); err != nil {
 				return err
 			}
 			if err := fill(ctx); err != nil {
@@ -167,7 +175,10 @@ func newRequest() idempotency.Request {
 
 // handle is the handler, in a transaction of whoever calls it.
 func (e *edge) handle(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
-	one := event.Event{Topic: "payments", Key: "acc", Type: "PaymentCreated", ContentType: event.ContentTypeJSON, Payload: e.body}
+	one := event.Event{
+		Topic: "payments", Key: "acc", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
+		Payload: e.body,
+	}
 	return idempotency.Result{
 		Code: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: e.body,
 	}, withEvent(ctx, tx, []event.Event{one})
@@ -285,7 +296,9 @@ func (e *edge) serve(ctx context.Context, k requests, length time.Duration) (fig
 	slices.Sort(every)
 	n := float64(len(every))
 	return figure{
-		Case: "idempotency", Name: k.name, Events: len(every), Seconds: took, Rate: n / took, CPU: own * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n,
-		WALBytes: float64(after-wal) / n, P50: milliseconds(percentile(every, 0.5)), P99: milliseconds(percentile(every, 0.99)), RoundTrips: float64(trips) / n,
+		Case: "idempotency", Name: k.name, Events: len(every), Seconds: took, Rate: n / took, CPU: own * 1e6 / n,
+		PostgresCPU: used.postgres * 1e6 / n, WALBytes: float64(after-wal) / n,
+		P50: milliseconds(percentile(every, 0.5)), P99: milliseconds(percentile(every, 0.99)),
+		RoundTrips: float64(trips) / n,
 	}, err
 }

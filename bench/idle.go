@@ -27,7 +27,10 @@ type cost struct {
 }
 
 func (c cost) minus(before cost) cost {
-	return cost{c.Seconds - before.Seconds, c.Statements - before.Statements, c.CPU - before.CPU, c.PostgresCPU - before.PostgresCPU}
+	return cost{
+		c.Seconds - before.Seconds, c.Statements - before.Statements, c.CPU - before.CPU,
+		c.PostgresCPU - before.PostgresCPU,
+	}
 }
 
 // idleRelay measures a relay over an empty outbox: while it still looks for events as often as when there are some (its
@@ -36,7 +39,10 @@ func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
 	}
-	a, err := child(ctx, job{Kind: "idle", URL: s.pg.URL(), Brokers: s.brokers, Pumps: o.pumps, IdleAfter: o.live.idleAfter, Length: o.live.idle})
+	a, err := child(ctx, job{
+		Kind: "idle", URL: s.pg.URL(), Brokers: s.brokers, Pumps: o.pumps,
+		IdleAfter: o.live.idleAfter, Length: o.live.idle,
+	})
 	if err != nil {
 		return err
 	}
@@ -47,7 +53,8 @@ func (s *stack) idleRelay(ctx context.Context, o options, rep *report) error {
 			Case: "latency", Name: name, Turn: 1, Events: int(c.Statements), Seconds: c.Seconds, Rate: n / c.Seconds,
 			CPU: c.CPU * 1e6 / n, PostgresCPU: c.PostgresCPU * 1e6 / n,
 		})
-		rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds, 100*c.PostgresCPU/c.Seconds)
+		rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
+			100*c.PostgresCPU/c.Seconds)
 	}
 	idle := a.Costs[1]
 	rep.atMost("latency", nameIdle+", % of one core", 1, []float64{100 * idle.CPU / idle.Seconds})
@@ -73,7 +80,10 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 		return a, err
 	}
 	defer pool.Close()
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Source: j.source(), Pumps: j.Pumps, IdleAfter: j.IdleAfter, Logger: quiet()})
+	r, err := relay.New(pool, to, relay.Config{
+		Schema: "public", Source: j.source(), Pumps: j.Pumps,
+		IdleAfter: j.IdleAfter, Logger: quiet(),
+	})
 	if err != nil {
 		return a, err
 	}
@@ -89,7 +99,8 @@ func idleChild(ctx context.Context, j job) (a answer, err error) {
 	// Joining, and taking the lanes over, is over in the first tenth; the last look of the waking relay in the second
 	// second.
 	var at []cost
-	for _, moment := range []time.Duration{idleAfter / 10, idleAfter * 9 / 10, idleAfter + 2*time.Second, idleAfter + 2*time.Second + j.Length} {
+	for _, moment := range []time.Duration{idleAfter / 10, idleAfter * 9 / 10, idleAfter + 2*time.Second, idleAfter +
+		2*time.Second + j.Length} {
 		select {
 		case err := <-ended:
 			return a, errors.Join(errors.New("the relay ended"), err)

@@ -49,7 +49,8 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if err != nil {
 		return err
 	}
-	rep.note("inbox", fmt.Sprintf("one ledger row for each message; %d messages in batches of %d, %d one by one", o.inboxBatched, inboxBatch, o.inboxSingle))
+	rep.note("inbox", fmt.Sprintf("one ledger row for each message; %d messages in batches of %d, %d one by one",
+		o.inboxBatched, inboxBatch, o.inboxSingle))
 	plain := inbox.HandlerFunc(s.plainOne)
 	many, single := partitioned(newEvents(o.inboxBatched), inboxBatch, 4), partitioned(newEvents(o.inboxSingle), 1, 32)
 	kinds := []inboxKind{
@@ -62,7 +63,8 @@ func inboxCase(ctx context.Context, s *stack, o options, rep *report) error {
 		{"Batch ByWatermark, 500 a transaction, 1 partition", marked.Batch(creditAll), many, inboxBatch, 1, false},
 	}
 	for _, n := range []int{1, 8, 32} {
-		kinds = append(kinds, inboxKind{single1(n), in.Each(credit), single, 1, n, false}, inboxKind{plain1(n), plain, single, 1, n, false})
+		kinds = append(kinds, inboxKind{single1(n), in.Each(credit), single, 1, n, false},
+			inboxKind{plain1(n), plain, single, 1, n, false})
 	}
 	for turn := range o.repeats + 1 {
 		for _, k := range kinds {
@@ -107,7 +109,10 @@ func plain1(callers int) string {
 func newEvents(n int) []event.Event {
 	out := make([]event.Event, n)
 	for i := range out {
-		out[i] = event.Event{ID: event.NewID(), Topic: "payments", Key: fmt.Sprintf("acc-%d", i%keys), Type: "PaymentCreated", Time: time.Now()}
+		out[i] = event.Event{
+			ID: event.NewID(), Topic: "payments", Key: fmt.Sprintf("acc-%d", i%keys),
+			Type: "PaymentCreated", Time: time.Now(),
+		}
 	}
 	return out
 }
@@ -118,7 +123,8 @@ func partitioned(events []event.Event, size, partitions int) []event.Event {
 	stretch := stretchOf(len(events), size, partitions)
 	for i := range events {
 		events[i].Position = event.Position{
-			Partition: int32(i / stretch), Offset: int64(i % stretch), Epoch: "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", Lane: int16(i % 32), Seq: int64(i + 1),
+			Partition: int32(i / stretch), Offset: int64(i % stretch), Epoch: "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1",
+			Lane: int16(i % 32), Seq: int64(i + 1),
 		}
 	}
 	return events

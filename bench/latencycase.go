@@ -27,7 +27,8 @@ const (
 // event. The schedule is fixed in advance: a stall counts for every event that was due in it, whoever was late. Then
 // what a relay costs that has nothing to do.
 func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
+	rep.note("latency", fmt.Sprintf("%d transactions a second with one event of %d bytes each, every event with a "+
+		"key of its own; from when it was due to when a fetch that waits for it has it; %v a turn. "+
 		"The idle relay's events are statements", latencyRate, payloadSize, o.live.latency))
 	payload := payloads(distinct)
 	all := map[string][]time.Duration{}
@@ -61,11 +62,15 @@ func latencyCase(ctx context.Context, s *stack, o options, rep *report) error {
 		zero := make([]time.Duration, len(all[name]))
 		times := latencies(zero, all[name], 0)
 		rep.say("  all turns together: %s: %d events, p50 %.1f, p99 %.1f, p99.9 %.1f ms", name, len(times),
-			milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99)), milliseconds(percentile(times, 0.999)))
+			milliseconds(percentile(times, 0.5)), milliseconds(percentile(times, 0.99)),
+			milliseconds(percentile(times, 0.999)))
 	}
-	rep.atMost("latency", namePolling+", p50 ms", 20, rep.pick("latency", namePolling, func(f figure) float64 { return f.P50 }))
-	rep.atMost("latency", namePolling+", p99 ms", 50, rep.pick("latency", namePolling, func(f figure) float64 { return f.P99 }))
-	rep.atMost("latency", nameWoken+", p50 ms", 6, rep.pick("latency", nameWoken, func(f figure) float64 { return f.P50 }))
+	rep.atMost("latency", namePolling+", p50 ms", 20,
+		rep.pick("latency", namePolling, func(f figure) float64 { return f.P50 }))
+	rep.atMost("latency", namePolling+", p99 ms", 50,
+		rep.pick("latency", namePolling, func(f figure) float64 { return f.P99 }))
+	rep.atMost("latency", nameWoken+", p50 ms", 6,
+		rep.pick("latency", nameWoken, func(f figure) float64 { return f.P50 }))
 	return s.idleRelay(ctx, o, rep)
 }
 
@@ -76,7 +81,9 @@ type moments struct {
 	figure                  figure
 }
 
-func (s *stack) latencyOnce(ctx context.Context, o options, name string, length time.Duration, payload [][]byte) (*moments, error) {
+func (s *stack) latencyOnce(ctx context.Context, o options, name string, length time.Duration, payload [][]byte) (
+	*moments, error,
+) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -95,7 +102,10 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 	}
 	warm := int(latencyWarm.Seconds() * latencyRate)
 	n := warm + int(length.Seconds()*latencyRate)
-	p := &paced{topic: topic, payload: payload, epoch: time.Now(), n: n, wake: wake, committed: make([]time.Duration, n)}
+	p := &paced{
+		topic: topic, payload: payload, epoch: time.Now(), n: n, wake: wake,
+		committed: make([]time.Duration, n),
+	}
 	seen := newArrivals(p.epoch, n)
 	following, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +133,10 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 		last = max(last, m.arrived[i])
 	}
 	per := 1e6 / float64(n)
-	m.figure = figure{Events: n - warm, Seconds: (last - m.due[warm]).Seconds(), PostgresCPU: used.postgres * per, KafkaCPU: used.kafka * per}
+	m.figure = figure{
+		Events: n - warm, Seconds: (last - m.due[warm]).Seconds(), PostgresCPU: used.postgres * per,
+		KafkaCPU: used.kafka * per,
+	}
 	m.figure.Rate = float64(m.figure.Events) / m.figure.Seconds
 	a, err := end()
 	m.figure.CPU, m.figure.PeakKiB = a.CPU*per, a.PeakKiB
@@ -131,8 +144,13 @@ func (s *stack) latencyOnce(ctx context.Context, o options, name string, length 
 }
 
 // latencyRelay starts a relay, here or in a process of its own. end stops it; a later call of it does nothing.
-func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(), end func() (answer, error), err error) {
-	j := job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, WAL: name == nameWAL, Client: o.client}
+func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string) (wake func(),
+	end func() (answer, error), err error,
+) {
+	j := job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents,
+		Compression: o.compression, WAL: name == nameWAL, Client: o.client,
+	}
 	if name != nameWoken {
 		relays, stop, err := s.background(1, j)
 		if err != nil {
@@ -144,7 +162,10 @@ func (s *stack) latencyRelay(ctx context.Context, o options, name, topic string)
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err := relay.New(pool, to, relay.Config{Schema: "public", Pumps: o.pumps, ClaimEvents: o.claimEvents, Logger: quiet()})
+	r, err := relay.New(pool, to, relay.Config{
+		Schema: "public", Pumps: o.pumps, ClaimEvents: o.claimEvents,
+		Logger: quiet(),
+	})
 	if err != nil {
 		free()
 		return nil, nil, err

@@ -19,10 +19,12 @@ type live struct {
 }
 
 func (l *live) flags(f *flag.FlagSet) {
-	f.DurationVar(&l.latency, "latency", 7*time.Second, "how long a turn of the latency case measures, after its own warm-up")
+	f.DurationVar(&l.latency, "latency", 7*time.Second, "how long a turn of the latency case measures, after its own "+
+		"warm-up")
 	f.DurationVar(&l.tax, "append", 3*time.Second, "how long each alternative of the append case works in a turn")
 	f.IntVar(&l.relayEvents, "relays-events", 300_000, "events that the relays of the relays case share in a drain")
-	f.IntVar(&l.relayKills, "relays-kills", 2, "how often the relays case kills a relay, which takes a lease each; 0: never")
+	f.IntVar(&l.relayKills, "relays-kills", 2, "how often the relays case kills a relay, which takes a lease each; "+
+		"0: never")
 	f.IntVar(&l.restarts, "restarts", 1, "how often the restarts case does each fault to each broker")
 	f.DurationVar(&l.idle, "idle", 20*time.Second, "how long the cost of an idle relay is measured")
 }
@@ -32,7 +34,10 @@ func (l *live) small(set map[string]bool) {
 	for name, v := range map[string]struct {
 		length *time.Duration
 		small  time.Duration
-	}{"latency": {&l.latency, time.Second}, "append": {&l.tax, 200 * time.Millisecond}, "idle": {&l.idle, time.Second}} {
+	}{
+		"latency": {&l.latency, time.Second}, "append": {&l.tax, 200 * time.Millisecond},
+		"idle": {&l.idle, time.Second},
+	} {
 		if !set[name] {
 			*v.length = v.small
 		}

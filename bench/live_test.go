@@ -51,7 +51,10 @@ func TestLastPublished(t *testing.T) {
 	for i := range lanes {
 		lanes[i] = laneTurn{Taken: at.Add(-time.Hour), Published: at.Add(-time.Minute)}
 		if i%2 == 0 {
-			lanes[i] = laneTurn{Taken: at.Add(time.Second), Published: at.Add(time.Second + time.Duration(i)*time.Millisecond)}
+			lanes[i] = laneTurn{
+				Taken:     at.Add(time.Second),
+				Published: at.Add(time.Second + time.Duration(i)*time.Millisecond),
+			}
 		}
 	}
 	if took, err := lastPublished(lanes, at); err != nil || took != 1030*time.Millisecond {

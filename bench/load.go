@@ -33,7 +33,10 @@ func payloadsOf(n, size int) [][]byte {
 	const most = 32 << 20 // all together
 	n = min(n, max(most/size, 1))
 	rng := rand.New(rand.NewPCG(3, 4))
-	words := []string{"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer", "monthly", "customer"}
+	words := []string{
+		"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer",
+		"monthly", "customer",
+	}
 	out := make([][]byte, n)
 	for i := range out {
 		var b bytes.Buffer
@@ -54,8 +57,8 @@ func events(topic string, n int, payload [][]byte) []event.Event {
 	out := make([]event.Event, n)
 	for i := range out {
 		out[i] = event.Event{
-			ID: event.NewID(), Source: "payments", Topic: topic, Key: fmt.Sprintf("acc-%d", rand.IntN(keys)), Type: "PaymentCreated",
-			ContentType: event.ContentTypeJSON, Payload: payload[rand.IntN(len(payload))],
+			ID: event.NewID(), Source: "payments", Topic: topic, Key: fmt.Sprintf("acc-%d", rand.IntN(keys)),
+			Type: "PaymentCreated", ContentType: event.ContentTypeJSON, Payload: payload[rand.IntN(len(payload))],
 		}
 	}
 	return out

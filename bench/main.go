@@ -78,7 +78,8 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.only, "only", "", "some cases, with commas between them: "+caseNames())
 	f.BoolVar(&o.all, "all", false, "every case, those of many minutes too")
-	f.BoolVar(&o.quick, "quick", false, "one repeat of small numbers, to see that everything works; other flags still count")
+	f.BoolVar(&o.quick, "quick", false, "one repeat of small numbers, to see that everything works; other flags "+
+		"still count")
 	f.IntVar(&o.repeats, "repeats", 5, "how often the alternatives of a case take turns, after a warm-up turn")
 	f.IntVar(&o.events, "events", 300_000, "events of 512 bytes in a drain")
 	f.IntVar(&o.inboxBatched, "inbox-batched", 100_000, "events for the inbox in batches")
@@ -89,14 +90,16 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.handEvents, "hand-events", 200_000, "events for the outbox by hand in the peers case")
 	f.IntVar(&o.pumps, "pumps", 0, "the relay's pumps; 0: its default")
 	f.IntVar(&o.claimEvents, "claim-events", 0, "the relay's ClaimEvents; 0: its default")
-	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance has -producer-compression")
+	f.StringVar(&o.compression, "compression", "", "the publisher's codec; empty: its default. ProducerPerformance "+
+		"has -producer-compression")
 	f.IntVar(&o.producer.BatchSize, "producer-batch", 262144, "ProducerPerformance's batch.size, bytes")
 	f.IntVar(&o.producer.LingerMS, "producer-linger", 5, "ProducerPerformance's linger.ms")
 	f.StringVar(&o.producer.Compression, "producer-compression", "snappy", "ProducerPerformance's compression.type")
 	f.BoolVar(&o.tune, "tune", false, "try ProducerPerformance's settings first, and use the best")
 	f.IntVar(&o.memoryEvents, "memory-events", 1_000_000, "small events in the memory case; 0: none")
 	f.IntVar(&o.memoryLarge, "memory-large", 1000, "events of 1 MiB in the memory case; 0: none")
-	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only when it is named by -only")
+	f.DurationVar(&o.snapshot, "snapshot", 10*time.Minute, "how long the snapshot case pins a snapshot; it runs only "+
+		"when it is named by -only")
 	f.IntVar(&o.backlog, "backlog", 10_000_000, "events in the large backlog of the growth case")
 	f.IntVar(&o.backlogSmall, "backlog-small", 100_000, "events in its small backlog")
 	f.IntVar(&o.claims, "claims", 180_000, "claims between the slices of the claims case")
@@ -120,9 +123,12 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("no cases %q: of %s, each once", o.only, caseNames())
 	case min(o.debeziumEvents, o.watermillEvents, o.libraryEvents, o.handEvents) < 1:
 		return o, errors.New("the numbers of events of the peers must be positive")
-	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch || o.inboxSingle < 1 ||
-		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 || o.claimsSlice <= 0 || !o.live.valid():
-		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d", inboxBatch)
+	case o.repeats < 1 || o.events < 1 || o.memoryEvents < 0 || o.memoryLarge < 0 || o.inboxBatched < inboxBatch ||
+		o.inboxSingle < 1 ||
+		o.backlog < 1 || o.backlogSmall < 1 || o.claims < 1 || o.chain < 1 || o.costEvents < 400 || o.snapshot <= 0 ||
+		o.claimsSlice <= 0 || !o.live.valid():
+		return o, fmt.Errorf("-repeats, times and the numbers of events must be positive, -inbox-batched at least %d",
+			inboxBatch)
 	case o.history < historyDays:
 		return o, fmt.Errorf("-history is %d: at least a row in each of %d days", o.history, historyDays)
 	}
@@ -138,13 +144,15 @@ func (o *options) small(f *flag.FlagSet) {
 		number *int
 		small  int
 	}{
-		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000}, "memory-large": {&o.memoryLarge, 20},
+		"repeats": {&o.repeats, 1}, "events": {&o.events, 5000}, "memory-events": {&o.memoryEvents, 5000},
+		"memory-large":  {&o.memoryLarge, 20},
 		"inbox-batched": {&o.inboxBatched, 5000}, "inbox-single": {&o.inboxSingle, 200},
 		"backlog": {&o.backlog, 50_000}, "backlog-small": {&o.backlogSmall, 5000}, "claims": {&o.claims, 1000},
 		"history": {&o.history, 500_000}, "chain": {&o.chain, 5000},
 		"cost-events":     {&o.costEvents, 8000},
-		"debezium-events": {&o.debeziumEvents, 5000}, "watermill-events": {&o.watermillEvents, 200}, "library-events": {&o.libraryEvents, 1000},
-		"hand-events": {&o.handEvents, 5000},
+		"debezium-events": {&o.debeziumEvents, 5000}, "watermill-events": {&o.watermillEvents, 200},
+		"library-events": {&o.libraryEvents, 1000},
+		"hand-events":    {&o.handEvents, 5000},
 	} {
 		if !set[name] {
 			*v.number = v.small

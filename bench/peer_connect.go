@@ -23,5 +23,8 @@ var connectWorker = []string{
 
 // startConnect starts a Kafka Connect for several turns: connectors come and go over its REST interface.
 func (s *stack) startConnect(ctx context.Context) (*kafkatest.Connect, error) {
-	return kafkatest.StartConnect(ctx, kafkatest.ConnectConfig{Brokers: s.brokers, Java: connectOptions, Worker: connectWorker})
+	return kafkatest.StartConnect(ctx, kafkatest.ConnectConfig{
+		Brokers: s.brokers, Java: connectOptions,
+		Worker: connectWorker,
+	})
 }

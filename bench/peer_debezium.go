@@ -20,8 +20,10 @@ const (
 )
 
 // debeziumSettings stand beside the figures.
-const debeziumSettings = kafkatest.DebeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process for all turns, and one started in each), max.batch.size=8192 " +
-	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 compression.type=snappy, " +
+const debeziumSettings = kafkatest.DebeziumVersion + " in Kafka Connect 4.1.0 standalone (-Xmx2G, G1; one process " +
+	"for all turns, and one started in each), max.batch.size=8192 " +
+	"max.queue.size=32768 poll.interval.ms=5, producer acks=all linger.ms=5 batch.size=262144 " +
+	"compression.type=snappy, " +
 	"rows inserted in transactions of 1000, from the first record in Kafka to the last"
 
 // debeziumConnector is a connector's configuration; the table holds the topic in aggregatetype.
@@ -67,7 +69,9 @@ type debeziumRun struct {
 
 // debeziumOnce makes a slot, inserts n rows after it, starts a connector on the slot, and takes the time from the first
 // record that it sees in the topic to the last: neither the start nor other tables' log are in it.
-func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debeziumRun, payload [][]byte, rep *report) (f figure, err error) {
+func (s *stack) debeziumOnce(ctx context.Context, c *kafkatest.Connect, run debeziumRun, payload [][]byte,
+	rep *report,
+) (f figure, err error) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return f, err
@@ -128,9 +132,10 @@ func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, pay
 	}
 	columns := []string{"id", "aggregatetype", "aggregateid", "type", "payload"}
 	for some := range slices.Chunk(events(topic, n, payload), 1000) {
-		_, err := s.db.CopyFrom(ctx, pgx.Identifier{"debezium_outbox"}, columns, pgx.CopyFromSlice(len(some), func(i int) ([]any, error) {
-			return []any{[16]byte(some[i].ID), topic, some[i].Key, some[i].Type, string(some[i].Payload)}, nil
-		}))
+		_, err := s.db.CopyFrom(ctx, pgx.Identifier{"debezium_outbox"}, columns,
+			pgx.CopyFromSlice(len(some), func(i int) ([]any, error) {
+				return []any{[16]byte(some[i].ID), topic, some[i].Key, some[i].Type, string(some[i].Payload)}, nil
+			}))
 		if err != nil {
 			return err
 		}
@@ -139,7 +144,9 @@ func (s *stack) fillDebezium(ctx context.Context, slot, topic string, n int, pay
 }
 
 // follow watches a topic until n records are there, and returns when it first saw some, and when all.
-func (s *stack) follow(ctx context.Context, c *kafkatest.Connect, name, topic string, n int) (first, last arrival, err error) {
+func (s *stack) follow(ctx context.Context, c *kafkatest.Connect, name, topic string, n int) (first, last arrival,
+	err error,
+) {
 	asked := time.Now()
 	err = c.Await(ctx, func() (bool, error) {
 		got, err := s.arrived(ctx, topic)

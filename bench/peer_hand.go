@@ -20,7 +20,8 @@ const (
 )
 
 // handSettings stand beside the figures.
-var handSettings = fmt.Sprintf("select for update skip locked limit %d, kafka-go's Writer, delete, one transaction", handBatch)
+var handSettings = fmt.Sprintf("select for update skip locked limit %d, kafka-go's Writer, delete, one transaction",
+	handBatch)
 
 func fillHand(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error {
 	if err := s.exec(ctx, queryHandTable, queryEmptyHand); err != nil {
@@ -29,9 +30,10 @@ func fillHand(ctx context.Context, s *stack, topic string, n int, payload [][]by
 	const per = 10_000
 	for left := n; left > 0; left -= per {
 		all := events(topic, min(per, left), payload)
-		_, err := s.db.CopyFrom(ctx, pgx.Identifier{"hand_outbox"}, []string{"key", "payload"}, pgx.CopyFromSlice(len(all), func(i int) ([]any, error) {
-			return []any{all[i].Key, all[i].Payload}, nil
-		}))
+		_, err := s.db.CopyFrom(ctx, pgx.Identifier{"hand_outbox"}, []string{"key", "payload"},
+			pgx.CopyFromSlice(len(all), func(i int) ([]any, error) {
+				return []any{all[i].Key, all[i].Payload}, nil
+			}))
 		if err != nil {
 			return err
 		}

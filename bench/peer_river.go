@@ -22,7 +22,8 @@ const (
 )
 
 // riverSettings stand beside the figures.
-var riverSettings = fmt.Sprintf("v0.51.1, %d workers, FetchCooldown 2 ms, FetchPollInterval 20 ms, kafka-go's Writer", riverWorkers)
+var riverSettings = fmt.Sprintf("v0.51.1, %d workers, FetchCooldown 2 ms, FetchPollInterval 20 ms, kafka-go's Writer",
+	riverWorkers)
 
 // riverJob is an event as a job. The payload is text, which keeps its bytes; as JSON the table would write it anew.
 type riverJob struct {
@@ -88,7 +89,9 @@ func riverChild(ctx context.Context, j job) (a answer, err error) {
 		return err
 	}))
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Logger: quiet(), Workers: workers, Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
+		Logger: quiet(), Workers: workers, Queues: map[string]river.QueueConfig{
+			river.QueueDefault: {MaxWorkers: riverWorkers},
+		},
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 	})
 	if err != nil {

@@ -32,7 +32,8 @@ const (
 )
 
 // watermillSettings stand beside the figures.
-var watermillSettings = fmt.Sprintf("v1.5.1, watermill-sql v4.0.0 on pgx, watermill-kafka v3.0.6, SubscribeBatchSize %d, PollInterval %v", watermillBatch, watermillPoll)
+var watermillSettings = fmt.Sprintf("v1.5.1, watermill-sql v4.0.0 on pgx, watermill-kafka v3.0.6, SubscribeBatchSize "+
+	"%d, PollInterval %v", watermillBatch, watermillPoll)
 
 // fillWatermill publishes to the forwarder's topic in the database, a thousand messages in one statement.
 func fillWatermill(ctx context.Context, s *stack, topic string, n int, payload [][]byte) error {
@@ -70,8 +71,8 @@ func watermillChild(ctx context.Context, j job) (a answer, err error) {
 	defer pool.Close()
 	logger := watermill.NewSlogLogger(quiet())
 	from, err := wsql.NewSubscriber(wsql.BeginnerFromPgx(pool), wsql.SubscriberConfig{
-		SchemaAdapter: wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: watermillBatch}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
-		InitializeSchema: true, PollInterval: watermillPoll,
+		SchemaAdapter:  wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: watermillBatch},
+		OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true, PollInterval: watermillPoll,
 	}, logger)
 	if err != nil {
 		return a, err
@@ -82,7 +83,10 @@ func watermillChild(ctx context.Context, j job) (a answer, err error) {
 	}
 	defer func() { _ = to.Close() }()
 	counted := &counting{Publisher: to, want: int64(j.Events), all: make(chan struct{})}
-	f, err := forwarder.NewForwarder(from, counted, logger, forwarder.Config{ForwarderTopic: watermillTopic, CloseTimeout: 5 * time.Second})
+	f, err := forwarder.NewForwarder(from, counted, logger, forwarder.Config{
+		ForwarderTopic: watermillTopic,
+		CloseTimeout:   5 * time.Second,
+	})
 	if err != nil {
 		return a, err
 	}
@@ -104,7 +108,9 @@ func watermillPublisher(j job, logger watermill.LoggerAdapter) (message.Publishe
 		return ownPublisher{to}, err
 	}
 	return wkafka.NewPublisher(wkafka.PublisherConfig{
-		Brokers: j.Brokers, Marshaler: wkafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string, error) {
+		Brokers: j.Brokers, Marshaler: wkafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string,
+			error,
+		) {
 			return m.Metadata.Get(watermillKey), nil
 		}),
 	}, logger)

@@ -34,17 +34,24 @@ func peersCase(ctx context.Context, s *stack, o options, rep *report) error {
 	} else {
 		defer connect.Close()
 		peers = append(peers, peer{nameDebezium, 10, func(ctx context.Context, turn int) (figure, error) {
-			return s.debeziumOnce(ctx, connect, debeziumRun{nameDebezium, fmt.Sprintf("debezium_%d", turn), o.debeziumEvents}, payload, rep)
+			return s.debeziumOnce(ctx, connect, debeziumRun{
+				nameDebezium, fmt.Sprintf("debezium_%d", turn),
+				o.debeziumEvents,
+			}, payload, rep)
 		}}, peer{nameDebeziumFresh, 10, func(ctx context.Context, turn int) (figure, error) {
 			fresh, err := s.startConnect(ctx)
 			if err != nil {
 				return figure{}, err
 			}
 			defer fresh.Close()
-			return s.debeziumOnce(ctx, fresh, debeziumRun{nameDebeziumFresh, fmt.Sprintf("debezium_fresh_%d", turn), o.debeziumEvents}, payload, rep)
+			return s.debeziumOnce(ctx, fresh, debeziumRun{
+				nameDebeziumFresh, fmt.Sprintf("debezium_fresh_%d", turn),
+				o.debeziumEvents,
+			}, payload, rep)
 		}})
 	}
-	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s; Watermill: %d, %s; River: %d, %s; by hand: %d, %s",
+	rep.note("peers", fmt.Sprintf("payloads of %d bytes, %d keys; relay: %d events; Debezium: %d, %s; Watermill: %d, "+
+		"%s; River: %d, %s; by hand: %d, %s",
 		payloadSize, keys, o.events, o.debeziumEvents, debeziumSettings, o.watermillEvents, watermillSettings,
 		o.libraryEvents, riverSettings, o.handEvents, handSettings))
 	for turn := range o.repeats + 1 {
@@ -82,7 +89,9 @@ func (s *stack) goPeers(o options, payload [][]byte, rep *report) (out []peer) {
 		{name: nameHandOne, kind: kindHand, goal: 1, events: o.handEvents, loops: 1, fill: fillHand},
 		{name: nameHandFour, kind: kindHand, goal: 1, events: o.handEvents, loops: 4, fill: fillHand},
 	} {
-		out = append(out, peer{p.name, p.goal, func(ctx context.Context, _ int) (figure, error) { return s.goPeerOnce(ctx, p, payload, rep) }})
+		out = append(out, peer{p.name, p.goal, func(ctx context.Context, _ int) (figure, error) {
+			return s.goPeerOnce(ctx, p, payload, rep)
+		}})
 	}
 	return out
 }
@@ -99,7 +108,10 @@ func (s *stack) goPeerOnce(ctx context.Context, p goPeer, payload [][]byte, rep 
 	if err := p.fill(ctx, s, topic, p.events, payload); err != nil {
 		return figure{}, fmt.Errorf("fill: %w", err)
 	}
-	f, err := s.measured(ctx, p.name, job{Kind: p.kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Events: p.events, Pumps: p.loops})
+	f, err := s.measured(ctx, p.name, job{
+		Kind: p.kind, URL: s.pg.URL(), Brokers: s.brokers, Topic: topic,
+		Events: p.events, Pumps: p.loops,
+	})
 	if err != nil {
 		return f, err
 	}
@@ -126,7 +138,9 @@ func (s *stack) arrived(ctx context.Context, topic string) (n int, err error) {
 	for p := range partitions {
 		ends = append(ends, kafka.LastOffsetOf(p))
 	}
-	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{
+		topic: ends,
+	}})
 	if err != nil {
 		return 0, fmt.Errorf("list the offsets of %s: %w", topic, err)
 	}
@@ -143,7 +157,7 @@ func (s *stack) arrived(ctx context.Context, topic string) (n int, err error) {
 // relay's, and without the second that it waits by default for a batch to fill.
 func peerWriter(j job) *kafka.Writer {
 	return &kafka.Writer{
-		Addr: kafka.TCP(j.Brokers...), Topic: j.Topic, Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll, Compression: kafka.Snappy,
-		BatchSize: 1000, BatchTimeout: 5 * time.Millisecond,
+		Addr: kafka.TCP(j.Brokers...), Topic: j.Topic, Balancer: &kafka.Hash{}, RequiredAcks: kafka.RequireAll,
+		Compression: kafka.Snappy, BatchSize: 1000, BatchTimeout: 5 * time.Millisecond,
 	}
 }

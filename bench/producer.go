@@ -22,7 +22,10 @@ func (p producerProps) String() string {
 }
 
 // javaOptions are those of Kafka's own producer-perf-test.sh.
-var javaOptions = []string{"-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"}
+var javaOptions = []string{
+	"-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+	"-XX:InitiatingHeapOccupancyPercent=35",
+}
 
 // The summary line: "300000 records sent, 114285.7 records/sec (55.80 MB/sec), 12.3 ms avg latency, ...". The lines of
 // each five seconds look alike, so the last one counts.
@@ -31,12 +34,17 @@ var producerLine = regexp.MustCompile(`(\d+) records sent, ([0-9.]+) records/sec
 // producerPerformance sends n of the file's payloads, acks=all and idempotent as is its default, without keys and
 // headers, as fast as it can, and returns its own figure: the start of the JVM is not in it, but is in cpu, the seconds
 // of its process.
-func (s *stack) producerPerformance(ctx context.Context, topic, file string, n int, p producerProps) (rate, cpu float64, err error) {
+func (s *stack) producerPerformance(ctx context.Context, topic, file string, n int, p producerProps) (rate, cpu float64,
+	err error,
+) {
 	args := append(append([]string{}, javaOptions...),
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(s.libs, "*"), "org.apache.kafka.tools.ProducerPerformance",
-		"--topic", topic, "--num-records", strconv.Itoa(n), "--throughput", "-1", "--payload-file", file, "--producer-props",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(s.libs, "*"),
+		"org.apache.kafka.tools.ProducerPerformance",
+		"--topic", topic, "--num-records", strconv.Itoa(n), "--throughput", "-1", "--payload-file", file,
+		"--producer-props",
 		"bootstrap.servers="+strings.Join(s.brokers, ","), "acks=all", "buffer.memory=67108864",
-		"batch.size="+strconv.Itoa(p.BatchSize), "linger.ms="+strconv.Itoa(p.LingerMS), "compression.type="+p.Compression)
+		"batch.size="+strconv.Itoa(p.BatchSize), "linger.ms="+strconv.Itoa(p.LingerMS), "compression.type="+
+			p.Compression)
 	cmd := exec.CommandContext(ctx, "java", args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {

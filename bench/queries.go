@@ -2,7 +2,8 @@ package main
 
 const queryPostgres = `-- bench: postgres
 select name, current_setting(name) from pg_settings
-where name in ('server_version', 'fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'wal_level')
+where name in ('server_version', 'fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size',
+	'checkpoint_timeout', 'wal_level')
 order by name`
 
 const queryEmptyOutbox = `-- bench: empty outbox
@@ -13,7 +14,8 @@ truncate outbox_held, outbox_claim`
 
 // Beside the last few dead events, which a claim keeps while nothing else is acked.
 const queryAnyLeft = `-- bench: any left
-select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane and e.id = any (c.ids)))`
+select exists (select from outbox_event e where not exists (select from outbox_claim c where c.lane = e.lane
+	and e.id = any (c.ids)))`
 
 // Lanes that are streamed, once the reader has passed what was written while nobody read.
 const queryStreamed = `-- bench: streamed
@@ -40,7 +42,8 @@ select relname, heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blk
 from pg_statio_user_tables where relname like 'outbox%' or relname = 'relay_member'`
 
 const queryDead = `-- bench: dead
-select coalesce(sum(n_dead_tup) filter (where relname = 'outbox_claim'), 0)::bigint, coalesce(sum(n_dead_tup) filter (where relname = 'outbox_event'), 0)::bigint
+select coalesce(sum(n_dead_tup) filter (where relname = 'outbox_claim'), 0)::bigint,
+	coalesce(sum(n_dead_tup) filter (where relname = 'outbox_event'), 0)::bigint
 from pg_stat_user_tables`
 
 const queryWAL = `-- bench: wal
@@ -66,7 +69,8 @@ const queryCredit = `-- bench: credit
 insert into ledger (entry_type, source_payment_id, amount) values ('credit', $1, 100) on conflict do nothing`
 
 const queryCreditAll = `-- bench: credit all
-insert into ledger (entry_type, source_payment_id, amount) select 'credit', unnest($1::uuid[]), 100 on conflict do nothing`
+insert into ledger (entry_type, source_payment_id, amount) select 'credit', unnest($1::uuid[]), 100
+	on conflict do nothing`
 
 // What a service writes by hand: the message's row, and nothing else when it is there already.
 const queryPlainInbox = `-- bench: plain inbox
@@ -75,7 +79,8 @@ insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on c
 // The first key of those that fall into each lane.
 const queryKeyPerLane = `-- bench: key per lane
 select distinct on (lane) key
-from (select 'acc-' || n as key, n, hashtextextended(('acc-' || n) collate "C", 0) & 31 as lane from generate_series(0, 9999) n) k
+from (select 'acc-' || n as key, n, hashtextextended(('acc-' || n) collate "C", 0) & 31 as lane
+	from generate_series(0, 9999) n) k
 order by lane, n`
 
 // Another inbox beside the first, in a schema of its own, which goes with everything in it.

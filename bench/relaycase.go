@@ -26,7 +26,8 @@ func relayCase(ctx context.Context, s *stack, o options, rep *report) error {
 			return err
 		}
 	}
-	rep.note("relay", fmt.Sprintf("%d events of %d bytes, %d keys; ProducerPerformance: the same payloads without keys and headers, acks=all %s, %v",
+	rep.note("relay", fmt.Sprintf("%d events of %d bytes, %d keys; ProducerPerformance: the same payloads without "+
+		"keys and headers, acks=all %s, %v",
 		o.events, payloadSize, keys, o.producer, javaOptions))
 	for turn := range o.repeats + 1 {
 		for _, one := range []func() (figure, error){
@@ -72,7 +73,10 @@ func (s *stack) publishOnce(ctx context.Context, o options) (figure, error) {
 		return figure{}, err
 	}
 	defer drop()
-	return s.measured(ctx, namePublish, job{Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events, Pumps: o.pumps, Compression: o.compression, Client: o.client})
+	return s.measured(ctx, namePublish, job{
+		Kind: "publish", Brokers: s.brokers, Topic: topic, Events: o.events,
+		Pumps: o.pumps, Compression: o.compression, Client: o.client,
+	})
 }
 
 // measured runs a child and adds what the servers used meanwhile.
@@ -95,7 +99,8 @@ func (s *stack) measuredAnswer(ctx context.Context, name string, j job) (figure,
 	used, n := serverCPU().minus(before), float64(j.Events)
 	f := figure{
 		Name: name, Events: j.Events, Seconds: a.Seconds, Rate: n / a.Seconds, PeakKiB: a.PeakKiB,
-		CPU: a.CPU * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n, WireBytes: float64(a.SentBytes) / n,
+		CPU: a.CPU * 1e6 / n, PostgresCPU: used.postgres * 1e6 / n, KafkaCPU: used.kafka * 1e6 / n,
+		WireBytes: float64(a.SentBytes) / n,
 	}
 	if j.Kind == "publish" {
 		f.PostgresCPU = 0

@@ -32,7 +32,8 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 	if lease == 0 {
 		lease = defaultLease
 	}
-	rep.note("relays", fmt.Sprintf("%d events, drained by one, two or four relays that share the lanes already; then, at %d events a second, one of two relays leaves: p50 is the time from its signal until the other owns "+
+	rep.note("relays", fmt.Sprintf("%d events, drained by one, two or four relays that share the lanes already; "+
+		"then, at %d events a second, one of two relays leaves: p50 is the time from its signal until the other owns "+
 		"every lane and has published from each that it took; the lease is %v", o.live.relayEvents, flowRate, lease))
 	payload := payloads(distinct)
 	var uneven []float64
@@ -73,7 +74,8 @@ func relaysCase(ctx context.Context, s *stack, o options, rep *report) error {
 			rep.add(f)
 			rep.say("    %.2f s", f.Seconds)
 		}
-		rep.atMost("relays", one.name+", "+one.unit, one.atMost.Seconds(), rep.pick("relays", one.name, func(f figure) float64 { return f.Seconds }))
+		rep.atMost("relays", one.name+", "+one.unit, one.atMost.Seconds(),
+			rep.pick("relays", one.name, func(f figure) float64 { return f.Seconds }))
 	}
 	return nil
 }
@@ -86,7 +88,9 @@ const warmEvents = 40_000
 // (SIGSTOP) while the outbox is filled. The time is from the moment at which they may go on to the last settle. differ
 // is by how many lanes their shares differed at most meanwhile. With wal one relay reads the WAL, where the fill is
 // then.
-func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, payload [][]byte) (f figure, differ int, err error) {
+func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, payload [][]byte) (f figure, differ int,
+	err error,
+) {
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return f, 0, err
@@ -96,7 +100,8 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, pay
 		return f, 0, err
 	}
 	relays, stop, err := s.background(n, job{
-		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents, Compression: o.compression, Lease: longLease, WAL: wal,
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, ClaimEvents: o.claimEvents,
+		Compression: o.compression, Lease: longLease, WAL: wal,
 	})
 	if err != nil {
 		return f, 0, err
@@ -168,7 +173,9 @@ func (s *stack) drainShared(ctx context.Context, o options, n int, wal bool, pay
 func (s *stack) warm(ctx context.Context, topic string, n int, payload [][]byte) error {
 	// Not by fill: it empties the tables, which the relays are at work on.
 	err := inParallel(ctx, 1, n, 10_000, func(ctx context.Context, n int) error {
-		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.Append(ctx, tx, events(topic, n, payload)...) })
+		return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+			return outbox.Append(ctx, tx, events(topic, n, payload)...)
+		})
 	})
 	if err != nil {
 		return err
@@ -226,7 +233,9 @@ func (s *stack) records(ctx context.Context, topic string) (n int64, err error) 
 	for p := range partitions {
 		ask = append(ask, kafka.LastOffsetOf(p))
 	}
-	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ask}})
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{
+		topic: ask,
+	}})
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +260,10 @@ func (s *stack) leave(ctx context.Context, o options, sig syscall.Signal, lease 
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return f, err
 	}
-	relays, stop, err := s.background(2, job{URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps, Compression: o.compression, Lease: lease})
+	relays, stop, err := s.background(2, job{
+		URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: o.pumps,
+		Compression: o.compression, Lease: lease,
+	})
 	if err != nil {
 		return f, err
 	}

@@ -183,18 +183,22 @@ func (r *report) table(name string) {
 	r.say("\n%s: %s", name, r.notes[name])
 	w := tabwriter.NewWriter(r.out, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
-	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : publish : settle")
+	row("\tevents/s\tmin\tmax\tpeak MiB\tµs CPU/event: own\tPostgres\tKafka\tWAL B/event\tp50 ms\tp99 ms\tclaim : " +
+		"publish : settle")
 	for _, n := range r.names(name) {
 		pick := func(get func(figure) float64) []float64 { return r.pick(name, n, get) }
 		mid := func(get func(figure) float64) float64 { m, _, _ := page.Spread(pick(get)); return m }
 		rate, low, high := page.Spread(pick(func(f figure) float64 { return f.Rate }))
 		phases := ""
 		if claim := mid(func(f figure) float64 { return f.Claim }); claim > 0 {
-			phases = fmt.Sprintf("%.2f : %.2f : %.2f s", claim, mid(func(f figure) float64 { return f.Publish }), mid(func(f figure) float64 { return f.Settle }))
+			phases = fmt.Sprintf("%.2f : %.2f : %.2f s", claim, mid(func(f figure) float64 { return f.Publish }),
+				mid(func(f figure) float64 { return f.Settle }))
 		}
 		row("%s\t%.0f\t%.0f\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", n, rate, low, high,
-			some(mid(func(f figure) float64 { return float64(f.PeakKiB) / 1024 })), some(mid(func(f figure) float64 { return f.CPU })),
-			some(mid(func(f figure) float64 { return f.PostgresCPU })), some(mid(func(f figure) float64 { return f.KafkaCPU })),
+			some(mid(func(f figure) float64 { return float64(f.PeakKiB) / 1024 })),
+			some(mid(func(f figure) float64 { return f.CPU })),
+			some(mid(func(f figure) float64 { return f.PostgresCPU })),
+			some(mid(func(f figure) float64 { return f.KafkaCPU })),
 			some(mid(func(f figure) float64 { return f.WALBytes })), some(mid(func(f figure) float64 { return f.P50 })),
 			some(mid(func(f figure) float64 { return f.P99 })), phases)
 	}

@@ -22,8 +22,11 @@ func TestCompare(t *testing.T) {
 		log  []loggedRecord
 		want seen
 	}{
-		"whole":          {log, seen{}},
-		"repeats":        {[]loggedRecord{log[0], log[1], log[2], log[1], log[2], log[3], log[4], log[5], log[0]}, seen{twice: 3}},
+		"whole": {log, seen{}},
+		"repeats": {
+			[]loggedRecord{log[0], log[1], log[2], log[1], log[2], log[3], log[4], log[5], log[0]},
+			seen{twice: 3},
+		},
 		"missing":        {log[:4], seen{missing: 2}},
 		"inverted":       {[]loggedRecord{log[0], log[2], log[1], log[3], log[4], log[5]}, seen{inverted: 1}},
 		"another's keys": {append([]loggedRecord{{uuid.New(), "other", 9}}, log...), seen{}},

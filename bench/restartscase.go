@@ -32,9 +32,18 @@ var brokerFaults = []struct {
 	undo func(c *kafkatest.Cluster, i int) error
 	away time.Duration
 }{
-	{"kill -9", func(c *kafkatest.Cluster, i int) error { c.Kill(i); return nil }, (*kafkatest.Cluster).TryStart, 2 * time.Second},
-	{"SIGSTOP for 14 s", func(c *kafkatest.Cluster, i int) error { return c.Signal(i, syscall.SIGSTOP) }, func(c *kafkatest.Cluster, i int) error { return c.Signal(i, syscall.SIGCONT) }, 14 * time.Second},
-	{"orderly restart", func(c *kafkatest.Cluster, i int) error { c.Stop(i); return nil }, (*kafkatest.Cluster).TryStart, 0},
+	{
+		"kill -9", func(c *kafkatest.Cluster, i int) error { c.Kill(i); return nil }, (*kafkatest.Cluster).TryStart,
+		2 * time.Second,
+	},
+	{
+		"SIGSTOP for 14 s", func(c *kafkatest.Cluster, i int) error { return c.Signal(i, syscall.SIGSTOP) },
+		func(c *kafkatest.Cluster, i int) error { return c.Signal(i, syscall.SIGCONT) }, 14 * time.Second,
+	},
+	{
+		"orderly restart", func(c *kafkatest.Cluster, i int) error { c.Stop(i); return nil },
+		(*kafkatest.Cluster).TryStart, 0,
+	},
 }
 
 // restartsCase: what becomes of events that are published while brokers go and come back, by each client: how many are
@@ -42,14 +51,19 @@ var brokerFaults = []struct {
 // all are acked, as the relay does. All clients publish at the same time, to topics of their own in one cluster, so
 // that they meet the same faults.
 func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
-	rep.note("restarts", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d pumps for each client, %d events at a time each, every %v; each fault at each broker, "+
-		"one after the other; the rate is that of events, the peak is nobody's", restartPumps, restartBatch, restartPause))
+	rep.note("restarts", fmt.Sprintf("three brokers, replication factor 3, min.insync.replicas 2; %d pumps for each "+
+		"client, %d events at a time each, every %v; each fault at each broker, "+
+		"one after the other; the rate is that of events, the peak is nobody's", restartPumps, restartBatch,
+		restartPause))
 	cluster, err := kafkatest.Standalone(3)
 	if err != nil {
 		return err
 	}
 	defer cluster.Close()
-	s := &stack{brokers: cluster.Brokers(), replicas: 3, kafka: &kafka.Client{Addr: kafka.TCP(cluster.Brokers()...), Timeout: time.Minute}}
+	s := &stack{brokers: cluster.Brokers(), replicas: 3, kafka: &kafka.Client{
+		Addr:    kafka.TCP(cluster.Brokers()...),
+		Timeout: time.Minute,
+	}}
 	for turn := 1; turn <= o.live.restarts; turn++ {
 		for _, fault := range brokerFaults {
 			var runs []*restartRun
@@ -71,14 +85,17 @@ func restartsCase(ctx context.Context, _ *stack, o options, rep *report) error {
 				}
 				f.Case, f.Name, f.Turn = "restarts", clientName(fault.name, r.client), turn
 				rep.add(f)
-				rep.say("    %s: %d events, %d acked by a repeat, %d in the log twice, %d missing, %d out of order", f.Name, f.Events, r.repeated, saw.twice, saw.missing, saw.inverted)
+				rep.say("    %s: %d events, %d acked by a repeat, %d in the log twice, %d missing, %d out of order",
+					f.Name, f.Events, r.repeated, saw.twice, saw.missing, saw.inverted)
 			}
 		}
 	}
 	return nil
 }
 
-func doFault(ctx context.Context, c *kafkatest.Cluster, away time.Duration, do, undo func(c *kafkatest.Cluster, i int) error) error {
+func doFault(ctx context.Context, c *kafkatest.Cluster, away time.Duration, do,
+	undo func(c *kafkatest.Cluster, i int) error,
+) error {
 	for i := range 3 {
 		if err := pause(ctx, 2*time.Second); err != nil {
 			return err
@@ -129,7 +146,8 @@ func (r *restartRun) pump(ctx context.Context, pump int) {
 		for i := range events {
 			at := n*restartBatch + i
 			events[i] = event.Event{
-				ID: event.NewID(), Topic: r.topic, Key: fmt.Sprintf("%d-%d", pump, at%restartKeys), Type: "T", Payload: strconv.AppendInt(nil, int64(at), 10),
+				ID: event.NewID(), Topic: r.topic, Key: fmt.Sprintf("%d-%d", pump, at%restartKeys), Type: "T",
+				Payload: strconv.AppendInt(nil, int64(at), 10),
 			}
 		}
 		for todo, first := events, true; len(todo) > 0; first = false {
@@ -225,7 +243,10 @@ func (s *stack) readPartition(ctx context.Context, topic string, p int) (all []l
 	if err != nil {
 		return nil, err
 	}
-	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: s.brokers, Topic: topic, Partition: p, MaxWait: 100 * time.Millisecond})
+	reader := kafka.NewReader(kafka.ReaderConfig{
+		Brokers: s.brokers, Topic: topic, Partition: p,
+		MaxWait: 100 * time.Millisecond,
+	})
 	defer func() { _ = reader.Close() }()
 	for next := int64(0); next < end; {
 		m, err := reader.ReadMessage(ctx)
@@ -244,7 +265,9 @@ func (s *stack) readPartition(ctx context.Context, topic string, p int) (all []l
 }
 
 func (s *stack) endOf(ctx context.Context, topic string, p int) (int64, error) {
-	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: {kafka.LastOffsetOf(p)}}})
+	res, err := s.kafka.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{
+		topic: {kafka.LastOffsetOf(p)},
+	}})
 	if err != nil {
 		return 0, err
 	}

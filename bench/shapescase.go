@@ -10,8 +10,10 @@ import (
 // shapesCase: what else could make a drain slower than it is with a hundred thousand keys, small payloads and nobody
 // beside it.
 func shapesCase(ctx context.Context, s *stack, o options, rep *report) error {
-	rep.note("shapes", fmt.Sprintf("drains of %d events of %d bytes: with %d keys, with one key in each lane, and while a snapshot is open that was taken before the "+
-		"first delete; then payloads of three sizes against plain Publish of as many bytes", o.events, payloadSize, keys))
+	rep.note("shapes", fmt.Sprintf("drains of %d events of %d bytes: with %d keys, with one key in each lane, and "+
+		"while a snapshot is open that was taken before the "+
+		"first delete; then payloads of three sizes against plain Publish of as many bytes", o.events, payloadSize,
+		keys))
 	if err := s.shapesOfKeys(ctx, o, rep); err != nil {
 		return err
 	}
@@ -38,7 +40,10 @@ func (s *stack) shapesOfKeys(ctx context.Context, o options, rep *report) error 
 			keys   []string
 			pinned bool
 		}{{many, nil, false}, {few, perLane, false}, {pinned, nil, true}} {
-			f, _, err := s.drainFilled(ctx, o, one.name, filling{n: o.events, payload: payload, keys: one.keys, pinned: one.pinned}, 0)
+			f, _, err := s.drainFilled(ctx, o, one.name, filling{
+				n: o.events, payload: payload, keys: one.keys,
+				pinned: one.pinned,
+			}, 0)
 			if err != nil {
 				return fmt.Errorf("%s: %w", one.name, err)
 			}
@@ -103,5 +108,8 @@ func (s *stack) publishSized(ctx context.Context, o options, name string, n, siz
 		return figure{}, err
 	}
 	defer drop()
-	return s.measured(ctx, name, job{Kind: "publish", Brokers: s.brokers, Topic: topic, Events: n, Pumps: o.pumps, Compression: o.compression, PayloadSize: size})
+	return s.measured(ctx, name, job{
+		Kind: "publish", Brokers: s.brokers, Topic: topic, Events: n, Pumps: o.pumps,
+		Compression: o.compression, PayloadSize: size,
+	})
 }

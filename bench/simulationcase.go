@@ -31,11 +31,16 @@ func simulationCase(ctx context.Context, s *stack, o options, rep *report) error
 		return err
 	}
 	cores := float64(runtime.NumCPU())
-	rep.note("simulation", fmt.Sprintf("append (%d a transaction, %d producers), relay, Kafka, inbox with a ledger's row; simulated with measured costs on %.0f cores. CPU is of one event; the latency is until the effect is committed",
+	rep.note("simulation", fmt.Sprintf("append (%d a transaction, %d producers), relay, Kafka, inbox with a ledger's "+
+		"row; simulated with measured costs on %.0f cores. CPU is of one event; the latency is until the effect is "+
+		"committed",
 		steadyAppend, steadyProducers, cores))
 	costs.Checks = nil
 	for _, text := range append(strings.Split(o.rates, ","), "") {
-		l := plan.Load{PerAppend: steadyAppend, Producers: steadyProducers, Seconds: o.steady, Cores: cores, Pumps: 2, Partitions: partitions}
+		l := plan.Load{
+			PerAppend: steadyAppend, Producers: steadyProducers, Seconds: o.steady, Cores: cores, Pumps: 2,
+			Partitions: partitions,
+		}
 		name := "drain of " + strconv.Itoa(o.costEvents)
 		if text == "" {
 			l.Waiting, l.Seconds = o.costEvents, 600
@@ -88,8 +93,9 @@ func (s *stack) load(ctx context.Context, o options, l plan.Load, name string, r
 			return plan.Outcome{}, fmt.Errorf("%s: %w", name, err)
 		}
 		out := plan.Outcome{
-			Rate: float64(g.Handled) / g.Seconds, Client: g.Client / g.Seconds, Postgres: g.Postgres / g.Seconds, Kafka: g.Kafka / g.Seconds,
-			Publish50: g.Publish50, Publish99: g.Publish99, Apply50: g.Apply50, Apply99: g.Apply99,
+			Rate: float64(g.Handled) / g.Seconds, Client: g.Client / g.Seconds, Postgres: g.Postgres / g.Seconds,
+			Kafka: g.Kafka / g.Seconds, Publish50: g.Publish50, Publish99: g.Publish99, Apply50: g.Apply50,
+			Apply99: g.Apply99,
 		}
 		f := simulated(name, out)
 		f.Turn, f.Events, f.Seconds = turn, g.Handled, g.Seconds
@@ -125,13 +131,19 @@ func (s *stack) loadOnce(ctx context.Context, o options, l plan.Load) (g stageAn
 	if err := s.exec(ctx, queryEmptyInbox, queryVacuumInbox); err != nil {
 		return g, err
 	}
-	stage := stageJob{Append: l.Rate > 0, Relay: true, Consume: true, Rate: l.Rate, PerAppend: l.PerAppend, Producers: l.Producers, Consumer: topic}
+	stage := stageJob{
+		Append: l.Rate > 0, Relay: true, Consume: true, Rate: l.Rate, PerAppend: l.PerAppend,
+		Producers: l.Producers, Consumer: topic,
+	}
 	if l.Waiting > 0 {
 		stage.Events = l.Waiting
 	} else {
 		stage.Seconds = l.Seconds
 	}
-	a, err := child(ctx, job{Kind: "stage", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: l.Pumps, Stage: stage})
+	a, err := child(ctx, job{
+		Kind: "stage", URL: s.pg.URL(), Brokers: s.brokers, Topic: topic, Pumps: l.Pumps,
+		Stage: stage,
+	})
 	return a.Stage, err
 }
 
@@ -158,7 +170,10 @@ func quantities() []quantity {
 func checks(load string, said, seen plan.Outcome) (out []plan.Check) {
 	for _, q := range quantities() {
 		if !q.steady || strings.HasSuffix(load, "/s") {
-			out = append(out, plan.Check{Load: load, What: q.name, Predicted: *q.field(&said), Measured: *q.field(&seen)})
+			out = append(out, plan.Check{
+				Load: load, What: q.name, Predicted: *q.field(&said),
+				Measured: *q.field(&seen),
+			})
 		}
 	}
 	return out

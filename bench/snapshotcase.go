@@ -25,7 +25,8 @@ const snapshotRate = 1000
 // the warm-up is the first slice, before the snapshot.
 func snapshotCase(ctx context.Context, s *stack, o options, rep *report) error {
 	each := min(snapshotSlice, o.snapshot/4)
-	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are 1/median claim time, in each %v", snapshotRate, o.snapshot, each))
+	rep.note("snapshot", fmt.Sprintf("%d events a second appended for %v under a pinned snapshot; the figures are "+
+		"1/median claim time, in each %v", snapshotRate, o.snapshot, each))
 	topic, drop, err := s.topic(ctx, 0)
 	if err != nil {
 		return err

@@ -112,9 +112,15 @@ func (s *stack) topic(ctx context.Context, maxMessage int) (name string, drop fu
 	name = "bench-" + hex.EncodeToString(random[:])
 	entries := []kafka.ConfigEntry{{ConfigName: "file.delete.delay.ms", ConfigValue: "1000"}}
 	if maxMessage > 0 {
-		entries = append(entries, kafka.ConfigEntry{ConfigName: "max.message.bytes", ConfigValue: fmt.Sprint(maxMessage)})
+		entries = append(entries, kafka.ConfigEntry{
+			ConfigName:  "max.message.bytes",
+			ConfigValue: fmt.Sprint(maxMessage),
+		})
 	}
-	if err := s.createTopic(ctx, kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: max(s.replicas, 1), ConfigEntries: entries}); err != nil {
+	if err := s.createTopic(ctx, kafka.TopicConfig{
+		Topic: name, NumPartitions: partitions,
+		ReplicationFactor: max(s.replicas, 1), ConfigEntries: entries,
+	}); err != nil {
 		return "", nil, fmt.Errorf("make topic %s: %w", name, err)
 	}
 	return name, func() {
@@ -143,8 +149,9 @@ func (s *stack) createTopic(ctx context.Context, topic kafka.TopicConfig) error 
 // about is what stands above the figures: versions, cores, settings.
 func (s *stack) about(ctx context.Context) (map[string]string, error) {
 	a := map[string]string{
-		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(), "cores": fmt.Sprint(runtime.NumCPU()),
-		"load": load(),
+		"date": time.Now().UTC().Format("2006-01-02 15:04 UTC"), "go": runtime.Version(),
+		"cores": fmt.Sprint(runtime.NumCPU()),
+		"load":  load(),
 	}
 	if s.kafka != nil {
 		a["kafka"] = fmt.Sprintf("one broker, %s, heap of 512 MB, %d partitions", s.kafkaVersion(), partitions)

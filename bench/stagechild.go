@@ -135,7 +135,8 @@ func pause(ctx context.Context, d time.Duration) error {
 // reached waits until every step has had so many events.
 func (s *stages) reached(ctx context.Context, events int) error {
 	n := int64(events)
-	for s.Stage.Append && s.appended.Load() < n || s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume && s.handled.Load() < n {
+	for s.Stage.Append && s.appended.Load() < n || s.Stage.Relay && s.settled.Load() < n || s.Stage.Consume &&
+		s.handled.Load() < n {
 		if err := pause(ctx, time.Millisecond); err != nil {
 			return err
 		}
@@ -155,13 +156,18 @@ type moment struct {
 func (s *stages) look(ctx context.Context) (m moment, err error) {
 	err = s.pool.QueryRow(ctx, queryWAL).Scan(&m.wal)
 	m.at, m.cpu, m.servers = time.Now(), selfCPU(), serverCPUOf(os.Getppid())
-	m.database, m.kafka, m.ask = s.database.bytes.Load(), s.kafka.bytes.Load()+s.fetching.bytes.Load(), s.fetching.writes.Load()
-	m.appended, m.settled, m.handled, m.requests = s.appended.Load(), s.settled.Load(), s.handled.Load(), s.requests.Load()
+	m.database, m.kafka, m.ask = s.database.bytes.Load(), s.kafka.bytes.Load()+s.fetching.bytes.Load(),
+		s.fetching.writes.Load()
+	m.appended, m.settled, m.handled, m.requests = s.appended.Load(), s.settled.Load(), s.handled.Load(),
+		s.requests.Load()
 	return m, err
 }
 
 func (s *stages) forget() {
-	for _, t := range []*timings{&s.appends, &s.claims, &s.publishes, &s.settles, &s.handles, &s.toPublished, &s.toApply} {
+	for _, t := range []*timings{
+		&s.appends, &s.claims, &s.publishes, &s.settles, &s.handles, &s.toPublished,
+		&s.toApply,
+	} {
 		t.take()
 	}
 }
@@ -169,10 +175,11 @@ func (s *stages) forget() {
 func (s *stages) between(from, to moment) stageAnswer {
 	used := to.servers.minus(from.servers)
 	a := stageAnswer{
-		Seconds: to.at.Sub(from.at).Seconds(), Appended: int(to.appended - from.appended), Settled: int(to.settled - from.settled), Handled: int(to.handled - from.handled),
-		Requests: int(to.requests - from.requests), Fetches: int(to.ask - from.ask),
-		Client: to.cpu - from.cpu, Postgres: used.postgres, Kafka: used.kafka,
-		WAL: float64(to.wal - from.wal), DatabaseNet: float64(to.database - from.database), KafkaNet: float64(to.kafka - from.kafka),
+		Seconds: to.at.Sub(from.at).Seconds(), Appended: int(to.appended - from.appended),
+		Settled: int(to.settled - from.settled), Handled: int(to.handled - from.handled),
+		Requests: int(to.requests - from.requests), Fetches: int(to.ask - from.ask), Client: to.cpu - from.cpu,
+		Postgres: used.postgres, Kafka: used.kafka, WAL: float64(to.wal - from.wal),
+		DatabaseNet: float64(to.database - from.database), KafkaNet: float64(to.kafka - from.kafka),
 	}
 	a.Transactions, a.AppendMS, _ = s.appends.quantiles()
 	a.Claims, a.ClaimMS, _ = s.claims.quantiles()
@@ -240,18 +247,24 @@ func (s *stages) appendSome(ctx context.Context, payload [][]byte) error {
 }
 
 func (s *stages) relay(ctx context.Context) error {
-	kafka, err := publisher.NewKafka(s.Brokers, publisher.Config{Dial: s.kafka.dial, Logger: quiet(), Observer: publisher.Observer{
-		Produced: func(string, int, int, int, time.Duration) { s.requests.Add(1) },
-	}})
+	kafka, err := publisher.NewKafka(s.Brokers, publisher.Config{
+		Dial: s.kafka.dial, Logger: quiet(),
+		Observer: publisher.Observer{
+			Produced: func(string, int, int, int, time.Duration) { s.requests.Add(1) },
+		},
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = kafka.Close() }()
-	r, err := relay.New(s.pool, &timedPublisher{kafka, s}, relay.Config{Schema: "public", Pumps: s.Pumps, ClaimEvents: s.ClaimEvents, Logger: quiet(), Observer: relay.Observer{
-		Claimed:   func(_, _ int, took time.Duration) { s.claims.add(took) },
-		Published: func(_, _ int, took time.Duration) { s.publishes.add(took) },
-		Settled:   func(n, _ int, took time.Duration) { s.settled.Add(int64(n)); s.settles.add(took) },
-	}})
+	r, err := relay.New(s.pool, &timedPublisher{kafka, s}, relay.Config{
+		Schema: "public", Pumps: s.Pumps,
+		ClaimEvents: s.ClaimEvents, Logger: quiet(), Observer: relay.Observer{
+			Claimed:   func(_, _ int, took time.Duration) { s.claims.add(took) },
+			Published: func(_, _ int, took time.Duration) { s.publishes.add(took) },
+			Settled:   func(n, _ int, took time.Duration) { s.settled.Add(int64(n)); s.settles.add(took) },
+		},
+	})
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ const (
 // walCase: a relay that reads the WAL against one that polls, in turns: how long an event takes, how fast a backlog is
 // drained that grew while the relay stood still, and what is asked of Postgres while nothing happens.
 func walCase(ctx context.Context, s *stack, o options, rep *report) (err error) {
-	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, %d events that were appended while the relay was stopped. The idle relay's events are statements",
+	rep.note("wal", fmt.Sprintf("latency as in that case, at %d a second, %v a turn; drains as in the case relays, "+
+		"%d events that were appended while the relay was stopped. The idle relay's events are statements",
 		latencyRate, o.live.latency, o.live.relayEvents))
 	if _, err := operator.SetUpWAL(ctx, s.db, "public"); err != nil {
 		return err
@@ -58,7 +59,10 @@ func (s *stack) idleReader(ctx context.Context, o options, rep *report) error {
 	if err := s.exec(ctx, queryEmptyOutbox, queryVacuumOutbox); err != nil {
 		return err
 	}
-	a, err := child(ctx, job{Kind: "idle", URL: s.pg.URL(), Brokers: s.brokers, Pumps: o.pumps, IdleAfter: 3 * time.Second, Length: o.live.idle, WAL: true})
+	a, err := child(ctx, job{
+		Kind: "idle", URL: s.pg.URL(), Brokers: s.brokers, Pumps: o.pumps,
+		IdleAfter: 3 * time.Second, Length: o.live.idle, WAL: true,
+	})
 	if err != nil {
 		return err
 	}
@@ -68,7 +72,8 @@ func (s *stack) idleReader(ctx context.Context, o options, rep *report) error {
 		Case: "wal", Name: nameWALIdle, Turn: 1, Events: int(c.Statements), Seconds: c.Seconds, Rate: n / c.Seconds,
 		CPU: c.CPU * 1e6 / n, PostgresCPU: c.PostgresCPU * 1e6 / n,
 	})
-	rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds, 100*c.PostgresCPU/c.Seconds)
+	rep.say("    %.2f%% of one core for the relay, %.2f%% for its backends in Postgres", 100*c.CPU/c.Seconds,
+		100*c.PostgresCPU/c.Seconds)
 	rep.atMost("wal", nameWALIdle+", statements/s", walHeartbeats, []float64{float64(c.Statements) / c.Seconds})
 	return nil
 }

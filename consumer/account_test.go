@@ -32,7 +32,10 @@ func TestAGroupBehindItsDatabase(t *testing.T) {
 			cfg := config(topic)
 			cfg.Batch, cfg.BatchWait = 4, -1 // the account ends within a batch
 			cfg.Logger = slog.New(slog.NewTextHandler(said, nil))
-			cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) { dropped.Add(int64(d)); applied.Add(int64(a)) }
+			cfg.Observer.Repeated = func(_ consumer.Partition, d, a int) {
+				dropped.Add(int64(d))
+				applied.Add(int64(a))
+			}
 			h := accounting{newHandler(), 15}
 			h.do = func(_ context.Context, events []event.Event) ([]inbox.Outcome, error) {
 				out := make([]inbox.Outcome, len(events))
@@ -63,7 +66,10 @@ func TestAGroupBehindItsDatabase(t *testing.T) {
 // was another.
 func TestALogThatEndsBeforeTheAccount(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]consumer.LostPolicy{"goes on": consumer.LostContinue, "halts": consumer.LostHalt} {
+	for name, policy := range map[string]consumer.LostPolicy{
+		"goes on": consumer.LostContinue,
+		"halts":   consumer.LostHalt,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1)

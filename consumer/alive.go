@@ -78,7 +78,10 @@ func (c *client) heartbeat(ctx context.Context, cfg *Config, gen *kafka.Generati
 func (c *client) commit(ctx context.Context, cfg *Config, gen *kafka.Generation, next offsets) error {
 	ctx, cancel := context.WithTimeout(ctx, min(netTimeout, cfg.SessionTimeout/3))
 	defer cancel()
-	req := &offsetcommit.Request{GroupID: gen.GroupID, GenerationID: gen.ID, MemberID: gen.MemberID, RetentionTimeMs: -1}
+	req := &offsetcommit.Request{
+		GroupID: gen.GroupID, GenerationID: gen.ID, MemberID: gen.MemberID,
+		RetentionTimeMs: -1,
+	}
 	for topic, partitions := range next {
 		t := offsetcommit.RequestTopic{Name: topic}
 		for id, offset := range partitions {

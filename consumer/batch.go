@@ -175,7 +175,8 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	be := binary.BigEndian
 	base, length := int64(be.Uint64(b)), int64(int32(be.Uint32(b[8:])))
 	if magic := b[16]; magic != 2 {
-		return nil, nil, fmt.Errorf("the records at offset %d have format %d: only format 2 (Kafka 0.11 and newer) is read", base, magic)
+		return nil, nil, fmt.Errorf("the records at offset %d have format %d: only format 2 (Kafka 0.11 and newer) "+
+			"is read", base, magic)
 	}
 	if length < batchHead-12 {
 		return nil, nil, fmt.Errorf("the record batch at offset %d has an impossible length", base)
@@ -189,8 +190,9 @@ func (d *decoder) head(b []byte) (*batchHeader, []byte, error) {
 	}
 	h := &batchHeader{
 		base: base, last: base + int64(int32(be.Uint32(batch[23:]))), attributes: int16(be.Uint16(batch[21:])),
-		firstTime: int64(be.Uint64(batch[27:])), stamp: int64(be.Uint64(batch[35:])), producer: int64(be.Uint64(batch[43:])),
-		count: int(int32(be.Uint32(batch[57:]))), body: batch[batchHead:len(batch):len(batch)],
+		firstTime: int64(be.Uint64(batch[27:])), stamp: int64(be.Uint64(batch[35:])),
+		producer: int64(be.Uint64(batch[43:])), count: int(int32(be.Uint32(batch[57:]))),
+		body: batch[batchHead:len(batch):len(batch)],
 	}
 	if h.last < h.base {
 		return nil, nil, fmt.Errorf("the record batch at offset %d ends before it begins", base)
@@ -218,7 +220,8 @@ func (d *decoder) records(c *chunk, left *int64) error {
 		e := event.Decode(&rec, d.idHeader)
 		e.Raw = raw
 		if c.events == nil {
-			c.events = make([]event.Event, 0, min(o.count-o.read, len(o.records.b)/minRecord+1, int(*left)/eventOverhead+1))
+			c.events = make([]event.Event, 0, min(o.count-o.read, len(o.records.b)/minRecord+1,
+				int(*left)/eventOverhead+1))
 		}
 		c.events = append(c.events, e)
 		c.next = rec.Offset + 1
@@ -231,7 +234,8 @@ func (d *decoder) records(c *chunk, left *int64) error {
 
 // cost is what an event holds beside its record.
 func cost(e *event.Event, rec *event.Record) int64 {
-	n := eventOverhead + len(e.Key) + len(e.Source) + len(e.Tenant) + len(e.Type) + len(e.ContentType) + len(e.Position.Epoch)
+	n := eventOverhead + len(e.Key) + len(e.Source) + len(e.Tenant) + len(e.Type) + len(e.ContentType) +
+		len(e.Position.Epoch)
 	for name, value := range e.Headers {
 		n += headerOverhead + len(name) + len(value)
 	}
@@ -254,7 +258,8 @@ func (d *decoder) record(raw []byte, rec *event.Record) error {
 	rec.Key, rec.Value = r.bytes(), r.bytes()
 	headers := r.varint()
 	if headers > event.MaxHeaders {
-		return fmt.Errorf("the record at offset %d has %d headers: at most %d are read; nothing but moving the group past it helps",
+		return fmt.Errorf("the record at offset %d has %d headers: at most %d are read; nothing but moving the group "+
+			"past it helps",
 			rec.Offset, headers, event.MaxHeaders)
 	}
 	d.headers = d.headers[:0]
@@ -299,7 +304,8 @@ func (d *decoder) inflate(h *batchHeader) (out []byte, err error) {
 		return nil, fmt.Errorf("the record batch at offset %d has an unknown compression (%d)", h.base, int8(kind))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the record batch at offset %d cannot be decompressed to at most Config.MaxBatchBytes (%d): %w", h.base, d.maxBatch, err)
+		return nil, fmt.Errorf("the record batch at offset %d cannot be decompressed to at most Config.MaxBatchBytes "+
+			"(%d): %w", h.base, d.maxBatch, err)
 	}
 	return out, nil
 }
@@ -323,7 +329,8 @@ func (d *decoder) stream(codec compress.Codec, b []byte) ([]byte, error) {
 // the limit.
 func (d *decoder) inflateZstd(b []byte) (out []byte, err error) {
 	if d.zstd == nil {
-		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecodeAllCapLimit(true)); err != nil {
+		if d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1),
+			zstd.WithDecodeAllCapLimit(true)); err != nil {
 			return nil, err
 		}
 	}

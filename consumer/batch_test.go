@@ -63,7 +63,9 @@ func batch(base int64, lastDelta int32, attributes int16, producer int64, record
 	return append(out, tail...)
 }
 
-func decodeAll(t *testing.T, b []byte, from int64, aborted ...abortedTxn) (events []event.Event, next int64, err error) {
+func decodeAll(t *testing.T, b []byte, from int64, aborted ...abortedTxn) (events []event.Event, next int64,
+	err error,
+) {
 	t.Helper()
 	d, txns := newDecoder("t", 1, "", 1<<20), &transactions{pending: aborted}
 	for len(b) > 0 {
@@ -140,8 +142,10 @@ func TestDecodeErrorsComeAfterWhatIsGood(t *testing.T) {
 	binary.BigEndian.PutUint32(short[8:], 5)
 	huge := batch(2, 0, int16(compress.Gzip), -1, testRecord{value: make([]byte, 2<<20)})
 	for want, bad := range map[string][]byte{
-		"checksum": flip(70), "format": flip(16), "impossible length": short, "before it begins": batch(2, -1, 0, -1, rec(0, "c")),
-		"cannot be parsed": batch(2, 0, 0, -1, rec(1, "c")), "unknown compression": batch(2, 0, 7, -1, rec(0, "c")), "MaxBatchBytes": huge,
+		"checksum": flip(70), "format": flip(16), "impossible length": short, "before it begins": batch(2, -1, 0, -1,
+			rec(0, "c")),
+		"cannot be parsed": batch(2, 0, 0, -1, rec(1, "c")), "unknown compression": batch(2, 0, 7, -1, rec(0, "c")),
+		"MaxBatchBytes": huge,
 	} {
 		d := newDecoder("t", 1, "", 1<<20)
 		c, rest, err := d.next(append(bytes.Clone(good), bad...), 0, 1<<20, &transactions{})
@@ -169,7 +173,10 @@ func TestAnEventCannotWriteIntoItsNeighbour(t *testing.T) {
 
 // FuzzDecodeBatch feeds the decoder batches whose checksum is right and whose content is anything.
 func FuzzDecodeBatch(f *testing.F) {
-	whole := batch(3, 4, 0, 9, testRecord{value: []byte("v"), headers: []event.Header{{Key: "ce_id", Value: []byte("x")}}}, rec(4, "k"))
+	whole := batch(3, 4, 0, 9, testRecord{
+		value:   []byte("v"),
+		headers: []event.Header{{Key: "ce_id", Value: []byte("x")}},
+	}, rec(4, "k"))
 	f.Add(int16(0), int32(4), int32(2), whole[batchHead:])
 	f.Add(int16(compress.Zstd), int32(4), int32(2), batch(3, 4, int16(compress.Zstd), 9, rec(0, "k"))[batchHead:])
 	f.Add(int16(compress.Snappy), int32(0), int32(-1), []byte{0xff})
@@ -204,14 +211,17 @@ func FuzzDecodeBatch(f *testing.F) {
 func BenchmarkDecode(b *testing.B) {
 	const records = 1500
 	e := event.Event{
-		ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
-		Time:     time.UnixMilli(1_700_000_000_123),
+		ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated",
+		ContentType: event.ContentTypeJSON, Time: time.UnixMilli(1_700_000_000_123),
 		Position: event.Position{Epoch: "0199a4c2-7d1c-7000-8000-000000000000.1", Lane: 3, Seq: 123456},
 		Headers:  map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 	}
 	var rs []testRecord
 	for i := range records {
-		rs = append(rs, testRecord{delta: int64(i), key: []byte("account-12345"), value: make([]byte, 512), headers: event.AppendHeaders(nil, &e)})
+		rs = append(rs, testRecord{
+			delta: int64(i), key: []byte("account-12345"), value: make([]byte, 512),
+			headers: event.AppendHeaders(nil, &e),
+		})
 	}
 	fetched := batch(0, records-1, 0, -1, rs...)
 	d := newDecoder("t", 1, "", 1<<20)

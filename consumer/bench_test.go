@@ -29,8 +29,9 @@ func BenchmarkConsume(b *testing.B) {
 		var rs []kafkatest.Record
 		for i := range each {
 			e := event.Event{
-				ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
-				Payload: payload, Position: event.Position{Epoch: uuid.NewString() + ".1", Lane: 3, Seq: int64(i)},
+				ID: event.NewID(), Source: "payments", Tenant: "acme", Type: "PaymentCreated",
+				ContentType: event.ContentTypeJSON, Payload: payload,
+				Position: event.Position{Epoch: uuid.NewString() + ".1", Lane: 3, Seq: int64(i)},
 			}
 			e.Time, _ = event.IDTime(e.ID)
 			e.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}

@@ -118,5 +118,6 @@ func (c *committer) giveBack(batch offsets) {
 
 // isFenced reports whether the broker says that the generation that committed is over.
 func isFenced(err error) bool {
-	return errors.Is(err, kafka.IllegalGeneration) || errors.Is(err, kafka.UnknownMemberId) || errors.Is(err, kafka.FencedInstanceID)
+	return errors.Is(err, kafka.IllegalGeneration) || errors.Is(err, kafka.UnknownMemberId) ||
+		errors.Is(err, kafka.FencedInstanceID)
 }

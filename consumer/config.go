@@ -186,18 +186,31 @@ func (cfg Config) check() error {
 	}{
 		{cfg.Start == StartEarliest || cfg.Start == StartLatest, "Start", cfg.Start, "StartEarliest or StartLatest"},
 		{cfg.OnLost == LostContinue || cfg.OnLost == LostHalt, "OnLost", cfg.OnLost, "LostContinue or LostHalt"},
-		{cfg.OnBehind == BehindRepeat || cfg.OnBehind == BehindIgnore, "OnBehind", cfg.OnBehind, "BehindRepeat or BehindIgnore"},
+		{
+			cfg.OnBehind == BehindRepeat || cfg.OnBehind == BehindIgnore, "OnBehind", cfg.OnBehind,
+			"BehindRepeat or BehindIgnore",
+		},
 		{cfg.Batch > 0, "Batch", cfg.Batch, "at least 1"},
 		{cfg.ResumeEvery > 0, "ResumeEvery", cfg.ResumeEvery, "more than zero"},
-		{cfg.FetchBytes >= minFetchBytes && cfg.FetchBytes <= 512<<20, "FetchBytes", cfg.FetchBytes, "between 16 KiB and 512 MiB"},
-		{cfg.FetchWait >= time.Millisecond && cfg.FetchWait <= time.Minute, "FetchWait", cfg.FetchWait, "between 1 ms and 1 minute"},
+		{
+			cfg.FetchBytes >= minFetchBytes && cfg.FetchBytes <= 512<<20, "FetchBytes", cfg.FetchBytes,
+			"between 16 KiB and 512 MiB",
+		},
+		{
+			cfg.FetchWait >= time.Millisecond && cfg.FetchWait <= time.Minute, "FetchWait", cfg.FetchWait,
+			"between 1 ms and 1 minute",
+		},
 		{cfg.BufferBytes >= cfg.FetchBytes, "BufferBytes", cfg.BufferBytes, "at least FetchBytes"},
-		{cfg.MaxBatchBytes >= 1<<20 && cfg.MaxBatchBytes <= 1<<30, "MaxBatchBytes", cfg.MaxBatchBytes, "between 1 MiB and 1 GiB"},
-		{cfg.SessionTimeout >= time.Second, "SessionTimeout", cfg.SessionTimeout, "at least 1 s (the broker's own minimum is 6 s unless it was changed)"},
+		{
+			cfg.MaxBatchBytes >= 1<<20 && cfg.MaxBatchBytes <= 1<<30, "MaxBatchBytes", cfg.MaxBatchBytes,
+			"between 1 MiB and 1 GiB",
+		},
+		{cfg.SessionTimeout >= time.Second, "SessionTimeout", cfg.SessionTimeout, "at least 1 s (the broker's own " +
+			"minimum is 6 s unless it was changed)"},
 		{cfg.RebalanceTimeout >= time.Second, "RebalanceTimeout", cfg.RebalanceTimeout, "at least 1 s"},
 		{
-			cfg.HeartbeatInterval >= 10*time.Millisecond && cfg.HeartbeatInterval <= cfg.SessionTimeout/3, "HeartbeatInterval",
-			cfg.HeartbeatInterval, "at least 10 ms and at most a third of SessionTimeout",
+			cfg.HeartbeatInterval >= 10*time.Millisecond && cfg.HeartbeatInterval <= cfg.SessionTimeout/3,
+			"HeartbeatInterval", cfg.HeartbeatInterval, "at least 10 ms and at most a third of SessionTimeout",
 		},
 	} {
 		if !c.ok {

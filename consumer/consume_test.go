@@ -37,7 +37,8 @@ func TestEveryRecordOnceInOrder(t *testing.T) {
 	for p := range int32(3) {
 		offsetsOf(t, seen[p], 0, 1200)
 		e := seen[p][7]
-		if e.Key != "7" || string(e.Payload) != "7" || e.Type != "Happened" || e.Source != "test" || e.Topic != topic || e.ID.Version() != 7 {
+		if e.Key != "7" || string(e.Payload) != "7" || e.Type != "Happened" || e.Source != "test" || e.Topic != topic ||
+			e.ID.Version() != 7 {
 			t.Errorf("event %+v", e)
 		}
 	}
@@ -94,7 +95,10 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 			out[i] = inbox.Undecided // what follows claims to be applied: that must not count
 			switch e.Position.Partition {
 			case 0:
-				return out, &inbox.HaltError{Event: event.Event{ID: e.ID, Position: e.Position}, Attempts: 10, Err: broken}
+				return out, &inbox.HaltError{
+					Event: event.Event{ID: e.ID, Position: e.Position}, Attempts: 10,
+					Err: broken,
+				}
 			case 1:
 				return out[:i], errors.New("no class")
 			case 2:
@@ -119,7 +123,8 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 		halts[x.ID] = x
 	}
 	h.await(t, 7+7+7+5+20)
-	if !errors.Is(halts[0].Err, broken) || halts[0].Offset != 7 || halts[0].EventID == uuid.Nil || halts[2].Offset != 7 || halts[3].Offset != 5 {
+	if !errors.Is(halts[0].Err, broken) || halts[0].Offset != 7 || halts[0].EventID == uuid.Nil ||
+		halts[2].Offset != 7 || halts[3].Offset != 5 {
 		t.Errorf("halts %+v", halts)
 	}
 	if n := len(m.Status().Halted()); n != 4 {
@@ -129,7 +134,8 @@ func TestOnlyTheDecidedHeadIsCommitted(t *testing.T) {
 	kafkatest.Produce(t, topic, records(5, 0, 4)...)
 	h.await(t, 7+7+7+5+25)
 	m.stop(t)
-	if got := committed(t, kafkatest.Brokers(t), topic, topic, 5); got[0] != 7 || got[1] != 7 || got[2] != 7 || got[3] != 5 || got[4] != 25 {
+	if got := committed(t, kafkatest.Brokers(t), topic, topic, 5); got[0] != 7 || got[1] != 7 || got[2] != 7 ||
+		got[3] != 5 || got[4] != 25 {
 		t.Errorf("committed %v", got)
 	}
 	if said.count("partition halted") != 4 || said.count("hunter2") != 0 || said.count("the ledger is closed") != 1 {
@@ -183,7 +189,10 @@ func TestStartLatestIsRemembered(t *testing.T) {
 	cfg := config(topic)
 	cfg.Start = consumer.StartLatest
 	m := start(t, newHandler(), topic, cfg)
-	await(t, "the start to be committed", func() bool { return committed(t, kafkatest.Brokers(t), topic, topic, 1)[0] == 10 })
+	await(t, "the start to be committed", func() bool {
+		return committed(t, kafkatest.Brokers(t), topic, topic,
+			1)[0] == 10
+	})
 	m.stop(t)
 	kafkatest.Produce(t, topic, records(5, 0)...) // nobody is there
 	h := newHandler()
@@ -252,9 +261,12 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 	brokers, topics, ok := []string{"localhost:9092"}, []string{"t"}, consumer.Config{Group: "g"}
 	with := func(change func(*consumer.Config)) consumer.Config { c := ok; change(&c); return c }
 	for want, f := range map[string]func() (*consumer.Consumer, error){
-		"no handler":   func() (*consumer.Consumer, error) { return consumer.New(nil, brokers, topics, ok) },
-		"no brokers":   func() (*consumer.Consumer, error) { return consumer.New(newHandler(), nil, topics, ok) },
-		"host:port":    func() (*consumer.Consumer, error) { return consumer.New(newHandler(), []string{"x"}, topics, ok) },
+		"no handler": func() (*consumer.Consumer, error) { return consumer.New(nil, brokers, topics, ok) },
+		"no brokers": func() (*consumer.Consumer, error) { return consumer.New(newHandler(), nil, topics, ok) },
+		"host:port": func() (*consumer.Consumer, error) {
+			return consumer.New(newHandler(), []string{"x"}, topics,
+				ok)
+		},
 		"at least one": func() (*consumer.Consumer, error) { return consumer.New(newHandler(), brokers, nil, ok) },
 		"Config.Group": func() (*consumer.Consumer, error) {
 			return consumer.New(newHandler(), brokers, topics, consumer.Config{})
@@ -263,7 +275,8 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 			return consumer.New(newHandler(), brokers, topics, with(func(c *consumer.Config) { c.Batch = -1 }))
 		},
 		"HeartbeatInterval": func() (*consumer.Consumer, error) {
-			return consumer.New(newHandler(), brokers, topics, with(func(c *consumer.Config) { c.HeartbeatInterval = time.Minute }))
+			return consumer.New(newHandler(), brokers, topics,
+				with(func(c *consumer.Config) { c.HeartbeatInterval = time.Minute }))
 		},
 	} {
 		if _, err := f(); err == nil || !strings.Contains(err.Error(), want) {

@@ -59,7 +59,10 @@ func New(h inbox.Handler, brokers, topics []string, cfg Config) (*Consumer, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{handler: h, brokers: slices.Clone(brokers), topics: slices.Compact(slices.Sorted(slices.Values(topics))), cfg: cfg}
+	c := &Consumer{
+		handler: h, brokers: slices.Clone(brokers),
+		topics: slices.Compact(slices.Sorted(slices.Values(topics))), cfg: cfg,
+	}
 	c.cfg.Logger = cfg.Logger.With("group", cfg.Group)
 	c.outage = &outage{log: c.cfg.Logger, observer: &c.cfg.Observer}
 	group := c.groupConfig(newConns(cfg.Dial), c.topics, nil)
@@ -148,7 +151,8 @@ func (c *Consumer) sayMissing(missing map[string]error) {
 	switch {
 	case c.missing == said:
 	case len(missing) > 0:
-		c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create), or let this user describe and read them; the others are consumed meanwhile",
+		c.cfg.Logger.Error("topics are missing: create them (kafka-topics.sh --create), or let this user describe "+
+			"and read them; the others are consumed meanwhile",
 			"topics", strings.Join(slices.Sorted(maps.Keys(missing)), ", "), "answers", c.missing)
 	case said != "":
 		c.cfg.Logger.Info("no topic is missing any more")
@@ -200,7 +204,8 @@ func (c *client) close() {
 // groupConfig is what kafka-go's group gets; its connections are cs's, so that they can be cut.
 func (c *Consumer) groupConfig(cs *conns, topics []string, balancers []kafka.GroupBalancer) kafka.ConsumerGroupConfig {
 	return kafka.ConsumerGroupConfig{
-		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS, c.cfg.SASL),
+		ID: c.cfg.Group, Brokers: c.brokers, Topics: topics, Dialer: newDialer(cs, c.cfg.ClientID, c.cfg.TLS,
+			c.cfg.SASL),
 		HeartbeatInterval: (math.MaxInt32 - 1) * time.Millisecond, // never: heartbeat does it
 		SessionTimeout:    c.cfg.SessionTimeout, RebalanceTimeout: c.cfg.RebalanceTimeout,
 		JoinGroupBackoff: time.Second, Timeout: min(netTimeout, c.cfg.SessionTimeout/3), GroupBalancers: balancers,

@@ -31,7 +31,8 @@ func Example() {
 		},
 		"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip },
 	})
-	c, err := consumer.New(in.Each(effect), []string{"localhost:9092"}, []string{"orders"}, consumer.Config{IDHeader: "id"})
+	c, err := consumer.New(in.Each(effect), []string{"localhost:9092"}, []string{"orders"},
+		consumer.Config{IDHeader: "id"})
 	if err != nil {
 		log.Fatal(err)
 	}

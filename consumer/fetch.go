@@ -55,8 +55,9 @@ func (p *partition) request(ctx context.Context, offset int64) (*fetchResponse, 
 	ctx, cancel := context.WithTimeout(ctx, cfg.FetchWait+2*netTimeout)
 	defer cancel()
 	res, err := p.c.client.transport.RoundTrip(ctx, p.c.client.addr, &fetchRequest{
-		clientID: cfg.ClientID, topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask), maxWait: cfg.FetchWait,
-		uncommitted: cfg.ReadUncommitted, responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+		clientID: cfg.ClientID, topic: p.Topic, partition: p.ID, offset: offset, maxBytes: int32(p.ask),
+		maxWait: cfg.FetchWait, uncommitted: cfg.ReadUncommitted,
+		responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
 	})
 	if err != nil {
 		return nil, err
@@ -122,7 +123,8 @@ func (p *partition) resolve(ctx context.Context) (int64, error) {
 		}
 	case p.c.cfg.Start == StartLatest && known:
 		at = next // if the log does not have it, that is said
-		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at the end of the log",
+		p.c.cfg.Logger.Warn("the group has no offset (any more): beginning where the handler's database is, not at "+
+			"the end of the log",
 			"topic", p.Topic, "partition", p.ID, "from", at, "log_ends", end)
 	case p.c.cfg.Start == StartLatest:
 		at = end
@@ -145,7 +147,8 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 	if offset > end {
 		err = p.replaced(offset, first, end, halts)
 	} else {
-		err = p.gone(LostRange{Partition: p.Partition, From: offset, To: first}, "retention removed records that were never read", first, end, halts)
+		err = p.gone(LostRange{Partition: p.Partition, From: offset, To: first}, "retention removed records that "+
+			"were never read", first, end, halts)
 	}
 	if err != nil {
 		return 0, err
@@ -163,11 +166,13 @@ func (p *partition) lost(ctx context.Context, offset int64) (int64, error) {
 // more.
 func (p *partition) replaced(known, first, end int64, halts bool) error {
 	return p.gone(LostRange{Partition: p.Partition, From: known, To: known},
-		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read of the old log is gone", first, end, halts)
+		"the log ends before what was decided of it: the topic was made again or was cut off, and what was not read "+
+			"of the old log is gone", first, end, halts)
 }
 
 func (p *partition) gone(gone LostRange, why string, first, end int64, halts bool) error {
-	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to", gone.To,
+	p.c.cfg.Logger.Error("records are lost", "why", why, "topic", p.Topic, "partition", p.ID, "from", gone.From, "to",
+		gone.To,
 		"log_begins", first, "log_ends", end, "halts", halts)
 	if p.c.cfg.Observer.Lost != nil {
 		p.c.cfg.Observer.Lost(gone)
@@ -216,6 +221,7 @@ func (p *partition) listOffsets(ctx context.Context) (first, end int64, err erro
 
 // newBackOff waits from 100 ms up to 5 s, with jitter, for ever.
 func newBackOff() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
 }

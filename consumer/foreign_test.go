@@ -28,7 +28,8 @@ func produceAt(t testing.TB, brokers []string, topic string, rs []kafkatest.Reco
 
 func franz(t testing.TB, brokers []string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
+	client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(brokers...),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,10 @@ func TestTransactionsOfOtherProducers(t *testing.T) {
 func TestCompression(t *testing.T) {
 	t.Parallel()
 	topic := kafkatest.Topic(t, 1)
-	codecs := []kgo.CompressionCodec{kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(), kgo.ZstdCompression()}
+	codecs := []kgo.CompressionCodec{
+		kgo.GzipCompression(), kgo.SnappyCompression(), kgo.Lz4Compression(),
+		kgo.ZstdCompression(),
+	}
 	for _, codec := range codecs {
 		produceAt(t, kafkatest.Brokers(t), topic, records(100, 0), kgo.ProducerBatchCompression(codec))
 	}
@@ -126,7 +130,10 @@ func TestCompression(t *testing.T) {
 func TestRetentionThatEatsUnreadRecordsIsLoud(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
-	for name, policy := range map[string]consumer.LostPolicy{"continue": consumer.LostContinue, "halt": consumer.LostHalt} {
+	for name, policy := range map[string]consumer.LostPolicy{
+		"continue": consumer.LostContinue,
+		"halt":     consumer.LostHalt,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 1)
@@ -184,7 +191,8 @@ func deleteBefore(t *testing.T, topic string, offset int64) {
 		if shard.Err != nil {
 			t.Fatal(shard.Err)
 		}
-		if err := kerr.ErrorForCode(shard.Resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0].ErrorCode); err != nil {
+		deleted := shard.Resp.(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0]
+		if err := kerr.ErrorForCode(deleted.ErrorCode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,14 +206,16 @@ func TestTooManyHeadersHaltThePartition(t *testing.T) {
 	for range event.MaxHeaders {
 		bomb[0].Headers = append(bomb[0].Headers, kafkatest.Header{})
 	}
-	produceAt(t, kafkatest.Brokers(t), topic, append(records(1, 0), bomb...), kgo.ProducerBatchCompression(kgo.ZstdCompression()))
+	produceAt(t, kafkatest.Brokers(t), topic, append(records(1, 0), bomb...),
+		kgo.ProducerBatchCompression(kgo.ZstdCompression()))
 	kafkatest.Produce(t, topic, records(5, 1)...)
 	halted := make(chan consumer.Halt, 10)
 	cfg := config(topic)
 	cfg.Observer.Halted = func(h consumer.Halt) { halted <- h }
 	h := newHandler()
 	start(t, h, topic, cfg)
-	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 1 || !strings.Contains(x.Err.Error(), "the record at offset 1 has") {
+	if x := recv(t, "the halt", halted); x.ID != 0 || x.Offset != 1 ||
+		!strings.Contains(x.Err.Error(), "the record at offset 1 has") {
 		t.Errorf("%+v", x)
 	}
 	h.await(t, 6)

@@ -23,7 +23,8 @@ func TestI10PrintedConfig(t *testing.T) {
 	}
 	slog.New(slog.NewTextHandler(&out, nil)).Info("a", "config", cfg)
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("a", "config", cfg)
-	if lines := canary.Lines(out.String(), password); lines != nil || !strings.Contains(out.String(), "visible") || !strings.Contains(out.String(), "PLAIN") {
+	if lines := canary.Lines(out.String(), password); lines != nil || !strings.Contains(out.String(), "visible") ||
+		!strings.Contains(out.String(), "PLAIN") {
 		t.Errorf("leaks %q of\n%s", lines, &out)
 	}
 }

@@ -56,7 +56,11 @@ func TestStaleMemberCannotMoveTheOffset(t *testing.T) {
 	offsetsOf(t, seen[0], 0, 10)
 	offsetsOf(t, seen[1], 0, 10)
 	brokers := kafkatest.Brokers(t)
-	await(t, "B's commit", func() bool { got := committed(t, brokers, topic, topic, 2); return got[0] == 10 && got[1] == 10 })
+	await(t, "B's commit", func() bool {
+		got := committed(t, brokers, topic, topic, 2)
+		return got[0] == 10 &&
+			got[1] == 10
+	})
 	close(wake)
 	recv(t, "A's next generation", generations) // by then it has tried to commit offset 1
 	if got := committed(t, brokers, topic, topic, 2); got[0] != 10 || got[1] != 10 {
@@ -201,7 +205,8 @@ func TestBrokerRestart(t *testing.T) {
 	produceAt(t, cluster.Brokers(), topic, records(10, 0, 1))
 	await(t, "the records after the restart", func() bool {
 		seen := h.byPartition()
-		return len(seen[0]) > 0 && len(seen[1]) > 0 && seen[0][len(seen[0])-1].Position.Offset == 19 && seen[1][len(seen[1])-1].Position.Offset == 19
+		return len(seen[0]) > 0 && len(seen[1]) > 0 && seen[0][len(seen[0])-1].Position.Offset == 19 &&
+			seen[1][len(seen[1])-1].Position.Offset == 19
 	})
 	await(t, "the end of the outage", func() bool { return !m.Status().Down })
 	m.stop(t)
@@ -326,7 +331,8 @@ func TestATopicHoldsUpNoOther(t *testing.T) {
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
 	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
-	if res, err := client.DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{comes}}); err != nil || res.Errors[comes] != nil {
+	if res, err := client.DeleteTopics(t.Context(), &kafka.DeleteTopicsRequest{Topics: []string{comes}}); err != nil ||
+		res.Errors[comes] != nil {
 		t.Fatal(err, res)
 	}
 	await(t, "the complaint about the deleted topic", func() bool { return said.count("create them") == 2 })
@@ -352,7 +358,8 @@ func TestStopDuringAJoin(t *testing.T) {
 			t.Parallel()
 			topic := kafkatest.Topic(t, 4)
 			cfg := config(topic)
-			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*patience, 100*time.Millisecond
+			cfg.SessionTimeout, cfg.RebalanceTimeout, cfg.HeartbeatInterval = 5*time.Minute, 2*patience,
+				100*time.Millisecond
 			cfg.DrainTimeout = 2 * patience
 			asleep, wake := make(chan struct{}, 4), make(chan struct{})
 			var sleeps atomic.Bool
@@ -369,7 +376,10 @@ func TestStopDuringAJoin(t *testing.T) {
 			var b *member
 			if again {
 				b = start(t, newHandler(), topic, cfg)
-				await(t, "the second generation", func() bool { return len(b.Status().Partitions) == 2 && len(a.Status().Partitions) == 2 })
+				await(t, "the second generation", func() bool {
+					return len(b.Status().Partitions) == 2 &&
+						len(a.Status().Partitions) == 2
+				})
 			}
 			before := a.Status().Generation
 			sleeps.Store(true)

@@ -97,8 +97,8 @@ func (h *handler) byPartition() map[int32][]event.Event {
 func config(group string) consumer.Config {
 	return consumer.Config{
 		Group: group, SessionTimeout: 6 * time.Second, RebalanceTimeout: 3 * time.Second,
-		HeartbeatInterval: 100 * time.Millisecond, FetchWait: 100 * time.Millisecond, CommitEvery: 20 * time.Millisecond,
-		Logger: slog.New(slog.DiscardHandler),
+		HeartbeatInterval: 100 * time.Millisecond, FetchWait: 100 * time.Millisecond,
+		CommitEvery: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -191,7 +191,10 @@ func committed(t testing.TB, brokers []string, group, topic string, partitions i
 	var res *kafka.OffsetFetchResponse
 	await(t, "the group's offsets", func() bool {
 		var err error
-		res, err = client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: ids}})
+		res, err = client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{
+			GroupID: group,
+			Topics:  map[string][]int{topic: ids},
+		})
 		return err == nil && res.Error == nil
 	})
 	out := make([]int64, partitions)

@@ -75,17 +75,36 @@ type bomb struct {
 func bombs() map[string]bomb {
 	const records, headers = 100_000, 500_000
 	return map[string]bomb{
-		"many headers":           {int16(compress.Zstd), 0, 1, compressed(compress.Zstd, many(headers)), "has 500000 headers: at most 10000"},
-		"many records":           {int16(compress.Zstd), records - 1, records, compressed(compress.Zstd, tiny(records)), ""},
+		"many headers": {
+			int16(compress.Zstd), 0, 1, compressed(compress.Zstd, many(headers)),
+			"has 500000 headers: at most 10000",
+		},
+		"many records": {
+			int16(compress.Zstd), records - 1, records, compressed(compress.Zstd, tiny(records)),
+			"",
+		},
 		"many records announced": {0, 0, 1 << 30, many(0), "cannot be parsed"},
-		"a window of 128 MiB":    {int16(compress.Zstd), 0, 1, append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x88, byte(len(many(0))<<3 | 1), 0, 0}, many(0)...), ""},
-		"a window of 1 GiB":      {int16(compress.Zstd), 0, 1, []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0xa0, 9, 0, 0, 'x'}, "window size exceeded"},
-		"a block of 4 GiB":       {int16(compress.Snappy), 0, 1, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0}, "MaxBatchBytes"},
+		"a window of 128 MiB": {
+			int16(compress.Zstd), 0, 1,
+			append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x88, byte(len(many(0))<<3 | 1), 0, 0}, many(0)...), "",
+		},
+		"a window of 1 GiB": {
+			int16(compress.Zstd), 0, 1,
+			[]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0xa0, 9, 0, 0, 'x'},
+			"window size exceeded",
+		},
+		"a block of 4 GiB": {
+			int16(compress.Snappy), 0, 1,
+			[]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0},
+			"MaxBatchBytes",
+		},
 		"a frame of 2 GiB": {
-			int16(compress.Snappy), 0, 1, append([]byte("\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"), 0x7f, 0xff, 0xff, 0xff, 1), "ends too early",
+			int16(compress.Snappy), 0, 1, append([]byte("\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"), 0x7f, 0xff,
+				0xff, 0xff, 1), "ends too early",
 		},
 		"a frame of less than nothing": {
-			int16(compress.Snappy), 0, 1, append([]byte("\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"), 0xff, 0xff, 0xff, 0xff, 1), "ends too early",
+			int16(compress.Snappy), 0, 1, append([]byte("\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"), 0xff, 0xff,
+				0xff, 0xff, 1), "ends too early",
 		},
 	}
 }
@@ -121,7 +140,8 @@ func TestTheLargestBatch(t *testing.T) {
 			d := newDecoder("t", 1, "", size)
 			body := batch(3, 0, 0, 9, testRecord{value: make([]byte, size-11+over)})[batchHead:]
 			c, _, err := d.next(raw(int16(kind), 0, 1, compressed(kind, body)), 3, 1, &transactions{})
-			if fits := len(body) <= size; fits != (over == 0) || fits != (err == nil && len(c.events) == 1) || !fits && !strings.Contains(err.Error(), "MaxBatchBytes") {
+			if fits := len(body) <= size; fits != (over == 0) || fits != (err == nil && len(c.events) == 1) || !fits &&
+				!strings.Contains(err.Error(), "MaxBatchBytes") {
 				t.Errorf("%v, %d bytes: %d events, %v", kind, len(body), len(c.events), err)
 			}
 		}
@@ -132,7 +152,8 @@ func TestTheLargestBatch(t *testing.T) {
 func TestABatchComesInPieces(t *testing.T) {
 	const n, want = 100_000, 64 << 10
 	body := tiny(n)
-	rest := append(raw(int16(compress.Zstd), n-1, n, compressed(compress.Zstd, body)), batch(3+n, 0, 0, -1, rec(0, "a"))...)
+	rest := append(raw(int16(compress.Zstd), n-1, n, compressed(compress.Zstd, body)),
+		batch(3+n, 0, 0, -1, rec(0, "a"))...)
 	d, next, pieces := newDecoder("t", 1, "", 1<<20), int64(3), 0
 	for ; len(rest) > 0; pieces++ {
 		c, r, err := d.next(rest, next, want, &transactions{})
@@ -144,8 +165,10 @@ func TestABatchComesInPieces(t *testing.T) {
 				t.Fatalf("offset %d, want %d", e.Position.Offset, next+int64(i))
 			}
 		}
-		if size := len(c.events) * int(unsafe.Sizeof(event.Event{})); size > want || int64(size+len(body)) > c.bytes && pieces == 0 {
-			t.Fatalf("a piece of %d events has %d bytes and its batch %d: charged are %d, wanted %d", len(c.events), size, len(body), c.bytes, want)
+		if size := len(c.events) * int(unsafe.Sizeof(event.Event{})); size > want || int64(size+len(body)) > c.bytes &&
+			pieces == 0 {
+			t.Fatalf("a piece of %d events has %d bytes and its batch %d: charged are %d, wanted %d", len(c.events),
+				size, len(body), c.bytes, want)
 		}
 		next, rest = c.next, r
 	}
@@ -173,7 +196,8 @@ func TestHeadersAreCharged(t *testing.T) {
 	for i := range event.MaxHeaders {
 		headers = append(headers, event.Header{Key: fmt.Sprint("h", i)})
 	}
-	c, _, err := newDecoder("t", 1, "", 1<<20).next(batch(0, 0, 0, -1, testRecord{headers: headers}), 0, 1, &transactions{})
+	c, _, err := newDecoder("t", 1, "", 1<<20).next(batch(0, 0, 0, -1, testRecord{headers: headers}), 0, 1,
+		&transactions{})
 	if err != nil || len(c.events) != 1 || len(c.events[0].Headers) != event.MaxHeaders {
 		t.Fatalf("%d events, %v", len(c.events), err)
 	}

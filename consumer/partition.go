@@ -115,7 +115,8 @@ func (p *partition) decide(ctx context.Context, batch chunk) (rest chunk, done b
 		return chunk{}, false // the generation or the process ends; whoever has the partition next goes on here
 	case isMoved(err):
 		// What was read since is of no use: the new generation begins where the database is.
-		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is", "topic", p.Topic, "partition", p.ID, "error", err)
+		p.c.cfg.Logger.Warn("the handler's database has changed: joining the group again, to begin where it is",
+			"topic", p.Topic, "partition", p.ID, "error", err)
 		p.commits.fenced(err)
 		return chunk{}, false
 	case err == nil:
@@ -287,7 +288,8 @@ func (p *partition) halt(offset int64, id uuid.UUID, err error) {
 	p.mu.Unlock()
 	attrs := []any{
 		"topic", p.Topic, "partition", p.ID, "offset", offset, "event", id, "error", err,
-		"do", "mend the cause and let an operator resume the partition, or restart this worker: it goes on at this offset, nothing is lost, what follows waits",
+		"do", "mend the cause and let an operator resume the partition, or restart this worker: it goes on at this " +
+			"offset, nothing is lost, what follows waits",
 	}
 	var panicked *panicError
 	if errors.As(err, &panicked) {

@@ -47,7 +47,10 @@ func TestAHaltedPartitionIsResumed(t *testing.T) {
 		out := applied(len(events))
 		for i, e := range events {
 			if e.Position.Partition == 0 && e.Position.Offset == 7 && !h.go_.Load() {
-				return out[:i], &inbox.HaltError{Event: event.Event{ID: e.ID, Position: e.Position}, Err: errors.New("broken")}
+				return out[:i], &inbox.HaltError{
+					Event: event.Event{ID: e.ID, Position: e.Position},
+					Err:   errors.New("broken"),
+				}
 			}
 		}
 		return out, nil

@@ -21,15 +21,18 @@ func (c *Consumer) checkRetention(ctx context.Context, topics []string) {
 	keeps, err := c.retentions(ctx, topics)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.cfg.Logger.Info("the topics' retention cannot be compared with the inbox's window: grant DescribeConfigs on them to have it checked", "error", err)
+			c.cfg.Logger.Info("the topics' retention cannot be compared with the inbox's window: grant "+
+				"DescribeConfigs on them to have it checked", "error", err)
 		}
 		return
 	}
 	for topic, r := range keeps {
 		if r < 0 || r >= window {
-			c.cfg.Logger.Error("a topic keeps records for longer than the inbox remembers ids: events older than the window are quarantined when they are read again",
+			c.cfg.Logger.Error("a topic keeps records for longer than the inbox remembers ids: events older than the "+
+				"window are quarantined when they are read again",
 				"topic", topic, "retention", retentionText(r), "window", window,
-				"do", "raise inbox.Config.Window above retention.ms plus the longest outage, or lower retention.ms; inbox.Config.AllowShortWindow if it is meant so")
+				"do", "raise inbox.Config.Window above retention.ms plus the longest outage, or lower retention.ms; "+
+					"inbox.Config.AllowShortWindow if it is meant so")
 		}
 	}
 }
@@ -48,7 +51,8 @@ func (c *Consumer) retentions(ctx context.Context, topics []string) (map[string]
 	req := &kafka.DescribeConfigsRequest{}
 	for _, topic := range topics {
 		req.Resources = append(req.Resources, kafka.DescribeConfigRequestResource{
-			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ConfigNames: []string{"retention.ms", "cleanup.policy"},
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+			ConfigNames: []string{"retention.ms", "cleanup.policy"},
 		})
 	}
 	res, err := c.client.kafka().DescribeConfigs(ctx, req)

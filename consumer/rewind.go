@@ -38,18 +38,22 @@ func (p *partition) compare(ctx context.Context, committed int64) (at int64) {
 		return committed
 	}
 	if next < first {
-		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no longer in the topic: "+
-			"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition", p.ID, "from", next, "to", first)
+		p.c.cfg.Logger.Warn("the handler's database is behind the group's offset, and some of what is between is no "+
+			"longer in the topic: "+
+			"if the database was restored from a backup, those events are lost to it", "topic", p.Topic, "partition",
+			p.ID, "from", next, "to", first)
 	}
 	p.again = ForgottenRange{Partition: p.Partition, From: at, To: committed}
-	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID, "from", at, "committed", committed)
+	p.c.cfg.Logger.Debug("reading again from where the handler's database is", "topic", p.Topic, "partition", p.ID,
+		"from", at, "committed", committed)
 	return at
 }
 
 // repeats notes that what stands in [from, next) was decided already, by the handler's database.
 func (p *partition) repeats(from, next int64) {
 	if p.known = next; from < next {
-		p.c.cfg.Logger.Info("the group is behind what the handler's database has decided: reading that again, to drop it",
+		p.c.cfg.Logger.Info("the group is behind what the handler's database has decided: reading that again, to "+
+			"drop it",
 			"topic", p.Topic, "partition", p.ID, "from", from, "to", next)
 	}
 }
@@ -68,7 +72,8 @@ func (p *partition) repeated(events []event.Event, outcomes []inbox.Outcome) {
 		case inbox.Applied, inbox.Skipped:
 			if applied++; applied == 1 && !p.saidAbsent {
 				p.saidAbsent = true
-				p.c.cfg.Logger.Error("an event was applied that the handler's database had decided already, for its id is "+
+				p.c.cfg.Logger.Error("an event was applied that the handler's database had decided already, for "+
+					"its id is "+
 					"not there: rows were deleted from the inbox, or the topic was made again; effects may be doubled",
 					"topic", p.Topic, "partition", p.ID, "offset", events[i].Position.Offset, "decided_before", p.known,
 					"event", events[i].ID)
@@ -89,7 +94,8 @@ func (p *partition) account(ctx context.Context) (next int64, known, ok bool) {
 		if err == nil {
 			return next, known, true
 		}
-		p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic, "partition", p.ID, "error", err)
+		p.c.cfg.Logger.Warn("cannot read how far the handler's database is; waiting for it", "topic", p.Topic,
+			"partition", p.ID, "error", err)
 		_ = sleep.For(ctx, wait.NextBackOff())
 	}
 	return 0, false, false
@@ -120,8 +126,10 @@ func (p *partition) remembered(events []event.Event, outcomes []inbox.Outcome) {
 	if done.Applied == 0 {
 		return
 	}
-	p.c.cfg.Logger.Error("events were applied that the group had committed already: the database was restored from a backup, or the group's offset was moved forward by hand; "+
-		"nothing is doubled, see docs/restore.md", "topic", p.Topic, "partition", p.ID, "from", done.From, "to", done.To, "applied", done.Applied)
+	p.c.cfg.Logger.Error("events were applied that the group had committed already: the database was restored from a "+
+		"backup, or the group's offset was moved forward by hand; "+
+		"nothing is doubled, see docs/restore.md", "topic", p.Topic, "partition", p.ID, "from", done.From, "to",
+		done.To, "applied", done.Applied)
 	if p.c.cfg.Observer.Forgotten != nil {
 		p.c.cfg.Observer.Forgotten(done)
 	}

@@ -196,7 +196,8 @@ func (g *generation) run(ended, work, handle context.Context) {
 	stopCommits()
 	commits.Wait()
 	if err := g.commits.last(); err != nil {
-		g.c.cfg.Logger.Warn("the last offsets were not committed: their events will be delivered again", "generation", g.gen.ID, "error", err)
+		g.c.cfg.Logger.Warn("the last offsets were not committed: their events will be delivered again", "generation",
+			g.gen.ID, "error", err)
 	}
 }
 
@@ -224,7 +225,8 @@ func (g *generation) await(handle context.Context, workers *sync.WaitGroup) {
 	case <-done:
 		return
 	case <-late.C:
-		g.c.cfg.Logger.Error("a handler ignores the end of its ctx: until it returns, this member stays out of the group and its partitions go to others",
+		g.c.cfg.Logger.Error("a handler ignores the end of its ctx: until it returns, this member stays out of the "+
+			"group and its partitions go to others",
 			"generation", g.gen.ID, "waited", limit)
 	}
 	<-done

@@ -69,13 +69,20 @@ func TestAHandlerThatHangsIsSeen(t *testing.T) {
 	}
 	second := start(t, h, topic, cfg)
 	recv(t, "the handler's call after the rebalance", called)
-	await(t, "a share of the partitions", func() bool { return len(m.Status().Partitions) == 1 && len(second.Status().Partitions) == 1 })
+	await(t, "a share of the partitions", func() bool {
+		return len(m.Status().Partitions) == 1 &&
+			len(second.Status().Partitions) == 1
+	})
 	if s := m.Status(); s.Generation == before.Generation || !s.StalledSince.Equal(before.StalledSince) {
-		t.Errorf("generation %d: stands since %v; generation %d: since %v", before.Generation, before.StalledSince, s.Generation, s.StalledSince)
+		t.Errorf("generation %d: stands since %v; generation %d: since %v", before.Generation, before.StalledSince,
+			s.Generation, s.StalledSince)
 	}
 	close(letGo)
 	h.await(t, 42)
-	await(t, "the end", func() bool { return m.Status().StalledSince.IsZero() && second.Status().StalledSince.IsZero() })
+	await(t, "the end", func() bool {
+		return m.Status().StalledSince.IsZero() &&
+			second.Status().StalledSince.IsZero()
+	})
 	if s := m.Status(); s.Partitions[0].Lag != 0 || !s.Partitions[0].HandlingSince.IsZero() {
 		t.Errorf("all is decided: %+v", s)
 	}

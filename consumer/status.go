@@ -76,7 +76,10 @@ func (c *Consumer) Status() Status {
 func (p *partition) status() PartitionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PartitionStatus{Partition: p.Partition, Next: p.next, High: p.high, Lag: -1, HandlingSince: p.handling, Halted: p.halted}
+	s := PartitionStatus{
+		Partition: p.Partition, Next: p.next, High: p.high, Lag: -1, HandlingSince: p.handling,
+		Halted: p.halted,
+	}
 	if p.next >= 0 && p.high >= 0 {
 		s.Lag = max(0, p.high-p.next)
 	}

@@ -60,7 +60,9 @@ func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffse
 	if len(ask) == 0 {
 		return nil, kafka.UnknownTopicOrPartition
 	}
-	res, err := c.kafka().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ask}})
+	res, err := c.kafka().ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{
+		topic: ask,
+	}})
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +75,16 @@ func (c *client) ends(ctx context.Context, topic string) ([]kafka.PartitionOffse
 }
 
 // tail reads one partition from last offsets before its end, or from its beginning.
-func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.PartitionOffsets, last int) ([]event.Event, error) {
+func (c *client) tail(ctx context.Context, cfg *Config, topic string, end kafka.PartitionOffsets, last int) (
+	[]event.Event, error,
+) {
 	dec := newDecoder(topic, int32(end.Partition), cfg.IDHeader, cfg.MaxBatchBytes)
 	var events []event.Event
 	for offset := max(end.FirstOffset, end.LastOffset-int64(last)); offset < end.LastOffset; {
 		res, err := c.transport.RoundTrip(ctx, c.addr, &fetchRequest{
-			clientID: cfg.ClientID, topic: topic, partition: int32(end.Partition), offset: offset, maxBytes: int32(cfg.FetchBytes),
-			maxWait: cfg.FetchWait, responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
+			clientID: cfg.ClientID, topic: topic, partition: int32(end.Partition), offset: offset,
+			maxBytes: int32(cfg.FetchBytes), maxWait: cfg.FetchWait,
+			responseLimit: max(cfg.FetchBytes, cfg.MaxBatchBytes) + 1<<20,
 		})
 		if err != nil {
 			return nil, err

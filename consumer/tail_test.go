@@ -30,7 +30,8 @@ func TestTail(t *testing.T) {
 	if want := "0:22 0:24 0:26 0:28 1:23 1:25 1:27 1:29"; strings.Join(values, " ") != want {
 		t.Errorf("got %v, want %s", values, want)
 	}
-	if all, err := consumer.Tail(t.Context(), kafkatest.Brokers(t), topic, 1000, consumer.Config{}); err != nil || len(all) != 30 {
+	if all, err := consumer.Tail(t.Context(), kafkatest.Brokers(t), topic, 1000, consumer.Config{}); err != nil ||
+		len(all) != 30 {
 		t.Errorf("%d events of a tail that is longer than the log, want 30 (%v)", len(all), err)
 	}
 	if _, err := consumer.Tail(t.Context(), kafkatest.Brokers(t), topic+"-missing", 1, consumer.Config{}); err == nil {

@@ -32,7 +32,8 @@ func documented(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	metrics := map[string][]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|").FindAllStringSubmatch(string(manual), -1) {
+	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|")
+	for _, m := range row.FindAllStringSubmatch(string(manual), -1) {
 		name, labels := m[1], []string{"job", "instance"}
 		if m[2] != "" {
 			labels = append(labels, strings.Split(m[2], ",")...)
@@ -42,7 +43,8 @@ func documented(t *testing.T) map[string][]string {
 		}
 		metrics[name] = labels
 		if m[3] == "histogram" {
-			metrics[name+"_sum"], metrics[name+"_count"], metrics[name+"_bucket"] = labels, labels, append(slices.Clone(labels), "le")
+			metrics[name+"_sum"], metrics[name+"_count"], metrics[name+"_bucket"] = labels, labels,
+				append(slices.Clone(labels), "le")
 		}
 	}
 	if len(metrics) < 50 {
@@ -101,7 +103,8 @@ func rules(t *testing.T) []rulefmt.Rule {
 
 func rulesOf(t *testing.T, file string) []rulefmt.Rule {
 	t.Helper()
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
+		slog.New(slog.DiscardHandler))
 	for _, err := range errs {
 		t.Error(err)
 	}
@@ -169,7 +172,10 @@ func TestRunbooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, from := string(b), 0
-		for _, part := range []string{"# " + strings.TrimSuffix(filepath.Base(f), ".md") + "\n", "**What it means.**", "**What users notice.**", "## How to look\n\n- `relay ", "## What to do\n\n- ", "## What not to do\n\n- "} {
+		for _, part := range []string{
+			"# " + strings.TrimSuffix(filepath.Base(f), ".md") + "\n", "**What it means.**",
+			"**What users notice.**", "## How to look\n\n- `relay ", "## What to do\n\n- ", "## What not to do\n\n- ",
+		} {
 			at := strings.Index(text[from:], part)
 			if at < 0 {
 				t.Errorf("%s: no %q, or not in its place", f, part)
@@ -238,7 +244,8 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 	for _, v := range d.Templating.List {
-		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition); v.Name != "datasource" &&
+		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(
+			v.Definition); v.Name != "datasource" &&
 			(m == nil || !slices.Contains(metrics[m[1]], m[2])) {
 			t.Errorf("variable %s: %q", v.Name, v.Definition)
 		}

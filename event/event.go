@@ -95,7 +95,8 @@ func DecodeJSON[T any](e Event) (T, error) {
 func redact(err error) error {
 	switch e := err.(type) {
 	case *json.UnmarshalTypeError:
-		return fmt.Errorf("a JSON %s cannot be field %q of type %s (at byte %d)", kindOf(e.Value), e.Field, e.Type, e.Offset)
+		return fmt.Errorf("a JSON %s cannot be field %q of type %s (at byte %d)", kindOf(e.Value), e.Field, e.Type,
+			e.Offset)
 	case *json.SyntaxError:
 		return fmt.Errorf("a syntax error at byte %d", e.Offset)
 	}

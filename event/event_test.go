@@ -17,9 +17,13 @@ import (
 func full() event.Event {
 	return event.Event{
 		ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: "payments", Key: "acc-1", Type: "PaymentCreated",
-		ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2026, 1, 2, 3, 4, 5, 678900000, time.UTC),
-		Headers:  map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
-		Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42, Partition: 3, Offset: 99, Timestamp: time.UnixMilli(1)},
+		ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2026, 1, 2, 3, 4, 5, 678900000,
+			time.UTC),
+		Headers: map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
+		Position: event.Position{
+			Lane: 7, Epoch: "x.1", Seq: 42, Partition: 3, Offset: 99,
+			Timestamp: time.UnixMilli(1),
+		},
 	}
 }
 
@@ -38,7 +42,8 @@ func TestHeadersAreFixedForOthers(t *testing.T) {
 	}
 	want := []string{
 		"ce_specversion=1.0", "ce_id=" + e.ID.String(), "ce_source=payments", "ce_type=PaymentCreated",
-		"ce_time=2026-01-02T03:04:05.6789Z", "content-type=application/json", "ce_tenant=acme", "ce_epoch=x.1", "ce_lane=7",
+		"ce_time=2026-01-02T03:04:05.6789Z", "content-type=application/json", "ce_tenant=acme", "ce_epoch=x.1",
+		"ce_lane=7",
 		"ce_laneseq=42", "traceparent=00-01-02-01", "alpha=", "zeta=z",
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -58,7 +63,10 @@ func TestP9_8_MaybeIsOnTheWire(t *testing.T) {
 	e := full()
 	e.Position.Maybe = true
 	headers := event.AppendHeaders(nil, &e)
-	if !slices.ContainsFunc(headers, func(h event.Header) bool { return h.Key == "ce_maybe" && string(h.Value) == "true" }) {
+	if !slices.ContainsFunc(headers, func(h event.Header) bool {
+		return h.Key == "ce_maybe" &&
+			string(h.Value) == "true"
+	}) {
 		t.Errorf("headers %v", headers)
 	}
 	if got := event.Decode(record(e, headers), ""); !reflect.DeepEqual(got, e) {
@@ -112,7 +120,8 @@ func TestDecodeForeignIDs(t *testing.T) {
 
 func TestDerive(t *testing.T) {
 	cause := event.Event{ID: event.NewID()}
-	a, again, b := event.Derive(cause, "a", event.Event{}), event.Derive(cause, "a", event.Event{Topic: "x"}), event.Derive(cause, "b", event.Event{})
+	a, again, b := event.Derive(cause, "a", event.Event{}), event.Derive(cause, "a", event.Event{Topic: "x"}),
+		event.Derive(cause, "b", event.Event{})
 	if a.ID != again.ID || a.ID == b.ID || a.ID == cause.ID {
 		t.Fatalf("ids %s %s %s of cause %s", a.ID, again.ID, b.ID, cause.ID)
 	}
@@ -159,7 +168,10 @@ func FuzzDecode(f *testing.F) {
 	f.Add("ce_id", []byte("x"), "ce_time", []byte("2026-01-02T03:04:05Z"), "ce_lane", []byte("-1"))
 	f.Add("ce_laneseq", []byte("99999999999999999999"), "content-type", []byte{0xff}, "traceparent", []byte(""))
 	f.Fuzz(func(t *testing.T, k1 string, v1 []byte, k2 string, v2 []byte, k3 string, v3 []byte) {
-		r := &event.Record{Topic: "t", Key: v1, Value: v2, Time: time.UnixMilli(3), Headers: []event.Header{{k1, v1}, {k2, v2}, {k3, v3}}}
+		r := &event.Record{
+			Topic: "t", Key: v1, Value: v2, Time: time.UnixMilli(3),
+			Headers: []event.Header{{k1, v1}, {k2, v2}, {k3, v3}},
+		}
 		e := event.Decode(r, "")
 		if e.ID == uuid.Nil || !bytes.Equal(e.Payload, v2) {
 			t.Fatalf("id %s payload %q", e.ID, e.Payload)

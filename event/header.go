@@ -99,7 +99,8 @@ type headerWriter struct {
 
 // headerBytes is how much room the values take at most: the id, two numbers and a time, and the strings.
 func headerBytes(e *Event) int {
-	n := 36 + 6 + 20 + len(time.RFC3339Nano) + len(DefaultSource) + len(e.Source) + len(e.Type) + len(e.ContentType) + len(e.Tenant) + len(e.Position.Epoch)
+	n := 36 + 6 + 20 + len(time.RFC3339Nano) + len(DefaultSource) + len(e.Source) + len(e.Type) + len(e.ContentType) +
+		len(e.Tenant) + len(e.Position.Epoch)
 	for _, v := range e.Headers {
 		n += len(v)
 	}

@@ -17,13 +17,17 @@ import (
 func TestP9_9_ForeignIDsStayApart(t *testing.T) {
 	t.Parallel()
 	u := uuid.MustParse("0199a4c2-7d1c-7000-8000-0000000000ab")
-	for _, same := range []string{u.String(), strings.ToUpper(u.String()), "{" + u.String() + "}", "urn:uuid:" + u.String()} {
+	for _, same := range []string{u.String(), strings.ToUpper(u.String()), "{" + u.String() + "}", "urn:uuid:" +
+		u.String()} {
 		if got := event.ForeignID("s", same); got != u {
 			t.Errorf("%q: %s, want %s", same, got, u)
 		}
 	}
 	seen := map[uuid.UUID]string{u: u.String()}
-	for _, other := range []string{"1" + u.String() + "1", "1" + u.String() + "2", "{" + u.String() + "1", "2" + u.String() + "}", u.String() + "-1", "x" + u.String()} {
+	for _, other := range []string{
+		"1" + u.String() + "1", "1" + u.String() + "2", "{" + u.String() + "1",
+		"2" + u.String() + "}", u.String() + "-1", "x" + u.String(),
+	} {
 		got := event.ForeignID("s", other)
 		if first, twice := seen[got]; twice {
 			t.Errorf("%q and %q are one id", first, other)

@@ -6,7 +6,10 @@ import "encoding/binary"
 // headers in their order, repeated ones and foreign bytes included. Time is the event's. For an event that was not read
 // from Kafka, whose Raw is nil, it is the record that the codec makes of it.
 func (e *Event) Record() Record {
-	r := Record{Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time, Value: e.Payload}
+	r := Record{
+		Topic: e.Topic, Partition: e.Position.Partition, Offset: e.Position.Offset, Time: e.Time,
+		Value: e.Payload,
+	}
 	if e.Raw != nil {
 		if key, value, headers, ok := parseRaw(e.Raw); ok {
 			r.Key, r.Value, r.Headers = key, value, headers

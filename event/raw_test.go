@@ -35,7 +35,12 @@ func TestRecordIsTheOneThatWasRead(t *testing.T) {
 	for _, r := range []event.Record{
 		{Topic: "t", Partition: 3, Offset: 9, Headers: []event.Header{}},
 		{Topic: "t", Key: []byte{}, Value: []byte{}, Headers: []event.Header{{"", nil}, {"h", []byte{}}}},
-		{Topic: "t", Key: []byte{0xff, 0}, Value: []byte("v"), Headers: []event.Header{{"h", []byte("1")}, {"\xff\x00", []byte{0}}, {"h", []byte("2")}, {"ce_id", []byte("x")}}},
+		{Topic: "t", Key: []byte{0xff, 0}, Value: []byte("v"), Headers: []event.Header{
+			{"h", []byte("1")},
+			{"\xff\x00", []byte{0}},
+			{"h", []byte("2")},
+			{"ce_id", []byte("x")},
+		}},
 	} {
 		e := event.Decode(&r, "")
 		e.Raw = raw(&r)
@@ -54,7 +59,8 @@ func TestRecordOfAnEventThatWasNotRead(t *testing.T) {
 	e := full()
 	got := e.Record()
 	again := event.Decode(&got, "")
-	if again.ID != e.ID || again.Type != e.Type || again.Tenant != e.Tenant || again.Key != e.Key || string(again.Payload) != string(e.Payload) {
+	if again.ID != e.ID || again.Type != e.Type || again.Tenant != e.Tenant || again.Key != e.Key ||
+		string(again.Payload) != string(e.Payload) {
 		t.Errorf("got %+v, want %+v", again, e)
 	}
 	e.Key = ""

@@ -15,7 +15,8 @@ const contentTypeStructured = "application/cloudevents+json"
 
 // isStructured reports whether a content type says so; parameters such as a charset may follow.
 func isStructured(contentType string) bool {
-	if len(contentType) < len(contentTypeStructured) || !strings.EqualFold(contentType[:len(contentTypeStructured)], contentTypeStructured) {
+	if len(contentType) < len(contentTypeStructured) || !strings.EqualFold(contentType[:len(contentTypeStructured)],
+		contentTypeStructured) {
 		return false
 	}
 	rest := strings.TrimLeft(contentType[len(contentTypeStructured):], " \t")
@@ -38,7 +39,8 @@ func (e *Event) decodeStructured(value []byte) (id string, ok bool) {
 			attributes[name] = text
 		}
 	}
-	if attributes["specversion"] != "1.0" || attributes["id"] == "" || attributes["source"] == "" || attributes["type"] == "" {
+	if attributes["specversion"] != "1.0" || attributes["id"] == "" || attributes["source"] == "" ||
+		attributes["type"] == "" {
 		return "", false
 	}
 	payload, ok := structuredData(members, attributes["datacontenttype"])

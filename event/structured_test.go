@@ -17,30 +17,60 @@ const structured = "application/cloudevents+json"
 // decodeAs decodes a value that came with a content type.
 func decodeAs(contentType, value string, more ...event.Header) event.Event {
 	headers := append([]event.Header{{Key: "content-type", Value: []byte(contentType)}}, more...)
-	return event.Decode(&event.Record{Topic: "t", Partition: 1, Offset: 2, Time: time.UnixMilli(3), Key: []byte("k"), Value: []byte(value), Headers: headers}, "")
+	return event.Decode(&event.Record{
+		Topic: "t", Partition: 1, Offset: 2, Time: time.UnixMilli(3), Key: []byte("k"),
+		Value: []byte(value), Headers: headers,
+	}, "")
 }
 
 func TestStructuredMode(t *testing.T) {
 	t.Parallel()
 	id := event.NewID()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
-	head := `"specversion":"1.0","source":"shop","type":"Placed","time":"2026-01-02T03:04:05.6Z","id":"` + id.String() + `"`
+	head := `"specversion":"1.0","source":"shop","type":"Placed","time":"2026-01-02T03:04:05.6Z","id":"` + id.String() +
+		`"`
 	want := event.Event{
-		ID: id, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at, Position: event.Position{Lane: -1, Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3)},
+		ID: id, Source: "shop", Topic: "t", Key: "k", Type: "Placed", Time: at,
+		Position: event.Position{Lane: -1, Partition: 1, Offset: 2, Timestamp: time.UnixMilli(3)},
 	}
 	for name, c := range map[string]struct {
 		contentType, value string
 		edit               func(e *event.Event)
 	}{
-		"JSON":             {structured, `{` + head + `,"data":{"a": 1}}`, func(e *event.Event) { e.ContentType, e.Payload = event.ContentTypeJSON, []byte(`{"a": 1}`) }},
-		"JSON, named":      {"Application/CloudEvents+JSON; charset=UTF-8", `{` + head + `,"datacontenttype":"text/x+json","data":"s"}`, func(e *event.Event) { e.ContentType, e.Payload = "text/x+json", []byte(`"s"`) }},
-		"text":             {structured, `{` + head + `,"datacontenttype":"text/plain","data":"a\nb"}`, func(e *event.Event) { e.ContentType, e.Payload = "text/plain", []byte("a\nb") }},
-		"XML as an object": {structured, `{` + head + `,"datacontenttype":"text/xml","data":{"a":1}}`, func(e *event.Event) { e.ContentType, e.Payload = "text/xml", []byte(`{"a":1}`) }},
-		"bytes":            {structured, `{` + head + `,"datacontenttype":"x/y","data_base64":"AP8="}`, func(e *event.Event) { e.ContentType, e.Payload = "x/y", []byte{0, 0xff} }},
-		"no data":          {structured, `{` + head + `}`, func(*event.Event) {}},
-		"null beside data": {structured, `{` + head + `,"data_base64": null,"data":{"a": 1}}`, func(e *event.Event) { e.ContentType, e.Payload = event.ContentTypeJSON, []byte(`{"a": 1}`) }},
-		"only nulls":       {structured, `{` + head + `,"data_base64":null,"data":null}`, func(e *event.Event) { e.ContentType = event.ContentTypeJSON }},
-		"null":             {structured, `{` + head + `,"data":null,"subject":null}`, func(e *event.Event) { e.ContentType = event.ContentTypeJSON }},
+		"JSON": {
+			structured, `{` + head + `,"data":{"a": 1}}`,
+			func(e *event.Event) { e.ContentType, e.Payload = event.ContentTypeJSON, []byte(`{"a": 1}`) },
+		},
+		"JSON, named": {
+			"Application/CloudEvents+JSON; charset=UTF-8", `{` + head +
+				`,"datacontenttype":"text/x+json","data":"s"}`,
+			func(e *event.Event) { e.ContentType, e.Payload = "text/x+json", []byte(`"s"`) },
+		},
+		"text": {
+			structured, `{` + head + `,"datacontenttype":"text/plain","data":"a\nb"}`,
+			func(e *event.Event) { e.ContentType, e.Payload = "text/plain", []byte("a\nb") },
+		},
+		"XML as an object": {
+			structured, `{` + head + `,"datacontenttype":"text/xml","data":{"a":1}}`,
+			func(e *event.Event) { e.ContentType, e.Payload = "text/xml", []byte(`{"a":1}`) },
+		},
+		"bytes": {
+			structured, `{` + head + `,"datacontenttype":"x/y","data_base64":"AP8="}`,
+			func(e *event.Event) { e.ContentType, e.Payload = "x/y", []byte{0, 0xff} },
+		},
+		"no data": {structured, `{` + head + `}`, func(*event.Event) {}},
+		"null beside data": {
+			structured, `{` + head + `,"data_base64": null,"data":{"a": 1}}`,
+			func(e *event.Event) { e.ContentType, e.Payload = event.ContentTypeJSON, []byte(`{"a": 1}`) },
+		},
+		"only nulls": {
+			structured, `{` + head + `,"data_base64":null,"data":null}`,
+			func(e *event.Event) { e.ContentType = event.ContentTypeJSON },
+		},
+		"null": {
+			structured, `{` + head + `,"data":null,"subject":null}`,
+			func(e *event.Event) { e.ContentType = event.ContentTypeJSON },
+		},
 		"extensions": {structured, `{` + head + `,"tenant":"acme","subject":"s","n":7,"b":true}`, func(e *event.Event) {
 			e.Tenant, e.Headers = "acme", map[string]string{"ce_subject": "s", "ce_n": "7", "ce_b": "true"}
 		}},
@@ -51,11 +81,14 @@ func TestStructuredMode(t *testing.T) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, w)
 		}
 	}
-	if got := decodeAs(structured, `{"specversion":"1.0","source":"shop","type":"T","id":"order-1"}`); got.ID != event.ForeignID("shop", "order-1") {
+	if got := decodeAs(structured,
+		`{"specversion":"1.0","source":"shop","type":"T","id":"order-1"}`); got.ID != event.ForeignID("shop",
+		"order-1") {
 		t.Errorf("id %s", got.ID)
 	}
 	other := event.NewID()
-	if got := decodeAs(structured, `{`+head+`}`, event.Header{Key: "ce_id", Value: []byte(other.String())}); got.ID != other {
+	if got := decodeAs(structured, `{`+head+`}`,
+		event.Header{Key: "ce_id", Value: []byte(other.String())}); got.ID != other {
 		t.Errorf("id %s: a header of the record wins", got.ID)
 	}
 }
@@ -79,7 +112,8 @@ func TestNotStructured(t *testing.T) {
 		{"application/json", `{` + ok + `}`},
 	} {
 		got := decodeAs(c[0], c[1])
-		if got.ID != event.RecordID("t", 1, 2, time.UnixMilli(3)) || string(got.Payload) != c[1] || got.ContentType != c[0] || got.Type != "" || got.Headers != nil {
+		if got.ID != event.RecordID("t", 1, 2, time.UnixMilli(3)) || string(got.Payload) != c[1] ||
+			got.ContentType != c[0] || got.Type != "" || got.Headers != nil {
 			t.Errorf("%q: %+v", c[1], got)
 		}
 	}
@@ -88,7 +122,10 @@ func TestNotStructured(t *testing.T) {
 // TestAStructuredRecordIsKept: an event that is set aside and released is decoded again, from what was read.
 func TestAStructuredRecordIsKept(t *testing.T) {
 	t.Parallel()
-	r := event.Record{Topic: "t", Value: []byte(`{"specversion":"1.0","source":"s","type":"T","id":"1","data":7}`), Headers: []event.Header{{Key: "content-type", Value: []byte(structured)}}}
+	r := event.Record{
+		Topic: "t", Value: []byte(`{"specversion":"1.0","source":"s","type":"T","id":"1","data":7}`),
+		Headers: []event.Header{{Key: "content-type", Value: []byte(structured)}},
+	}
 	e := event.Decode(&r, "")
 	e.Raw = r.Encode()
 	if got := e.Record(); !reflect.DeepEqual(got, r) || string(e.Payload) != "7" {
@@ -98,8 +135,12 @@ func TestAStructuredRecordIsKept(t *testing.T) {
 
 // FuzzStructured: whatever the value, decoding does not fail, and without its parts nothing is made up.
 func FuzzStructured(f *testing.F) {
-	f.Add([]byte(`{"specversion":"1.0","source":"s","type":"T","id":"1","data":{"a":[1]},"time":"x","lane":5,"laneseq":"y"}`))
-	f.Add([]byte(`{"specversion":"1.0","source":"s","type":"T","id":"1","data_base64":"AA==","data":1,"":"","datacontenttype":";"}`))
+	f.Add(
+		[]byte(
+			`{"specversion":"1.0","source":"s","type":"T","id":"1","data":{"a":[1]},"time":"x","lane":5,"laneseq":"y"}`))
+	f.Add(
+		[]byte(
+			`{"specversion":"1.0","source":"s","type":"T","id":"1","data_base64":"AA==","data":1,"":"","datacontenttype":";"}`))
 	f.Add([]byte(`{"id":`))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		e := decodeAs(structured, string(value))

@@ -47,10 +47,12 @@ func Canonical(command any) ([]byte, error) {
 var ErrInvalidCommand = errors.New("the command has no canonical form")
 
 var (
-	errUTF8   = fmt.Errorf("idempotency: %w: a text of it is no Unicode, or has U+FFFD in the place of what was lost", ErrInvalidCommand)
+	errUTF8 = fmt.Errorf("idempotency: %w: a text of it is no Unicode, or has U+FFFD in the place of what was lost",
+		ErrInvalidCommand)
 	errNumber = fmt.Errorf("idempotency: %w: a number of it has an exponent beyond a million", ErrInvalidCommand)
 	// The library's own errors repeat the command.
-	errJSON = fmt.Errorf("idempotency: %w (RFC 8785): a member occurs twice, or a text is no Unicode", ErrInvalidCommand)
+	errJSON = fmt.Errorf("idempotency: %w (RFC 8785): a member occurs twice, or a text is no Unicode",
+		ErrInvalidCommand)
 )
 
 // canonical is Canonical of valid JSON.

@@ -18,14 +18,24 @@ func TestClassify(t *testing.T) {
 		class idempotency.Class
 		code  string
 	}{
-		"nothing":                      {nil, idempotency.Unclassified, ""},
-		"no mark":                      {io.EOF, idempotency.Unclassified, ""},
-		"terminal":                     {idempotency.Terminal("declined", io.EOF), idempotency.ClassTerminal, "declined"},
-		"retryable":                    {idempotency.Retryable(io.EOF), idempotency.ClassRetryable, ""},
-		"indefinite":                   {idempotency.OutcomeUnknown(io.EOF), idempotency.ClassUnknown, ""},
-		"a mark within":                {fmt.Errorf("at the provider: %w", idempotency.Retryable(io.EOF)), idempotency.ClassRetryable, ""},
-		"the outermost of two":         {idempotency.OutcomeUnknown(idempotency.Terminal("declined", io.EOF)), idempotency.ClassUnknown, ""},
-		"the outermost, the other way": {idempotency.Terminal("late", fmt.Errorf("x: %w", idempotency.Retryable(io.EOF))), idempotency.ClassTerminal, "late"},
+		"nothing": {nil, idempotency.Unclassified, ""},
+		"no mark": {io.EOF, idempotency.Unclassified, ""},
+		"terminal": {
+			idempotency.Terminal("declined", io.EOF), idempotency.ClassTerminal,
+			"declined",
+		},
+		"retryable":  {idempotency.Retryable(io.EOF), idempotency.ClassRetryable, ""},
+		"indefinite": {idempotency.OutcomeUnknown(io.EOF), idempotency.ClassUnknown, ""},
+		"a mark within": {
+			fmt.Errorf("at the provider: %w", idempotency.Retryable(io.EOF)),
+			idempotency.ClassRetryable, "",
+		},
+		"the outermost of two": {
+			idempotency.OutcomeUnknown(idempotency.Terminal("declined", io.EOF)),
+			idempotency.ClassUnknown, "",
+		},
+		"the outermost, the other way": {idempotency.Terminal("late",
+			fmt.Errorf("x: %w", idempotency.Retryable(io.EOF))), idempotency.ClassTerminal, "late"},
 	} {
 		class, code := idempotency.Classify(c.err)
 		if class != c.class || code != c.code {
@@ -35,7 +45,8 @@ func TestClassify(t *testing.T) {
 			t.Errorf("%s hides its cause", why)
 		}
 	}
-	if idempotency.Terminal("x", nil) != nil || idempotency.Retryable(nil) != nil || idempotency.OutcomeUnknown(nil) != nil {
+	if idempotency.Terminal("x", nil) != nil || idempotency.Retryable(nil) != nil ||
+		idempotency.OutcomeUnknown(nil) != nil {
 		t.Error("a mark makes an error of nil")
 	}
 }
@@ -47,12 +58,19 @@ func TestErrors_AnswerTheCaller(t *testing.T) {
 		err, kind error
 		says      string
 	}{
-		{&idempotency.MismatchError{State: idempotency.Completed, Resource: "secret"}, idempotency.ErrMismatch, "COMPLETED"},
+		{
+			&idempotency.MismatchError{State: idempotency.Completed, Resource: "secret"}, idempotency.ErrMismatch,
+			"COMPLETED",
+		},
 		{&idempotency.InProgressError{RetryAfter: 3 * time.Second}, idempotency.ErrInProgress, "3s"},
-		{&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent, Reason: "secret"}, idempotency.ErrUnknown, "PROVIDER_REQUEST_SENT"},
+		{
+			&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent, Reason: "secret"}, idempotency.ErrUnknown,
+			"PROVIDER_REQUEST_SENT",
+		},
 		{&idempotency.ExpiredError{Resource: "secret"}, idempotency.ErrExpired, "no longer kept"},
 	} {
-		if text := c.err.Error(); !errors.Is(c.err, c.kind) || !strings.Contains(text, c.says) || strings.Contains(text, "secret") {
+		if text := c.err.Error(); !errors.Is(c.err, c.kind) || !strings.Contains(text, c.says) ||
+			strings.Contains(text, "secret") {
 			t.Errorf("%T: %v", c.err, c.err)
 		}
 	}

@@ -132,7 +132,8 @@ func (f Fingerprinter) plain(command any) ([]byte, error) {
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(plain, &members); err != nil {
-		return nil, fmt.Errorf("idempotency: members are to be omitted from a command of type %T, which is no JSON object", command)
+		return nil, fmt.Errorf("idempotency: members are to be omitted from a command of type %T, which is no "+
+			"JSON object", command)
 	}
 	for _, name := range f.Omit {
 		delete(members, name)

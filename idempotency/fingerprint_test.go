@@ -39,9 +39,13 @@ func requestFor(t *testing.T, f idempotency.Fingerprinter, command any) idempote
 // TestFingerprint_DoesNotChangeOverReleases: records keep it.
 func TestFingerprint_DoesNotChangeOverReleases(t *testing.T) {
 	t.Parallel()
-	p := payment{Account: "ž<1>", Amount: math.MaxInt64, Labels: map[string]string{"b": "\x00", "a": "\u2028", "ﬀ": "", "😀": ""}}
+	p := payment{Account: "ž<1>", Amount: math.MaxInt64, Labels: map[string]string{
+		"b": "\x00", "a": "\u2028", "ﬀ": "",
+		"😀": "",
+	}}
 	got, err := idempotency.Canonical(p)
-	if want := `{"account":"ž<1>","amount":"\u00009223372036854775807e0","labels":{"a":"` + "\u2028" + `","b":"\u0000\u0000","😀":"","ﬀ":""}}`; err != nil || string(got) != want {
+	if want := `{"account":"ž<1>","amount":"\u00009223372036854775807e0","labels":{"a":"` + "\u2028" +
+		`","b":"\u0000\u0000","😀":"","ﬀ":""}}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v\nwant %s", got, err, want)
 	}
 	for _, c := range []struct {
@@ -49,7 +53,10 @@ func TestFingerprint_DoesNotChangeOverReleases(t *testing.T) {
 		want string
 	}{
 		{idempotency.Fingerprinter{}, "65223e76c9d81404144aade3c9952a1f93355d982f5e0285d310e283fc5acfc5"},
-		{idempotency.Fingerprinter{Secret: []byte("secret")}, "3bcd286bcfe7e4061a8b3aec5aa735c7dcade09c3117518ed585fc2a234f2986"},
+		{
+			idempotency.Fingerprinter{Secret: []byte("secret")},
+			"3bcd286bcfe7e4061a8b3aec5aa735c7dcade09c3117518ed585fc2a234f2986",
+		},
 	} {
 		sum := requestFor(t, c.f, p).Fingerprint
 		if got := hex.EncodeToString(sum.Sum[:]); got != c.want || sum.Version != 1 {
@@ -91,7 +98,8 @@ func TestCanonical_SaysWhatMatters(t *testing.T) {
 		{"int64 beyond 2^53 and its digits", int64(9007199254740993), "9007199254740993", false},
 		{"a text like a marked number", raw(`9007199254740993`), "\x009007199254740993e0", false},
 		{"texts that begin with NUL", "\x00a", "\x00\x00a", false},
-		{"big integers", new(big.Int).Lsh(big.NewInt(1), 100), new(big.Int).Add(new(big.Int).Lsh(big.NewInt(1), 100), big.NewInt(1)), false},
+		{"big integers", new(big.Int).Lsh(big.NewInt(1), 100), new(big.Int).Add(new(big.Int).Lsh(big.NewInt(1), 100),
+			big.NewInt(1)), false},
 		{"two spellings of one big number", raw(`9007199254740993`), raw(`90071992547409930e-1`), true},
 		{"beyond a float64", raw(`1e400`), raw(`1e401`), false},
 		{"below a float64", raw(`1e-400`), raw(`0`), false},
@@ -118,11 +126,14 @@ func TestCanonical_SaysWhatMatters(t *testing.T) {
 func TestCanonical_Refuses(t *testing.T) {
 	t.Parallel()
 	for why, command := range map[string]any{
-		"NaN": math.NaN(), "infinity": math.Inf(1), "no JSON": make(chan int), "a text that is not UTF-8": "secret\xff", "a name that is not UTF-8": map[string]int{"secret\xff": 1},
-		"a member twice": json.RawMessage(`{"secret":1,"secret":2}`), "half a surrogate": json.RawMessage(`"secret\ud800"`),
-		"what was lost, escaped": json.RawMessage(`"secret\uFFFD"`), "what was lost": "secret\ufffd",
-		"raw bytes that are not UTF-8": json.RawMessage("\"secret\xff\""), "an exponent out of the world": json.RawMessage(`1e1000001`),
-		"an exponent that is long": json.RawMessage("1e" + strings.Repeat("9", 1000)),
+		"NaN": math.NaN(), "infinity": math.Inf(1), "no JSON": make(chan int), "a text that is not UTF-8": "secret\xff",
+		"a name that is not UTF-8": map[string]int{"secret\xff": 1},
+		"a member twice":           json.RawMessage(`{"secret":1,"secret":2}`),
+		"half a surrogate":         json.RawMessage(`"secret\ud800"`),
+		"what was lost, escaped":   json.RawMessage(`"secret\uFFFD"`), "what was lost": "secret\ufffd",
+		"raw bytes that are not UTF-8": json.RawMessage("\"secret\xff\""),
+		"an exponent out of the world": json.RawMessage(`1e1000001`),
+		"an exponent that is long":     json.RawMessage("1e" + strings.Repeat("9", 1000)),
 	} {
 		got, err := idempotency.Canonical(command)
 		if err == nil {
@@ -140,7 +151,8 @@ func TestCanonical_Refuses(t *testing.T) {
 		if err := json.Unmarshal([]byte(half), &text); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := idempotency.NewRequest(paymentKey, text); !errors.Is(err, idempotency.ErrInvalidCommand) || strings.Contains(err.Error(), "secret") {
+		if _, err := idempotency.NewRequest(paymentKey, text); !errors.Is(err, idempotency.ErrInvalidCommand) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", half, err)
 		}
 	}
@@ -149,7 +161,8 @@ func TestCanonical_Refuses(t *testing.T) {
 func TestFingerprinter_Omit(t *testing.T) {
 	t.Parallel()
 	f := idempotency.Fingerprinter{Omit: []string{"token", "absent"}, KeepInput: true}
-	a, b := requestFor(t, f, payment{Account: "a", Amount: math.MaxInt64, Token: "one"}), requestFor(t, f, payment{Account: "a", Amount: math.MaxInt64, Token: "two"})
+	a, b := requestFor(t, f, payment{Account: "a", Amount: math.MaxInt64, Token: "one"}),
+		requestFor(t, f, payment{Account: "a", Amount: math.MaxInt64, Token: "two"})
 	if a.Fingerprint != b.Fingerprint {
 		t.Error("a credential changes the fingerprint")
 	}
@@ -157,7 +170,8 @@ func TestFingerprinter_Omit(t *testing.T) {
 		t.Error("an amount does not")
 	}
 	var back payment
-	if err := json.Unmarshal(a.Input, &back); err != nil || back.Amount != math.MaxInt64 || strings.Contains(string(a.Input), "one") {
+	if err := json.Unmarshal(a.Input, &back); err != nil || back.Amount != math.MaxInt64 ||
+		strings.Contains(string(a.Input), "one") {
 		t.Errorf("%s, %v", a.Input, err)
 	}
 	if _, err := f.Request(paymentKey, []int{1}); err == nil {
@@ -197,17 +211,22 @@ func TestFingerprinter_Versions(t *testing.T) {
 	if requestFor(t, second, dollar).Matches(record) {
 		t.Error("a command that the former release could not be asked matches its record")
 	}
-	if wrong := record; r.Matches(idempotency.Fingerprint{Version: 2, Sum: wrong.Sum}) || r.Matches(idempotency.Fingerprint{Version: 3, Sum: wrong.Sum}) {
+	if wrong := record; r.Matches(idempotency.Fingerprint{Version: 2, Sum: wrong.Sum}) ||
+		r.Matches(idempotency.Fingerprint{Version: 3, Sum: wrong.Sum}) {
 		t.Error("a sum matches in another version")
 	}
 	for why, f := range map[string]idempotency.Fingerprinter{
-		"one version twice":             {Older: []idempotency.Fingerprinter{{}}},
-		"a negative one":                {Version: -1},
-		"a negative older one":          {Version: 1, Older: []idempotency.Fingerprinter{{Version: -2}}},
-		"no current form":               {Form: func(any) (any, error) { return nil, nil }},
-		"a current form that fails":     {Form: func(any) (any, error) { return nil, errForm }},
-		"an older form that fails":      {Version: 2, Older: []idempotency.Fingerprinter{{Form: func(any) (any, error) { return nil, errForm }}}},
-		"an older form that is no JSON": {Version: 2, Older: []idempotency.Fingerprinter{{Form: func(any) (any, error) { return math.NaN(), nil }}}},
+		"one version twice":         {Older: []idempotency.Fingerprinter{{}}},
+		"a negative one":            {Version: -1},
+		"a negative older one":      {Version: 1, Older: []idempotency.Fingerprinter{{Version: -2}}},
+		"no current form":           {Form: func(any) (any, error) { return nil, nil }},
+		"a current form that fails": {Form: func(any) (any, error) { return nil, errForm }},
+		"an older form that fails": {Version: 2, Older: []idempotency.Fingerprinter{
+			{Form: func(any) (any, error) { return nil, errForm }},
+		}},
+		"an older form that is no JSON": {Version: 2, Older: []idempotency.Fingerprinter{
+			{Form: func(any) (any, error) { return math.NaN(), nil }},
+		}},
 	} {
 		if _, err := f.Request(paymentKey, euro); err == nil {
 			t.Errorf("%s: no error", why)
@@ -228,11 +247,14 @@ func tree(t *rapid.T, depth int) any {
 	case 0:
 		return rapid.SampledFrom([]any{nil, true, false}).Draw(t, "literal")
 	case 1:
-		return json.Number(fmt.Sprintf("%de%d", rapid.Int64().Draw(t, "digits"), rapid.IntRange(-3, 3).Draw(t, "exponent")))
+		return json.Number(fmt.Sprintf("%de%d", rapid.Int64().Draw(t, "digits"),
+			rapid.IntRange(-3, 3).Draw(t, "exponent")))
 	case 2:
-		return json.Number(rapid.SampledFrom([]string{"9007199254740992", "9007199254740993", "0.1", "1", "10"}).Draw(t, "number"))
+		return json.Number(rapid.SampledFrom([]string{"9007199254740992", "9007199254740993", "0.1", "1", "10"}).Draw(t,
+			"number"))
 	case 3:
-		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "\x00", "\x001e0", "1", "\"", "\\"})).Filter(func(s string) bool { return !strings.ContainsRune(s, '\ufffd') }).Draw(t, "text")
+		return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "\x00", "\x001e0", "1", "\"", "\\"})).Filter(
+			func(s string) bool { return !strings.ContainsRune(s, '\ufffd') }).Draw(t, "text")
 	case 4:
 		list := make([]any, rapid.IntRange(0, 3).Draw(t, "length"))
 		for i := range list {
@@ -384,7 +406,10 @@ func TestCanonical_IsTheMeaning(t *testing.T) {
 // FuzzFingerprint: no JSON makes it fail other than by an error; what is canonical stays as it is in its own reading,
 // and hides no text.
 func FuzzFingerprint(f *testing.F) {
-	for _, s := range []string{`{"a":[1,2.50,-0,1e400],"b":"\u0000x"}`, `"\ud83d\ude00"`, `[[[]]]`, `9007199254740993`, `{"a":1,"a":2}`, "\"\xff\"", `null`, `"\\ufffd"`} {
+	for _, s := range []string{
+		`{"a":[1,2.50,-0,1e400],"b":"\u0000x"}`, `"\ud83d\ude00"`, `[[[]]]`, `9007199254740993`,
+		`{"a":1,"a":2}`, "\"\xff\"", `null`, `"\\ufffd"`,
+	} {
 		f.Add([]byte(s), "a")
 	}
 	f.Fuzz(func(t *testing.T, text []byte, omit string) {

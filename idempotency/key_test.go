@@ -12,7 +12,9 @@ func TestKey_Check(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("k", idempotency.MaxKey)
 	for _, good := range []idempotency.Key{
-		{Operation: "o", Value: "v"}, {Tenant: long, Operation: long, Value: long}, {Tenant: " ~", Operation: "a b", Value: `"'{}\`},
+		{Operation: "o", Value: "v"},
+		{Tenant: long, Operation: long, Value: long},
+		{Tenant: " ~", Operation: "a b", Value: `"'{}\`},
 	} {
 		if err := good.Check(); err != nil {
 			t.Errorf("%+v: %v", good, err)

@@ -36,7 +36,8 @@ type Result struct {
 // has its transaction rolled back by pgstore; a guard, which cannot, takes a success for unknown.
 func (r Result) Check() error {
 	if r.Code >= 500 {
-		return fmt.Errorf("idempotency: a result with the code %d would be replayed as long as it is kept: return an error in its place", r.Code)
+		return fmt.Errorf("idempotency: a result with the code %d would be replayed as long as it is kept: return an "+
+			"error in its place", r.Code)
 	}
 	texts := map[string][]string{"Resource": {r.Resource}, "Failure": {r.Failure}}
 	for name, values := range r.Header {

@@ -64,7 +64,8 @@ func TestARecordIsSkipped(t *testing.T) {
 	if err != nil || from != 7 || w.progress() != [3]int64{8, 8, 0} {
 		t.Errorf("from %d, %v, progress %v", from, err, w.progress())
 	}
-	if _, err := o.SkipTo(t.Context(), "payments", 3, 8, "again"); err == nil || !strings.Contains(err.Error(), "no account before offset 8") {
+	if _, err := o.SkipTo(t.Context(), "payments", 3, 8, "again"); err == nil ||
+		!strings.Contains(err.Error(), "no account before offset 8") {
 		t.Error(err)
 	}
 	list, err := o.Consumers(t.Context())
@@ -72,7 +73,8 @@ func TestARecordIsSkipped(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	audit, err := o.Audit(t.Context(), 10)
-	if err != nil || len(audit) != 1 || audit[0].Action != "skip records" || audit[0].Reason != "it is no event" || string(audit[0].Detail) != `{"to": 8, "from": 7, "partition": 3}` {
+	if err != nil || len(audit) != 1 || audit[0].Action != "skip records" || audit[0].Reason != "it is no event" ||
+		string(audit[0].Detail) != `{"to": 8, "from": 7, "partition": 3}` {
 		t.Errorf("%+v, %v", audit, err)
 	}
 }

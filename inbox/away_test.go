@@ -74,7 +74,8 @@ func TestP9_3_CommitUnknown(t *testing.T) {
 				if err := w.inbox(inbox.Config{Dedup: dedup}).Prepare(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Dedup: dedup, Observer: observer, LockTimeout: 20 * time.Millisecond}))
+				in := newInbox(t, pool(t, proxy.URL()), "ledger",
+					small(inbox.Config{Dedup: dedup, Observer: observer, LockTimeout: 20 * time.Millisecond}))
 				if err := in.Prepare(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -104,14 +105,18 @@ func TestP9_3_DatabaseAwayAndBack(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	db := server.Database(t, "inbox")
-	db.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	db.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
+		"default '')")
 	var log syncBuilder
 	r := &retries{}
 	again := make(chan struct{}, 10000)
 	observer := r.observer()
 	told := observer.Retried
 	observer.Retried = func(i inbox.RetriedInfo) { told(i); again <- struct{}{} }
-	in := newInbox(t, db.Pool, "ledger", small(inbox.Config{MaxAttempts: 1, Observer: observer, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	in := newInbox(t, db.Pool, "ledger", small(inbox.Config{
+		MaxAttempts: 1, Observer: observer,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	}))
 	w, first, stop, events := &world{db, t}, some(1), some(1), some(2)
 	first[0].Type, stop[0].Type = "First", "Stop"
 	inEffect, go_ := make(chan struct{}), make(chan struct{})
@@ -140,7 +145,8 @@ func TestP9_3_DatabaseAwayAndBack(t *testing.T) {
 	if got := len(w.effects()); got != 4 {
 		t.Errorf("%d effects, want 4", got)
 	}
-	if down, up := strings.Count(log.String(), "does not answer"), strings.Count(log.String(), "answers again"); down != up || down < 1 || down > 2 {
+	if down, up := strings.Count(log.String(), "does not answer"),
+		strings.Count(log.String(), "answers again"); down != up || down < 1 || down > 2 {
 		t.Errorf("said %d times that the database is away and %d times that it is back:\n%s", down, up, &log)
 	}
 }
@@ -203,20 +209,21 @@ func TestWithoutTheUniqueConstraint(t *testing.T) {
 			}), events)
 		})
 		inside.Wait()
-		blocked := newInbox(t, w.Pool, "ledger", small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
-			Retried: func(inbox.RetriedInfo) {
-				select {
-				case conflict <- 1: // it waits for the key: let the first one commit
-				default:
-				}
-			},
-			Handled: func(inbox.HandledInfo) {
-				select {
-				case conflict <- 1:
-				default:
-				}
-			},
-		}}))
+		blocked := newInbox(t, w.Pool, "ledger",
+			small(inbox.Config{LockTimeout: 10 * time.Millisecond, Observer: inbox.Observer{
+				Retried: func(inbox.RetriedInfo) {
+					select {
+					case conflict <- 1: // it waits for the key: let the first one commit
+					default:
+					}
+				},
+				Handled: func(inbox.HandledInfo) {
+					select {
+					case conflict <- 1:
+					default:
+					}
+				},
+			}}))
 		handle(t, blocked.Each(write), events)
 		wg.Wait()
 		if n, want := len(w.effects()), map[bool]int{true: 1, false: 2}[keyed]; n != want {
@@ -232,14 +239,22 @@ func TestSessionDefaults(t *testing.T) {
 		"repeatable read": func(c *pgxpool.Config) {
 			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 		},
-		"serializable":    func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable" },
-		"time zone":       func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["timezone"] = "Pacific/Kiritimati" },
-		"not durable":     func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" },
-		"exec":            func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec },
-		"simple protocol": func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol },
-		"cache describe":  func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe },
-		"describe exec":   func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec },
-		"one connection":  func(c *pgxpool.Config) { c.MaxConns = 1 },
+		"serializable": func(c *pgxpool.Config) {
+			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+		},
+		"time zone":   func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["timezone"] = "Pacific/Kiritimati" },
+		"not durable": func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" },
+		"exec":        func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec },
+		"simple protocol": func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		},
+		"cache describe": func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+		},
+		"describe exec": func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
+		},
+		"one connection": func(c *pgxpool.Config) { c.MaxConns = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -262,7 +277,9 @@ func TestSessionDefaults(t *testing.T) {
 				if err := write(ctx, tx, e); err != nil {
 					return err
 				}
-				return tx.QueryRow(ctx, "select current_setting('transaction_isolation'), current_setting('synchronous_commit'), current_setting('lock_timeout')").Scan(&isolation, &durable, &lock)
+				return tx.QueryRow(ctx, "select current_setting('transaction_isolation'), "+
+					"current_setting('synchronous_commit'), current_setting('lock_timeout')").Scan(&isolation, &durable,
+					&lock)
 			})
 			same(t, "outcomes", handle(t, h, events), repeat(inbox.Applied, 20))
 			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 20))
@@ -278,7 +295,8 @@ func TestSessionDefaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Release()
-			if err := conn.QueryRow(t.Context(), "select current_setting('lock_timeout')").Scan(&lock); err != nil || lock != "0" {
+			if err := conn.QueryRow(t.Context(), "select current_setting('lock_timeout')").Scan(&lock); err != nil ||
+				lock != "0" {
 				t.Errorf("lock_timeout %s stays on the connection (%v)", lock, err)
 			}
 		})

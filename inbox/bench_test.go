@@ -16,7 +16,8 @@ import (
 func benchWorld(b *testing.B) (*world, *inbox.Inbox) {
 	b.Helper()
 	w := newWorld(b)
-	w.Exec(b, "create table ledger (id bigint generated always as identity primary key, entry_type text not null, source_payment_id uuid not null, amount bigint not null, unique (entry_type, source_payment_id))")
+	w.Exec(b, "create table ledger (id bigint generated always as identity primary key, entry_type text not null, "+
+		"source_payment_id uuid not null, amount bigint not null, unique (entry_type, source_payment_id))")
 	in, err := inbox.New(w.Pool, "ledger", inbox.Config{})
 	if err != nil {
 		b.Fatal(err)
@@ -28,7 +29,8 @@ func benchWorld(b *testing.B) (*world, *inbox.Inbox) {
 }
 
 func credit(ctx context.Context, tx pgx.Tx, e event.Event) error {
-	_, err := tx.Exec(ctx, "insert into ledger (entry_type, source_payment_id, amount) values ('credit', $1, 100) on conflict do nothing", e.ID.String())
+	_, err := tx.Exec(ctx, "insert into ledger (entry_type, source_payment_id, amount) values ('credit', $1, 100) on "+
+		"conflict do nothing", e.ID.String())
 	return err
 }
 
@@ -37,7 +39,8 @@ func creditAll(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	for i := range events {
 		ids[i] = events[i].ID.String()
 	}
-	_, err := tx.Exec(ctx, "insert into ledger (entry_type, source_payment_id, amount) select 'credit', id::uuid, 100 from unnest($1::text[]) id on conflict do nothing", ids)
+	_, err := tx.Exec(ctx, "insert into ledger (entry_type, source_payment_id, amount) select 'credit', id::uuid, "+
+		"100 from unnest($1::text[]) id on conflict do nothing", ids)
 	return err
 }
 
@@ -96,7 +99,8 @@ type plain struct{ *world }
 func (p plain) Handle(ctx context.Context, events []event.Event) ([]inbox.Outcome, error) {
 	for _, e := range events {
 		err := pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, "insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on conflict do nothing", e.ID.String())
+			tag, err := tx.Exec(ctx, "insert into inbox_message (consumer_name, message_id) values ('ledger', $1) on "+
+				"conflict do nothing", e.ID.String())
 			if err != nil || tag.RowsAffected() == 0 {
 				return err
 			}
@@ -133,7 +137,8 @@ func (p plainBatch) Handle(ctx context.Context, events []event.Event) ([]inbox.O
 		ids[i] = events[i].ID.String()
 	}
 	return nil, pgx.BeginFunc(ctx, p.Pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "insert into inbox_message (consumer_name, message_id) select 'ledger', id::uuid from unnest($1::text[]) id on conflict do nothing", ids)
+		_, err := tx.Exec(ctx, "insert into inbox_message (consumer_name, message_id) select 'ledger', id::uuid from "+
+			"unnest($1::text[]) id on conflict do nothing", ids)
 		if err != nil {
 			return err
 		}

@@ -57,9 +57,10 @@ func TestP9_6_LostAnswerOfACountedRelease(t *testing.T) {
 	proxy := pgtest.NewProxy(t, w.URL)
 	s := &switchable{bad: map[uuid.UUID]error{}}
 	released := make(chan inbox.ReleasedInfo, 1)
-	in := newInbox(t, pool(t, proxy.URL()), "ledger", quick(small(inbox.Config{CrashAttempts: 2, Observer: inbox.Observer{
-		Released: func(i inbox.ReleasedInfo) { released <- i },
-	}})))
+	in := newInbox(t, pool(t, proxy.URL()), "ledger",
+		quick(small(inbox.Config{CrashAttempts: 2, Observer: inbox.Observer{
+			Released: func(i inbox.ReleasedInfo) { released <- i },
+		}})))
 	h := in.Each(s.effect)
 	e := keyed("a")
 	s.bad[e[0].ID] = inbox.Terminal("x", errBad)

@@ -209,8 +209,10 @@ type settings struct {
 }
 
 func (c Config) settings(db *pgxpool.Pool) (settings, error) {
-	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 || c.CrashAttempts < 0 {
-		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts and Backoff must not be negative: leave them zero for their defaults")
+	if c.Window < 0 || c.DaysAhead < 0 || c.DaysAhead > 60 || c.MaxAttempts < 0 || c.Backoff < 0 ||
+		c.CrashAttempts < 0 {
+		return settings{}, errors.New("inbox: Window, DaysAhead (at most 60), MaxAttempts, CrashAttempts and Backoff " +
+			"must not be negative: leave them zero for their defaults")
 	}
 	if c.OnFailure < ParkKey || c.OnFailure > Halt {
 		return settings{}, fmt.Errorf("inbox: OnFailure %d: want ParkKey, ParkEvent or Halt", c.OnFailure)
@@ -227,10 +229,13 @@ func (c Config) settings(db *pgxpool.Pool) (settings, error) {
 	}
 	s.Window = cmp.Or(c.Window, 14*day)
 	if s.Window > maxWindow {
-		return settings{}, fmt.Errorf("inbox: a Window of %v: every day is a partition, want at most %v", s.Window, maxWindow)
+		return settings{}, fmt.Errorf("inbox: a Window of %v: every day is a partition, want at most %v", s.Window,
+			maxWindow)
 	}
 	if s.Window < shortWindow && !c.AllowShortWindow || s.Window < day {
-		return settings{}, fmt.Errorf("inbox: a Window of %v: an event that arrives later than that is not applied, so it must be longer than Kafka's retention plus the longest outage; want %v or more, or AllowShortWindow and a day or more", s.Window, shortWindow)
+		return settings{}, fmt.Errorf("inbox: a Window of %v: an event that arrives later than that is not applied, "+
+			"so it must be longer than Kafka's retention plus the longest outage; want %v or more, or "+
+			"AllowShortWindow and a day or more", s.Window, shortWindow)
 	}
 	var err error
 	if s.prefix, err = pgschema.Prefix(c.Schema); err != nil {

@@ -30,7 +30,8 @@ func (w *world) noon(days int) time.Time {
 // partitions lists the attached days.
 func (w *world) partitions() (names []string) {
 	w.t.Helper()
-	rows, err := w.Pool.Query(w.t.Context(), "select inhrelid::regclass::text from pg_inherits where inhparent = 'inbox_message'::regclass order by 1")
+	rows, err := w.Pool.Query(w.t.Context(), "select inhrelid::regclass::text from pg_inherits where inhparent = "+
+		"'inbox_message'::regclass order by 1")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func (w *world) exists(table string) bool {
 // long is a consumer that started 30 days ago and has a window of 10 days.
 func (w *world) long() *inbox.Inbox {
 	w.t.Helper()
-	w.Exec(w.t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10)")
+	w.Exec(w.t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - "+
+		"30, 10)")
 	return w.halting(inbox.Config{Window: 10 * oneDay, DaysAhead: 1})
 }
 
@@ -92,7 +94,8 @@ func TestP9_7_DaysAreMadeOnce(t *testing.T) {
 	w.Exec(t, "update inbox_consumer set floor = floor - 30")
 	in := w.halting(inbox.Config{Window: 9 * oneDay, DaysAhead: 3})
 	midnight := w.noon(-2).Add(-12 * time.Hour)
-	handle(t, in.Each(write), append(of(idAt(midnight)), append(of(idAt(midnight.Add(oneDay-time.Millisecond))), of(idAt(midnight.Add(oneDay)))...)...))
+	handle(t, in.Each(write), append(of(idAt(midnight)), append(of(idAt(midnight.Add(oneDay-time.Millisecond))),
+		of(idAt(midnight.Add(oneDay)))...)...))
 	for table, n := range map[string]int{w.table(-2): 2, w.table(-1): 1} {
 		if got := pgtest.One[int](t, w.DB, "select count(*) from "+table); got != n {
 			t.Errorf("%d rows in %s, want %d", got, table, n)
@@ -110,7 +113,8 @@ func TestP9_1_MissingDayIsMade(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "begin"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)", event.NewID().String()); err != nil {
+	if _, err := conn.Exec(t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)",
+		event.NewID().String()); err != nil {
 		t.Fatal(err)
 	}
 	// Behind an open insert: making a day must not wait for it, nor others for the making.
@@ -181,7 +185,10 @@ func TestP9_1_DroppedWhileTheHandlerRuns(t *testing.T) {
 func TestP9_7_LongestWindowRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{Window: 3 * oneDay, AllowShortWindow: true, DaysAhead: 1, OnFailure: inbox.Halt})
+	long, short := w.long(), newInbox(t, w.Pool, "short", inbox.Config{
+		Window: 3 * oneDay, AllowShortWindow: true,
+		DaysAhead: 1, OnFailure: inbox.Halt,
+	})
 	old := of(idAt(w.noon(-8)))
 	handle(t, long.Each(write), old)
 	if err := short.Maintain(t.Context()); err != nil {
@@ -240,13 +247,16 @@ func (w *world) blockedDetach(ctx context.Context, in *inbox.Inbox) (release fun
 	if _, err := conn.Exec(w.t.Context(), "begin"); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := conn.Exec(w.t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)", idAt(w.noon(-6)).String()); err != nil {
+	if _, err := conn.Exec(w.t.Context(), "insert into inbox_message (consumer_name, message_id) values ('other', $1)",
+		idAt(w.noon(-6)).String()); err != nil {
 		w.t.Fatal(err)
 	}
 	w.shrink(5)
 	maintained = make(chan error, 1)
 	go func() { maintained <- in.Maintain(ctx) }()
-	pgtest.AwaitSQL(w.t, w.DB, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%detach%' || $1 || '%concurrently'
+	pgtest.AwaitSQL(w.t, w.DB,
+		`select exists (select from pg_stat_activity where wait_event_type = 'Lock'
+				and query like '%detach%' || $1 || '%concurrently'
 		and $2 = any (pg_blocking_pids(pid)))`, w.Schema, int32(conn.PgConn().PID()))
 	return func() {
 		if _, err := conn.Exec(w.t.Context(), "commit"); err != nil {
@@ -279,7 +289,8 @@ func TestP9_7_TheMarkComesBeforeTheDrop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release, maintained := w.blockedDetach(t.Context(), w.long())
-	if n := pgtest.One[int](t, w.DB, "select (clock_timestamp() at time zone 'utc')::date - dropped_before from inbox_days"); n != 5 {
+	if n := pgtest.One[int](t, w.DB, "select (clock_timestamp() at time zone 'utc')::date - dropped_before from "+
+		"inbox_days"); n != 5 {
 		t.Errorf("a day is being dropped, and dropped_before stands %d days back, want 5", n)
 	}
 	release()
@@ -298,7 +309,8 @@ func TestP9_7_InterruptedDetachIsFinished(t *testing.T) {
 	if err := <-maintained; err == nil {
 		t.Fatal("maintenance did not notice its end")
 	}
-	pgtest.AwaitSQL(t, w.DB, "select not exists (select from pg_stat_activity where query like '%detach%' || $1 || '%' and state = 'active')", w.Schema)
+	pgtest.AwaitSQL(t, w.DB, "select not exists (select from pg_stat_activity where query like '%detach%' || $1 || "+
+		"'%' and state = 'active')", w.Schema)
 	release()
 	pending := "select count(*) from pg_inherits where inhdetachpending and inhparent = 'inbox_message'::regclass"
 	if n := pgtest.One[int](t, w.DB, pending); n != 1 {
@@ -381,7 +393,8 @@ func TestP9_7_CleanAny(t *testing.T) {
 	}
 	foreign, fresh, history := uuid.New(), uuid.New(), idAt(w.noon(-50))
 	for id, age := range map[uuid.UUID]int{foreign: 11, history: 11, fresh: 9} {
-		w.Exec(t, "insert into inbox_message_any (consumer_name, message_id, processed_at) values ('ledger', $1, clock_timestamp() - make_interval(days => $2))", id.String(), age)
+		w.Exec(t, "insert into inbox_message_any (consumer_name, message_id, processed_at) values ('ledger', $1, "+
+			"clock_timestamp() - make_interval(days => $2))", id.String(), age)
 	}
 	clean := func(want int64) {
 		t.Helper()
@@ -436,8 +449,10 @@ func TestP9_7_NotTheOwner(t *testing.T) {
 		}
 	}
 	for _, grant := range []string{
-		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, inbox_message_any",
-		"select, insert, update on inbox_consumer, inbox_progress", "select, insert, update, delete on inbox_parked_key, inbox_parked",
+		"usage on schema " + w.Schema, "select, insert on effect", "select, insert, delete on inbox_message, " +
+			"inbox_message_any",
+		"select, insert, update on inbox_consumer, inbox_progress", "select, insert, update, delete on " +
+			"inbox_parked_key, inbox_parked",
 		"select on inbox_days",
 	} {
 		w.Exec(t, "grant "+grant+" to "+role)
@@ -467,14 +482,17 @@ func TestRun(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	passes := 0
-	in := w.halting(inbox.Config{MaintainEvery: time.Millisecond, Observer: inbox.Observer{Maintained: func(info inbox.MaintainedInfo) {
-		if passes++; passes == 3 {
-			cancel()
-		}
-		if info.Err != nil {
-			t.Error(info.Err)
-		}
-	}}})
+	in := w.halting(inbox.Config{
+		MaintainEvery: time.Millisecond,
+		Observer: inbox.Observer{Maintained: func(info inbox.MaintainedInfo) {
+			if passes++; passes == 3 {
+				cancel()
+			}
+			if info.Err != nil {
+				t.Error(info.Err)
+			}
+		}},
+	})
 	if err := in.Run(ctx); err != nil || passes != 3 {
 		t.Errorf("Run returned %v after %d passes", err, passes)
 	}
@@ -511,10 +529,14 @@ func TestP9_7_AClockThatJumps(t *testing.T) {
 		t.Errorf("Maintain: %v", err)
 	}
 	same(t, "days", w.partitions(), before)
-	if d := pgtest.One[int](t, w.DB, "select count(*) from inbox_days where dropped_before > current_date - 10"); d != 0 {
+	if d := pgtest.One[int](t, w.DB,
+		"select count(*) from inbox_days where dropped_before > current_date - 10"); d != 0 {
 		t.Error("dropped_before was raised by a clock that has jumped")
 	}
-	short := newInbox(t, w.Pool, "ledger", inbox.Config{Window: 4 * oneDay, AllowShortWindow: true, DaysAhead: 1, OnFailure: inbox.Halt}).Each(write)
+	short := newInbox(t, w.Pool, "ledger", inbox.Config{
+		Window: 4 * oneDay, AllowShortWindow: true, DaysAhead: 1,
+		OnFailure: inbox.Halt,
+	}).Each(write)
 	same(t, "known", handle(t, short, e), repeat(inbox.Duplicate, 2))
 	same(t, "new", handle(t, short, append(of(idAt(w.noon(-9))), some(1)...)), repeat(inbox.Applied, 2))
 	if _, err := inbox.MaintainAll(t.Context(), w.Pool, inbox.Config{DaysAhead: 1}, true); err != nil {

@@ -52,13 +52,16 @@ func TestP9_5_AHostThatDiesInATransaction(t *testing.T) {
 // time-out that the role or the database has stays as it is.
 func TestP9_5_ATransactionIsWatched(t *testing.T) {
 	t.Parallel()
-	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_keepalives_idle'),
+	const settings = `select concat_ws(' ', current_setting('idle_in_transaction_session_timeout'),
+			current_setting('tcp_keepalives_idle'),
 		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'))`
 	for own, idle := range map[string]string{"0": "450s", "77s": "77s"} {
 		w := newWorld(t)
 		db := pool(t, w.URL+"&pool_max_conns=1&idle_in_transaction_session_timeout="+own)
 		var within, before, after string
-		h := newInbox(t, db, "ledger", small(inbox.Config{})).Each(func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+		h := newInbox(t, db, "ledger", small(inbox.Config{})).Each(func(ctx context.Context, tx pgx.Tx,
+			_ event.Event,
+		) error {
 			return tx.QueryRow(ctx, settings).Scan(&within)
 		})
 		for _, read := range []*string{&before, &after} {
@@ -110,7 +113,8 @@ func TestP9_4_AnEffectThatHangs(t *testing.T) {
 				t.Fatalf("it hangs for ever: %v", err)
 			}
 			same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
-			if reason := pgtest.One[string](t, w.DB, "select reason from inbox_parked"); !strings.Contains(reason, "EffectTimeout") {
+			if reason := pgtest.One[string](t, w.DB, "select reason from inbox_parked"); !strings.Contains(reason,
+				"EffectTimeout") {
 				t.Errorf("parked for %q", reason)
 			}
 		})

@@ -59,7 +59,8 @@ func (f *failure) maybe() bool {
 
 // runner runs an effect for the events with the given indexes and returns which of them it skipped. careful asks it to
 // put every event behind a savepoint.
-type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure)
+type runner func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
+	f *failure)
 
 // graceCommit is how long a COMMIT that was sent may take after the caller's context ended: cutting it would only make
 // its outcome unknown.
@@ -147,7 +148,9 @@ func (in *Inbox) decide(ctx context.Context, w *work) *failure {
 var errOverdue = errors.New("the effect took longer than Config.EffectTimeout")
 
 // timed runs effects under their deadline.
-func (in *Inbox) timed(ctx context.Context, run runner, g *guardTx, events []event.Event, fresh []int, careful bool) ([]int, *failure) {
+func (in *Inbox) timed(ctx context.Context, run runner, g *guardTx, events []event.Event, fresh []int, careful bool) (
+	[]int, *failure,
+) {
 	if in.cfg.EffectTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, in.cfg.EffectTimeout, errOverdue)
@@ -311,7 +314,9 @@ func (p *planned) holds(s *state, windowDays days.Number, ahead int) bool {
 // new notes that an id was inserted; false: it was not sent. Of an id that stands twice, the first in log order is the
 // new one.
 func (p *planned) new(id uuid.UUID) bool {
-	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int { return bytes.Compare(a.id[:], b[:]) })
+	i, found := slices.BinarySearchFunc(p.ids, id, func(a planID, b uuid.UUID) int {
+		return bytes.Compare(a.id[:], b[:])
+	})
 	if found {
 		p.ids[i].isNew = true
 		p.inserted++
@@ -365,7 +370,8 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 	case err != nil:
 		return false, in.classify(ctx, fmt.Errorf("inbox: recording %d events: %w", len(p.ids), err))
 	case s.Floor < 0:
-		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted while it runs: start again", in.consumer)}
+		return false, &failure{kind: fatal, err: fmt.Errorf("inbox: the row of %q in inbox_consumer was deleted "+
+			"while it runs: start again", in.consumer)}
 	}
 	if err := in.registeredAs(dedupNamed(s.Dedup)); err != nil {
 		return false, &failure{kind: fatal, err: err}

@@ -104,11 +104,13 @@ func (in *Inbox) registeredAs(d Dedup) error {
 	if d == in.cfg.Dedup {
 		return nil
 	}
-	how := "give this process the same Config.Dedup, or give it a consumer name of its own, whose group begins where you say and whose effects have a business key"
+	how := "give this process the same Config.Dedup, or give it a consumer name of its own, whose group begins where " +
+		"you say and whose effects have a business key"
 	if d == ByID {
 		how = "stop all its workers and run `relay inbox move`, or give this process the same Config.Dedup"
 	}
-	return fmt.Errorf("inbox: consumer %q goes by %s, and this process would go by %s, which knows nothing of what was applied: %s", in.consumer, d, in.cfg.Dedup, how)
+	return fmt.Errorf("inbox: consumer %q goes by %s, and this process would go by %s, which knows nothing of what "+
+		"was applied: %s", in.consumer, d, in.cfg.Dedup, how)
 }
 
 // byID records ids, each in the table of its day, or in any.

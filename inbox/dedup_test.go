@@ -33,7 +33,8 @@ func TestP9_8_OtherStrategies(t *testing.T) {
 				if is != was && (err == nil || !strings.Contains(err.Error(), "goes by "+was.String())) {
 					t.Errorf("by %s: %v", is, err)
 				}
-				if _, err := w.operator().Move(t.Context(), is, "as the test wants it"); err == nil && (was != inbox.ByID || is == inbox.ByID) {
+				if _, err := w.operator().Move(t.Context(), is, "as the test wants it"); err == nil &&
+					(was != inbox.ByID || is == inbox.ByID) {
 					t.Errorf("it moves to %s", is)
 				} else if was == inbox.ByID && is == inbox.ByWatermark {
 					w.Exec(t, "update inbox_consumer set dedup = 'id'")
@@ -90,14 +91,16 @@ func TestP9_8_MovedFromIDs(t *testing.T) {
 	if h := halted(t, err, log[30].ID); !strings.Contains(h.Error(), "goes by watermark") {
 		t.Errorf("who goes by ids halts for another reason: %v", h)
 	}
-	if err := w.operator().Resume(t.Context(), log[30].Topic, log[30].Position.Partition, "it was started anew"); err != nil {
+	if err := w.operator().Resume(t.Context(), log[30].Topic, log[30].Position.Partition,
+		"it was started anew"); err != nil {
 		t.Error("the halt cannot be resumed:", err)
 	}
 	h := w.byWatermark(inbox.Config{}).Each(s.effect)
 	// The group's offset is behind what is decided, and comes in batches.
 	same(t, "redelivered", handle(t, h, log[:10]), repeat(inbox.Duplicate, 10))
 	same(t, "redelivered", handle(t, h, log[10:32]), append(repeat(inbox.Duplicate, 20), repeat(inbox.Applied, 2)...))
-	same(t, "new", handle(t, h, log[30:]), append(append(repeat(inbox.Duplicate, 2), repeat(inbox.Applied, 6)...), inbox.Quarantined, inbox.Applied))
+	same(t, "new", handle(t, h, log[30:]), append(append(repeat(inbox.Duplicate, 2), repeat(inbox.Applied, 6)...),
+		inbox.Quarantined, inbox.Applied))
 	if days, others := w.rows(); days+others != 29 {
 		t.Errorf("%d and %d ids are recorded, want those of before the move", days, others)
 	}
@@ -135,7 +138,8 @@ func TestP9_8_Offsets(t *testing.T) {
 	// The topic is deleted and made again: its offsets begin again.
 	again := topic(5, start.Add(time.Hour))
 	_, err := h.Handle(t.Context(), again)
-	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack || !strings.Contains(err.Error(), "forget-offsets") {
+	if code, _ := inbox.TerminalCode(halted(t, err, again[0].ID)); code != inbox.CodeOffsetsBack ||
+		!strings.Contains(err.Error(), "forget-offsets") {
 		t.Errorf("code %q: %v", code, err)
 	}
 	if n, err := w.operator().ForgetOffsets(t.Context(), "payments", "made again"); err != nil || n != 1 {
@@ -166,7 +170,8 @@ func TestP9_8_StateIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := w.operator().Consumers(t.Context())
-	if err != nil || len(list) != 1 || list[0].Dedup != "offset" || list[0].IDsUntil == nil || !list[0].IDsUntil.Equal(until) || time.Until(until) < 36*time.Hour {
+	if err != nil || len(list) != 1 || list[0].Dedup != "offset" || list[0].IDsUntil == nil ||
+		!list[0].IDsUntil.Equal(until) || time.Until(until) < 36*time.Hour {
 		t.Errorf("%+v until %v: %v", list, until, err)
 	}
 	d, err := operator.Diagnose(t.Context(), w.Pool, w.Schema)
@@ -174,14 +179,16 @@ func TestP9_8_StateIsShown(t *testing.T) {
 		t.Errorf("%+v: %v", d, err)
 	}
 	audited, err := w.operator().Audit(t.Context(), 1)
-	if err != nil || len(audited) != 1 || audited[0].Action != "move consumer" || !strings.Contains(string(audited[0].Detail), "offset") {
+	if err != nil || len(audited) != 1 || audited[0].Action != "move consumer" ||
+		!strings.Contains(string(audited[0].Detail), "offset") {
 		t.Errorf("%v: %v", audited, err)
 	}
 	nobody, err := operator.New(w.Pool, w.Schema, "", "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nobody.Move(t.Context(), inbox.ByWatermark, "no consumer"); err == nil || errors.Is(err, pgx.ErrNoRows) {
+	if _, err := nobody.Move(t.Context(), inbox.ByWatermark, "no consumer"); err == nil ||
+		errors.Is(err, pgx.ErrNoRows) {
 		t.Error(fmt.Sprint(err))
 	}
 }

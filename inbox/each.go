@@ -15,7 +15,9 @@ import (
 
 // eachRunner runs an effect for one event after the other. Which one fails is known without splitting.
 func eachRunner(do Effect) runner {
-	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int, f *failure) {
+	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, careful bool) (skipped []int,
+		f *failure,
+	) {
 		for _, i := range fresh {
 			g.Touched = false
 			skip, err := runOne(ctx, g, events[i], careful, do)
@@ -27,7 +29,10 @@ func eachRunner(do Effect) runner {
 			}
 			if g.Touched && !careful {
 				// What it wrote must go and what others wrote must stay: once more, with savepoints.
-				return nil, &failure{kind: skipping, err: fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID)}
+				return nil, &failure{
+					kind: skipping,
+					err:  fmt.Errorf("event %s was skipped after its effect had used the transaction", events[i].ID),
+				}
 			}
 			skipped = append(skipped, i)
 		}
@@ -58,7 +63,9 @@ func runOne(ctx context.Context, g *guardTx, e event.Event, careful bool, do Eff
 
 // batchRunner runs an effect for all new events at once. It gets a copy: it may sort it.
 func batchRunner(do BatchEffect) runner {
-	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, _ bool) (skipped []int, f *failure) {
+	return func(ctx context.Context, g *guardTx, events []event.Event, fresh []int, _ bool) (skipped []int,
+		f *failure,
+	) {
 		batch := make([]event.Event, len(fresh))
 		for n, i := range fresh {
 			batch[n] = events[i]

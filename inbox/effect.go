@@ -92,7 +92,8 @@ func Types(m map[string]Effect) Effect {
 			do = m["*"]
 		}
 		if do == nil {
-			return Terminal(CodeUnknownType, fmt.Errorf("no effect for events of type %q: add one to inbox.Types, or an entry \"*\"", e.Type))
+			return Terminal(CodeUnknownType, fmt.Errorf("no effect for events of type %q: add one to inbox.Types, or "+
+				"an entry \"*\"", e.Type))
 		}
 		return do(ctx, tx, e)
 	}

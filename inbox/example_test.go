@@ -55,7 +55,8 @@ func ExampleInbox_Batch() {
 				ids[i], amounts[i] = p.ID, p.Amount
 			}
 			_, err := tx.Exec(ctx, `insert into ledger_entry (entry_type, source_payment_id, amount)
-				select 'credit', id, amount from unnest($1::text[], $2::bigint[]) as t (id, amount) on conflict do nothing`, ids, amounts)
+				select 'credit', id, amount from unnest($1::text[], $2::bigint[]) as t (id, amount)
+				on conflict do nothing`, ids, amounts)
 			return err
 		})
 	}

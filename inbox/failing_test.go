@@ -106,7 +106,8 @@ func TestP9_4_FailingEventHaltsBehindItsPrefix(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				events, runs := some(13), 0
-				out, err := handler(w.halting(inbox.Config{MaxAttempts: 3}), events[at].ID, &runs).Handle(t.Context(), events)
+				out, err := handler(w.halting(inbox.Config{MaxAttempts: 3}), events[at].ID, &runs).Handle(t.Context(),
+					events)
 				h := halted(t, err, events[at].ID)
 				if !errors.Is(err, errBad) || runs != 3 || h.Attempts != 3 {
 					t.Errorf("runs %d, attempts %d, error %v", runs, h.Attempts, err)
@@ -145,8 +146,13 @@ func TestP9_5_Classes(t *testing.T) {
 		runs int
 		code string
 	}{
-		"terminal":               {inbox.Terminal("no_account", errBad), inbox.Config{}, 1, "no_account"},
-		"terminal, wrapped":      {fmt.Errorf("x: %w", inbox.Terminal("no_account", errBad)), inbox.Config{}, 1, "no_account"},
+		"terminal": {inbox.Terminal("no_account", errBad), inbox.Config{}, 1, "no_account"},
+		"terminal, wrapped": {
+			fmt.Errorf("x: %w", inbox.Terminal("no_account", errBad)),
+			inbox.Config{},
+			1,
+			"no_account",
+		},
 		"retryable, out of time": {inbox.Retryable(errBad), inbox.Config{MaxRetryFor: 1, MaxAttempts: 1}, 2, ""},
 		"no class":               {errBad, inbox.Config{MaxAttempts: 4}, 4, ""},
 		"no class, one attempt":  {errBad, inbox.Config{MaxAttempts: 1}, 1, ""},
@@ -185,7 +191,10 @@ func TestP9_5_OthersOutages(t *testing.T) {
 			_, err := tx.Exec(ctx, "select pg_sleep(100)")
 			return err
 		},
-		"statement time-out": func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "select pg_sleep(100)"); return err },
+		"statement time-out": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "select pg_sleep(100)")
+			return err
+		},
 		"another database": func(ctx context.Context, tx pgx.Tx) error {
 			_, err := pgx.Connect(ctx, "postgres://x@127.0.0.1:1/x?sslmode=disable")
 			return err
@@ -220,14 +229,15 @@ func TestP9_3_ConnectionLostInAnEffect(t *testing.T) {
 	t.Parallel()
 	w, r, events := newWorld(t), &retries{}, some(5)
 	first := true
-	out := handle(t, w.halting(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		if e.ID == events[3].ID && first {
-			first = false
-			_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
-			return inbox.Terminal("wrapped", err)
-		}
-		return write(ctx, tx, e)
-	}), events)
+	out := handle(t, w.halting(inbox.Config{MaxAttempts: 1, Observer: r.observer()}).Each(
+		func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			if e.ID == events[3].ID && first {
+				first = false
+				_, err := tx.Exec(ctx, "select pg_terminate_backend(pg_backend_pid())")
+				return inbox.Terminal("wrapped", err)
+			}
+			return write(ctx, tx, e)
+		}), events)
 	same(t, "outcomes", out, repeat(inbox.Applied, 5))
 	same(t, "effects", w.effects(), ids(events))
 	if r.count("away") != 1 {
@@ -280,7 +290,10 @@ func TestP9_2_IDsAreInsertedInOrder(t *testing.T) {
 	w, r := newWorld(t), &retries{}
 	events := some(2)
 	low, high := events[0], events[1]
-	h := w.inbox(inbox.Config{Window: oneDay, AllowShortWindow: true, DaysAhead: 1, LockTimeout: -1, Observer: r.observer()}).Each(write)
+	h := w.inbox(inbox.Config{
+		Window: oneDay, AllowShortWindow: true, DaysAhead: 1, LockTimeout: -1,
+		Observer: r.observer(),
+	}).Each(write)
 	handle(t, h, of(event.NewID())) // the days are there
 	other := w.Connect(t)
 	exec := func(sql string) {
@@ -324,15 +337,17 @@ func TestPanicIsAnErrorOfItsEvent(t *testing.T) {
 	w := newWorld(t)
 	var log strings.Builder
 	events := some(3)
-	_, err := w.halting(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		if e.ID == events[1].ID {
-			rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open on purpose
-			rows.Next()
-			panic("boom")
-		}
-		return write(ctx, tx, e)
-	}).Handle(t.Context(), events)
-	if h := halted(t, err, events[1].ID); h.Attempts != 2 || !strings.Contains(err.Error(), "the effect panicked with a string") || strings.Contains(log.String(), "boom") {
+	_, err := w.halting(inbox.Config{MaxAttempts: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Each(
+		func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			if e.ID == events[1].ID {
+				rows, _ := tx.Query(ctx, "select generate_series(1, 100000)") // left open on purpose
+				rows.Next()
+				panic("boom")
+			}
+			return write(ctx, tx, e)
+		}).Handle(t.Context(), events)
+	if h := halted(t, err, events[1].ID); h.Attempts != 2 ||
+		!strings.Contains(err.Error(), "the effect panicked with a string") || strings.Contains(log.String(), "boom") {
 		t.Errorf("attempts %d, error %v", h.Attempts, err)
 	}
 	if !strings.Contains(log.String(), "failing_test.go") {
@@ -446,8 +461,14 @@ func TestTransactionIsTheInboxs(t *testing.T) {
 			_, _ = tx.Exec(ctx, "select 1/0")
 			return nil
 		},
-		"commit by SQL":   func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _, _ = tx.Exec(ctx, "commit"); return nil },
-		"rollback by SQL": func(ctx context.Context, tx pgx.Tx, _ event.Event) error { _, _ = tx.Exec(ctx, "rollback"); return nil },
+		"commit by SQL": func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			_, _ = tx.Exec(ctx, "commit")
+			return nil
+		},
+		"rollback by SQL": func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			_, _ = tx.Exec(ctx, "rollback")
+			return nil
+		},
 		"open rows": func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
 			_, _ = tx.Query(ctx, "select 1")
 			return nil
@@ -500,7 +521,9 @@ func TestCancelledHandleKeepsNothingOfTheOpenTransaction(t *testing.T) {
 	events := some(4)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out, err := w.halting(inbox.Config{MaxAttempts: 100, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	out, err := w.halting(inbox.Config{MaxAttempts: 100, Backoff: time.Hour}).Each(func(ctx context.Context, tx pgx.Tx,
+		e event.Event,
+	) error {
 		if e.ID == events[2].ID {
 			cancel()
 			return errBad
@@ -557,7 +580,8 @@ func TestP9_3_DeadlocksSpendNoAttempt(t *testing.T) {
 	})
 	<-hasTwo
 	conn := w.Connect(t)
-	if _, err := conn.Exec(t.Context(), "begin; set local deadlock_timeout = '1h'; select from account where n = 1 for update"); err != nil {
+	if _, err := conn.Exec(t.Context(), "begin; set local deadlock_timeout = '1h'; select from account where n = 1 "+
+		"for update"); err != nil {
 		t.Fatal(err)
 	}
 	wg.Go(func() {
@@ -592,14 +616,16 @@ func TestTypesAndJSON(t *testing.T) {
 	handle(t, h, good)
 	same(t, "amounts", amounts, []int{7})
 	_, err := h.Handle(t.Context(), malformed)
-	if code, _ := inbox.TerminalCode(halted(t, err, malformed[0].ID)); code != inbox.CodeMalformed || strings.Contains(err.Error(), "secret") {
+	if code, _ := inbox.TerminalCode(halted(t, err, malformed[0].ID)); code != inbox.CodeMalformed ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("malformed: %v", err)
 	}
 	_, err = h.Handle(t.Context(), unknown)
 	if code, _ := inbox.TerminalCode(halted(t, err, unknown[0].ID)); code != inbox.CodeUnknownType {
 		t.Errorf("unknown type: %v", err)
 	}
-	h = w.halting(inbox.Config{}).Each(inbox.Types(map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
+	h = w.halting(inbox.Config{}).Each(inbox.Types(
+		map[string]inbox.Effect{"*": func(context.Context, pgx.Tx, event.Event) error { return inbox.Skip }}))
 	same(t, "default", handle(t, h, unknown), repeat(inbox.Skipped, 1))
 }
 

@@ -30,13 +30,21 @@ func FuzzForeignBytes(f *testing.F) {
 	f.Add([]byte("k"), []byte("v"), "name", []byte("value"), "ce_tenant", []byte("acme"), "failed", int64(1))
 	f.Add([]byte{0xff, 0}, []byte{0}, "\x00", []byte{0xff}, "\xff", []byte(nil), "\x00\xff", int64(-1))
 	f.Add([]byte(nil), []byte(nil), "", []byte{}, "ce_type", []byte("T\x00"), "", int64(0))
-	f.Add(bytes.Repeat([]byte("k"), 3000), []byte("{}"), "ce_id", []byte("'; drop table inbox_parked; --"), "ce_time", []byte("9999-12-31T23:59:59Z"), "a'b", int64(1)<<40)
-	f.Add([]byte("k"), []byte("v"), "ce_time", []byte("0001-01-01T00:00:00Z"), "ce_source", []byte("{schema}$1"), "\u2028\\u0000", int64(1)<<62)
-	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, reason string, millis int64) {
+	f.Add(bytes.Repeat([]byte("k"), 3000), []byte("{}"), "ce_id", []byte("'; drop table inbox_parked; --"), "ce_time",
+		[]byte("9999-12-31T23:59:59Z"), "a'b", int64(1)<<40)
+	f.Add([]byte("k"), []byte("v"), "ce_time", []byte("0001-01-01T00:00:00Z"), "ce_source", []byte("{schema}$1"),
+		"\u2028\\u0000", int64(1)<<62)
+	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte,
+		reason string, millis int64,
+	) {
 		text = reason
 		r := event.Record{
 			Topic: "payments", Offset: offsets.Add(1), Time: time.UnixMilli(millis), Key: key, Value: value,
-			Headers: []event.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name1, Value: value2}},
+			Headers: []event.Header{
+				{Key: name1, Value: value1},
+				{Key: name2, Value: value2},
+				{Key: name1, Value: value2},
+			},
 		}
 		e := event.Decode(&r, "")
 		e.ID = event.NewID() // a record that was seen before is a duplicate
@@ -53,11 +61,13 @@ func FuzzForeignBytes(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Key != string(key) || !bytes.Equal(got.Payload, value) || (got.Payload == nil) != (value == nil) || len(got.Headers) != len(r.Headers) {
+		if got.Key != string(key) || !bytes.Equal(got.Payload, value) || (got.Payload == nil) != (value == nil) ||
+			len(got.Headers) != len(r.Headers) {
 			t.Fatalf("parked %+v of %+v", got, r)
 		}
 		for i, h := range got.Headers {
-			if h.Key != r.Headers[i].Key || !bytes.Equal(h.Value, r.Headers[i].Value) || (h.Value == nil) != (r.Headers[i].Value == nil) {
+			if h.Key != r.Headers[i].Key || !bytes.Equal(h.Value, r.Headers[i].Value) ||
+				(h.Value == nil) != (r.Headers[i].Value == nil) {
 				t.Fatalf("header %d: %q, was %q", i, h, r.Headers[i])
 			}
 		}

@@ -302,7 +302,8 @@ func (in *Inbox) answers(ctx context.Context, f *failure) bool {
 		return false
 	}
 	// Whatever class the effect gave it.
-	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+f.err.Error())
+	f.kind, f.err = failed, errors.New("the effect's session ended again, while the database answers others: "+
+		f.err.Error())
 	return true
 }
 
@@ -354,7 +355,8 @@ func (b *batch) pause(ctx context.Context, wait time.Duration, cause error) erro
 			return err
 		}
 		if noted && b.tryNow(ctx) {
-			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition", b.name.id)
+			b.in.log.Info("inbox: an operator has an effect run again at once", "topic", b.name.topic, "partition",
+				b.name.id)
 			return nil
 		}
 	}
@@ -414,7 +416,8 @@ func (b *batch) again(ctx context.Context, f *failure) error {
 			b.retried(reason, b.retries, 0, f.err)
 			return nil
 		}
-		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error", errors.Join(f.err, err))
+		b.in.log.Error("inbox: a day of inbox_message is missing and was not made; its events wait", "error",
+			errors.Join(f.err, err))
 	}
 	if b.database == nil {
 		b.database = pauses(20*time.Millisecond, 5*time.Second, 2)
@@ -444,7 +447,8 @@ func (b *batch) leave(ctx context.Context) {
 func (b *batch) rejected(ctx context.Context, err error) {
 	e := bare(b.events[b.pos])
 	if b.retries%10 == 1 {
-		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again", failureAttrs(&e, err)...)
+		b.in.log.Error("inbox: the database rejects a statement; the partition waits and tries again",
+			failureAttrs(&e, err)...)
 	}
 	if b.retries%10 == 0 {
 		b.guard.setNoted(true)
@@ -470,7 +474,10 @@ func (b *batch) logFailure(err error, reason string, wait time.Duration) {
 }
 
 func failureAttrs(e *event.Event, err error) []any {
-	attrs := []any{"id", e.ID, "type", e.Type, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset, "error", err}
+	attrs := []any{
+		"id", e.ID, "type", e.Type, "topic", e.Topic, "partition", e.Position.Partition, "offset",
+		e.Position.Offset, "error", err,
+	}
 	if p, ok := errors.AsType[*panicError](err); ok {
 		attrs = append(attrs, slog.String("stack", string(p.stack)))
 	}
@@ -480,7 +487,10 @@ func failureAttrs(e *event.Event, err error) []any {
 func (b *batch) retried(reason string, attempt int, wait time.Duration, err error) {
 	if do := b.in.cfg.Observer.Retried; do != nil {
 		e := &b.events[0]
-		do(RetriedInfo{Topic: e.Topic, Partition: e.Position.Partition, Reason: reason, Attempt: attempt, Wait: wait, Err: err})
+		do(RetriedInfo{
+			Topic: e.Topic, Partition: e.Position.Partition, Reason: reason, Attempt: attempt, Wait: wait,
+			Err: err,
+		})
 	}
 }
 

@@ -62,10 +62,12 @@ type texts struct {
 
 func newTexts(prefix string) (t texts) {
 	for to, sql := range map[*string]string{
-		&t.state: sql.State, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen, &t.openIDs: sqlOpenIDs,
-		&t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine, &t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay,
-		&t.forgetAny: sqlForgetAny, &t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass, &t.account: sqlAccount, &t.count: sqlCount,
-		&t.uncount: sqlUncount, &t.halted: sqlHalted, &t.resumed: sqlResumed, &t.trying: sqlTrying, &t.tryNow: sqlTryNow,
+		&t.state: sql.State, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen,
+		&t.openIDs: sqlOpenIDs, &t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine,
+		&t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay, &t.forgetAny: sqlForgetAny,
+		&t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass,
+		&t.account: sqlAccount, &t.count: sqlCount, &t.uncount: sqlUncount, &t.halted: sqlHalted,
+		&t.resumed: sqlResumed, &t.trying: sqlTrying, &t.tryNow: sqlTryNow,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}
@@ -89,7 +91,10 @@ func New(db *pgxpool.Pool, consumer string, cfg Config) (*Inbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &Inbox{db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer), preparing: make(chan struct{}, 1)}
+	in := &Inbox{
+		db: db, consumer: consumer, cfg: s, log: s.Logger.With("consumer", consumer),
+		preparing: make(chan struct{}, 1),
+	}
 	in.outage.log = in.log
 	in.programs.host, _ = os.Hostname()
 	in.programs.said = map[string]bool{}
@@ -205,9 +210,11 @@ func (in *Inbox) exclusive(ctx context.Context, do func() error) error {
 
 func (in *Inbox) register(ctx context.Context) error {
 	var dedup string
-	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays, in.cfg.Dedup.String()).Scan(&dedup)
+	err := in.db.QueryRow(ctx, pgschema.Expand(sqlRegister, in.cfg.prefix), in.consumer, in.cfg.windowDays,
+		in.cfg.Dedup.String()).Scan(&dedup)
 	if pgerr.Is(err, pgerr.UndefinedTable) {
-		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at Config.Schema: %w", err)
+		return fmt.Errorf("inbox: the tables are not there: run `relay migrate` or migrations.Up, and look at "+
+			"Config.Schema: %w", err)
 	}
 	if err != nil {
 		return granting(fmt.Errorf("inbox: registering consumer %q: %w", in.consumer, err))

@@ -25,7 +25,8 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{pgtest.New(t, "inbox"), t}
-	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
+		"default '')")
 	return w
 }
 
@@ -67,7 +68,8 @@ func (w *world) effects() []uuid.UUID {
 
 // rows counts the ids that the inbox remembers, in both tables.
 func (w *world) rows() (days, others int) {
-	return pgtest.One[int](w.t, w.DB, "select count(*) from inbox_message"), pgtest.One[int](w.t, w.DB, "select count(*) from inbox_message_any")
+	return pgtest.One[int](w.t, w.DB, "select count(*) from inbox_message"),
+		pgtest.One[int](w.t, w.DB, "select count(*) from inbox_message_any")
 }
 
 // write is the plain effect: one row per event.
@@ -157,7 +159,10 @@ func TestP9_2_EachAndBatchApplyOnce(t *testing.T) {
 			same(t, "again", handle(t, h, events), repeat(inbox.Duplicate, 20))
 			more := append(some(1), events[3], events[5])
 			more = append(more, more[0])
-			same(t, "mixed", handle(t, h, more), []inbox.Outcome{inbox.Applied, inbox.Duplicate, inbox.Duplicate, inbox.Duplicate})
+			same(t, "mixed", handle(t, h, more), []inbox.Outcome{
+				inbox.Applied, inbox.Duplicate, inbox.Duplicate,
+				inbox.Duplicate,
+			})
 			same(t, "effects", w.effects(), ids(append(events, more[0])))
 			if days, others := w.rows(); days != 19 || others != 2 {
 				t.Errorf("%d rows in days and %d in any, want 19 and 2", days, others)
@@ -190,11 +195,14 @@ func TestP9_2_TwinsAtTheSameTime(t *testing.T) {
 	wg.Go(func() { same(t, "first", handle(t, slow, events), repeat(inbox.Applied, 50)) })
 	<-entered
 	retried := make(chan struct{}, 1000)
-	waiting := w.inbox(inbox.Config{LockTimeout: 20 * time.Millisecond, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
-		if r.Reason == "conflict" {
-			retried <- struct{}{}
-		}
-	}}}).Batch(writeAll)
+	waiting := w.inbox(inbox.Config{
+		LockTimeout: 20 * time.Millisecond,
+		Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
+			if r.Reason == "conflict" {
+				retried <- struct{}{}
+			}
+		}},
+	}).Batch(writeAll)
 	wg.Go(func() { same(t, "twin", handle(t, waiting, events), repeat(inbox.Duplicate, 50)) })
 	<-retried // it waited for the first one's rows, and waits again
 	close(leave)

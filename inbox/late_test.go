@@ -29,7 +29,9 @@ func TestALateUseIsRefused(t *testing.T) {
 	for name, run := range map[string]func() error{
 		"each": func() error { _, err := in.Each(leak).Handle(t.Context(), some(1)); return err },
 		"batch": func() error {
-			_, err := in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error { return leak(ctx, tx, events[0]) }).Handle(t.Context(), some(1))
+			_, err := in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+				return leak(ctx, tx, events[0])
+			}).Handle(t.Context(), some(1))
 			return err
 		},
 		"in the caller's transaction": func() error {

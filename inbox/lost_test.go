@@ -27,7 +27,8 @@ func TestP9_4_AnEffectThatLosesItsSession(t *testing.T) {
 		},
 		"says nothing for too long": func(w *world, ctx context.Context, tx pgx.Tx) error {
 			var pid int32
-			if err := tx.QueryRow(ctx, "select pg_backend_pid(), set_config('idle_in_transaction_session_timeout', '20ms', true)").Scan(&pid, nil); err != nil {
+			if err := tx.QueryRow(ctx, "select pg_backend_pid(), set_config('idle_in_transaction_session_timeout', "+
+				"'20ms', true)").Scan(&pid, nil); err != nil {
 				return err
 			}
 			pgtest.AwaitSQL(w.t, w.DB, "select not exists (select from pg_stat_activity where pid = $1)", pid)
@@ -56,7 +57,8 @@ func TestP9_4_AnEffectThatLosesItsSession(t *testing.T) {
 				t.Fatalf("%d runs and no end: %v, retries %v", len(ran), err, r.list)
 			}
 			same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
-			if got := pgtest.One[string](t, w.DB, "select code || ' ' || attempts from inbox_parked"); got != "failed 3" {
+			if got := pgtest.One[string](t, w.DB,
+				"select code || ' ' || attempts from inbox_parked"); got != "failed 3" {
 				t.Errorf("parked as %s", got)
 			}
 			same(t, "effects", w.effects(), ids([]event.Event{events[0], events[2]}))

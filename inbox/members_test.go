@@ -25,14 +25,20 @@ func TestP9_6_AnotherMemberCounted(t *testing.T) {
 	ran := 0
 	in.Each(func(context.Context, pgx.Tx, event.Event) error { ran++; return nil })
 	hash := sql.KeyHash("", "payments", "k")
-	db.Exec(t, "insert into inbox_parked_key (consumer_name, key_hash, tenant, topic, key, state) values ('ledger', $1, '', 'payments', 'k', 'releasing')", hash)
-	db.Exec(t, `insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition, record_offset, record_millis, record_key)
+	db.Exec(t, "insert into inbox_parked_key (consumer_name, key_hash, tenant, topic, key, state) values ('ledger', "+
+		"$1, '', 'payments', 'k', 'releasing')", hash)
+	db.Exec(t,
+		`insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition, record_offset,
+				record_millis, record_key)
 		values ('ledger', $1, $2, 'failed', 'payments', 0, 0, 0, 'k')`, event.NewID().String(), hash)
 	tx, err := db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"select from inbox_parked_key for share", "update inbox_parked set release_attempts = 1"} {
+	for _, sql := range []string{
+		"select from inbox_parked_key for share",
+		"update inbox_parked set release_attempts = 1",
+	} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

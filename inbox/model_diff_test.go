@@ -55,7 +55,10 @@ func TestModelDatabase(t *testing.T) {
 		}
 		r.hashes[e%mKeys] = sql.KeyHash("", "payments", k)
 	}
-	ops := []func() string{r.insert, r.forget, r.park, r.park, r.quarantine, r.reads, r.release, r.counts, r.leave, r.again, r.bound, r.progress, r.progress, r.discard, r.move}
+	ops := []func() string{
+		r.insert, r.forget, r.park, r.park, r.quarantine, r.reads, r.release, r.counts, r.leave,
+		r.again, r.bound, r.progress, r.progress, r.discard, r.move,
+	}
 	var did []string
 	for range 150 {
 		did = append(did, ops[r.random.IntN(len(ops))]())
@@ -106,7 +109,8 @@ func (r *mReal) set(sql string, args ...any) (set bits) {
 
 // both splits a set over the two tables.
 func (r *mReal) both(set bits) (days, others string) {
-	return uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 0 })), uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 1 }))
+	return uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 0 })),
+		uuidArray(r.numbers(func(e uint8) bool { return set.has(e) && e%2 == 1 }))
 }
 
 func (r *mReal) insert() string {
@@ -211,7 +215,8 @@ func (r *mReal) reads() string {
 
 // id is inbox_parked.id of an event; 0: it is not listed.
 func (r *mReal) id(event uint8) (id int64) {
-	_ = r.in.db.QueryRow(r.t.Context(), pgschema.Expand("select id from {schema}inbox_parked where message_id = $1::text::uuid", r.in.cfg.prefix), r.events[event].ID.String()).Scan(&id)
+	_ = r.in.db.QueryRow(r.t.Context(), pgschema.Expand("select id from {schema}inbox_parked where message_id = "+
+		"$1::text::uuid", r.in.cfg.prefix), r.events[event].ID.String()).Scan(&id)
 	return id
 }
 
@@ -260,7 +265,8 @@ func (r *mReal) leave() string {
 func (r *mReal) again() string {
 	key := uint8(r.random.IntN(mKeys)) + 1
 	head := &record{}
-	err := r.in.db.QueryRow(r.t.Context(), r.in.releaseSQL.head, "ledger", r.hashes[key-1], 0, 1).Scan(&head.id, &head.messageID, &head.topic, &head.partition,
+	err := r.in.db.QueryRow(r.t.Context(), r.in.releaseSQL.head, "ledger", r.hashes[key-1], 0, 1).Scan(&head.id,
+		&head.messageID, &head.topic, &head.partition,
 		&head.offset, &head.millis, &head.key, &head.value, &head.headers, &head.kind, &head.attempts, &head.code)
 	at := r.m.head(key, 0)
 	if (err == nil) != (at >= 0) {
@@ -357,7 +363,8 @@ func (r *mReal) move() string {
 		sql = sqlFirstMark
 	}
 	n, _ := numberingOf(mEpoch)
-	if rows := r.exec(sql, "ledger", "payments", q, n.outbox.String(), n.incarnation, version, []int16{mLane}, []int64{int64(high)}, 0); (rows == 0) != old {
+	if rows := r.exec(sql, "ledger", "payments", q, n.outbox.String(), n.incarnation, version, []int16{mLane},
+		[]int64{int64(high)}, 0); (rows == 0) != old {
 		r.t.Fatalf("moving a mark from version %d of %d: %d rows", version-1, r.version[q], rows)
 	}
 	if old {
@@ -382,7 +389,8 @@ func (r *mReal) dump() (d mDB) {
 	var id uuid.UUID
 	number := func() int { return slices.IndexFunc(r.events[:], func(e event.Event) bool { return e.ID == id }) }
 	var status, kind, state string
-	each("select message_id, status from {schema}inbox_message union all select message_id, status from {schema}inbox_message_any", []any{&id, &status}, func() {
+	each("select message_id, status from {schema}inbox_message union all select message_id, status from "+
+		"{schema}inbox_message_any", []any{&id, &status}, func() {
 		d.row[number()] = map[string]uint8{"done": 1, "discarded": 2}[status]
 	})
 	var hash []byte
@@ -393,15 +401,25 @@ func (r *mReal) dump() (d mDB) {
 	})
 	var attempts int
 	n := 0
-	each("select message_id, key_hash, kind, state, release_attempts from {schema}inbox_parked order by id", []any{&id, &hash, &kind, &state, &attempts}, func() {
-		d.parked[n] = mParked{uint8(number() + 1), uint8(key() + 1), map[string]mKind{kindFailed: mFailed, kindBehind: mBehind, kindQuarantined: mQuarantined}[kind], state == "releasing", int8(attempts)}
-		n++
-	})
+	each("select message_id, key_hash, kind, state, release_attempts from {schema}inbox_parked order by id",
+		[]any{&id, &hash, &kind, &state, &attempts}, func() {
+			d.parked[n] = mParked{
+				uint8(number() + 1), uint8(key() + 1),
+				map[string]mKind{kindFailed: mFailed, kindBehind: mBehind, kindQuarantined: mQuarantined}[kind],
+				state == "releasing", int8(attempts),
+			}
+			n++
+		})
 	var q int
 	var from, to, tries int8
-	each("select partition, seqs[1]::int from {schema}inbox_watermark where version > 0", []any{&q, &to}, func() { d.high[q] = to })
-	each("select partition, from_offset::int, to_offset::int, attempts, halted_at is not null, halted_code from {schema}inbox_progress", []any{&q, &from, &to, &tries, &full, &kind}, func() {
-		d.progress[q] = mProgress{known: true, from: from, to: to, attempts: tries, halted: full, full: kind == CodeListFull}
+	each("select partition, seqs[1]::int from {schema}inbox_watermark where version > 0", []any{&q, &to},
+		func() { d.high[q] = to })
+	each("select partition, from_offset::int, to_offset::int, attempts, halted_at is not null, halted_code from "+
+		"{schema}inbox_progress", []any{&q, &from, &to, &tries, &full, &kind}, func() {
+		d.progress[q] = mProgress{
+			known: true, from: from, to: to, attempts: tries, halted: full,
+			full: kind == CodeListFull,
+		}
 	})
 	return d
 }

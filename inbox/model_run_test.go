@@ -287,7 +287,9 @@ func (m *mMove) statement() {
 		m.look(events)
 	case mMarks:
 		if sc.keys(m.was.tx.ids).any(m.l.update) && !sc.rules.sharedMarkless {
-			m.to(false, "waits for a releaser: deadlock or time-out", func(t *mState, r *mRunner) { sc.again(t, m.q, r) })
+			m.to(false, "waits for a releaser: deadlock or time-out", func(t *mState, r *mRunner) {
+				sc.again(t, m.q, r)
+			})
 			return
 		}
 		r := *m.was
@@ -366,7 +368,10 @@ func (m *mMove) insert(events []event.Event, mine bits) {
 func (m *mMove) moveMark(events []event.Event, numbers []uint8) {
 	sc, q := m.sc, m.q
 	if !m.was.known {
-		m.to(false, "reads how far it is decided", func(t *mState, r *mRunner) { r.known, r.high, r.old = true, t.db.high[q], false })
+		m.to(false, "reads how far it is decided", func(t *mState, r *mRunner) {
+			r.known, r.high, r.old = true,
+				t.db.high[q], false
+		})
 		return
 	}
 	if !m.was.parking && !m.was.counted && !sc.mayRun(m.s, m.p, m.was.counted) || m.l.moves.has(uint8(q)) {

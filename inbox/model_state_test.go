@@ -159,7 +159,8 @@ type mRunner struct {
 
 // inGate says whether the goroutine holds its process's gate.
 func (r *mRunner) inGate() bool {
-	return r.phase > mInsert && r.phase <= mCommit && !r.parking || (r.phase == mUncount || r.phase == mInsert) && r.counted
+	return r.phase > mInsert && r.phase <= mCommit && !r.parking || (r.phase == mUncount || r.phase == mInsert) &&
+		r.counted
 }
 
 type mReleasePhase uint8
@@ -213,7 +214,8 @@ func (sc *mScenario) prepare() {
 		sc.crashes = 2
 	}
 	for e := range uint8(mIDs) {
-		d := map[mAge]days.Number{mToday: mClock.Today, mTooOld: mClock.Dropped - 5, mTooFuture: mClock.Today + 30}[sc.age[e]]
+		d := map[mAge]days.Number{mToday: mClock.Today, mTooOld: mClock.Dropped - 5, mTooFuture: mClock.Today +
+			30}[sc.age[e]]
 		id := uuid.UUID{6: 0x70, 8: 0x80, 15: e + 1}
 		binary.BigEndian.PutUint32(id[:4], uint32(uint64(d)*(24*60*60*1000)>>16))
 		binary.BigEndian.PutUint16(id[4:6], uint16(uint64(d)*(24*60*60*1000)))
@@ -229,7 +231,8 @@ func (sc *mScenario) prepare() {
 		sc.events[q] = nil
 		for _, e := range log {
 			// A relay numbers first occurrences upwards, and repeats an event under its number.
-			sc.events[q] = append(sc.events[q], event.Event{ID: sc.ids[e], Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1}})
+			sc.events[q] = append(sc.events[q],
+				event.Event{ID: sc.ids[e], Position: event.Position{Epoch: mEpoch, Lane: mLane, Seq: int64(e) + 1}})
 		}
 	}
 }
@@ -247,7 +250,8 @@ func canonical(s *mState) mState {
 	rank := func(p int) (n uint64) {
 		for q := range s.runner[p] {
 			r := &s.runner[p][q]
-			n = n<<24 | uint64(r.phase)<<16 | uint64(r.next)<<12 | uint64(r.walk.pos)<<8 | uint64(r.walk.limit)<<4 | uint64(r.tx.ids)<<1 ^ uint64(r.span.from)
+			n = n<<24 | uint64(r.phase)<<16 | uint64(r.next)<<12 | uint64(r.walk.pos)<<8 | uint64(
+				r.walk.limit)<<4 | uint64(r.tx.ids)<<1 ^ uint64(r.span.from)
 		}
 		w := &s.releaser[p]
 		return n<<8 | uint64(w.phase)<<5 | uint64(w.event)
@@ -397,7 +401,8 @@ func (sc *mScenario) applied(s *mState, e uint8) {
 		return
 	}
 	for earlier := range e {
-		if sc.used(earlier) && !sc.keyless.has(earlier) && sc.age[earlier] <= mForeign && sc.key[earlier] == sc.key[e] && s.db.row[earlier] == 0 {
+		if sc.used(earlier) && !sc.keyless.has(earlier) && sc.age[earlier] <= mForeign &&
+			sc.key[earlier] == sc.key[e] && s.db.row[earlier] == 0 {
 			s.fault("an effect before an earlier one of its key")
 		}
 	}

@@ -54,12 +54,14 @@ func TestModelHolds(t *testing.T) {
 	alone := mShort.but(func(sc *mScenario) { sc.policy = ParkEvent })
 	old := mOrder.but(func(sc *mScenario) { sc.age[1], sc.age[2] = mTooOld, mForeign })
 	for name, sc := range map[string]mScenario{
-		"plain":                    mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}),
-		"plain, late progress":     mOrder.with(mFaults{rebalances: 1, kills: 1}).but(func(sc *mScenario) { sc.late = true }),
-		"outage":                   mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}),
-		"flaky, rebalance":         mShort.with(mFaults{rebalances: 1}, mFlaky),
-		"flaky, lost answer":       mShort.with(mFaults{lost: 1}, mFlaky),
-		"flaky, named and not":     mOrder.with(mFaults{lost: 1}, mFlaky, mFine, mFlaky).but(func(sc *mScenario) { sc.unnamed = true }),
+		"plain": mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}),
+		"plain, late progress": mOrder.with(mFaults{rebalances: 1, kills: 1}).but(
+			func(sc *mScenario) { sc.late = true }),
+		"outage":             mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}),
+		"flaky, rebalance":   mShort.with(mFaults{rebalances: 1}, mFlaky),
+		"flaky, lost answer": mShort.with(mFaults{lost: 1}, mFlaky),
+		"flaky, named and not": mOrder.with(mFaults{lost: 1}, mFlaky, mFine, mFlaky).but(
+			func(sc *mScenario) { sc.unnamed = true }),
 		"flaky before terminal":    mOrder.with(mFaults{}, mFlaky, mTerminal),
 		"retryable":                mShort.with(mFaults{lost: 1}, mRetryable, mFlaky),
 		"terminal, rebalance":      mShort.with(mFaults{rebalances: 1}, mTerminal),
@@ -70,20 +72,28 @@ func TestModelHolds(t *testing.T) {
 		"killer, rebalance":        mOrder.with(mFaults{rebalances: 1}, mFine, mKiller),
 		"killer, released early":   mShort.with(mFaults{releases: 1, lostCounts: 1}, mKiller),
 		"killer in a release":      mPair.with(mFaults{releases: 1, lost: 1}, mFlaky, mKiller),
-		"killed in a release":      mShort.with(mFaults{releases: 1, kills: 1}, mTerminal, mFlaky).but(func(sc *mScenario) { sc.crashes = 3 }),
-		"retryable in a release":   mShort.with(mFaults{releases: 1}, mFlaky, mRetryable),
-		"killer beside innocents":  mTwo.with(mFaults{}, mKiller),
-		"alone, terminal":          alone.with(mFaults{rebalances: 1}, mFine, mTerminal),
-		"alone, killer":            alone.with(mFaults{kills: 1}, mKiller),
-		"keyless, terminal":        mShort.with(mFaults{rebalances: 1}, mTerminal).but(func(sc *mScenario) { sc.keyless = 0b111 }),
-		"halt":                     mOrder.with(mFaults{rebalances: 1}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }),
-		"bound":                    mOrder.with(mFaults{lost: 1}, mTerminal).but(func(sc *mScenario) { sc.most = 1; sc.log[0] = []uint8{0, 1} }),
-		"too old":                  old.with(mFaults{rebalances: 1, lost: 1}),
-		"too old, terminal":        old.with(mFaults{lost: 1}, mTerminal).but(func(sc *mScenario) { sc.log[0] = []uint8{0, 1, 0} }),
-		"too far ahead, discarded": mShort.with(mFaults{rebalances: 1, discards: 1}).but(func(sc *mScenario) { sc.age[0] = mTooFuture }),
-		"restored":                 mOrder.with(mFaults{restores: 1, lost: 1}).but(func(sc *mScenario) { sc.late = true }),
-		"restored, terminal":       mShort.with(mFaults{restores: 1}, mFine, mTerminal).but(func(sc *mScenario) { sc.crashes = 5 }),
-		"two partitions":           mTwo.with(mFaults{rebalances: 1, lost: 1}),
+		"killed in a release": mShort.with(mFaults{releases: 1, kills: 1}, mTerminal, mFlaky).but(
+			func(sc *mScenario) { sc.crashes = 3 }),
+		"retryable in a release":  mShort.with(mFaults{releases: 1}, mFlaky, mRetryable),
+		"killer beside innocents": mTwo.with(mFaults{}, mKiller),
+		"alone, terminal":         alone.with(mFaults{rebalances: 1}, mFine, mTerminal),
+		"alone, killer":           alone.with(mFaults{kills: 1}, mKiller),
+		"keyless, terminal": mShort.with(mFaults{rebalances: 1}, mTerminal).but(
+			func(sc *mScenario) { sc.keyless = 0b111 }),
+		"halt": mOrder.with(mFaults{rebalances: 1}, mFine, mKiller).but(
+			func(sc *mScenario) { sc.policy = Halt }),
+		"bound": mOrder.with(mFaults{lost: 1}, mTerminal).but(
+			func(sc *mScenario) { sc.most = 1; sc.log[0] = []uint8{0, 1} }),
+		"too old": old.with(mFaults{rebalances: 1, lost: 1}),
+		"too old, terminal": old.with(mFaults{lost: 1}, mTerminal).but(
+			func(sc *mScenario) { sc.log[0] = []uint8{0, 1, 0} }),
+		"too far ahead, discarded": mShort.with(mFaults{rebalances: 1, discards: 1}).but(
+			func(sc *mScenario) { sc.age[0] = mTooFuture }),
+		"restored": mOrder.with(mFaults{restores: 1, lost: 1}).but(
+			func(sc *mScenario) { sc.late = true }),
+		"restored, terminal": mShort.with(mFaults{restores: 1}, mFine, mTerminal).but(
+			func(sc *mScenario) { sc.crashes = 5 }),
+		"two partitions": mTwo.with(mFaults{rebalances: 1, lost: 1}),
 
 		"numbers":                          mOrder.with(mFaults{rebalances: 1, kills: 1, lost: 1}).byNumber(),
 		"numbers, outage":                  mOrder.with(mFaults{rebalances: 1, outages: 1, lost: 1}).byNumber(),
@@ -95,9 +105,11 @@ func TestModelHolds(t *testing.T) {
 		"numbers, terminal, early release": mShort.with(mFaults{releases: 1, lost: 1}, mTerminal, mFlaky).byNumber(),
 		"numbers, killer":                  mShort.with(mFaults{rebalances: 1}, mFine, mKiller).byNumber(),
 		"numbers, alone, terminal":         alone.with(mFaults{rebalances: 1}, mFine, mTerminal).byNumber(),
-		"numbers, halt":                    mOrder.with(mFaults{rebalances: 1}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }).byNumber(),
-		"numbers, restored":                mOrder.with(mFaults{restores: 1, lost: 1}).but(func(sc *mScenario) { sc.late = true }).byNumber(),
-		"numbers, two partitions":          mTwo.with(mFaults{rebalances: 1, lost: 1}).byNumber(),
+		"numbers, halt": mOrder.with(mFaults{rebalances: 1}, mFine, mKiller).but(
+			func(sc *mScenario) { sc.policy = Halt }).byNumber(),
+		"numbers, restored": mOrder.with(mFaults{restores: 1, lost: 1}).but(
+			func(sc *mScenario) { sc.late = true }).byNumber(),
+		"numbers, two partitions": mTwo.with(mFaults{rebalances: 1, lost: 1}).byNumber(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,30 +128,100 @@ func TestModelFinds(t *testing.T) {
 		sc   mScenario
 		drop func(*mRules)
 	}{
-		"P9.2 the offset after the transaction":           {"passed undecided", mOrder.with(mFaults{}), func(r *mRules) { r.offsetFirst = true }},
-		"P9.2 ids, then marks":                            {anything, mOrder.with(mFaults{rebalances: 2, releases: 1}, mFlaky), func(r *mRules) { r.marksFirst = true }},
-		"P9.2 an open id is decided":                      {anything, mOrder.with(mFaults{rebalances: 1, kills: 1}, mTerminal).but(func(sc *mScenario) { sc.policy = ParkEvent }), func(r *mRules) { r.openRuns = true }},
-		"P9.3 an unknown COMMIT runs again":               {"innocent", mOrder.with(mFaults{lost: 1}), func(r *mRules) { r.proofByAbsence = true }},
-		"P9.4 a doom is not passed on":                    {"innocent", mOrder.with(mFaults{}, mFlaky, mTerminal), func(r *mRules) { r.doomPassedOn = true }},
-		"P9.5 the range before the batch":                 {"kills without bound", mOrder.with(mFaults{}, mFine, mKiller), func(r *mRules) { r.noRange = true }},
-		"P9.5 counted before the run":                     {"kills without bound", mOrder.with(mFaults{}, mFine, mKiller), func(r *mRules) { r.countAfter = true }},
-		"P9.5 a counted run is alone":                     {"innocent", pair.with(mFaults{}, mKiller), func(r *mRules) { r.notAlone = true }},
-		"P9.5 a count that was outlived goes back":        {"innocent", one.with(mFaults{rebalances: 3}), func(r *mRules) { r.keepCount = true }},
-		"P9.5 a count whose answer was lost goes back":    {"innocent", one.with(mFaults{kills: 1, lostCounts: 3}), func(r *mRules) { r.keepLostCount = true }},
-		"P9.6 parking inserts the id first":               {anything, mOrder.with(mFaults{rebalances: 1}, mFlaky), func(r *mRules) { r.parkBlind = true }},
-		"P9.6 the mark is shared":                         {"without a mark", mOrder.with(mFaults{}, mTerminal), func(r *mRules) { r.sharedMarkless = true }},
-		"P9.6 what waits leaves no row":                   {"never applied", mOrder.with(mFaults{}, mTerminal), func(r *mRules) { r.keepRow = true }},
-		"P9.6 a second look before the mark goes":         {anything, mOrder.with(mFaults{}, mTerminal), func(r *mRules) { r.unmarkBlind = true }},
-		"P9.6 released runs are counted":                  {"kills without bound", one.with(mFaults{releases: 1}, mKiller), func(r *mRules) { r.uncountedRun = true }},
-		"P9.6 a batch of a release is noted":              {"kills without bound", mPair.with(mFaults{releases: 1}, mFlaky, mKiller), func(r *mRules) { r.bareBatch = true }},
-		"P9.6 a released count whose answer was lost":     {"innocent", one.with(mFaults{lostCounts: 3}, mTerminal), func(r *mRules) { r.keepLostCount = true }},
-		"P9.1 quarantine looks again behind its wait":     {"quarantined although", mOrder.with(mFaults{rebalances: 1, discards: 1}).but(func(sc *mScenario) { sc.age[0] = mTooFuture }), func(r *mRules) { r.oneLook = true }},
-		"P9.6 resume counts anew":                         {"stuck", mOrder.with(mFaults{}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }), func(r *mRules) { r.resumeKeeps = true }},
-		"P9.8 a transaction proves its mark":              {"a second effect", mShort.with(mFaults{rebalances: 1}).byNumber(), func(r *mRules) { r.markUnproven = true }},
-		"P9.8 parking proves its mark":                    {"parked although it is decided", mShort.with(mFaults{rebalances: 1}, mFlaky).byNumber(), func(r *mRules) { r.parkUnproven = true }},
-		"P9.8 parking moves the mark":                     {anything, mShort.with(mFaults{rebalances: 1}, mTerminal).byNumber(), func(r *mRules) { r.parkLeavesMark = true }},
-		"P9.8 the mark moves with the effects":            {"passed undecided", mShort.with(mFaults{kills: 1}).byNumber(), func(r *mRules) { r.markApart = true }},
-		"P9.1 quarantine takes the event and not its key": {"takes its key", mOrder.with(mFaults{}).but(func(sc *mScenario) { sc.age[0] = mTooOld }), func(r *mRules) { r.quarantineKey = true }},
+		"P9.2 the offset after the transaction": {
+			"passed undecided", mOrder.with(mFaults{}),
+			func(r *mRules) { r.offsetFirst = true },
+		},
+		"P9.2 ids, then marks": {anything, mOrder.with(mFaults{rebalances: 2, releases: 1},
+			mFlaky), func(r *mRules) { r.marksFirst = true }},
+		"P9.2 an open id is decided": {anything, mOrder.with(mFaults{rebalances: 1, kills: 1},
+			mTerminal).but(func(sc *mScenario) { sc.policy = ParkEvent }), func(r *mRules) { r.openRuns = true }},
+		"P9.3 an unknown COMMIT runs again": {
+			"innocent", mOrder.with(mFaults{lost: 1}),
+			func(r *mRules) { r.proofByAbsence = true },
+		},
+		"P9.4 a doom is not passed on": {
+			"innocent", mOrder.with(mFaults{}, mFlaky, mTerminal),
+			func(r *mRules) { r.doomPassedOn = true },
+		},
+		"P9.5 the range before the batch": {
+			"kills without bound",
+			mOrder.with(mFaults{}, mFine, mKiller), func(r *mRules) { r.noRange = true },
+		},
+		"P9.5 counted before the run": {
+			"kills without bound",
+			mOrder.with(mFaults{}, mFine, mKiller), func(r *mRules) { r.countAfter = true },
+		},
+		"P9.5 a counted run is alone": {
+			"innocent", pair.with(mFaults{}, mKiller),
+			func(r *mRules) { r.notAlone = true },
+		},
+		"P9.5 a count that was outlived goes back": {
+			"innocent", one.with(mFaults{rebalances: 3}),
+			func(r *mRules) { r.keepCount = true },
+		},
+		"P9.5 a count whose answer was lost goes back": {
+			"innocent", one.with(mFaults{kills: 1, lostCounts: 3}),
+			func(r *mRules) { r.keepLostCount = true },
+		},
+		"P9.6 parking inserts the id first": {
+			anything, mOrder.with(mFaults{rebalances: 1}, mFlaky),
+			func(r *mRules) { r.parkBlind = true },
+		},
+		"P9.6 the mark is shared": {
+			"without a mark", mOrder.with(mFaults{}, mTerminal),
+			func(r *mRules) { r.sharedMarkless = true },
+		},
+		"P9.6 what waits leaves no row": {
+			"never applied", mOrder.with(mFaults{}, mTerminal),
+			func(r *mRules) { r.keepRow = true },
+		},
+		"P9.6 a second look before the mark goes": {
+			anything, mOrder.with(mFaults{}, mTerminal),
+			func(r *mRules) { r.unmarkBlind = true },
+		},
+		"P9.6 released runs are counted": {
+			"kills without bound",
+			one.with(mFaults{releases: 1}, mKiller), func(r *mRules) { r.uncountedRun = true },
+		},
+		"P9.6 a batch of a release is noted": {
+			"kills without bound",
+			mPair.with(mFaults{releases: 1}, mFlaky, mKiller), func(r *mRules) { r.bareBatch = true },
+		},
+		"P9.6 a released count whose answer was lost": {
+			"innocent", one.with(mFaults{lostCounts: 3}, mTerminal),
+			func(r *mRules) { r.keepLostCount = true },
+		},
+		"P9.1 quarantine looks again behind its wait": {
+			"quarantined although",
+			mOrder.with(mFaults{rebalances: 1, discards: 1}).but(func(sc *mScenario) { sc.age[0] = mTooFuture }),
+			func(r *mRules) { r.oneLook = true },
+		},
+		"P9.6 resume counts anew": {
+			"stuck", mOrder.with(mFaults{}, mFine, mKiller).but(func(sc *mScenario) { sc.policy = Halt }),
+			func(r *mRules) { r.resumeKeeps = true },
+		},
+		"P9.8 a transaction proves its mark": {
+			"a second effect",
+			mShort.with(mFaults{rebalances: 1}).byNumber(), func(r *mRules) { r.markUnproven = true },
+		},
+		"P9.8 parking proves its mark": {
+			"parked although it is decided",
+			mShort.with(mFaults{rebalances: 1}, mFlaky).byNumber(), func(r *mRules) { r.parkUnproven = true },
+		},
+		"P9.8 parking moves the mark": {
+			anything, mShort.with(mFaults{rebalances: 1}, mTerminal).byNumber(),
+			func(r *mRules) { r.parkLeavesMark = true },
+		},
+		"P9.8 the mark moves with the effects": {
+			"passed undecided",
+			mShort.with(mFaults{kills: 1}).byNumber(), func(r *mRules) { r.markApart = true },
+		},
+		"P9.1 quarantine takes the event and not its key": {
+			"takes its key",
+			mOrder.with(mFaults{}).but(func(sc *mScenario) { sc.age[0] = mTooOld }),
+			func(r *mRules) { r.quarantineKey = true },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,8 @@ func (sc *mScenario) releases(s *mState, p int, do emit) {
 		do.step(t, fault, "P%d releaser: %s", p, text)
 	}
 	l := s.held(&was.tx)
-	free := was.key > 0 && !(l.update|l.share).has(was.key-1) || was.key == 0 && was.event > 0 && !l.alone.has(was.event-1)
+	free := was.key > 0 && !(l.update|l.share).has(was.key-1) || was.key == 0 && was.event > 0 &&
+		!l.alone.has(was.event-1)
 	switch was.phase {
 	case rOff:
 		sc.looks(s, to)
@@ -413,7 +414,8 @@ func (sc *mScenario) operator(s *mState, do emit) {
 		if row.key == 0 && !row.releasing && !l.alone.has(row.event-1) {
 			releasing(func(t *mState) { t.db.releaseEvent(i) }, bits(row.event-1), "event")
 		}
-		if locked := row.key > 0 && (l.share|l.update).has(row.key-1) || l.alone.has(row.event-1); !locked && s.left.discards > 0 {
+		if locked := row.key > 0 && (l.share|l.update).has(row.key-1) || l.alone.has(row.event-1); !locked &&
+			s.left.discards > 0 {
 			t := *s
 			t.left.discards--
 			t.db.discard(row)

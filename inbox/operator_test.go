@@ -30,7 +30,10 @@ func TestOperatorSees(t *testing.T) {
 	w := newWorld(t)
 	e := keyed("a", "a", "b", "")
 	e[2].Tenant = "t"
-	bad := map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad), e[2].ID: inbox.Terminal("y", errBad), e[3].ID: inbox.Terminal("y", errBad)}
+	bad := map[uuid.UUID]error{
+		e[0].ID: inbox.Terminal("x", errBad), e[2].ID: inbox.Terminal("y", errBad),
+		e[3].ID: inbox.Terminal("y", errBad),
+	}
 	handle(t, w.inbox(inbox.Config{}).Each(failing(bad)), e)
 	other := newInbox(t, w.Pool, "other", small(inbox.Config{}))
 	handle(t, other.Each(failing(bad)), e[:1])
@@ -70,14 +73,17 @@ func TestOperatorSees(t *testing.T) {
 		same(t, name, got, c.want)
 	}
 	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
-	if err != nil || len(keys) != 2 || keys[0].Key != "a" || keys[0].Waiting != 2 || *keys[0].Head != e[0].ID || keys[1].Tenant != "t" || keys[1].Code != "y" {
+	if err != nil || len(keys) != 2 || keys[0].Key != "a" || keys[0].Waiting != 2 || *keys[0].Head != e[0].ID ||
+		keys[1].Tenant != "t" || keys[1].Code != "y" {
 		t.Errorf("%+v, %v", keys, err)
 	}
 	consumers, err := all.Consumers(t.Context())
-	if err != nil || len(consumers) != 2 || consumers[0].Consumer != "ledger" || consumers[0].Window != oneDay || len(consumers[0].Partitions) != 1 {
+	if err != nil || len(consumers) != 2 || consumers[0].Consumer != "ledger" || consumers[0].Window != oneDay ||
+		len(consumers[0].Partitions) != 1 {
 		t.Fatalf("%+v, %v", consumers, err)
 	}
-	if p := consumers[0].Partitions[0]; p.Topic != "payments" || p.Partition != 3 || p.From != 4 || p.To != 4 || p.HaltedAt != nil {
+	if p := consumers[0].Partitions[0]; p.Topic != "payments" || p.Partition != 3 || p.From != 4 || p.To != 4 ||
+		p.HaltedAt != nil {
 		t.Errorf("%+v", p)
 	}
 	if !consumers[0].Floor.Equal(w.noon(0).Add(-12 * time.Hour)) {
@@ -96,7 +102,8 @@ func TestOperatorRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil || errors.Is(err, operator.ErrNotParked) {
+	if _, err := all.ReleaseKey(t.Context(), "", "payments", "a", "x"); err == nil ||
+		errors.Is(err, operator.ErrNotParked) {
 		t.Error("a key of no consumer:", err)
 	}
 	if err := all.Resume(t.Context(), "payments", 3, "x"); err == nil || errors.Is(err, operator.ErrNotHalted) {

@@ -94,7 +94,8 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 	to, full := p.aside(hashes, marks, open, in.cfg.ParkedPerKey > 0)
 	if full >= 0 {
 		return nil, &failure{kind: bounded, index: full, err: Terminal(CodeListFull, fmt.Errorf(
-			"%d events or more wait behind its key: release or discard them, or raise Config.ParkedPerKey", in.cfg.ParkedPerKey))}
+			"%d events or more wait behind its key: release or discard them, or raise Config.ParkedPerKey",
+			in.cfg.ParkedPerKey))}
 	}
 	var behind, quarantine rows
 	forget := map[place][]uuid.UUID{}
@@ -105,7 +106,8 @@ func (in *Inbox) setAside(ctx context.Context, conn *pgx.Conn, p *planned, event
 		case asideQuarantine:
 			a.quarantined = append(a.quarantined, n)
 			a.code = cmp.Or(a.code, quarantineCode(id.place))
-			quarantine.add(&events[n], nil, kindQuarantined, quarantineCode(id.place), refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
+			quarantine.add(&events[n], nil, kindQuarantined, quarantineCode(id.place),
+				refusal(id.place, &events[n], *in.state.Load(), in.cfg.windowDays).Error(), 0)
 		case asideOpen:
 			a.outcomes[n] = Duplicate
 			forget[id.place] = append(forget[id.place], id.id)
@@ -136,7 +138,9 @@ type asideAt struct {
 // aside decides, in log order, what of a transaction's events must not run, from the marks of the keys of its new
 // events (true: the list is full) and the ids that are open. full is the index of the first event whose list takes no
 // more, or -1.
-func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt, full int) {
+func (p *planned) aside(hashes [][]byte, marks map[string]bool, open map[uuid.UUID]bool, bound bool) (list []asideAt,
+	full int,
+) {
 	for _, i := range inLogOrder(p.ids) {
 		id := &p.ids[i]
 		listFull, marked := marks[string(hashes[id.index])]
@@ -180,7 +184,9 @@ func inLogOrder(ids []planID) []int {
 
 // readOpen returns which keys are marked (true: their list is full), holding the marks, and which of the new ids are
 // open.
-func (in *Inbox) readOpen(ctx context.Context, conn *pgx.Conn, p *planned, hashes [][]byte) (marks map[string]bool, open map[uuid.UUID]bool, err error) {
+func (in *Inbox) readOpen(ctx context.Context, conn *pgx.Conn, p *planned, hashes [][]byte) (marks map[string]bool,
+	open map[uuid.UUID]bool, err error,
+) {
 	marks, open = map[string]bool{}, map[uuid.UUID]bool{}
 	var ids []uuid.UUID
 	for _, id := range p.ids {
@@ -215,7 +221,9 @@ func (in *Inbox) readOpen(ctx context.Context, conn *pgx.Conn, p *planned, hashe
 }
 
 // writeAside writes what setAside decided.
-func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, events []event.Event, behind, quarantine *rows, forget map[place][]uuid.UUID) *failure {
+func (in *Inbox) writeAside(ctx context.Context, conn *pgx.Conn, a *aside, events []event.Event, behind,
+	quarantine *rows, forget map[place][]uuid.UUID,
+) *failure {
 	var b pgx.Batch
 	if len(behind.ids) > 0 {
 		a.written += len(behind.ids)
@@ -290,12 +298,15 @@ func (in *Inbox) tellAside(events []event.Event, a *aside) {
 	}
 	e := &events[a.quarantined[0]]
 	in.log.Error("inbox: events quarantined: nobody can tell whether they were applied; they wait for an operator",
-		"count", len(a.quarantined), "code", a.code, "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition, "offset", e.Position.Offset)
+		"count", len(a.quarantined), "code", a.code, "first", e.ID, "topic", e.Topic, "partition", e.Position.Partition,
+		"offset", e.Position.Offset)
 }
 
 // park sets an event aside that finally failed, in one transaction: its id first, for a row that is there says that it
 // was applied after all; the mark of its key, held; the list; and the id goes again, for what waits leaves no row.
-func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing, out []Outcome) *failure {
+func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts int, g *guard, pass *passing,
+	out []Outcome,
+) *failure {
 	p, f := in.dedup.plan([]event.Event{*e}, g, true)
 	if f != nil {
 		return f
@@ -340,7 +351,9 @@ func (in *Inbox) park(ctx context.Context, e *event.Event, cause error, attempts
 }
 
 // parkNew lists an event whose id the open transaction has just inserted. An id that is open is decided.
-func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where place, cause error, attempts int) (Outcome, *failure) {
+func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, where place, cause error, attempts int) (
+	Outcome, *failure,
+) {
 	id := uuidArray([]uuid.UUID{e.ID})
 	failed := func(err error) (Outcome, *failure) {
 		return Undecided, in.classify(ctx, fmt.Errorf("inbox: parking event %s: %w", e.ID, err))
@@ -381,7 +394,8 @@ func (in *Inbox) parkNew(ctx context.Context, conn *pgx.Conn, e *event.Event, wh
 // hold makes the mark of a key or finds it, and holds it, so that no releaser removes it before the event stands behind
 // it.
 func (in *Inbox) hold(ctx context.Context, conn *pgx.Conn, e *event.Event, hash []byte, code, reason string) *failure {
-	_, err := conn.Exec(ctx, in.sql.mark, in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key), storable(code, 255), storable(reason, 2000))
+	_, err := conn.Exec(ctx, in.sql.mark, in.consumer, hash, []byte(e.Tenant), e.Topic, []byte(e.Key),
+		storable(code, 255), storable(reason, 2000))
 	if err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: marking a key: %w", err))
 	}
@@ -408,7 +422,8 @@ func (in *Inbox) tellParked(e event.Event, cause error, attempts int) {
 func (in *Inbox) noteHalt(ctx context.Context, p partitionName, e *event.Event, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceCommit)
 	defer cancel()
-	_, err := in.db.Exec(ctx, in.sql.halted, in.consumer, p.topic, p.id, e.Position.Offset, storable(codeOf(cause), 255), storable(cause.Error(), 2000))
+	_, err := in.db.Exec(ctx, in.sql.halted, in.consumer, p.topic, p.id, e.Position.Offset,
+		storable(codeOf(cause), 255), storable(cause.Error(), 2000))
 	if err != nil {
 		in.log.Warn("inbox: a halt could not be written down", "topic", p.topic, "partition", p.id, "error", err)
 	}

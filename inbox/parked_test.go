@@ -49,7 +49,8 @@ func failingAll(bad map[uuid.UUID]error) inbox.BatchEffect {
 // parked lists what is open, in order: kind, code and id.
 func (w *world) parked() (list []string) {
 	w.t.Helper()
-	rows, err := w.Pool.Query(w.t.Context(), "select kind || ' ' || code || ' ' || message_id from inbox_parked order by id")
+	rows, err := w.Pool.Query(w.t.Context(), "select kind || ' ' || code || ' ' || message_id from inbox_parked "+
+		"order by id")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -72,22 +73,27 @@ func TestP9_6_ParkKey(t *testing.T) {
 			w := newWorld(t)
 			e := keyed("a", "b", "a", "b", "c", "a")
 			var told []inbox.ParkedInfo
-			h := handler(w.inbox(inbox.Config{Observer: inbox.Observer{Parked: func(p inbox.ParkedInfo) { told = append(told, p) }}}),
+			h := handler(w.inbox(inbox.Config{
+				Observer: inbox.Observer{Parked: func(p inbox.ParkedInfo) { told = append(told, p) }},
+			}),
 				map[uuid.UUID]error{e[2].ID: inbox.Terminal("no_account", errBad)})
 			A, P, D := inbox.Applied, inbox.Parked, inbox.Duplicate
 			same(t, "first", handle(t, h, e), []inbox.Outcome{A, A, P, A, A, P})
 			same(t, "effects", w.effects(), []uuid.UUID{e[0].ID, e[1].ID, e[3].ID, e[4].ID})
 			more := keyed("a", "c")
 			same(t, "again", handle(t, h, append(e, more...)), []inbox.Outcome{D, D, D, D, D, D, P, A})
-			want := []string{"failed no_account " + e[2].ID.String(), "behind  " + e[5].ID.String(), "behind  " + more[0].ID.String()}
+			want := []string{"failed no_account " + e[2].ID.String(), "behind  " + e[5].ID.String(), "behind  " +
+				more[0].ID.String()}
 			same(t, "parked", w.parked(), want)
 			if days, _ := w.rows(); days != 5 {
 				t.Errorf("%d ids are recorded, want those of the 5 that ran", days)
 			}
-			if len(told) != 1 || told[0].Event.ID != e[2].ID || told[0].Code != "no_account" || told[0].Event.Key != "" || told[0].Event.Payload != nil {
+			if len(told) != 1 || told[0].Event.ID != e[2].ID || told[0].Code != "no_account" ||
+				told[0].Event.Key != "" || told[0].Event.Payload != nil {
 				t.Errorf("told %+v", told)
 			}
-			if got := pgtest.One[string](t, w.DB, "select state || code || tenant::text || topic || convert_from(key, 'utf8') from inbox_parked_key"); got != `parkedno_account\xpaymentsa` {
+			if got := pgtest.One[string](t, w.DB, "select state || code || tenant::text || topic || "+
+				"convert_from(key, 'utf8') from inbox_parked_key"); got != `parkedno_account\xpaymentsa` {
 				t.Errorf("mark %s", got)
 			}
 		})
@@ -105,7 +111,8 @@ func TestP9_6_Alone(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			e := keyed(c.key, c.key, c.key)
-			h := w.inbox(inbox.Config{OnFailure: c.policy}).Each(failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
+			h := w.inbox(inbox.Config{OnFailure: c.policy}).Each(
+				failing(map[uuid.UUID]error{e[1].ID: inbox.Terminal("x", errBad)}))
 			same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Applied, inbox.Parked, inbox.Applied})
 			same(t, "again", handle(t, h, e), repeat(inbox.Duplicate, 3))
 			same(t, "parked", w.parked(), []string{"failed x " + e[1].ID.String()})
@@ -147,7 +154,8 @@ func TestP9_6_Bound(t *testing.T) {
 		t.Fatalf("%v, halted %d times", err, halted)
 	}
 	same(t, "outcomes", out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided})
-	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and halted_code = 'list_full'"); n != 1 {
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and "+
+		"halted_code = 'list_full'"); n != 1 {
 		t.Errorf("%d halts written down", n)
 	}
 	// A shorter list lets it go on by itself.

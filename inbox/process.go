@@ -24,8 +24,10 @@ import (
 // again).
 func (in *Inbox) ProcessTx(ctx context.Context, tx pgx.Tx, e event.Event, do Effect) (Outcome, error) {
 	if in.cfg.Dedup != ByID {
-		return Undecided, fmt.Errorf("inbox: ProcessTx goes by ids only, and consumer %q goes by %s: whoever calls it for single events may call it out of order, "+
-			"and an event that was overtaken would be taken for a repeat; use Each or Batch, or Config.Dedup ByID", in.consumer, in.cfg.Dedup)
+		return Undecided, fmt.Errorf("inbox: ProcessTx goes by ids only, and consumer %q goes by %s: whoever calls "+
+			"it for single events may call it out of order, "+
+			"and an event that was overtaken would be taken for a repeat; use Each or Batch, or Config.Dedup ByID",
+			in.consumer, in.cfg.Dedup)
 	}
 	if err := in.Prepare(ctx); err != nil {
 		return Undecided, err

@@ -52,7 +52,9 @@ func TestProcessTx(t *testing.T) {
 		if _, err := in.ProcessTx(ctx, tx, some(1)[0], breaks); err == nil {
 			t.Fatal("no error")
 		}
-		if _, err := in.ProcessTx(ctx, tx, some(1)[0], func(ctx context.Context, tx pgx.Tx, _ event.Event) error { return tx.Commit(ctx) }); err == nil {
+		if _, err := in.ProcessTx(ctx, tx, some(1)[0], func(ctx context.Context, tx pgx.Tx, _ event.Event) error {
+			return tx.Commit(ctx)
+		}); err == nil {
 			t.Fatal("commit was allowed")
 		}
 		_, err := in.ProcessTx(ctx, tx, of(idAt(w.noon(40)))[0], write)

@@ -67,7 +67,8 @@ func (in *Inbox) present(ctx context.Context) error {
 			seen[name] = at
 			if p.seen != nil && at.After(p.seen[name]) && !p.said[name] {
 				p.said[name] = true
-				in.log.Warn("inbox: another program runs this consumer: each takes events that the other never sees; give one of them "+
+				in.log.Warn("inbox: another program runs this consumer: each takes events that the other never sees; "+
+					"give one of them "+
 					"another consumer name, or both the same Config.Program when they are one",
 					"program", in.cfg.Program, "other", name, "other_host", host)
 			}

@@ -22,7 +22,10 @@ type player struct {
 func newPlayer(t *testing.T, db *pgtest.DB, program, host string) player {
 	t.Helper()
 	p := player{t: t, log: &bytes.Buffer{}}
-	in, err := New(db.Pool, "ledger", Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Program: program, Logger: slog.New(slog.NewTextHandler(p.log, nil))})
+	in, err := New(db.Pool, "ledger", Config{
+		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1,
+		Program: program, Logger: slog.New(slog.NewTextHandler(p.log, nil)),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +49,9 @@ func (p player) warned(of string) int {
 // aMinuteLater lets a minute pass for what the programs have said.
 func aMinuteLater(t *testing.T, db *pgtest.DB) {
 	t.Helper()
-	db.Exec(t, `update inbox_consumer set programs = coalesce((select jsonb_object_agg(key, value || jsonb_build_object('seen', (value ->> 'seen')::timestamptz - interval '1 min'))
+	db.Exec(t,
+		`update inbox_consumer set programs = coalesce((select jsonb_object_agg(key, value || jsonb_build_object('seen',
+				(value ->> 'seen')::timestamptz - interval '1 min'))
 		from jsonb_each(programs)), '{}')`)
 }
 
@@ -83,10 +88,13 @@ func TestAnotherProgramIsSaid(t *testing.T) {
 		}
 	}
 	// What has not been heard of for a day is forgotten.
-	db.Exec(t, `update inbox_consumer set programs = programs || '{"acme/copy": {"host": "c", "seen": "2026-01-02 03:04:05+00"}}'`)
+	db.Exec(t,
+		`update inbox_consumer set programs = programs ||
+			'{"acme/copy": {"host": "c", "seen": "2026-01-02 03:04:05+00"}}'`)
 	aMinuteLater(t, db)
 	a.warned("")
-	if got := pgtest.One[string](t, db, `select string_agg(key, ' ' order by key) from inbox_consumer, jsonb_object_keys(programs) key`); got != "acme/ledger old/ledger" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(key, ' ' order by key) from inbox_consumer, jsonb_object_keys(programs) key`); got != "acme/ledger old/ledger" {
 		t.Errorf("the database knows %s", got)
 	}
 	if strings.Contains(gone.log.String(), "other=") {

@@ -18,7 +18,8 @@ import (
 const CodeKilled = "killed"
 
 // errKilled is the reason of an event whose counted runs are spent.
-var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever something else did, in every counted run"))
+var errKilled = Terminal(CodeKilled, errors.New("its effect killed the process, or was running whenever something "+
+	"else did, in every counted run"))
 
 // partitionName names a partition of a topic.
 type partitionName struct {
@@ -167,7 +168,8 @@ func (h *handler) Revoked(ctx context.Context, topic string, partition int32) {
 	defer cancel()
 	p := partitionName{topic, partition}
 	if err := h.account(ctx, p, h.guards.get(p)); err != nil {
-		h.log.Warn("inbox: the account of a partition that is given away stays some seconds behind", "topic", topic, "partition", partition, "error", err)
+		h.log.Warn("inbox: the account of a partition that is given away stays some seconds behind", "topic", topic,
+			"partition", partition, "error", err)
 	}
 }
 
@@ -250,7 +252,8 @@ func (in *Inbox) load(ctx context.Context, p partitionName, g *guard) (f *failur
 	from, to, attempts, _, err := in.readProgress(ctx, p)
 	switch {
 	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay "+
+			"migrate` or migrations.Up: %w", err)}
 	case err != nil:
 		return in.classify(ctx, err)
 	}
@@ -304,11 +307,14 @@ type MovedError struct {
 
 // Error says what happened.
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, or a backup was restored; it may have forgotten what was decided", e.From, e.To)
+	return fmt.Sprintf("inbox: the database is another one than before (%s, now %s): a standby took over, or a "+
+		"backup was restored; it may have forgotten what was decided", e.From, e.To)
 }
 
 // readProgress reads the row of a partition; not known: there is none.
-func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool, err error) {
+func (in *Inbox) readProgress(ctx context.Context, p partitionName) (from, to int64, attempts int32, known bool,
+	err error,
+) {
 	err = in.db.QueryRow(ctx, in.sql.progress, in.consumer, p.topic, p.id).Scan(&from, &to, &attempts)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -18,7 +18,8 @@ import (
 // progress is the row of the tests' partition: from, to and attempts.
 func (w *world) progress() (p [3]int64) {
 	w.t.Helper()
-	err := w.Pool.QueryRow(w.t.Context(), "select from_offset, to_offset, attempts from inbox_progress").Scan(&p[0], &p[1], &p[2])
+	err := w.Pool.QueryRow(w.t.Context(), "select from_offset, to_offset, attempts from inbox_progress").Scan(&p[0],
+		&p[1], &p[2])
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -111,7 +112,8 @@ func TestP9_5_Spent(t *testing.T) {
 			out, err := h.Handle(t.Context(), e)
 			if policy == inbox.ParkKey {
 				same(t, "outcomes", out, []inbox.Outcome{inbox.Parked, inbox.Applied, inbox.Parked})
-				same(t, "parked", w.parked(), []string{"failed killed " + e[0].ID.String(), "behind  " + e[2].ID.String()})
+				same(t, "parked", w.parked(), []string{"failed killed " + e[0].ID.String(), "behind  " +
+					e[2].ID.String()})
 				return
 			}
 			for range 2 { // starting again does not run it again
@@ -168,12 +170,13 @@ func TestP9_5_CountIsTakenBack(t *testing.T) {
 		}
 	}
 	fails := 5
-	same(t, "outcome", handle(t, w.inbox(inbox.Config{MaxAttempts: 5, CrashAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		if fails--; fails > 0 {
-			return errBad
-		}
-		return write(ctx, tx, e)
-	}), e), repeat(inbox.Applied, 1))
+	same(t, "outcome", handle(t, w.inbox(inbox.Config{MaxAttempts: 5, CrashAttempts: 2}).Each(
+		func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			if fails--; fails > 0 {
+				return errBad
+			}
+			return write(ctx, tx, e)
+		}), e), repeat(inbox.Applied, 1))
 }
 
 // TestP9_5_ADatabaseThatIsAwayIsNotCounted: nor is a connection that is lost in a counted run.
@@ -182,7 +185,9 @@ func TestP9_5_ADatabaseThatIsAwayIsNotCounted(t *testing.T) {
 	w := newWorld(t)
 	w.unfinished(0, 1, 0)
 	e, losses := some(1), 5
-	same(t, "outcome", handle(t, w.inbox(inbox.Config{CrashAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+	same(t, "outcome", handle(t, w.inbox(inbox.Config{CrashAttempts: 2}).Each(func(ctx context.Context, tx pgx.Tx,
+		e event.Event,
+	) error {
 		if p := w.progress(); p != [3]int64{0, 1, 1} {
 			t.Errorf("during the run %v", p)
 		}
@@ -220,7 +225,8 @@ func TestP9_5_ACountedRunIsAlone(t *testing.T) {
 	alone := make(chan struct{})
 	var said syncBuilder
 	// Another inbox of the same process.
-	other := newInbox(t, w.Pool, "ledger", small(inbox.Config{Gate: gate, Logger: slog.New(slog.NewTextHandler(&said, nil))}))
+	other := newInbox(t, w.Pool, "ledger", small(
+		inbox.Config{Gate: gate, Logger: slog.New(slog.NewTextHandler(&said, nil))}))
 	wg.Go(func() {
 		handle(t, other.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 			running++

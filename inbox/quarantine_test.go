@@ -18,7 +18,8 @@ func TestP9_1_Quarantine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	// Another consumer's window is longer, so nothing is dropped yet.
-	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 10), ('long', current_date - 30, 15)")
+	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, "+
+		"10), ('long', current_date - 30, 15)")
 	in := w.inbox(quick(inbox.Config{Window: 10 * oneDay, DaysAhead: 1}))
 	h := in.Each(write)
 	e := keyed("a", "a", "a", "a")
@@ -27,9 +28,11 @@ func TestP9_1_Quarantine(t *testing.T) {
 	same(t, "outcomes", handle(t, h, append(e, e[0], e[2])), []inbox.Outcome{Q, A, Q, A, D, D})
 	same(t, "again", handle(t, h, e), repeat(D, 4))
 	same(t, "effects", w.effects(), []uuid.UUID{e[1].ID, e[3].ID})
-	same(t, "parked", w.parked(), []string{"quarantined too_old " + e[0].ID.String(), "quarantined too_far_ahead " + e[2].ID.String()})
+	same(t, "parked", w.parked(), []string{"quarantined too_old " + e[0].ID.String(), "quarantined too_far_ahead " +
+		e[2].ID.String()})
 	list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{Kind: "quarantined"})
-	if err != nil || len(list) != 2 || !list[0].Alone || !strings.Contains(list[0].Reason, "older than what is remembered") || list[0].Key != "a" {
+	if err != nil || len(list) != 2 || !list[0].Alone ||
+		!strings.Contains(list[0].Reason, "older than what is remembered") || list[0].Key != "a" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	// Released, each goes where its earlier or later self would be found: its own day, made if need be.
@@ -73,7 +76,8 @@ func TestP9_1_ReleasedBelowDropped(t *testing.T) {
 	runs(t, in)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
 	same(t, "effects", w.effects(), ids(e))
-	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_message_any where message_id = $1", e[0].ID.String()); n != 1 {
+	if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_message_any where message_id = $1",
+		e[0].ID.String()); n != 1 {
 		t.Errorf("%d rows in any", n)
 	}
 	if w.exists(w.table(-8)) {
@@ -95,7 +99,8 @@ func TestP9_1_AnAppliedIDIsADuplicateWhateverItsAge(t *testing.T) {
 	w.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', current_date - 30, 9)")
 	id := idAt(w.noon(-5))
 	e := []event.Event{of(id)[0], of(idAt(w.noon(-5)))[0]}
-	same(t, "while it counts", handle(t, w.inbox(inbox.Config{Window: 9 * oneDay, DaysAhead: 1}).Each(write), e[:1]), repeat(inbox.Applied, 1))
+	same(t, "while it counts", handle(t, w.inbox(inbox.Config{Window: 9 * oneDay, DaysAhead: 1}).Each(write), e[:1]),
+		repeat(inbox.Applied, 1))
 	short := w.inbox(inbox.Config{Window: 2 * oneDay, DaysAhead: 1, AllowShortWindow: true}).Each(write)
 	same(t, "later", handle(t, short, e), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined})
 }
@@ -114,7 +119,8 @@ func TestP9_1_DecidedWhileItWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{
-		"insert into inbox_message_any (consumer_name, message_id, status) select consumer_name, message_id, 'discarded' from inbox_parked",
+		"insert into inbox_message_any (consumer_name, message_id, status) select consumer_name, message_id, " +
+			"'discarded' from inbox_parked",
 		"delete from inbox_parked",
 	} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {

@@ -42,7 +42,8 @@ rollback`
 const sqlRegister = `-- inbox: register the consumer
 insert into {schema}inbox_consumer as c (consumer_name, floor, window_days, dedup)
 values ($1::text, (clock_timestamp() at time zone 'utc')::date, $2::integer, $3::text)
-on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(), retired_at = null
+on conflict (consumer_name) do update set window_days = excluded.window_days, seen_at = clock_timestamp(),
+	retired_at = null
 returning dedup`
 
 // Written at most every half minute by all processes of a program; a clock that went back does not keep it silent. The

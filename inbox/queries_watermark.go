@@ -9,7 +9,8 @@ order by outbox_id, incarnation, version`
 
 // The earliest incarnation of each outbox that any partition of the topic has met.
 const sqlFirstMet = `-- inbox: first numberings met
-select outbox_id::text, min(incarnation) from {schema}inbox_watermark where consumer_name = $1::text and topic = $2::text group by outbox_id`
+select outbox_id::text, min(incarnation) from {schema}inbox_watermark where consumer_name = $1::text
+	and topic = $2::text group by outbox_id`
 
 const sqlAccepted = `-- inbox: accepted numberings
 select outbox_id::text, max(incarnation) from {schema}inbox_numbering where consumer_name = $1::text group by outbox_id`
@@ -22,18 +23,23 @@ with base as (
 		and outbox_id = $4::text::uuid and incarnation = $5::integer and version = $6::bigint - 1
 	returning version
 )
-insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs, latest)
-select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[], $9::bigint from base`
+insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
+	latest)
+select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
+	$9::bigint from base`
 
 // The first one. Version 0 stays, so that nobody takes a mark for new whose version 1 is gone already.
 const sqlFirstMark = `-- inbox: first mark
 with met as (
-	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs, latest)
+	insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
+		latest)
 	values ($1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, 0, '{}', '{}', 0)
 	on conflict do nothing returning version
 )
-insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs, latest)
-select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[], $9::bigint from met`
+insert into {schema}inbox_watermark (consumer_name, topic, partition, outbox_id, incarnation, version, lanes, seqs,
+	latest)
+select $1::text, $2::text, $3::integer, $4::text::uuid, $5::integer, $6::bigint, $7::smallint[], $8::bigint[],
+	$9::bigint from met`
 
 // After a consumer was moved from ids: what they knew.
 const sqlKnownIDs = `-- inbox: known ids

@@ -100,7 +100,8 @@ func random(t *testing.T, dedup inbox.Dedup) {
 	pgtest.Await(t, "all to be applied", func() (bool, error) {
 		blocked, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
 		for _, k := range blocked {
-			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil && !errors.Is(rerr, operator.ErrNotParked) {
+			if _, rerr := o.ReleaseKey(t.Context(), k.Tenant, k.Topic, k.Key, "again"); rerr != nil &&
+				!errors.Is(rerr, operator.ErrNotParked) {
 				err = rerr
 			}
 		}

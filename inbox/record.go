@@ -39,7 +39,8 @@ func (r *record) event() (event.Event, error) {
 		return event.Event{}, err
 	}
 	rec := event.Record{
-		Topic: r.topic, Partition: r.partition, Offset: r.offset, Time: time.UnixMilli(r.millis), Key: r.key, Value: r.value, Headers: headers,
+		Topic: r.topic, Partition: r.partition, Offset: r.offset, Time: time.UnixMilli(r.millis), Key: r.key,
+		Value: r.value, Headers: headers,
 	}
 	e := event.Decode(&rec, "")
 	e.ID, e.Raw = id, rec.Encode()
@@ -82,8 +83,8 @@ func (r *rows) add(e *event.Event, hash []byte, kind, code, reason string, attem
 
 func (r *rows) args(consumer string) []any {
 	return []any{
-		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys, r.values,
-		r.headers, r.codes, r.reasons, r.attempts,
+		consumer, r.ids, r.hashes, r.kinds, r.tenants, r.topics, r.types, r.partitions, r.offsets, r.millis, r.keys,
+		r.values, r.headers, r.codes, r.reasons, r.attempts,
 	}
 }
 

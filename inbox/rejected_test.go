@@ -15,7 +15,8 @@ func TestP9_3_AStandbyIsReachedForAMoment(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	w := &world{server.Database(t, "inbox"), t}
-	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
+		"default '')")
 	proxy := pgtest.NewProxy(t, w.URL)
 	told := make(chan string, 10000)
 	in := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{Observer: inbox.Observer{
@@ -69,7 +70,8 @@ func TestP9_3_RejectedForAWhile(t *testing.T) {
 	assigned(h)
 	same(t, "before", handle(t, h, events[:5]), repeat(inbox.Applied, 5))
 	halts := func() int {
-		return pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and halted_code = 'rejected'")
+		return pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null and "+
+			"halted_code = 'rejected'")
 	}
 	for i, repair := range []func(){
 		func() {},
@@ -118,7 +120,8 @@ func TestP9_3_AnotherDatabaseDecidesNothing(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	w := &world{server.Database(t, "inbox"), t}
-	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
+		"default '')")
 	proxy := pgtest.NewProxy(t, w.URL)
 	h, events := newInbox(t, pool(t, proxy.URL()), "ledger", small(inbox.Config{})).Each(write), some(10)
 	assigned(h)

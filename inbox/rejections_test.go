@@ -88,7 +88,8 @@ func TestP9_5_ADeploymentForgotAColumn(t *testing.T) {
 					t.Fatalf("without the column: %v (%v), want at most one key parked", r.out, r.err)
 				}
 			}
-			if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_code = 'rejected'"); n != 1 {
+			if n := pgtest.One[int](t, w.DB,
+				"select count(*) from inbox_progress where halted_code = 'rejected'"); n != 1 {
 				t.Errorf("%d partitions are noted as waiting for a person, want 1", n)
 			}
 			w.Exec(t, tt.repair)
@@ -99,7 +100,8 @@ func TestP9_5_ADeploymentForgotAColumn(t *testing.T) {
 			want := repeat(inbox.Applied, 8)
 			want[1] = inbox.Parked
 			same(t, "with the column", r.out, want)
-			if n := pgtest.One[int](t, w.DB, "select count(*) from inbox_progress where halted_at is not null"); n != 0 {
+			if n := pgtest.One[int](t, w.DB,
+				"select count(*) from inbox_progress where halted_at is not null"); n != 0 {
 				t.Error("it goes on, and is still noted")
 			}
 		})
@@ -124,6 +126,7 @@ func TestP9_5_OneKeyIsRejected(t *testing.T) {
 	})
 	assigned(h)
 	same(t, "outcomes", handle(t, h, typed(some(9), "abcbadefc", "OOOOOOOOO")), []inbox.Outcome{
-		inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied,
+		inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Parked,
+		inbox.Parked, inbox.Applied,
 	})
 }

@@ -77,7 +77,8 @@ func (in *Inbox) release(ctx context.Context) error {
 	if err := in.Prepare(ctx); err != nil {
 		return err
 	}
-	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch, in.releasable())
+	rows, err := in.db.Query(ctx, pgschema.Expand(sqlReleasing, in.cfg.prefix), in.consumer, releaseBatch,
+		in.releasable())
 	if err != nil {
 		return fmt.Errorf("inbox: looking for released events: %w", err)
 	}
@@ -438,7 +439,8 @@ func (in *Inbox) lockHeads(ctx context.Context, tx pgx.Tx, r *released, n int) (
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*record, error) {
 		h := &record{}
-		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, &h.key, &h.value, &h.headers,
+		return h, row.Scan(&h.id, &h.messageID, &h.topic, &h.partition, &h.offset, &h.millis, &h.key, &h.value,
+			&h.headers,
 			&h.kind, &h.attempts, &h.code)
 	})
 	if err == nil && len(list) == 0 {
@@ -459,7 +461,8 @@ func (in *Inbox) unmark(ctx context.Context, tx pgx.Tx, r *released) error {
 // inTx runs do in a transaction with the inbox's time-outs.
 func (in *Inbox) inTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, in.db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout); err != nil {
+		if _, err := tx.Exec(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
+			in.cfg.idleTimeout); err != nil {
 			return err
 		}
 		return do(tx)
@@ -487,7 +490,8 @@ func (in *Inbox) failAgain(ctx context.Context, r *released, head *record, cause
 		if err != nil || len(now) == 0 || now[0].id != head.id {
 			return err // another process has it
 		}
-		if _, err := tx.Exec(ctx, in.releaseSQL.failedAgain, in.consumer, head.id, code, reason, runs); err != nil || r.hash == nil {
+		if _, err := tx.Exec(ctx, in.releaseSQL.failedAgain, in.consumer, head.id, code, reason, runs); err != nil ||
+			r.hash == nil {
 			return err
 		}
 		_, err = tx.Exec(ctx, in.releaseSQL.parkAgain, in.consumer, r.hash, code, reason)
@@ -588,7 +592,8 @@ func (t *releasing) once(ctx context.Context, skip map[uuid.UUID]bool, careful b
 // begin locks, makes sure that the list still begins with the same events, and records their ids.
 func (t *releasing) begin(ctx context.Context, tx pgx.Tx) (*planned, *failure) {
 	in := t.in
-	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout))
+	s, err := stateOf(tx.QueryRow(ctx, in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer,
+		in.cfg.idleTimeout))
 	if err != nil {
 		return nil, in.classify(ctx, fmt.Errorf("inbox: reading the state: %w", err))
 	}

@@ -45,7 +45,9 @@ func TestP9_6_AReleasedKeyRunsInBatches(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler{
 		"each": func(in *inbox.Inbox, do inbox.BatchEffect) inbox.Handler {
-			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error { return do(ctx, tx, []event.Event{e}) })
+			return in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+				return do(ctx, tx, []event.Event{e})
+			})
 		},
 		"batch": (*inbox.Inbox).Batch,
 	} {
@@ -53,7 +55,8 @@ func TestP9_6_AReleasedKeyRunsInBatches(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			e := keyed(slices.Repeat([]string{"a"}, 300)...)
-			same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e),
+			same(t, "outcomes", handle(t, w.inbox(inbox.Config{}).Each(
+				failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e),
 				repeat(inbox.Parked, len(e)))
 			w.releaseKey("a", int64(len(e)))
 			var decided atomic.Int64
@@ -114,7 +117,8 @@ func TestP9_6_AfterADeathReleasesRunOneAtATime(t *testing.T) {
 	in := w.inbox(quick(inbox.Config{}))
 	in.Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		sizes = append(sizes, len(events))
-		if n := pgtest.One[int](t, w.DB, "select release_attempts from inbox_parked where message_id = $1", events[0].ID.String()); n != 1 {
+		if n := pgtest.One[int](t, w.DB, "select release_attempts from inbox_parked where message_id = $1",
+			events[0].ID.String()); n != 1 {
 			t.Errorf("event %d runs, and %d runs of it are counted", len(sizes), n)
 		}
 		return write(ctx, tx, events[0])
@@ -176,9 +180,12 @@ func TestP9_6_ReleasedEventsAreSkippedOrFail(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				e := keyed("a", "a", "a", "a", "a")
-				handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
+				handle(t, w.inbox(inbox.Config{}).Each(
+					failing(map[uuid.UUID]error{e[0].ID: inbox.Terminal("x", errBad)})), e)
 				told := make(chan inbox.Outcome, 10)
-				in, commits := w.counted(inbox.Config{Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r.Outcome }}})
+				in, commits := w.counted(inbox.Config{
+					Observer: inbox.Observer{Released: func(r inbox.ReleasedInfo) { told <- r.Outcome }},
+				})
 				bad := uuid.Nil
 				outcomes := []inbox.Outcome{inbox.Applied, inbox.Skipped, inbox.Applied, inbox.Applied, inbox.Applied}
 				effects, parked := []uuid.UUID{e[0].ID, e[2].ID, e[3].ID, e[4].ID}, []string(nil)

@@ -49,7 +49,8 @@ func TestP9_6_AReleasedKeyIsLoggedOnce(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(said.String(), "level=INFO msg=\"inbox: released event"); n != 1 || !strings.Contains(said.String(), "events=5") ||
+	if n := strings.Count(said.String(), "level=INFO msg=\"inbox: released event"); n != 1 ||
+		!strings.Contains(said.String(), "events=5") ||
 		strings.Contains(said.String(), "a released event is decided") {
 		t.Errorf("%d lines, want one for five events:\n%s", n, said.String())
 	}
@@ -125,7 +126,10 @@ func TestP9_6_ReleaseInOrder(t *testing.T) {
 		})
 	}}}))
 	in2.Each(s.effect)
-	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Applied, inbox.Parked, inbox.Parked})
+	same(t, "outcomes", handle(t, h, e), []inbox.Outcome{
+		inbox.Parked, inbox.Parked, inbox.Applied, inbox.Parked,
+		inbox.Parked,
+	})
 	s.mended.Store(true)
 	w.releaseKey("a", 4)
 	runs(t, in2)
@@ -187,7 +191,8 @@ func TestP9_6_ReleaseAlone(t *testing.T) {
 	if err != nil || len(list) != 3 || !list[0].Alone || list[1].Alone {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := o.ReleaseEvent(t.Context(), list[2].ID, "x"); err == nil || !strings.Contains(err.Error(), "list of its key") {
+	if err := o.ReleaseEvent(t.Context(), list[2].ID, "x"); err == nil ||
+		!strings.Contains(err.Error(), "list of its key") {
 		t.Error(err)
 	}
 	if err := o.ReleaseEvent(t.Context(), list[0].ID, "mended"); err != nil {
@@ -281,12 +286,14 @@ func TestP9_6_Discard(t *testing.T) {
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")
 	same(t, "effects", w.effects(), ids(e[1:3]))
 	same(t, "again", handle(t, h, e), repeat(inbox.Duplicate, 6))
-	if n := pgtest.One[int](t, w.DB, `select count(*) from (select * from inbox_message union all select * from inbox_message_any) m
+	if n := pgtest.One[int](t, w.DB,
+		`select count(*) from (select * from inbox_message union all select * from inbox_message_any) m
 		where status = 'discarded' and error_code = 'x'`); n != 3 {
 		t.Errorf("%d ids are recorded as discarded with their code, want 3 (and one that was behind)", n)
 	}
 	log, err := o.Audit(t.Context(), 100)
-	if err != nil || len(log) != 6 || log[5].Operator != "ada" || log[5].Reason != "never to be applied" || *log[5].MessageID != e[0].ID {
+	if err != nil || len(log) != 6 || log[5].Operator != "ada" || log[5].Reason != "never to be applied" ||
+		*log[5].MessageID != e[0].ID {
 		t.Errorf("audit %+v, %v", log, err)
 	}
 }
@@ -316,25 +323,31 @@ func TestP9_6_Edit(t *testing.T) {
 		t.Fatalf("%+v, %v", whole, err)
 	}
 	payload, headers := []byte("good"), map[string]string{"own": "3"}
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
+	if err := o.EditParked(t.Context(), list[0].ID,
+		operator.Edit{Payload: &payload, Headers: &map[string]string{"ce_id": "x"}}, "x"); err == nil {
 		t.Error("the codec's header was edited")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers}, ""); err == nil {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers},
+		""); err == nil {
 		t.Error("edited without a reason")
 	}
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers}, "a typo"); err != nil {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload, Headers: &headers},
+		"a typo"); err != nil {
 		t.Fatal(err)
 	}
 	w.releaseKey("a", 1)
-	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload}, "late"); !errors.Is(err, operator.ErrReleasing) {
+	if err := o.EditParked(t.Context(), list[0].ID, operator.Edit{Payload: &payload}, "late"); !errors.Is(err,
+		operator.ErrReleasing) {
 		t.Error(err)
 	}
 	runs(t, in)
 	mended := <-got
-	if mended.ID != e[0].ID || mended.Type != e[0].Type || string(mended.Payload) != "good" || len(mended.Headers) != 1 || mended.Headers["own"] != "3" {
+	if mended.ID != e[0].ID || mended.Type != e[0].Type || string(mended.Payload) != "good" ||
+		len(mended.Headers) != 1 || mended.Headers["own"] != "3" {
 		t.Errorf("%+v", mended)
 	}
-	if before := pgtest.One[string](t, w.DB, "select convert_from(record_value, 'utf8') from inbox_audit where action = 'edit parked'"); before != "bad" {
+	if before := pgtest.One[string](t, w.DB, "select convert_from(record_value, 'utf8') from inbox_audit where "+
+		"action = 'edit parked'"); before != "bad" {
 		t.Errorf("the audit keeps %q", before)
 	}
 }
@@ -466,8 +479,12 @@ func TestP9_6_ReleasesOfAnotherWorker(t *testing.T) {
 	here := in.Each(write)
 	in.Each(write) // of a topic that nobody reads: with two handlers, the topic says whose an event is
 	handle(t, here, some(1))
-	w.Exec(t, `insert into inbox_parked (consumer_name, message_id, kind, state, topic, record_partition, record_offset, record_millis, record_headers)
-		select 'ledger', gen_random_uuid(), 'failed', 'releasing', case when n > 100 then 'payments' else 'refunds' end, 0, n, 0, '[]' from generate_series(1, 101) n`)
+	w.Exec(t,
+		`insert into inbox_parked (consumer_name, message_id, kind, state, topic, record_partition, record_offset,
+				record_millis, record_headers)
+		select 'ledger', gen_random_uuid(), 'failed', 'releasing', case when n > 100 then 'payments' else 'refunds' end,
+			0, n, 0, '[]' from generate_series(1, 101) n`)
 	runs(t, in)
-	pgtest.AwaitSQL(t, w.DB, `select not exists (select from inbox_parked where topic = 'payments' and state = 'releasing')`)
+	pgtest.AwaitSQL(t, w.DB,
+		`select not exists (select from inbox_parked where topic = 'payments' and state = 'releasing')`)
 }

@@ -42,7 +42,8 @@ func TestP9_1_AConsumerThatReturns(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, sql := range []string{"delete from inbox_consumer", "truncate inbox_consumer"} {
-		if _, err := w.Pool.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "has forgotten which ids it knows") {
+		if _, err := w.Pool.Exec(t.Context(), sql); err == nil ||
+			!strings.Contains(err.Error(), "has forgotten which ids it knows") {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -53,7 +54,8 @@ func TestP9_1_AConsumerThatReturns(t *testing.T) {
 	if list, err := o.Consumers(t.Context()); err != nil || list[0].RetiredAt != nil {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := newOperator(t, w, "nobody").Retire(t.Context(), "gone"); err == nil || !strings.Contains(err.Error(), "never started") {
+	if err := newOperator(t, w, "nobody").Retire(t.Context(), "gone"); err == nil ||
+		!strings.Contains(err.Error(), "never started") {
 		t.Error(err)
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // pauses makes a growing wait with jitter that never ends by itself.
 func pauses(first, longest time.Duration, factor float64) *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first), backoff.WithMaxInterval(max(first, longest)),
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first),
+		backoff.WithMaxInterval(max(first, longest)),
 		backoff.WithMultiplier(factor), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 

@@ -68,18 +68,25 @@ func refusal(p place, e *event.Event, s state, windowDays days.Number) error {
 	d, _ := days.Of(e.ID)
 	switch p {
 	case replayed:
-		return errors.New("it is replayed, under a new number, so a consumer that goes by numbers cannot tell whether it was applied: look at its business row, " +
+		return errors.New("it is replayed, under a new number, so a consumer that goes by numbers cannot tell " +
+			"whether it was applied: look at its business row, " +
 			"then release it to apply it, or discard it")
 	case oldNumbering:
-		return fmt.Errorf("it is of numbering %s, which its partition has left for a later one, so nobody can tell whether it was applied under another number: "+
+		return fmt.Errorf("it is of numbering %s, which its partition has left for a later one, so nobody can tell "+
+			"whether it was applied under another number: "+
 			"look at its business row, then release it to apply it, or discard it", e.Position.Epoch)
 	case unnumbered:
-		return errors.New("it carries no number of a relay (ce_epoch, ce_lane, ce_laneseq), so a consumer that goes by numbers cannot tell whether it was applied: " +
+		return errors.New("it carries no number of a relay (ce_epoch, ce_lane, ce_laneseq), so a consumer that goes " +
+			"by numbers cannot tell whether it was applied: " +
 			"find out who wrote it into the topic, then release it to apply it, or discard it")
 	case tooFuture:
-		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): the clock that made it is broken; "+
-			"correct it, then release the event to apply it, or discard it (where it halts: raise Config.DaysAhead until it has passed)", days.Name(d), days.Name(s.Today))
+		return fmt.Errorf("its id is of day %s, more days ahead than are made (today is %s by the database's clock): "+
+			"the clock that made it is broken; "+
+			"correct it, then release the event to apply it, or discard it (where it halts: raise Config.DaysAhead "+
+			"until it has passed)", days.Name(d), days.Name(s.Today))
 	}
-	return fmt.Errorf("its id is of day %s, older than what is remembered (window %d days, days before %s dropped, first start on %s), so nobody can tell "+
-		"whether it was applied: look at its business row, then release it to apply it, or discard it (where it halts: relay inbox skip)", days.Name(d), windowDays, days.Name(s.Dropped), days.Name(s.Floor))
+	return fmt.Errorf("its id is of day %s, older than what is remembered (window %d days, days before %s dropped, "+
+		"first start on %s), so nobody can tell "+
+		"whether it was applied: look at its business row, then release it to apply it, or discard it (where it "+
+		"halts: relay inbox skip)", days.Name(d), windowDays, days.Name(s.Dropped), days.Name(s.Floor))
 }

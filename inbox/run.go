@@ -83,7 +83,8 @@ func (in *Inbox) bound(ctx context.Context) error {
 		return fmt.Errorf("inbox: resuming the partitions of lists that are shorter again: %w", err)
 	}
 	if full > 0 {
-		in.log.Error("inbox: the lists of parked keys are full: their partitions halt until events are released or discarded",
+		in.log.Error("inbox: the lists of parked keys are full: their partitions halt until events are released or "+
+			"discarded",
 			"keys", full, "bound", in.cfg.ParkedPerKey)
 	}
 	return nil
@@ -105,7 +106,10 @@ func (in *Inbox) Maintain(ctx context.Context) error {
 }
 
 func newKeeper(s settings, log *slog.Logger) *days.Keeper {
-	return &days.Keeper{DB: s.MaintenanceDB, Prefix: s.prefix, Window: s.windowDays, Ahead: s.DaysAhead, LockTimeout: s.lockTimeout, Log: log}
+	return &days.Keeper{
+		DB: s.MaintenanceDB, Prefix: s.prefix, Window: s.windowDays, Ahead: s.DaysAhead,
+		LockTimeout: s.lockTimeout, Log: log,
+	}
 }
 
 // MaintainAll is one pass for all consumers of a schema, without being one: for a cron job that connects as the owner

@@ -24,7 +24,8 @@ func TestSample(t *testing.T) {
 		return s
 	}
 	today := time.Now().UTC().Truncate(24 * time.Hour)
-	if s := sample(); s.Parked != 0 || s.Quarantined != 0 || s.BlockedKeys != 0 || s.Halted != 0 || s.DaysEnd.After(today.Add(24*time.Hour)) {
+	if s := sample(); s.Parked != 0 || s.Quarantined != 0 || s.BlockedKeys != 0 || s.Halted != 0 ||
+		s.DaysEnd.After(today.Add(24*time.Hour)) {
 		t.Errorf("an empty inbox: %+v", s)
 	}
 	if err := in.Prepare(t.Context()); err != nil {
@@ -32,10 +33,14 @@ func TestSample(t *testing.T) {
 	}
 	for _, consumer := range []string{"ledger", "other"} {
 		w.Exec(t, `insert into inbox_parked_key (consumer_name, key_hash, tenant, topic, key, state, at_bound)
-			values ($1, sha256('a'), '', 't', 'a', 'parked', true), ($1, sha256('b'), '', 't', 'b', 'releasing', false)`, consumer)
-		w.Exec(t, `insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition, record_offset, record_millis, parked_at)
+			values ($1, sha256('a'), '', 't', 'a', 'parked', true), ($1, sha256('b'), '', 't', 'b', 'releasing',
+				false)`, consumer)
+		w.Exec(t,
+			`insert into inbox_parked (consumer_name, message_id, key_hash, kind, topic, record_partition,
+					record_offset, record_millis, parked_at)
 			select $1, gen_random_uuid(), k.hash, k.kind, 't', 0, 0, 0, now() - interval '1 hour'
-			from (values (sha256('a'), 'failed'), (sha256('a'), 'behind'), (null, 'failed'), (null, 'quarantined')) k (hash, kind)`, consumer)
+			from (values (sha256('a'), 'failed'), (sha256('a'), 'behind'), (null, 'failed'),
+				(null, 'quarantined')) k (hash, kind)`, consumer)
 		w.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at)
 			values ($1, 't', 0, 0, 0, now()), ($1, 't', 1, 0, 0, null)`, consumer)
 	}

@@ -18,7 +18,8 @@ func TestP9_3_ADuplicateWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	server := pgtest.NewServer(t)
 	w := &world{server.Database(t, "inbox"), t}
-	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null default '')")
+	w.Exec(t, "create table effect (n bigint generated always as identity, id uuid not null, what text not null "+
+		"default '')")
 	h := w.inbox(inbox.Config{}).Batch(writeAll)
 	events := some(6)
 	same(t, "with the standby", handle(t, h, events[:3]), repeat(inbox.Applied, 3))
@@ -37,9 +38,11 @@ func TestP9_3_ADuplicateWaitsForTheStandby(t *testing.T) {
 		}
 		decided <- out
 	}()
-	const waits = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()"
+	const waits = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep' and datname = " +
+		"current_database()"
 	pgtest.AwaitSQL(t, w.DB, waits)
-	w.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep' and datname = current_database()")
+	w.Exec(t, "select pg_terminate_backend(pid, 10000) from pg_stat_activity where wait_event = 'SyncRep' and "+
+		"datname = current_database()")
 	same(t, "effects to be seen", w.effects(), ids(events)) // and none of the last three on a standby
 	pgtest.Await(t, "the twin's wait for the standby", func() (bool, error) {
 		select {

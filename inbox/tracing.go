@@ -39,7 +39,9 @@ func (in *Inbox) tracedBatch(do BatchEffect) BatchEffect {
 	}
 }
 
-func (in *Inbox) span(ctx context.Context, events []event.Event, root bool, do func(ctx context.Context) error) (err error) {
+func (in *Inbox) span(ctx context.Context, events []event.Event, root bool, do func(ctx context.Context) error) (
+	err error,
+) {
 	s := tracing.Span{
 		Operation: "process", Type: "process", Kind: trace.SpanKindConsumer, Root: root,
 		Links: in.tracer.Links(len(events), func(i int) map[string]string { return events[i].Headers },
@@ -50,7 +52,8 @@ func (in *Inbox) span(ctx context.Context, events []event.Event, root bool, do f
 		s.Attrs = append(s.Attrs, tracing.Partition.String(strconv.Itoa(int(events[0].Position.Partition))))
 	}
 	if len(events) == 1 {
-		s.Attrs = append(s.Attrs, tracing.MessageID.String(events[0].ID.String()), tracing.EventType.String(events[0].Type),
+		s.Attrs = append(s.Attrs, tracing.MessageID.String(events[0].ID.String()),
+			tracing.EventType.String(events[0].Type),
 			tracing.Offset.Int64(events[0].Position.Offset))
 	}
 	ctx, span := in.tracer.Start(ctx, s, len(events), func(i int) string { return events[i].Topic })

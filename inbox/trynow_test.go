@@ -54,7 +54,8 @@ func TestP9_5_AWaitingEventIsTriedNow(t *testing.T) {
 			if err != nil || len(list) != 1 || len(list[0].Partitions) != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
-			if p := list[0].Partitions[0]; p.TryingAt == nil || p.HaltedAt != nil || !strings.Contains(p.Trying, "the card network is away") {
+			if p := list[0].Partitions[0]; p.TryingAt == nil || p.HaltedAt != nil ||
+				!strings.Contains(p.Trying, "the card network is away") {
 				t.Errorf("the operator sees %+v", p)
 			}
 			mended.Store(true)
@@ -119,12 +120,14 @@ func TestP9_5_AWaitingReleaseIsTriedNow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, events := newWorld(t), keyed(key)
-			handle(t, w.inbox(inbox.Config{}).Each(failing(map[uuid.UUID]error{events[0].ID: inbox.Terminal("x", errBad)})), events)
+			handle(t, w.inbox(inbox.Config{}).Each(
+				failing(map[uuid.UUID]error{events[0].ID: inbox.Terminal("x", errBad)})), events)
 			list, err := w.operator().Parked(t.Context(), operator.ParkedFilter{})
 			if err != nil || len(list) != 1 {
 				t.Fatalf("%+v, %v", list, err)
 			}
-			if err := w.operator().Resume(t.Context(), "payments", 3, "too early"); !errors.Is(err, operator.ErrNotHalted) {
+			if err := w.operator().Resume(t.Context(), "payments", 3, "too early"); !errors.Is(err,
+				operator.ErrNotHalted) {
 				t.Errorf("nothing waits: %v", err)
 			}
 			var mended atomic.Bool

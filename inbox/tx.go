@@ -9,7 +9,8 @@ import (
 )
 
 // errTransactionControl is what Commit and Rollback of an effect's transaction return.
-var errTransactionControl = errors.New("inbox: an effect must not commit or roll back the inbox's transaction: return an error to roll it back, use tx.Begin for a savepoint")
+var errTransactionControl = errors.New("inbox: an effect must not commit or roll back the inbox's transaction: " +
+	"return an error to roll it back, use tx.Begin for a savepoint")
 
 // guardTx is the transaction as an effect sees it.
 type guardTx struct{ *pgtx.Tx }

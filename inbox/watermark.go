@@ -78,7 +78,10 @@ type judge struct {
 }
 
 func newJudge(m *marks, offset bool) *judge {
-	return &judge{marks: marks{slices.Clone(m.of), m.accepted, m.first}, moved: make([]bool, len(m.of)), offset: offset, last: -1}
+	return &judge{
+		marks: marks{slices.Clone(m.of), m.accepted, m.first}, moved: make([]bool, len(m.of)), offset: offset,
+		last: -1,
+	}
 }
 
 // judge decides on the next event. Whatever is said but verdictForeign and those behind it has moved the mark.
@@ -190,7 +193,10 @@ func (j *judge) newer(n numbering) bool {
 
 // older: the partition has met a later incarnation of the outbox.
 func (j *judge) older(n numbering) bool {
-	return slices.ContainsFunc(j.of, func(m mark) bool { return m.outbox == n.outbox && m.version > 0 && m.incarnation > n.incarnation })
+	return slices.ContainsFunc(j.of, func(m mark) bool {
+		return m.outbox == n.outbox && m.version > 0 &&
+			m.incarnation > n.incarnation
+	})
 }
 
 // place is where a verdict leaves an event that is not new; a verdict that has none halts.
@@ -212,19 +218,26 @@ func (v verdict) place() (where place, ok bool) {
 func (v verdict) halt(e *event.Event) error {
 	switch v {
 	case verdictLater:
-		return Terminal(CodeNewNumbering, fmt.Errorf("its numbering %s is newer than its partition's: the outbox was fenced, restored or failed over, and what was published "+
-			"before may come again under new numbers; compare the last effects with the producers' tables, then run `relay inbox accept --epoch %s`", e.Position.Epoch, e.Position.Epoch))
+		return Terminal(CodeNewNumbering, fmt.Errorf("its numbering %s is newer than its partition's: the outbox was "+
+			"fenced, restored or failed over, and what was published "+
+			"before may come again under new numbers; compare the last effects with the producers' tables, then run "+
+			"`relay inbox accept --epoch %s`", e.Position.Epoch, e.Position.Epoch))
 	case verdictRelay:
-		return Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a consumer of its topic goes ByID or ByWatermark"))
+		return Terminal(CodeNumbered, errors.New("a relay wrote it, and repeats events under new offsets: a consumer "+
+			"of its topic goes ByID or ByWatermark"))
 	case verdictBackward:
-		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its record is later than everything decided: the topic was made again; "+
-			"then run `relay inbox forget-offsets --topic %s`, which has everything applied that the topic holds now", e.Topic))
+		return Terminal(CodeOffsetsBack, fmt.Errorf("its offset is decided already, and its record is later than "+
+			"everything decided: the topic was made again; "+
+			"then run `relay inbox forget-offsets --topic %s`, which has everything applied that the topic holds now",
+			e.Topic))
 	}
-	return Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and nothing else in its partition does: no relay writes this topic; "+
+	return Terminal(CodeNoNumber, errors.New("it carries no number (ce_epoch, ce_lane, ce_laneseq), and nothing else "+
+		"in its partition does: no relay writes this topic; "+
 		"a consumer of it goes ByID, or ByOffset where its one writer never repeats a record"))
 }
 
-var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, under a new number, so a consumer that goes by numbers "+
+var errMaybe = Terminal(CodeMaybePublished, errors.New("the relay released it after an attempt of unknown outcome, "+
+	"under a new number, so a consumer that goes by numbers "+
 	"cannot tell whether it was applied: look at its business row, then release its key to apply it, or skip it"))
 
 // plan says of each event, in log order, what its number says. Of an id that stands twice the first is meant. giveUp:
@@ -256,7 +269,10 @@ func (m *marks) plan(events []event.Event, offset, halt, giveUp bool) (*planned,
 		}
 		if where.undecidable() {
 			if halt {
-				return nil, &failure{kind: refused, index: i, err: Terminal(quarantineCode(where), refusal(where, e, state{}, 0))}
+				return nil, &failure{
+					kind: refused, index: i,
+					err: Terminal(quarantineCode(where), refusal(where, e, state{}, 0)),
+				}
 			}
 			p.refused++
 		}

@@ -52,7 +52,8 @@ func numbersDecide(draw *rand.Rand) error {
 	}
 	for i := range log {
 		if applied[log[i].ID] != 1 {
-			return fmt.Errorf("event %d of lane %d was new %d times", log[i].Position.Seq, log[i].Position.Lane, applied[log[i].ID])
+			return fmt.Errorf("event %d of lane %d was new %d times", log[i].Position.Seq, log[i].Position.Lane,
+				applied[log[i].ID])
 		}
 	}
 	return nil
@@ -69,7 +70,10 @@ func drawLog(draw *rand.Rand) (log []event.Event) {
 			next[which] += 1 + int64(draw.IntN(3)/2*draw.IntN(40)) // gaps
 			claim = append(claim, event.Event{
 				ID: event.NewID(), Topic: "t", Time: time.Now(), Position: event.Position{
-					Epoch: []string{"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", "77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c.9"}[which%2], Lane: int16(which / 2), Seq: next[which],
+					Epoch: []string{
+						"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1",
+						"77777777-0c6d-4f57-8d3a-0f1f6f1a2b3c.9",
+					}[which%2], Lane: int16(which / 2), Seq: next[which],
 				},
 			})
 		}

@@ -26,8 +26,8 @@ type byNumber struct {
 func newByNumber(in *Inbox) *byNumber {
 	text := func(sql string) string { return pgschema.Expand(sql, in.cfg.prefix) }
 	return &byNumber{
-		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted), met: text(sqlFirstMet), move: text(sqlMoveMark),
-		first: text(sqlFirstMark), known: text(sqlKnownIDs),
+		in: in, offset: in.cfg.Dedup == ByOffset, marksOf: text(sqlMarksOf), accepted: text(sqlAccepted),
+		met: text(sqlFirstMet), move: text(sqlMoveMark), first: text(sqlFirstMark), known: text(sqlKnownIDs),
 	}
 }
 
@@ -46,7 +46,8 @@ func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failur
 	})
 	switch err := d.in.db.SendBatch(ctx, &b).Close(); {
 	case pgerr.Is(err, pgerr.UndefinedTable):
-		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay migrate` or migrations.Up: %w", err)}
+		return &failure{kind: rejected, err: fmt.Errorf("inbox: the tables are older than this program: run `relay "+
+			"migrate` or migrations.Up: %w", err)}
 	case err != nil:
 		return d.in.classify(ctx, fmt.Errorf("inbox: reading the marks of %s-%d: %w", p.topic, p.id, err))
 	}
@@ -57,7 +58,8 @@ func (d *byNumber) ready(ctx context.Context, p partitionName, g *guard) *failur
 func readIncarnations(rows pgx.Rows, into map[uuid.UUID]int32) error {
 	var outbox pgtype.UUID
 	var incarnation int32
-	_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation}, func() error { into[outbox.Bytes] = incarnation; return nil })
+	_, err := pgx.ForEachRow(rows, []any{&outbox, &incarnation},
+		func() error { into[outbox.Bytes] = incarnation; return nil })
 	return err
 }
 
@@ -120,7 +122,8 @@ func (d *byNumber) queue(b *pgx.Batch, p *planned) {
 		if m.version == 1 {
 			sql = d.first
 		}
-		b.Queue(sql, d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes, numbers, m.latest)
+		b.Queue(sql, d.in.consumer, p.name.topic, p.name.id, m.outbox.String(), m.incarnation, m.version, lanes,
+			numbers, m.latest)
 	}
 	if p.lookup {
 		b.Queue(d.known, d.in.consumer, p.newIDs())

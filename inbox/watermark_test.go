@@ -98,7 +98,9 @@ func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 			handle(t, w.byWatermark(inbox.Config{}).Batch(writeAll), numbered(1, before+1)[:before])
 			events := numbered(int64(before)+1, 50)
 			entered, leave := make(chan struct{}), make(chan struct{})
-			slow := w.byWatermark(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+			slow := w.byWatermark(inbox.Config{}).Batch(func(ctx context.Context, tx pgx.Tx,
+				events []event.Event,
+			) error {
 				close(entered)
 				<-leave
 				return writeAll(ctx, tx, events)
@@ -107,11 +109,14 @@ func TestP9_8_TwinsAtTheSameTime(t *testing.T) {
 			wg.Go(func() { same(t, "first", handle(t, slow, events), repeat(inbox.Applied, 50)) })
 			<-entered
 			retried := make(chan struct{}, 1000)
-			twin := w.byWatermark(inbox.Config{LockTimeout: 20 * time.Millisecond, Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
-				if r.Reason == "conflict" {
-					retried <- struct{}{}
-				}
-			}}}).Batch(writeAll)
+			twin := w.byWatermark(inbox.Config{
+				LockTimeout: 20 * time.Millisecond,
+				Observer: inbox.Observer{Retried: func(r inbox.RetriedInfo) {
+					if r.Reason == "conflict" {
+						retried <- struct{}{}
+					}
+				}},
+			}).Batch(writeAll)
 			wg.Go(func() { same(t, "twin", handle(t, twin, events), repeat(inbox.Duplicate, 50)) })
 			<-retried
 			close(leave)
@@ -153,7 +158,8 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 	young = append(young, number(some(1), epochOther, 3)...)
 	log := append(append([]event.Event{}, old[:8]...), young...)
 	out, err := h.Handle(t.Context(), log)
-	if code, _ := inbox.TerminalCode(halted(t, err, young[0].ID)); code != inbox.CodeNewNumbering || !strings.Contains(err.Error(), "relay inbox accept --epoch "+epochTwo) {
+	if code, _ := inbox.TerminalCode(halted(t, err, young[0].ID)); code != inbox.CodeNewNumbering ||
+		!strings.Contains(err.Error(), "relay inbox accept --epoch "+epochTwo) {
 		t.Errorf("code %q: %v", code, err)
 	}
 	same(t, "outcomes", out, append(repeat(inbox.Applied, 8), repeat(inbox.Undecided, 6)...))
@@ -180,12 +186,19 @@ func TestP9_8_NewNumberingHalts(t *testing.T) {
 		}
 		return events
 	}
-	same(t, "another partition", handle(t, h, far(append(numbered(100, 3), number(some(3), epochTwo, 50)...))), repeat(inbox.Applied, 6))
+	same(t, "another partition", handle(t, h, far(append(numbered(100, 3), number(some(3), epochTwo, 50)...))),
+		repeat(inbox.Applied, 6))
 	// Late ones of a relay that has lost its lanes.
 	late := []event.Event{old[7], old[8], young[2], old[9]}
-	same(t, "late", handle(t, h, late), []inbox.Outcome{inbox.Duplicate, inbox.Quarantined, inbox.Duplicate, inbox.Quarantined})
+	same(t, "late", handle(t, h, late), []inbox.Outcome{
+		inbox.Duplicate, inbox.Quarantined, inbox.Duplicate,
+		inbox.Quarantined,
+	})
 	same(t, "once more", handle(t, h, late), repeat(inbox.Duplicate, 4))
-	same(t, "quarantined", w.parked(), []string{"quarantined old_numbering " + old[8].ID.String(), "quarantined old_numbering " + old[9].ID.String()})
+	same(t, "quarantined", w.parked(), []string{
+		"quarantined old_numbering " + old[8].ID.String(),
+		"quarantined old_numbering " + old[9].ID.String(),
+	})
 	w.noRows()
 }
 
@@ -212,10 +225,14 @@ func TestP9_8_MaybePublishedIsParked(t *testing.T) {
 	again.Position.Seq, again.Position.Maybe = 3, true
 	unseen.Position.Maybe = true
 	rest := []event.Event{again, unseen, log[4], log[5], again}
-	same(t, "outcomes", handle(t, h, rest), []inbox.Outcome{inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied, inbox.Duplicate})
+	same(t, "outcomes", handle(t, h, rest), []inbox.Outcome{
+		inbox.Parked, inbox.Parked, inbox.Parked, inbox.Applied,
+		inbox.Duplicate,
+	})
 	same(t, "redelivered", handle(t, w.byWatermark(inbox.Config{}).Each(write), rest), repeat(inbox.Duplicate, 5))
 	same(t, "parked", w.parked(), []string{
-		"failed maybe_published " + again.ID.String(), "failed maybe_published " + unseen.ID.String(), "behind  " + log[4].ID.String(),
+		"failed maybe_published " + again.ID.String(), "failed maybe_published " + unseen.ID.String(), "behind  " +
+			log[4].ID.String(),
 	})
 	w.noRows()
 	o := w.operator()
@@ -259,7 +276,8 @@ func TestP9_8_ReplayedIsQuarantined(t *testing.T) {
 		inbox.Quarantined, inbox.Quarantined, inbox.Applied, inbox.Duplicate,
 	})
 	same(t, "redelivered", handle(t, h, []event.Event{again, unseen, log[5]}), repeat(inbox.Duplicate, 3))
-	same(t, "quarantined", w.parked(), []string{"quarantined replayed " + again.ID.String(), "quarantined replayed " + unseen.ID.String()})
+	same(t, "quarantined", w.parked(), []string{"quarantined replayed " + again.ID.String(), "quarantined replayed " +
+		unseen.ID.String()})
 	o := w.operator()
 	list, err := o.Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 2 {
@@ -316,7 +334,10 @@ func TestP9_8_ParkedAndReleased(t *testing.T) {
 			s := &switchable{bad: map[uuid.UUID]error{e[2].ID: inbox.Terminal("x", errBad)}}
 			in := w.byWatermark(quick(inbox.Config{}))
 			h := handler(in, s)
-			same(t, "outcomes", handle(t, h, e[:5]), []inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Parked, inbox.Applied, inbox.Parked})
+			same(t, "outcomes", handle(t, h, e[:5]), []inbox.Outcome{
+				inbox.Applied, inbox.Applied, inbox.Parked,
+				inbox.Applied, inbox.Parked,
+			})
 			same(t, "again", handle(t, handler(w.byWatermark(inbox.Config{}), s), e[:5]), repeat(inbox.Duplicate, 5))
 			w.noRows()
 			same(t, "behind", handle(t, h, e[5:]), repeat(inbox.Parked, 1))
@@ -343,7 +364,10 @@ func TestP9_8_ReleasedIDFromAhead(t *testing.T) {
 	for i := range log {
 		log[i].ID = idAt(ahead)
 	}
-	s := &switchable{bad: map[uuid.UUID]error{log[0].ID: inbox.Terminal("x", errBad), log[2].ID: inbox.Terminal("x", errBad)}}
+	s := &switchable{bad: map[uuid.UUID]error{
+		log[0].ID: inbox.Terminal("x", errBad),
+		log[2].ID: inbox.Terminal("x", errBad),
+	}}
 	in := w.byWatermark(quick(inbox.Config{}))
 	h := in.Each(s.effect)
 	same(t, "outcomes", handle(t, h, log), repeat(inbox.Parked, 3))
@@ -374,7 +398,10 @@ func TestP9_8_ParkingReadsTheMark(t *testing.T) {
 		// Rolled back, and before it is tried for the last time.
 		if r.Reason == "failed" {
 			once.Do(func() {
-				same(t, "elsewhere", handle(t, other, log), []inbox.Outcome{inbox.Duplicate, inbox.Applied, inbox.Applied})
+				same(t, "elsewhere", handle(t, other, log), []inbox.Outcome{
+					inbox.Duplicate, inbox.Applied,
+					inbox.Applied,
+				})
 			})
 		}
 	}}}).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
@@ -398,7 +425,8 @@ func TestP9_8_ARecordWithoutANumber(t *testing.T) {
 	h := w.byWatermark(inbox.Config{}).Batch(writeAll)
 	stray := some(1)[0]
 	_, err := h.Handle(t.Context(), []event.Event{stray})
-	if code, _ := inbox.TerminalCode(halted(t, err, stray.ID)); code != inbox.CodeNoNumber || !strings.Contains(err.Error(), "ByOffset") {
+	if code, _ := inbox.TerminalCode(halted(t, err, stray.ID)); code != inbox.CodeNoNumber ||
+		!strings.Contains(err.Error(), "ByOffset") {
 		t.Errorf("code %q: %v", code, err)
 	}
 	log := numbered(1, 2)
@@ -416,7 +444,8 @@ func TestP9_8_AnIDTwiceInABatch(t *testing.T) {
 	w := newWorld(t)
 	log := numbered(1, 3)
 	log[2].ID = log[0].ID
-	same(t, "outcomes", handle(t, w.byWatermark(inbox.Config{}).Batch(writeAll), log), []inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Duplicate})
+	same(t, "outcomes", handle(t, w.byWatermark(inbox.Config{}).Batch(writeAll), log),
+		[]inbox.Outcome{inbox.Applied, inbox.Applied, inbox.Duplicate})
 }
 
 func TestP9_8_ProcessTxIsRefused(t *testing.T) {
@@ -428,7 +457,8 @@ func TestP9_8_ProcessTxIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := in.ProcessTx(t.Context(), tx, numbered(1, 1)[0], write); err == nil || !strings.Contains(err.Error(), "out of order") {
+	if _, err := in.ProcessTx(t.Context(), tx, numbered(1, 1)[0], write); err == nil ||
+		!strings.Contains(err.Error(), "out of order") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -505,7 +535,8 @@ func TestP9_8_AReleaseStopsAtWhatNobodyJudged(t *testing.T) {
 	s.mended.Store(true)
 	w.releaseKey("a", 3)
 	runs(t, in)
-	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked_key where state = 'parked' and code = 'maybe_published'")
+	pgtest.AwaitSQL(t, w.DB, "select count(*) = 1 from inbox_parked_key where state = 'parked' and code = "+
+		"'maybe_published'")
 	same(t, "before it", w.effects(), ids(log[:1]))
 	w.releaseKey("a", 2)
 	pgtest.AwaitSQL(t, w.DB, "select count(*) = 0 from inbox_parked_key")

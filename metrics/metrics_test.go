@@ -55,7 +55,8 @@ func documented(t *testing.T) (names, types map[string]string) {
 		t.Fatal(err)
 	}
 	names, types = map[string]string{}, map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|").FindAllStringSubmatch(string(manual), -1) {
+	row := regexp.MustCompile("(?m)^\\| `(effectonce_\\w+)(?:\\{([^}]*)\\})?` \\| (\\w+) \\|")
+	for _, m := range row.FindAllStringSubmatch(string(manual), -1) {
 		names[m[1]], types[m[1]] = m[2], m[3]
 	}
 	delete(names, "effectonce_relay_build_info") // the binary's
@@ -199,7 +200,8 @@ func TestRelayFigures(t *testing.T) {
 	if _, err := r.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, "insert into outbox_event (topic, key, type, message_id) select 't', 'k', 'T', gen_random_uuid() from generate_series(1, 2)")
+	db.Exec(t, "insert into outbox_event (topic, key, type, message_id) select 't', 'k', 'T', gen_random_uuid() from "+
+		"generate_series(1, 2)")
 	db.Exec(t, "update outbox_event set created_at = created_at - interval '1 hour'")
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -212,8 +214,10 @@ func TestRelayFigures(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string]float64{
-		"effectonce_relay_published_events_total": 7, "effectonce_relay_settled_events_total": 7, "effectonce_relay_settle_seconds": 1,
-		"effectonce_relay_backlog_events": 2, "effectonce_relay_lanes_taken_total": 32, "effectonce_relay_lanes_owned": 0,
+		"effectonce_relay_published_events_total": 7, "effectonce_relay_settled_events_total": 7,
+		"effectonce_relay_settle_seconds": 1,
+		"effectonce_relay_backlog_events": 2, "effectonce_relay_lanes_taken_total": 32,
+		"effectonce_relay_lanes_owned": 0,
 	} {
 		if got := figure(t, registry, name, ""); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
@@ -230,7 +234,8 @@ func TestRelayFigures(t *testing.T) {
 		t.Error("an outage is not seen")
 	}
 	m.Observer().Outage("kafka", nil)
-	if figure(t, registry, "effectonce_relay_outage", "kafka") != 0 || figure(t, registry, "effectonce_relay_outages_total", "kafka") != 1 || m.Away() != nil {
+	if figure(t, registry, "effectonce_relay_outage", "kafka") != 0 ||
+		figure(t, registry, "effectonce_relay_outages_total", "kafka") != 1 || m.Away() != nil {
 		t.Error("the end of an outage is not seen")
 	}
 }
@@ -243,7 +248,10 @@ func TestWorkerFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := inbox.New(db.Pool, "ledger", inbox.Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 2, Observer: m.Inbox()})
+	in, err := inbox.New(db.Pool, "ledger", inbox.Config{
+		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 2,
+		Observer: m.Inbox(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +272,10 @@ func TestWorkerFigures(t *testing.T) {
 		t.Errorf("%v s ahead", got)
 	}
 	m.Inbox().Handled(inbox.HandledInfo{Applied: 3, Duplicate: 2, Skipped: 1, Parked: 4, Quarantined: 5})
-	for outcome, want := range map[string]float64{"applied": 3, "duplicate": 2, "skipped": 1, "parked": 4, "quarantined": 5} {
+	for outcome, want := range map[string]float64{
+		"applied": 3, "duplicate": 2, "skipped": 1, "parked": 4,
+		"quarantined": 5,
+	} {
 		if got := figure(t, registry, "effectonce_inbox_events_total", outcome); got != want {
 			t.Errorf("%s: %v, want %v", outcome, got, want)
 		}
@@ -275,7 +286,10 @@ func TestWorkerFigures(t *testing.T) {
 	}
 	m.Consumer().Lost(consumer.LostRange{From: 5, To: 5}) // the log is another one
 	m.Consumer().Repeated(consumer.Partition{}, 7, 2)
-	for name, want := range map[string]float64{"replaced_logs": 1, "lost_records": 4, "repeated_events": 7, "reapplied_events": 2} {
+	for name, want := range map[string]float64{
+		"replaced_logs": 1, "lost_records": 4, "repeated_events": 7,
+		"reapplied_events": 2,
+	} {
 		if got := figure(t, registry, "effectonce_consumer_"+name+"_total", ""); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
@@ -292,10 +306,12 @@ func TestBoth(t *testing.T) {
 	note := func(what string) func(inbox.HandledInfo) {
 		return func(i inbox.HandledInfo) { calls = append(calls, what+i.Topic) }
 	}
-	metrics.Both(inbox.Observer{Handled: note("a")}, inbox.Observer{Handled: note("b")}).Handled(inbox.HandledInfo{Topic: "t"})
+	metrics.Both(inbox.Observer{Handled: note("a")}, inbox.Observer{Handled: note("b")}).Handled(
+		inbox.HandledInfo{Topic: "t"})
 	metrics.Both(inbox.Observer{Handled: note("c")}, inbox.Observer{}).Handled(inbox.HandledInfo{})
 	metrics.Both(inbox.Observer{}, inbox.Observer{Handled: note("d")}).Handled(inbox.HandledInfo{})
-	if metrics.Both(inbox.Observer{}, inbox.Observer{}).Handled != nil || !slices.Equal(calls, []string{"at", "bt", "c", "d"}) {
+	if metrics.Both(inbox.Observer{}, inbox.Observer{}).Handled != nil ||
+		!slices.Equal(calls, []string{"at", "bt", "c", "d"}) {
 		t.Errorf("calls %v", calls)
 	}
 }

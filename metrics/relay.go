@@ -29,10 +29,12 @@ type Relay struct {
 type relayCounts struct {
 	claimed, discarded, published, attempts, settled, failures, unacked, taken, lost, due, belowFloor prometheus.Counter
 	held, drained, parked, behind, released                                                           prometheus.Counter
-	claimTime, publishTime, settleTime, requestTime                                                   prometheus.Histogram
-	lanes, closed                                                                                     prometheus.Gauge
-	outage                                                                                            *prometheus.GaugeVec
-	outages, acked, ackedBytes, requests                                                              *prometheus.CounterVec
+	claimTime, publishTime, settleTime,
+	requestTime prometheus.Histogram
+	lanes, closed prometheus.Gauge
+	outage        *prometheus.GaugeVec
+	outages, acked, ackedBytes,
+	requests *prometheus.CounterVec
 }
 
 // relayState is what the database says every SampleEvery.
@@ -51,12 +53,13 @@ func NewRelay(to prometheus.Registerer) (*Relay, error) {
 	m := &Relay{gone: map[string]error{}}
 	m.counts.register(s)
 	m.state.register(s)
-	s.gaugeFunc("stalled_seconds", "For how long events have waited while none was settled; 0 when nothing waits.", func() float64 {
-		if r := m.relay.Load(); r != nil {
-			return r.Stalled().Seconds()
-		}
-		return 0
-	})
+	s.gaugeFunc("stalled_seconds", "For how long events have waited while none was settled; 0 when nothing waits.",
+		func() float64 {
+			if r := m.relay.Load(); r != nil {
+				return r.Stalled().Seconds()
+			}
+			return 0
+		})
 	return m, s.err()
 }
 
@@ -66,61 +69,82 @@ func (c *relayCounts) register(s *set) {
 	c.published = s.counter("published_events_total", "Events that the publisher acknowledged.")
 	c.attempts = s.counter("publish_attempts_total", "Rounds of publishing, one per claim when nothing is sent twice.")
 	c.settled = s.counter("settled_events_total", "Events deleted from the outbox after they were acknowledged.")
-	c.failures = s.counter("publish_failures_total", "Rounds of publishing that left events without an acknowledgement.")
+	c.failures = s.counter("publish_failures_total", "Rounds of publishing that left events without an "+
+		"acknowledgement.")
 	c.unacked = s.counter("unacked_events_total", "Events that such rounds left; they are sent again.")
 	c.taken = s.counter("lanes_taken_total", "Lanes that this relay began to own.")
 	c.lost = s.counter("lanes_lost_total", "Lanes that another relay took, or whose owner was in doubt.")
-	c.held = s.counter("held_events_total", "Events put into outbox_held: their partition does not answer, or their topic is refused.")
+	c.held = s.counter("held_events_total", "Events put into outbox_held: their partition does not answer, or their "+
+		"topic is refused.")
 	c.drained = s.counter("drained_events_total", "Events published out of outbox_held.")
-	c.parked = s.counter("parked_events_total", "Events that Kafka refused for certain, and those behind them in their claim, put into outbox_parked.")
+	c.parked = s.counter("parked_events_total", "Events that Kafka refused for certain, and those behind them in "+
+		"their claim, put into outbox_parked.")
 	c.behind = s.counter("parked_behind_events_total", "New events of parked keys, put behind them.")
 	c.released = s.counter("released_events_total", "Events published out of outbox_parked.")
-	c.closed = s.gauge("closed_partitions", "Partitions, and topics as a whole, whose events this relay holds at the moment.")
+	c.closed = s.gauge("closed_partitions", "Partitions, and topics as a whole, whose events this relay holds at the "+
+		"moment.")
 	c.due = s.counter("due_events_total", "Scheduled events that came due and were moved into the outbox.")
-	c.belowFloor = s.counter("below_floor_events_total", "Events found where none can be: a bug, and their order is not certain.")
+	c.belowFloor = s.counter("below_floor_events_total", "Events found where none can be: a bug, and their order is "+
+		"not certain.")
 	c.claimTime = s.histogram("claim_seconds", "Time of a claim, its commit included.")
 	c.publishTime = s.histogram("publish_seconds", "Time to publish a claim, repetitions included.")
 	c.settleTime = s.histogram("settle_seconds", "Time to settle a claim.")
 	c.requestTime = s.histogram("kafka_request_seconds", "Time of an acknowledged request to Kafka.")
 	c.lanes = s.gauge("lanes_owned", "Lanes that this relay owns; 0 is a standby.")
-	c.outage = s.gauges("outage", "1 while the system (postgres, kafka) does not answer as it should.", "system", "postgres", "kafka")
+	c.outage = s.gauges("outage", "1 while the system (postgres, kafka) does not answer as it should.", "system",
+		"postgres", "kafka")
 	c.outages = s.counters("outages_total", "Outages that began.", "system", "postgres", "kafka")
 	c.acked = s.counters("kafka_acked_events_total", "Events that Kafka acknowledged.", "topic")
 	c.ackedBytes = s.counters("kafka_acked_bytes_total", "Bytes of acknowledged requests, compressed.", "topic")
-	c.requests = s.counters("kafka_requests_total", "Requests to Kafka by result (acked, failed).", "result", "acked", "failed")
+	c.requests = s.counters("kafka_requests_total", "Requests to Kafka by result (acked, failed).", "result", "acked",
+		"failed")
 }
 
 func (g *relayState) register(s *set) {
 	g.backlog = s.gauge("backlog_events", "Events in the outbox, counted up to 100000.")
 	g.oldest = s.gauge("backlog_oldest_seconds", "Age of the oldest event in the outbox; 0 when there is none.")
-	g.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when Postgres answers.")
+	g.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
+		"Postgres answers.")
 	lanes := make([]string, relay.Lanes)
 	for i := range lanes {
 		lanes[i] = strconv.Itoa(i)
 	}
-	g.lanes = s.gauges("lane_oldest_seconds", "Age of the oldest event of each lane; 0 when there is none.", "lane", lanes...)
+	g.lanes = s.gauges("lane_oldest_seconds", "Age of the oldest event of each lane; 0 when there is none.", "lane",
+		lanes...)
 	g.owned = s.gauge("outbox_lanes_owned", "Lanes of 32 that have an owner, whichever relay.")
 	g.members = s.gauge("members", "Relays of this outbox that are alive.")
-	g.held = s.gauge("outbox_held_events", "Events held because their partition or topic does not take them or is paused, counted up to 100000.")
-	g.heldPartitions = s.gauge("outbox_held_partitions", "Partitions, and topics as a whole, that events are held for; paused topics left out.")
+	g.held = s.gauge("outbox_held_events", "Events held because their partition or topic does not take them or is "+
+		"paused, counted up to 100000.")
+	g.heldPartitions = s.gauge("outbox_held_partitions", "Partitions, and topics as a whole, that events are held "+
+		"for; paused topics left out.")
 	g.heldFor = s.gauge("outbox_held_oldest_seconds", "For how long the oldest of them is held; 0 when there is none.")
-	g.parked = s.gauge("outbox_parked_events", "Events that wait for a person, those behind a refused one included, counted up to 100000.")
+	g.parked = s.gauge("outbox_parked_events", "Events that wait for a person, those behind a refused one included, "+
+		"counted up to 100000.")
 	g.parkedKeys = s.gauge("outbox_parked_keys", "Keys whose events are parked.")
 	g.releasing = s.gauge("outbox_releasing_keys", "Parked keys that are being released.")
-	g.parkedFor = s.gauge("outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 when there is none.")
+	g.parkedFor = s.gauge("outbox_parked_oldest_seconds", "For how long the oldest parked key is in its state; 0 "+
+		"when there is none.")
 	g.scheduled = s.gauge("outbox_scheduled_events", "Events that wait for their time, counted up to 100000.")
-	g.scheduledLate = s.gauge("outbox_scheduled_late_seconds", "For how long the event that is due first has been due; 0 when none is.")
+	g.scheduledLate = s.gauge("outbox_scheduled_late_seconds", "For how long the event that is due first has been "+
+		"due; 0 when none is.")
 	g.paused = s.gauge("outbox_paused_topics", "Topics that an operator has paused.")
-	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there is none.")
-	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not made in time.")
+	g.pausedFor = s.gauge("outbox_paused_oldest_seconds", "For how long the first of them is paused; 0 when there "+
+		"is none.")
+	g.stray = s.gauge("outbox_archive_stray_events", "Archived events that are in no day, about: the days were not "+
+		"made in time.")
 	g.walLanes = s.gauge("wal_lanes", "Lanes of 32 that are published from the WAL.")
-	g.walActive = s.gauge("wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there is none.")
+	g.walActive = s.gauge("wal_slot_active", "1 while a relay reads the replication slot, 0 while none does or there "+
+		"is none.")
 	g.walLag = s.gauge("wal_lag_bytes", "How much WAL lies behind the place that the replication slot stands at.")
-	g.walLagTime = s.gauge("wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its heartbeat and a little when there is nothing to confirm.")
+	g.walLagTime = s.gauge("wal_lag_seconds", "How long ago a place in the WAL was confirmed last; up to its "+
+		"heartbeat and a little when there is nothing to confirm.")
 	g.walHeld = s.gauge("wal_held_bytes", "How much WAL Postgres keeps for the replication slot.")
-	g.walSafe = s.gauge("wal_safe_bytes", "How much may be written before the replication slot may be lost; -1: no limit, or no slot.")
-	g.xminAge = s.gauge("xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of the database began; -1 when the role may not look.")
-	g.oldestTransaction = s.gauge("oldest_transaction_seconds", "How long ago the oldest visible transaction that holds a snapshot began; -1 when the role may not look.")
+	g.walSafe = s.gauge("wal_safe_bytes", "How much may be written before the replication slot may be lost; -1: no "+
+		"limit, or no slot.")
+	g.xminAge = s.gauge("xmin_age_transactions", "How many transactions ago the oldest snapshot or transaction of "+
+		"the database began; -1 when the role may not look.")
+	g.oldestTransaction = s.gauge("oldest_transaction_seconds", "How long ago the oldest visible transaction that "+
+		"holds a snapshot began; -1 when the role may not look.")
 }
 
 // Observer is for the relay's Config.

@@ -41,7 +41,8 @@ func (s *set) err() error {
 	if len(s.errs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("metrics: registering: give a second one a registry of its own, or labels with prometheus.WrapRegistererWith: %w", errors.Join(s.errs...))
+	return fmt.Errorf("metrics: registering: give a second one a registry of its own, or labels with "+
+		"prometheus.WrapRegistererWith: %w", errors.Join(s.errs...))
 }
 
 func (s *set) counter(name, help string) prometheus.Counter {

@@ -47,43 +47,58 @@ func NewWorker(to prometheus.Registerer, consumerName string) (*Worker, error) {
 }
 
 func (f *inboxFigures) register(s *set) {
-	f.outcomes = s.counters("events_total", "Events decided, by outcome (applied, duplicate, skipped, parked, quarantined).", "outcome",
-		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(), inbox.Quarantined.String())
+	f.outcomes = s.counters("events_total", "Events decided, by outcome (applied, duplicate, skipped, parked, "+
+		"quarantined).", "outcome",
+		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String(),
+		inbox.Quarantined.String())
 	f.retries = s.counters("retries_total", "Transactions that were rolled back and run again, by reason.", "reason",
 		"conflict", "away", "rejected", "commit unknown", "day missing", "retryable", "failed", "split", "skip")
-	f.failed = s.counters("failed_events_total", "Events whose effect finally failed, by the code of the error.", "code")
-	f.released = s.counters("released_events_total", "Runs of released events, by outcome (applied, duplicate, skipped, parked).", "outcome",
+	f.failed = s.counters("failed_events_total", "Events whose effect finally failed, by the code of the error.",
+		"code")
+	f.released = s.counters("released_events_total", "Runs of released events, by outcome (applied, duplicate, "+
+		"skipped, parked).", "outcome",
 		inbox.Applied.String(), inbox.Duplicate.String(), inbox.Skipped.String(), inbox.Parked.String())
 	f.halts = s.counter("halts_total", "Times that an event halted its partition.")
-	f.transaction = s.histogram("transaction_seconds", "Time of a transaction that decided events, from its begin to the answer to COMMIT.")
+	f.transaction = s.histogram("transaction_seconds", "Time of a transaction that decided events, from its begin to "+
+		"the answer to COMMIT.")
 	f.failures = s.counter("maintenance_failures_total", "Passes of maintenance that were not complete.")
 	f.cleaned = s.counter("cleaned_rows_total", "Rows of inbox_message_any that this process deleted after the window.")
-	f.maintained = s.gauge("maintained_timestamp_seconds", "When this process last completed a pass of maintenance; 0 before the first.")
-	f.parked = s.gauge("parked_events", "Events that wait for a person, those behind another of their key included, counted up to 100000.")
-	f.parkedFor = s.gauge("parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 when there is none.")
-	f.quarantined = s.gauge("quarantined_events", "Events too old or too far in the future to be decided, counted up to 100000.")
+	f.maintained = s.gauge("maintained_timestamp_seconds", "When this process last completed a pass of maintenance; "+
+		"0 before the first.")
+	f.parked = s.gauge("parked_events", "Events that wait for a person, those behind another of their key included, "+
+		"counted up to 100000.")
+	f.parkedFor = s.gauge("parked_oldest_seconds", "For how long the oldest parked or quarantined event waits; 0 "+
+		"when there is none.")
+	f.quarantined = s.gauge("quarantined_events", "Events too old or too far in the future to be decided, counted up "+
+		"to 100000.")
 	f.keys = s.gauge("blocked_keys", "Keys whose events are parked.")
 	f.releasing = s.gauge("releasing_keys", "Blocked keys that are being released.")
 	f.bound = s.gauge("bounded_keys", "Blocked keys with so many events that their partition halts.")
 	f.halted = s.gauge("halted_partitions", "Partitions that wait for a person, as the database has them.")
-	f.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when Postgres answers.")
-	s.gaugeFunc("ahead_seconds", "Time until the last day ends that has a partition for its ids; 0 before it is known.", func() float64 {
-		end := f.daysEnd.Load()
-		if end == nil {
-			return 0
-		}
-		return time.Until(*end).Seconds()
-	})
+	f.sampled = s.gauge("sampled_timestamp_seconds", "When the figures about the database were read, every 10 s when "+
+		"Postgres answers.")
+	s.gaugeFunc("ahead_seconds", "Time until the last day ends that has a partition for its ids; 0 before it is known.",
+		func() float64 {
+			end := f.daysEnd.Load()
+			if end == nil {
+				return 0
+			}
+			return time.Until(*end).Seconds()
+		})
 }
 
 func (f *consumerFigures) register(s *set) {
 	f.generations = s.counter("generations_total", "Times that the group assigned partitions to this process.")
 	f.outages = s.counter("outages_total", "Outages of Kafka that began.")
 	f.lost = s.counter("lost_records_total", "Records that Kafka removed before they were read.")
-	f.replaced = s.counter("replaced_logs_total", "Times that the log of a partition ended before what was decided of it: the topic was made again or cut off.")
-	f.repeated = s.counter("repeated_events_total", "Events dropped below the offset that the database had decided already: the group was behind it.")
-	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database had decided already: their ids were not there.")
-	f.forgotten = s.counter("forgotten_events_total", "Events that were applied although the group had committed them: the database was restored.")
+	f.replaced = s.counter("replaced_logs_total", "Times that the log of a partition ended before what was decided "+
+		"of it: the topic was made again or cut off.")
+	f.repeated = s.counter("repeated_events_total", "Events dropped below the offset that the database had decided "+
+		"already: the group was behind it.")
+	f.reapplied = s.counter("reapplied_events_total", "Events applied below the offset that the database had decided "+
+		"already: their ids were not there.")
+	f.forgotten = s.counter("forgotten_events_total", "Events that were applied although the group had committed "+
+		"them: the database was restored.")
 	f.resumed = s.counter("resumed_partitions_total", "Halted partitions that went on.")
 	f.handle = s.histogram("handle_seconds", "Time of the handler for one batch, retries and waits included.")
 	f.from = newStatus(s)
@@ -189,9 +204,12 @@ func newStatus(s *set) *status {
 		partitions: desc("assigned_partitions", "Partitions of this process; 0 is a standby."),
 		halted:     desc("halted_partitions", "Partitions of this process that stopped until somebody acts."),
 		down:       desc("down", "1 while Kafka cannot be used."),
-		stalled:    desc("stalled_seconds", "For how long this process has decided nothing although records wait; 0 while none do."),
-		lag:        desc("lag", "Records of a partition of this process that are not decided yet.", "topic", "partition"),
-		handling:   desc("handling_seconds", "For how long the handler has had its batch; 0 when it has none.", "topic", "partition"),
+		stalled: desc("stalled_seconds", "For how long this process has decided nothing although records wait; 0 "+
+			"while none do."),
+		lag: desc("lag", "Records of a partition of this process that are not decided yet.", "topic",
+			"partition"),
+		handling: desc("handling_seconds", "For how long the handler has had its batch; 0 when it has none.", "topic",
+			"partition"),
 	}
 }
 

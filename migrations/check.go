@@ -59,7 +59,8 @@ func (p plan) check(ctx context.Context, db DB) error {
 		return err
 	}
 	if !have.found {
-		return fmt.Errorf("migrations: %w: %s has no table %s; run %q (or migrations.Up) as a role that may create tables",
+		return fmt.Errorf("migrations: %w: %s has no table %s; run %q (or migrations.Up) as a role that may "+
+			"create tables",
 			ErrPending, p.where(), Table, p.command())
 	}
 	if pending := p.pending(have); len(pending) > 0 {
@@ -121,7 +122,8 @@ func (p plan) read(ctx context.Context, db DB) (state, error) {
 		return state{}, fmt.Errorf("migrations: look for %s in %s: %w", Table, p.where(), err)
 	}
 	if kind != "r" || !slices.Equal(columns, shape) {
-		return state{}, fmt.Errorf("migrations: %w: %s.%s is not a version table of ours; rename it, or use another schema",
+		return state{}, fmt.Errorf("migrations: %w: %s.%s is not a version table of ours; rename it, or use "+
+			"another schema",
 			ErrForeign, have.schema, Table)
 	}
 	have.found, have.applied = true, map[int64]time.Time{}

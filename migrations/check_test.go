@@ -46,7 +46,8 @@ func TestNewerSchema(t *testing.T) {
 			}
 		}
 		// The other set is not ahead, and may be all that a binary uses.
-		if err := migrations.CheckFrom(t.Context(), one(), db.Pool, migrations.Options{Sets: []migrations.Set{"b"}}); err != nil {
+		if err := migrations.CheckFrom(t.Context(), one(), db.Pool,
+			migrations.Options{Sets: []migrations.Set{"b"}}); err != nil {
 			t.Errorf("set b: %v", err)
 		}
 	}
@@ -81,7 +82,8 @@ func TestApplied(t *testing.T) {
 	if err != nil || len(list) == 0 {
 		t.Fatalf("before Up: %+v, %v", list, err)
 	}
-	if first := list[0]; first.Applied || first.Version != 10001 || first.Name != "10001_outbox" || first.Set != migrations.Outbox || !first.AppliedAt.IsZero() {
+	if first := list[0]; first.Applied || first.Version != 10001 || first.Name != "10001_outbox" ||
+		first.Set != migrations.Outbox || !first.AppliedAt.IsZero() {
 		t.Errorf("before Up: %+v", first)
 	}
 	up(t, db.URL, opt)

@@ -40,7 +40,8 @@ func (p plan) newer(have state) error {
 			oldest = last - 1
 		}
 		if mine < oldest {
-			return fmt.Errorf("migrations: %w: set %s of schema %q is at version %d and serves binaries from %d on; this one knows %d: start a newer binary",
+			return fmt.Errorf("migrations: %w: set %s of schema %q is at version %d and serves binaries from %d on; "+
+				"this one knows %d: start a newer binary",
 				ErrNewer, set, have.schema, last, oldest, mine)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 // writes it here.
 var released = map[Set]int64{}
 
-var declaration = regexp.MustCompile(`(?i)comment\s+on\s+table\s+[a-z_][a-z0-9_]*\s+is\s+'effectonce: binaries from ([1-9][0-9]{4}) on'`)
+var declaration = regexp.MustCompile(
+	`(?i)comment\s+on\s+table\s+[a-z_][a-z0-9_]*\s+is\s+'effectonce: binaries from ([1-9][0-9]{4}) on'`)
 
 // oldest is what a migration declares; 0: nothing.
 func (m migration) oldest() int64 {
@@ -29,18 +30,23 @@ func (m migration) oldest() int64 {
 
 // contractions are what a binary that is running may not survive, or another set of rules for rows that it writes.
 var contractions = map[string]*regexp.Regexp{
-	"drops a table, view, sequence or type": regexp.MustCompile(`\bdrop\s+(table|view|materialized\s+view|sequence|type|domain|schema|function)\b`),
-	"drops a column":                        regexp.MustCompile(`\bdrop\s+(column\b|(if\s+exists\s+)?[a-z_]+\s*(,|;|$))`),
-	"drops a default":                       regexp.MustCompile(`\bdrop\s+(default|identity|expression)\b`),
-	"renames":                               regexp.MustCompile(`\brename\b`),
-	"changes a column's type":               regexp.MustCompile(`\balter\s+(column\s+)?[a-z_]+\s+(set\s+data\s+)?type\b`),
-	"makes a column not null":               regexp.MustCompile(`\bset\s+not\s+null\b`),
-	"constrains what is there":              regexp.MustCompile(`\badd\s+(constraint|check|unique|primary\s+key|foreign\s+key|exclude)\b`),
-	"makes a unique index":                  regexp.MustCompile(`\bcreate\s+unique\s+index\b`),
-	"takes rights away":                     regexp.MustCompile(`\brevoke\b`),
-	"moves a table":                         regexp.MustCompile(`\bset\s+schema\b`),
-	"adds a trigger or rule":                regexp.MustCompile(`\bcreate\s+(or\s+replace\s+)?((constraint\s+)?trigger|rule)\b`),
-	"empties a table":                       regexp.MustCompile(`\b(truncate|delete\s+from)\b`),
+	"drops a table, view, sequence or type": regexp.MustCompile(
+		`\bdrop\s+(table|view|materialized\s+view|sequence|type|domain|schema|function)\b`),
+	"drops a column": regexp.MustCompile(
+		`\bdrop\s+(column\b|(if\s+exists\s+)?[a-z_]+\s*(,|;|$))`),
+	"drops a default": regexp.MustCompile(`\bdrop\s+(default|identity|expression)\b`),
+	"renames":         regexp.MustCompile(`\brename\b`),
+	"changes a column's type": regexp.MustCompile(
+		`\balter\s+(column\s+)?[a-z_]+\s+(set\s+data\s+)?type\b`),
+	"makes a column not null": regexp.MustCompile(`\bset\s+not\s+null\b`),
+	"constrains what is there": regexp.MustCompile(
+		`\badd\s+(constraint|check|unique|primary\s+key|foreign\s+key|exclude)\b`),
+	"makes a unique index": regexp.MustCompile(`\bcreate\s+unique\s+index\b`),
+	"takes rights away":    regexp.MustCompile(`\brevoke\b`),
+	"moves a table":        regexp.MustCompile(`\bset\s+schema\b`),
+	"adds a trigger or rule": regexp.MustCompile(
+		`\bcreate\s+(or\s+replace\s+)?((constraint\s+)?trigger|rule)\b`),
+	"empties a table": regexp.MustCompile(`\b(truncate|delete\s+from)\b`),
 }
 
 var (
@@ -67,7 +73,8 @@ func (m migration) contracts(tables []string) []string {
 			if slices.Contains([]string{"constraint", "check", "unique", "primary", "foreign", "exclude"}, column[3]) {
 				continue
 			}
-			if strings.Contains(column[4], "not null") && !strings.Contains(column[4], "default") && !strings.Contains(column[4], "generated") {
+			if strings.Contains(column[4], "not null") && !strings.Contains(column[4], "default") &&
+				!strings.Contains(column[4], "generated") {
 				found = append(found, "adds a column that is not null and has no default")
 			}
 		}
@@ -76,7 +83,8 @@ func (m migration) contracts(tables []string) []string {
 	return slices.Compact(found)
 }
 
-var target = regexp.MustCompile(`^(?:alter\s+table(?:\s+if\s+exists)?(?:\s+only)?|create\s+unique\s+index\s+.*?\bon|create\s+trigger\s+.*?\bon|comment\s+on\s+table)\s+([a-z_][a-z0-9_]*)`)
+var target = regexp.MustCompile(
+	`^(?:alter\s+table(?:\s+if\s+exists)?(?:\s+only)?|create\s+unique\s+index\s+.*?\bon|create\s+trigger\s+.*?\bon|comment\s+on\s+table)\s+([a-z_][a-z0-9_]*)`)
 
 // touchesOnly reports whether a statement is about one of these tables, which no running binary knows.
 func touchesOnly(statement string, tables []string) bool {
@@ -96,20 +104,24 @@ func checkCompatible(all []migration, released map[Set]int64) error {
 	for _, m := range all {
 		said := m.oldest()
 		if said > m.version || said/setSize != m.version/setSize && said != 0 {
-			errs = append(errs, fmt.Errorf("migration %s: it serves binaries from %d on: want a version of its set up to its own", m.name, said))
+			errs = append(errs, fmt.Errorf("migration %s: it serves binaries from %d on: want a version of its set "+
+				"up to its own", m.name, said))
 		}
 		if said != 0 && said < oldest[m.set] {
-			errs = append(errs, fmt.Errorf("migration %s: it serves binaries from %d on, an earlier one only from %d on", m.name, said, oldest[m.set]))
+			errs = append(errs, fmt.Errorf("migration %s: it serves binaries from %d on, an earlier one only "+
+				"from %d on", m.name, said, oldest[m.set]))
 		}
 		first := m.version%setSize == 1
 		if first && said == 0 {
-			errs = append(errs, fmt.Errorf("migration %s: the first of a set says which binaries it serves: comment on table ... is 'effectonce: binaries from %d on'", m.name, m.version))
+			errs = append(errs, fmt.Errorf("migration %s: the first of a set says which binaries it serves: comment "+
+				"on table ... is 'effectonce: binaries from %d on'", m.name, m.version))
 		}
 		if m.version > released[m.set] {
 			fresh[m.set] = append(fresh[m.set], m.creates...)
 		}
 		if took := m.contracts(fresh[m.set]); len(took) > 0 && !first && said <= oldest[m.set] {
-			errs = append(errs, fmt.Errorf("migration %s: it %s: expand now and contract a release later, or say which binaries are left behind: "+
+			errs = append(errs, fmt.Errorf("migration %s: it %s: expand now and contract a release later, or say "+
+				"which binaries are left behind: "+
 				"comment on table ... is 'effectonce: binaries from N on'", m.name, strings.Join(took, ", ")))
 		}
 		oldest[m.set] = max(oldest[m.set], said)
@@ -150,21 +162,25 @@ func TestContractionsAreFound(t *testing.T) {
 		"alter table a_one add k int not null;":                        "is not null and has no default",
 		"create trigger t before insert on a_one execute function f()": "adds a trigger",
 
-		"alter table a_one add column k int not null default 0;":                                             "",
-		"alter table a_one add column k text default 'not null; drop table a_one';":                          "",
-		"-- drop table a_one;\nalter table a_one add column k int;":                                          "",
-		"create index on a_one (j);":                                                                         "",
-		"alter table a_one drop constraint c;":                                                               "",
-		"alter table a_one alter column j set storage external;":                                             "",
-		"create table a_two (i int not null, unique (i)); alter table a_two add constraint c check (i > 0);": "",
-		"create table a_two (i int); create unique index a_two_i on a_two (i);":                              "",
-		"drop table a_one;\ncomment on table a_one is 'effectonce: binaries from 10002 on';":                 "",
-		"comment on table a_one is 'effectonce: binaries from 10003 on';":                                    "want a version of its set",
-		"comment on table a_one is 'effectonce: binaries from 20001 on';":                                    "want a version of its set",
-		"drop table a_one;\ncomment on table a_one is 'effectonce: binaries from 10001 on';":                 "drops a table",
+		"alter table a_one add column k int not null default 0;":                    "",
+		"alter table a_one add column k text default 'not null; drop table a_one';": "",
+		"-- drop table a_one;\nalter table a_one add column k int;":                 "",
+		"create index on a_one (j);":                                                "",
+		"alter table a_one drop constraint c;":                                      "",
+		"alter table a_one alter column j set storage external;":                    "",
+		"create table a_two (i int not null, unique (i)); " +
+			"alter table a_two add constraint c check (i > 0);": "",
+		"create table a_two (i int); create unique index a_two_i on a_two (i);":              "",
+		"drop table a_one;\ncomment on table a_one is 'effectonce: binaries from 10002 on';": "",
+
+		"comment on table a_one is 'effectonce: binaries from 10003 on';": "want a version of its set",
+		"comment on table a_one is 'effectonce: binaries from 20001 on';": "want a version of its set",
+
+		"drop table a_one;\ncomment on table a_one is 'effectonce: binaries from 10001 on';": "drops a table",
 	} {
 		all, err := load(fstest.MapFS{
-			"a/10001_a.sql": {Data: []byte("-- +goose Up\n" + first)}, "a/10002_a.sql": {Data: []byte("-- +goose Up\n" + text)},
+			"a/10001_a.sql": {Data: []byte("-- +goose Up\n" + first)},
+			"a/10002_a.sql": {Data: []byte("-- +goose Up\n" + text)},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +190,10 @@ func TestContractionsAreFound(t *testing.T) {
 			t.Errorf("%s\n\tgot %v, want %q", text, err, want)
 		}
 	}
-	if all, err := load(fstest.MapFS{"a/10001_a.sql": {Data: []byte("-- +goose Up\ncreate table a_one (i int);")}}); err != nil || checkCompatible(all, nil) == nil {
+	if all,
+		err := load(fstest.MapFS{"a/10001_a.sql": {
+		Data: []byte("-- +goose Up\ncreate table a_one (i int);"),
+	}}); err != nil || checkCompatible(all, nil) == nil {
 		t.Errorf("a set that says nothing: %v", err)
 	}
 }

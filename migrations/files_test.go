@@ -22,9 +22,13 @@ func TestFilesCreateWhatWeThink(t *testing.T) {
 	db := pgtest.New(t)
 	up(t, db.URL, migrations.Options{})
 	// Left out: sequences that belong to a column, unless a file names them.
-	made := lines(t, db, `select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p', 'v', 'm', 'S')
+	made := lines(t, db,
+		`select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p',
+				'v', 'm', 'S')
 		and c.relname <> 'effectonce_migration'
-		and not (c.relkind = 'S' and exists (select from pg_depend d where d.objid = c.oid and d.classid = 'pg_class'::regclass and d.deptype in ('a', 'i')) and c.relname <> all ($2)) order by 1`, db.Schema, creates)
+		and not (c.relkind = 'S' and exists (select from pg_depend d where d.objid = c.oid
+			and d.classid = 'pg_class'::regclass and d.deptype in ('a', 'i')) and c.relname <> all ($2))
+			order by 1`, db.Schema, creates)
 	slices.Sort(made)
 	if !slices.Equal(creates, made) {
 		t.Errorf("the files seem to create %q, Postgres made %q", creates, made)
@@ -33,7 +37,10 @@ func TestFilesCreateWhatWeThink(t *testing.T) {
 
 func TestFS(t *testing.T) {
 	t.Parallel()
-	for set, want := range map[migrations.Set]string{migrations.Outbox: "10001_outbox.sql", migrations.Inbox: "20001_inbox.sql", migrations.Idempotency: "30001_idempotency.sql"} {
+	for set, want := range map[migrations.Set]string{
+		migrations.Outbox: "10001_outbox.sql",
+		migrations.Inbox:  "20001_inbox.sql", migrations.Idempotency: "30001_idempotency.sql",
+	} {
 		if _, err := fs.Stat(migrations.FS(set), want); err != nil {
 			t.Errorf("set %s: %v", set, err)
 		}

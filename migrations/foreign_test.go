@@ -16,10 +16,20 @@ func TestForeignTableIsRefusedAndUntouched(t *testing.T) {
 		"table of the first set": {"create table outbox_lane (mine int)", "already has outbox_lane,"},
 		"a view":                 {"create view outbox_event as select 1 as mine", "already has outbox_event,"},
 		// What is left of a table that was renamed: beside it ours would draw its ids from a sequence of another name.
-		"the sequence of ids":    {"create sequence outbox_event_id_seq; create table a (mine int)", "already has outbox_event_id_seq,"},
-		"the archive's sequence": {"create sequence outbox_archive_pos_seq; create table a (mine int)", "already has outbox_archive_pos_seq,"},
-		"version table":          {"create table effectonce_migration (mine int)", "effectonce_migration is not a version table of ours"},
-		"version table, a view":  {"create view effectonce_migration as select 1 as mine", "effectonce_migration is not a version table of ours"},
+		"the sequence of ids": {
+			"create sequence outbox_event_id_seq; create table a (mine int)",
+			"already has outbox_event_id_seq,",
+		},
+		"the archive's sequence": {
+			"create sequence outbox_archive_pos_seq; create table a (mine int)",
+			"already has outbox_archive_pos_seq,",
+		},
+		"version table": {"create table effectonce_migration (mine int)", "effectonce_migration is not a " +
+			"version table of ours"},
+		"version table, a view": {
+			"create view effectonce_migration as select 1 as mine",
+			"effectonce_migration is not a version table of ours",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -37,7 +37,8 @@ var (
 	annotation = regexp.MustCompile(`^--\s*\+goose\s+(.*\S)\s*$`)
 	comment    = regexp.MustCompile(`--[^\n]*`)
 	// Indexes are left out: their names are tied to a table that is listed already.
-	creation = regexp.MustCompile(`(?i)\b(?:create\s+(?:unlogged\s+)?(?:table|sequence|view|materialized\s+view)\s+(?:if\s+not\s+exists\s+)?|identity\s*\(\s*sequence\s+name\s+)([a-z_][a-z0-9_]*)`)
+	creation = regexp.MustCompile(
+		`(?i)\b(?:create\s+(?:unlogged\s+)?(?:table|sequence|view|materialized\s+view)\s+(?:if\s+not\s+exists\s+)?|identity\s*\(\s*sequence\s+name\s+)([a-z_][a-z0-9_]*)`)
 )
 
 // load reads every set below root, in version order. It refuses what the rest of the package relies

@@ -60,7 +60,9 @@ func upFrom(t testing.TB, root fstest.MapFS, url string, opt migrations.Options)
 // relations lists what a schema holds, indexes aside.
 func relations(t testing.TB, db *pgtest.DB, schema string) []string {
 	t.Helper()
-	return lines(t, db, `select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p', 'v', 'S')
+	return lines(t, db,
+		`select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind in ('r', 'p',
+				'v', 'S')
 		order by 1`, schema)
 }
 
@@ -88,7 +90,8 @@ func role(t testing.TB, db *pgtest.DB, name string) string {
 			return
 		}
 		defer conn.Close(context.Background())
-		if _, err := conn.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s", name)); err != nil {
+		if _, err := conn.Exec(context.Background(), fmt.Sprintf("drop owned by %s cascade; drop role %[1]s",
+			name)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -86,7 +86,10 @@ type plan struct {
 // plan checks the options against the files in root. It talks to no database, so a wrong option is
 // reported before anything is connected.
 func (o Options) plan(root fs.FS) (plan, error) {
-	p := plan{root: root, schema: o.Schema, lockTimeout: max(0, cmp.Or(o.LockTimeout, DefaultLockTimeout)), log: o.Logger}
+	p := plan{
+		root: root, schema: o.Schema, lockTimeout: max(0, cmp.Or(o.LockTimeout, DefaultLockTimeout)),
+		log: o.Logger,
+	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}

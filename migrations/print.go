@@ -56,7 +56,8 @@ func (p plan) print(to io.Writer, list []migration) error {
 	fmt.Fprintln(w, "--   psql -X -v ON_ERROR_STOP=1 -1 -f this_file")
 	// Not SET LOCAL: outside a transaction it is ignored, and the tables would land somewhere else.
 	if p.schema != "" {
-		fmt.Fprintf(w, "\ndo $$ begin if to_regnamespace('%s') is null then create schema %[1]s; end if; end $$;\n", p.quoted())
+		fmt.Fprintf(w, "\ndo $$ begin if to_regnamespace('%s') is null then create schema %[1]s; end if; end $$;\n",
+			p.quoted())
 		fmt.Fprintf(w, "set search_path to %s;\n", p.quoted())
 	}
 	fmt.Fprintf(w, "set lock_timeout = %d;\n\n%s", p.lockTimeout.Milliseconds(), versionTable)
@@ -66,10 +67,12 @@ func (p plan) print(to io.Writer, list []migration) error {
 			fmt.Fprintln(w, "-- This one must run outside a transaction: leave out -1.")
 		}
 		// Says what is wrong where CREATE TABLE would only say that something exists.
-		fmt.Fprintf(w, "do $$ begin if exists (select from %s where version_id = %d) then raise exception 'migration %s is applied already'; end if; end $$;\n",
+		fmt.Fprintf(w, "do $$ begin if exists (select from %s where version_id = %d) then raise exception 'migration "+
+			"%s is applied already'; end if; end $$;\n",
 			Table, m.version, m.name)
 		fmt.Fprintln(w, m.sql)
-		fmt.Fprintf(w, "insert into %s (version_id, is_applied, tstamp) values (%d, true, now() at time zone 'UTC');\n", Table, m.version)
+		fmt.Fprintf(w, "insert into %s (version_id, is_applied, tstamp) values (%d, true, now() at time zone 'UTC');\n",
+			Table, m.version)
 	}
 	fmt.Fprintln(w, "\nreset lock_timeout;")
 	if p.schema != "" {

@@ -15,17 +15,21 @@ import (
 // catalog describes everything in the schema app: columns, constraints, indexes, sequences, options.
 const catalog = `
 select format('column %s.%s %s notnull=%s identity=%s generated=%s default=%s collation=%s', c.relname, a.attname,
-		format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated, pg_get_expr(d.adbin, d.adrelid), a.attcollation::regcollation)
-	from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+		format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated, pg_get_expr(d.adbin,
+			d.adrelid), a.attcollation::regcollation)
+	from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = c.oid
+		and d.adnum = a.attnum
 	where c.relnamespace = 'app'::regnamespace and a.attnum > 0
 union all
-select format('constraint %s.%s %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) from pg_constraint where connamespace = 'app'::regnamespace
+select format('constraint %s.%s %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) from pg_constraint
+	where connamespace = 'app'::regnamespace
 union all
 select 'index ' || indexdef from pg_indexes where schemaname = 'app'
 union all
 select format('relation %s %s %s', relname, relkind, reloptions) from pg_class where relnamespace = 'app'::regnamespace
 union all
-select format('sequence %s %s %s %s %s', sequencename, start_value, increment_by, cycle, cache_size) from pg_sequences where schemaname = 'app'
+select format('sequence %s %s %s %s %s', sequencename, start_value, increment_by, cycle, cache_size) from pg_sequences
+	where schemaname = 'app'
 union all
 select format('function %s', pg_get_functiondef(oid)) from pg_proc where pronamespace = 'app'::regnamespace
 order by 1`
@@ -126,7 +130,8 @@ func TestPrintPending(t *testing.T) {
 		t.Error(err)
 	}
 	script.Reset()
-	if err := migrations.PrintPendingFrom(t.Context(), two(), &script, conn, migrations.Options{}); err != nil || script.Len() > 0 {
+	if err := migrations.PrintPendingFrom(t.Context(), two(), &script, conn, migrations.Options{}); err != nil ||
+		script.Len() > 0 {
 		t.Errorf("with nothing pending: %q, %v", script.String(), err)
 	}
 }

@@ -37,11 +37,13 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 		prefix = DefaultRolePrefix
 	}
 	if !rolePrefix.MatchString(prefix) {
-		return fmt.Errorf("migrations: role prefix %q: want 1 to 41 of a-z, 0-9 and _, not beginning with a digit", prefix)
+		return fmt.Errorf("migrations: role prefix %q: want 1 to 41 of a-z, 0-9 and _, not beginning with a digit",
+			prefix)
 	}
 	w := bufio.NewWriter(to)
 	fmt.Fprintln(w, "-- effectonce: roles of least privilege. They cannot log in: grant them to users that can.")
-	fmt.Fprintln(w, "-- Run as a superuser, or as the owner of the tables with CREATEROLE; again after each migration; all or nothing:")
+	fmt.Fprintln(w, "-- Run as a superuser, or as the owner of the tables with CREATEROLE; again after each "+
+		"migration; all or nothing:")
 	fmt.Fprintln(w, "--   psql -X -v ON_ERROR_STOP=1 -1 -f this_file")
 	if p.schema != "" {
 		fmt.Fprintf(w, "\nset search_path to %s;\n", p.quoted())
@@ -60,7 +62,8 @@ func PrintRoles(to io.Writer, opt Options, prefix string) error {
 		default:
 			continue
 		}
-		fmt.Fprint(w, strings.NewReplacer("{role}", prefix, "{names}", "'"+strings.Join(names, "', '")+"'").Replace(rolesBegin+text))
+		fmt.Fprint(w, strings.NewReplacer("{role}", prefix, "{names}", "'"+strings.Join(names, "', '")+"'").Replace(
+			rolesBegin+text))
 	}
 	fmt.Fprintln(w, "\nreset lock_timeout;")
 	if p.schema != "" {

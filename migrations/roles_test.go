@@ -14,7 +14,10 @@ func TestPrintRoles(t *testing.T) {
 	if err := migrations.PrintRoles(&all, migrations.Options{Schema: "app"}, ""); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`set search_path to "app"`, "to effectonce_append;", "to effectonce_relay;", "to effectonce_inbox;", "to effectonce_inbox_maintainer;", "to effectonce_idempotency;", "reset search_path"} {
+	for _, want := range []string{
+		`set search_path to "app"`, "to effectonce_append;", "to effectonce_relay;",
+		"to effectonce_inbox;", "to effectonce_inbox_maintainer;", "to effectonce_idempotency;", "reset search_path",
+	} {
 		if !strings.Contains(all.String(), want) {
 			t.Errorf("no %s in\n%s", want, all.String())
 		}
@@ -22,14 +25,17 @@ func TestPrintRoles(t *testing.T) {
 	if strings.ContainsAny(all.String(), "{}") {
 		t.Error("a placeholder is left")
 	}
-	if err := migrations.PrintRoles(&outbox, migrations.Options{Sets: []migrations.Set{migrations.Outbox}}, "shop"); err != nil {
+	if err := migrations.PrintRoles(&outbox, migrations.Options{Sets: []migrations.Set{migrations.Outbox}},
+		"shop"); err != nil {
 		t.Fatal(err)
 	}
-	if text := outbox.String(); strings.Contains(text, "inbox") || strings.Contains(text, "effectonce_relay") || strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") {
+	if text := outbox.String(); strings.Contains(text, "inbox") || strings.Contains(text, "effectonce_relay") ||
+		strings.Contains(text, "search_path") || !strings.Contains(text, "to shop_relay;") {
 		t.Error(text)
 	}
 	for _, prefix := range []string{"A", "1a", "a-b", `a"`, strings.Repeat("a", 42)} {
-		if err := migrations.PrintRoles(&outbox, migrations.Options{}, prefix); err == nil || !strings.Contains(err.Error(), "want 1 to 41") {
+		if err := migrations.PrintRoles(&outbox, migrations.Options{}, prefix); err == nil ||
+			!strings.Contains(err.Error(), "want 1 to 41") {
 			t.Errorf("%s: %v", prefix, err)
 		}
 	}

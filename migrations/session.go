@@ -90,7 +90,8 @@ func (p plan) locate(ctx context.Context, c *pgx.Conn) (string, error) {
 	}
 	if p.schema == "" {
 		if current == "" {
-			return "", fmt.Errorf("no schema of search_path %q exists for role %q: set Schema, or create one", searchPath, role)
+			return "", fmt.Errorf("no schema of search_path %q exists for role %q: set Schema, or create one",
+				searchPath, role)
 		}
 		return current, nil
 	}
@@ -151,7 +152,8 @@ func (p plan) foreign(ctx context.Context, c *pgx.Conn, have state, pending []mi
 		return fmt.Errorf("look for tables of the same name: %w", err)
 	}
 	if len(taken) > 0 {
-		return fmt.Errorf("%w: schema %q already has %s, and %s does not say that we made it: rename it, or migrate into another schema",
+		return fmt.Errorf("%w: schema %q already has %s, and %s does not say that we made it: rename it, or migrate "+
+			"into another schema",
 			ErrForeign, have.schema, strings.Join(taken, ", "), Table)
 	}
 	return nil
@@ -174,7 +176,8 @@ func (p plan) enter(ctx context.Context, c *pgx.Conn, schema string) error {
 		return fmt.Errorf("ask for the rights on schema %q: %w", schema, err)
 	}
 	if !usage || !create {
-		return fmt.Errorf("role %q may not create tables in schema %q: grant usage, create on it, or migrate as its owner",
+		return fmt.Errorf("role %q may not create tables in schema %q: grant usage, create on it, or migrate as "+
+			"its owner",
 			c.Config().User, schema)
 	}
 	timeout := strconv.FormatInt(p.lockTimeout.Milliseconds(), 10)

@@ -72,16 +72,19 @@ func (p plan) apply(ctx context.Context, db *sql.DB, set Set) error {
 		var results []*goose.MigrationResult
 		results, err = provider.Up(ctx)
 		for _, r := range results {
-			p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration", r.Duration)
+			p.log.InfoContext(ctx, "migrations: applied", "set", string(set), "version", r.Source.Version, "duration",
+				r.Duration)
 		}
 		if !pgerr.Retry(err) {
 			break
 		}
 		if try == lockTries {
-			return fmt.Errorf("migrations: set %s: a table stayed locked for %v, %d times in a row; this migration changed nothing: "+
+			return fmt.Errorf("migrations: set %s: a table stayed locked for %v, %d times in a row; this migration "+
+				"changed nothing: "+
 				"run it again when no long transaction is open, or raise LockTimeout: %w", set, p.lockTimeout, try, err)
 		}
-		p.log.InfoContext(ctx, "migrations: a table is locked; trying again", "set", string(set), "after", lockPause*p.lockTimeout)
+		p.log.InfoContext(ctx, "migrations: a table is locked; trying again", "set", string(set), "after",
+			lockPause*p.lockTimeout)
 		if sleep.For(ctx, lockPause*p.lockTimeout) != nil {
 			return fmt.Errorf("migrations: set %s: waiting for a table's lock: %w", set, context.Cause(ctx))
 		}

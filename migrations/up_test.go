@@ -22,7 +22,8 @@ func TestUpTwice(t *testing.T) {
 		t.Fatalf("version rows: %q", before)
 	}
 	up(t, db.URL, migrations.Options{})
-	if after := lines(t, db, "select (version_id, tstamp)::text from effectonce_migration order by id"); !slices.Equal(before, after) {
+	if after := lines(t, db, "select (version_id, tstamp)::text from effectonce_migration order by id"); !slices.Equal(
+		before, after) {
 		t.Errorf("the second Up changed the version rows from %q to %q", before, after)
 	}
 	if err := migrations.Check(t.Context(), db.Pool, migrations.Options{}); err != nil {
@@ -47,7 +48,8 @@ func TestUpConcurrently(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if twice := lines(t, db, "select version_id::text from effectonce_migration group by 1 having count(*) > 1"); len(twice) > 0 {
+	if twice := lines(t, db, "select version_id::text from effectonce_migration group by 1 having count(*) > 1"); len(
+		twice) > 0 {
 		t.Errorf("applied more than once: %q", twice)
 	}
 }
@@ -76,7 +78,8 @@ func TestSchemaWinsOverSearchPath(t *testing.T) {
 	if got := relations(t, db, "public"); len(got) > 0 {
 		t.Errorf("public has %q", got)
 	}
-	if got := relations(t, db, `"user"`); !slices.Contains(got, "outbox_event") || !slices.Contains(got, migrations.Table) {
+	if got := relations(t, db, `"user"`); !slices.Contains(got, "outbox_event") ||
+		!slices.Contains(got, migrations.Table) {
 		t.Errorf("the schema has %q", got)
 	}
 	if err := migrations.Check(t.Context(), db.Pool, migrations.Options{Schema: "user"}); err != nil {
@@ -130,7 +133,9 @@ func TestFailedMigrationLeavesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "division by zero") {
 		t.Fatalf("got %v", err)
 	}
-	if got := lines(t, db, "select attname::text from pg_attribute where attrelid = 'a_one'::regclass and attnum > 0"); !slices.Equal(got, []string{"i"}) {
+	if got := lines(t, db,
+		"select attname::text from pg_attribute where attrelid = 'a_one'::regclass and attnum > 0"); !slices.Equal(got,
+		[]string{"i"}) {
 		t.Errorf("a_one has columns %q", got)
 	}
 	upFrom(t, two(), db.URL, migrations.Options{})
@@ -224,7 +229,8 @@ func TestQueuesKeepTheirEnd(t *testing.T) {
 	if cut := lines(t, db, `select c.relname::text from pg_class c
 		where c.relnamespace = to_regnamespace($1) and 'autovacuum_vacuum_scale_factor=0' = any (c.reloptions)
 			and not ('vacuum_truncate=off' = any (c.reloptions) and (c.reltoastrelid = 0 or exists (
-				select from pg_class b where b.oid = c.reltoastrelid and 'vacuum_truncate=off' = any (b.reloptions))))`, db.Schema); len(cut) > 0 {
+				select from pg_class b where b.oid = c.reltoastrelid
+					and 'vacuum_truncate=off' = any (b.reloptions))))`, db.Schema); len(cut) > 0 {
 		t.Errorf("vacuum cuts %q", cut)
 	}
 	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k', 'T' from generate_series(1, 1000)`)
@@ -300,7 +306,8 @@ func TestRights(t *testing.T) {
 	db.Exec(t, "revoke create on schema public from public")
 	opt := migrations.Options{}
 	err := migrations.Up(t.Context(), config(t, url), opt)
-	if err == nil || !strings.Contains(err.Error(), `role "migrations_nobody" may not create tables in schema "public"`) {
+	if err == nil || !strings.Contains(err.Error(),
+		`role "migrations_nobody" may not create tables in schema "public"`) {
 		t.Errorf("without a right: %v", err)
 	}
 	up(t, db.URL, opt)

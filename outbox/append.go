@@ -134,7 +134,9 @@ type batch struct {
 
 // begin starts the span of a call that is to write events, checks them, and reaches the point before they are written.
 // end ends the span with what came of the call, and is never nil.
-func (a Appender) begin(ctx context.Context, call string, events []event.Event) (_ context.Context, batches []*batch, end func(error), err error) {
+func (a Appender) begin(ctx context.Context, call string, events []event.Event) (_ context.Context, batches []*batch,
+	end func(error), err error,
+) {
 	end = func(error) {}
 	if a.TracerProvider != nil && len(events) > 0 {
 		var span trace.Span

@@ -26,14 +26,16 @@ import (
 func stored(t testing.TB, db *pgtest.DB) []event.Event {
 	t.Helper()
 	rows, err := db.Pool.Query(t.Context(), `select message_id::text, source, tenant, topic, key, type, content_type,
-		coalesce(headers, '{}'), payload, coalesce(event_time, '0001-01-01 00:00:00Z'), lane, id from outbox_event order by id`)
+		coalesce(headers, '{}'), payload, coalesce(event_time, '0001-01-01 00:00:00Z'), lane, id from outbox_event
+		order by id`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (event.Event, error) {
 		var e event.Event
 		var id string
-		err := row.Scan(&id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &e.Headers, &e.Payload, &e.Time,
+		err := row.Scan(&id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &e.Headers, &e.Payload,
+			&e.Time,
 			&e.Position.Lane, &e.Position.Seq)
 		e.ID, e.Time, e.Position = uuid.MustParse(id), e.Time.UTC(), event.Position{}
 		if len(e.Headers) == 0 {
@@ -49,7 +51,10 @@ func stored(t testing.TB, db *pgtest.DB) []event.Event {
 
 // awkward makes n events with what text formats stumble over.
 func awkward(n int) []event.Event {
-	texts := []string{"plain", "", `quo"te`, `back\slash`, "NULL", "null", "{}", `{"a",b}`, "with,comma", " spaced ", "é\u2028🎈", "new\nline\ttab", "$1 ? %s", `\x41`, "'"}
+	texts := []string{
+		"plain", "", `quo"te`, `back\slash`, "NULL", "null", "{}", `{"a",b}`, "with,comma", " spaced ",
+		"é\u2028🎈", "new\nline\ttab", "$1 ? %s", `\x41`, "'",
+	}
 	payloads := [][]byte{nil, {}, {0, 1, 255, '\\'}, []byte(`{"a":1}`), []byte(strings.Repeat("z", 3000))}
 	events := make([]event.Event, n)
 	for i := range events {
@@ -132,7 +137,8 @@ func inTx(t testing.TB, pool *pgxpool.Pool, do func(tx pgx.Tx) error) {
 func TestAppendSQLInEveryMode(t *testing.T) {
 	t.Parallel()
 	for name, params := range map[string]string{
-		"pgx": "", "pgx_exec": "&default_query_exec_mode=exec", "pgx_simple_protocol": "&default_query_exec_mode=simple_protocol",
+		"pgx": "", "pgx_exec": "&default_query_exec_mode=exec",
+		"pgx_simple_protocol": "&default_query_exec_mode=simple_protocol",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -227,7 +233,8 @@ func TestDefaultsOfAppend(t *testing.T) {
 	for _, n := range sizes {
 		events := make([]event.Event, n)
 		for i := range events {
-			events[i] = event.Event{Topic: "t", Type: "T", Time: time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)}
+			events[i] = event.Event{Topic: "t", Type: "T", Time: time.Date(9999, 12, 31, 23, 59, 59, 999999999,
+				time.UTC)}
 		}
 		if n > 1 {
 			events[1].Source = "own"
@@ -260,7 +267,10 @@ func TestLargeBatchIsCutInOrder(t *testing.T) {
 	db := pgtest.New(t, migrations.Outbox)
 	events := make([]event.Event, 20)
 	for i := range events {
-		events[i] = event.Event{ID: event.NewID(), Topic: "t", Key: "k", Type: "T", Payload: []byte(strings.Repeat(fmt.Sprint(i%10), 1_000_000))}
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: "t", Key: "k", Type: "T",
+			Payload: []byte(strings.Repeat(fmt.Sprint(i%10), 1_000_000)),
+		}
 	}
 	pool := openSQL(t, db.URL)
 	tx, err := pool.BeginTx(t.Context(), nil)

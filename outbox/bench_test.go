@@ -39,8 +39,9 @@ func perEvent(ctx context.Context, tx pgx.Tx, events ...event.Event) error {
 	for i := range events {
 		e := &events[i]
 		b.Queue(`insert into outbox_event (message_id, source, topic, key, type, content_type, headers, payload)
-			values ($1::text::uuid, $2, $3, $4, $5, $6, $7::text::jsonb, $8)`, event.NewID().String(), e.Source, e.Topic, e.Key, e.Type,
-			e.ContentType, `{"traceparent":"`+e.Headers[event.HeaderTraceParent]+`"}`, e.Payload)
+			values ($1::text::uuid, $2, $3, $4, $5, $6, $7::text::jsonb, $8)`, event.NewID().String(), e.Source,
+			e.Topic, e.Key, e.Type, e.ContentType, `{"traceparent":"`+e.Headers[event.HeaderTraceParent]+`"}`,
+			e.Payload)
 	}
 	return tx.SendBatch(ctx, &b).Close()
 }
@@ -57,29 +58,32 @@ func BenchmarkAppend(b *testing.B) {
 		for _, n := range []int{1, 10, 30, 100, 300, 1000, 10000} {
 			events := payments(n)
 			for _, m := range methods {
-				b.Run(fmt.Sprintf("mode=%s/n=%d/by=%s", strings.ReplaceAll(mode.String(), " ", "_"), n, m.name), func(b *testing.B) {
-					pool := poolIn(b, pgtest.New(b, migrations.Outbox), mode)
-					conn, err := pool.Acquire(b.Context())
-					if err != nil {
-						b.Fatal(err)
-					}
-					defer conn.Release()
-					transaction := func() {
-						if err := pgx.BeginFunc(b.Context(), conn, func(tx pgx.Tx) error { return m.do(b.Context(), tx, events...) }); err != nil {
+				b.Run(fmt.Sprintf("mode=%s/n=%d/by=%s", strings.ReplaceAll(mode.String(), " ", "_"), n, m.name),
+					func(b *testing.B) {
+						pool := poolIn(b, pgtest.New(b, migrations.Outbox), mode)
+						conn, err := pool.Acquire(b.Context())
+						if err != nil {
 							b.Fatal(err)
 						}
-					}
-					transaction()
-					b.ReportAllocs()
-					server, client := serverTime(b, conn.Conn()), clientTime(b)
-					for b.Loop() {
+						defer conn.Release()
+						transaction := func() {
+							if err := pgx.BeginFunc(b.Context(), conn,
+								func(tx pgx.Tx) error { return m.do(b.Context(), tx, events...) }); err != nil {
+								b.Fatal(err)
+							}
+						}
 						transaction()
-					}
-					total := float64(n) * float64(b.N)
-					b.ReportMetric(total/b.Elapsed().Seconds(), "events/s")
-					b.ReportMetric(float64((clientTime(b)-client).Microseconds())/total, "client-µs/event")
-					b.ReportMetric(float64((serverTime(b, conn.Conn())-server).Microseconds())/total, "server-µs/event")
-				})
+						b.ReportAllocs()
+						server, client := serverTime(b, conn.Conn()), clientTime(b)
+						for b.Loop() {
+							transaction()
+						}
+						total := float64(n) * float64(b.N)
+						b.ReportMetric(total/b.Elapsed().Seconds(), "events/s")
+						b.ReportMetric(float64((clientTime(b)-client).Microseconds())/total, "client-µs/event")
+						b.ReportMetric(float64((serverTime(b, conn.Conn())-server).Microseconds())/total,
+							"server-µs/event")
+					})
 			}
 		}
 	}
@@ -89,7 +93,8 @@ func BenchmarkAppend(b *testing.B) {
 func serverTime(b *testing.B, conn *pgx.Conn) time.Duration {
 	b.Helper()
 	var ns int64
-	if err := conn.QueryRow(b.Context(), "select split_part(pg_read_file('/proc/self/schedstat'), ' ', $1)::bigint", 1).Scan(&ns); err != nil {
+	if err := conn.QueryRow(b.Context(), "select split_part(pg_read_file('/proc/self/schedstat'), ' ', $1)::bigint",
+		1).Scan(&ns); err != nil {
 		b.Fatal(err)
 	}
 	return time.Duration(ns)

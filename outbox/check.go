@@ -49,7 +49,8 @@ func (a Appender) check(i int, e *event.Event, trace map[string]string) (int, er
 		return refuse("ID", "is the max UUID: leave it zero, or use event.NewID")
 	}
 	if !validTopic(e.Topic) {
-		return refuse("Topic", "%.64q is no name that Kafka accepts: want 1 to %d of a-z, A-Z, 0-9, '.', '_' and '-', but not \".\" or \"..\"", e.Topic, maxTopic)
+		return refuse("Topic", "%.64q is no name that Kafka accepts: want 1 to %d of a-z, A-Z, 0-9, '.', '_' and "+
+			"'-', but not \".\" or \"..\"", e.Topic, maxTopic)
 	}
 	if e.Type == "" {
 		return refuse("Type", "is empty: name the kind of fact, such as \"PaymentCreated\"")

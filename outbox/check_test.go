@@ -51,22 +51,38 @@ func TestRefused(t *testing.T) {
 		"content type":         {"ContentType", func(e *event.Event) { e.ContentType = "\xc3" }},
 		"too many headers":     {"Headers", func(e *event.Event) { e.Headers = many(101) }},
 		"header ce_":           {"Headers", func(e *event.Event) { e.Headers = map[string]string{"ce_x": "v"} }},
-		"header content-type":  {"Headers", func(e *event.Event) { e.Headers = map[string]string{"content-type": "v"} }},
-		"header no name":       {"Headers", func(e *event.Event) { e.Headers = map[string]string{"": "v"} }},
-		"header long name":     {"Headers", func(e *event.Event) { e.Headers = map[string]string{strings.Repeat("h", 256): "v"} }},
-		"header long value":    {"Headers", func(e *event.Event) { e.Headers = map[string]string{"h": strings.Repeat("secret", 2000)} }},
-		"header NUL":           {"Headers", func(e *event.Event) { e.Headers = map[string]string{"h": "secret\x00"} }},
-		"header name UTF-8":    {"Headers", func(e *event.Event) { e.Headers = map[string]string{"\xff": "v"} }},
-		"payload too long":     {"Payload", func(e *event.Event) { e.Payload = []byte(strings.Repeat("secret", 1<<18)) }},
-		"max id":               {"ID", func(e *event.Event) { e.ID = uuid.Max }},
-		"id twice":             {"ID", func(e *event.Event) { e.ID = id }},
-		"year 0":               {"Time", func(e *event.Event) { e.Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) }},
-		"year 10000":           {"Time", func(e *event.Event) { e.Time = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }},
-		"year 10000 in UTC":    {"Time", func(e *event.Event) { e.Time = time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -7200)) }},
+		"header content-type": {"Headers", func(e *event.Event) {
+			e.Headers = map[string]string{"content-type": "v"}
+		}},
+		"header no name": {"Headers", func(e *event.Event) { e.Headers = map[string]string{"": "v"} }},
+		"header long name": {"Headers", func(e *event.Event) {
+			e.Headers = map[string]string{strings.Repeat("h", 256): "v"}
+		}},
+		"header long value": {"Headers", func(e *event.Event) {
+			e.Headers = map[string]string{"h": strings.Repeat("secret", 2000)}
+		}},
+		"header NUL":        {"Headers", func(e *event.Event) { e.Headers = map[string]string{"h": "secret\x00"} }},
+		"header name UTF-8": {"Headers", func(e *event.Event) { e.Headers = map[string]string{"\xff": "v"} }},
+		"payload too long": {"Payload", func(e *event.Event) {
+			e.Payload = []byte(strings.Repeat("secret", 1<<18))
+		}},
+		"max id":   {"ID", func(e *event.Event) { e.ID = uuid.Max }},
+		"id twice": {"ID", func(e *event.Event) { e.ID = id }},
+		"year 0":   {"Time", func(e *event.Event) { e.Time = time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC) }},
+		"year 10000": {"Time", func(e *event.Event) {
+			e.Time = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		}},
+		"year 10000 in UTC": {"Time", func(e *event.Event) {
+			e.Time = time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("", -7200))
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			events := []event.Event{{ID: id, Topic: "t", Type: "T"}, {Topic: "t", Type: "T"}, {Topic: "t", Key: "k", Type: "T"}}
+			events := []event.Event{
+				{ID: id, Topic: "t", Type: "T"},
+				{Topic: "t", Type: "T"},
+				{Topic: "t", Key: "k", Type: "T"},
+			}
 			c.edit(&events[2])
 			inTx(t, db.Pool, func(tx pgx.Tx) error {
 				err := outbox.Append(t.Context(), tx, events...)
@@ -74,7 +90,8 @@ func TestRefused(t *testing.T) {
 				if !errors.As(err, &refused) || refused.Index != 2 || refused.Field != c.field {
 					t.Fatalf("error %v, want one of event 2, field %s", err, c.field)
 				}
-				if s := err.Error(); strings.Contains(s, "secret") || !strings.Contains(s, "event 2: "+c.field) || len(s) > 300 {
+				if s := err.Error(); strings.Contains(s, "secret") || !strings.Contains(s, "event 2: "+c.field) ||
+					len(s) > 300 {
 					t.Errorf("error text %q", s)
 				}
 				// The transaction goes on, and nothing of the batch is in it.
@@ -204,11 +221,16 @@ func TestAppendAndTableAgree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	conn := db.Connect(t)
-	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-zA-Z0-9._-]{0,5}`), rapid.Just("."), rapid.Just(".."), rapid.Just(""),
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-zA-Z0-9._-]{0,5}`), rapid.Just("."), rapid.Just(".."),
+		rapid.Just(""),
 		rapid.Just("a\n"), rapid.StringOf(rapid.RuneFrom([]rune("a.\n\"\\,{}'ä\u2028\uFFFE🎈\x01"))),
 		rapid.Map(rapid.IntRange(240, 260), func(n int) string { return strings.Repeat("t", n) }))
-	key := rapid.OneOf(text, rapid.Map(rapid.IntRange(8185, 8200), func(n int) string { return strings.Repeat("k", n) }))
-	name := rapid.OneOf(text, rapid.SampledFrom([]string{"ce_id", "ce_", "ce-", "CE_id", "content-type", "Content-Type", "a.b", "$", "*"}))
+	key := rapid.OneOf(text, rapid.Map(rapid.IntRange(8185, 8200),
+		func(n int) string { return strings.Repeat("k", n) }))
+	name := rapid.OneOf(text, rapid.SampledFrom([]string{
+		"ce_id", "ce_", "ce-", "CE_id", "content-type", "Content-Type",
+		"a.b", "$", "*",
+	}))
 	rapid.Check(t, func(r *rapid.T) {
 		e := event.Event{
 			Topic:   rapid.OneOf(text, rapid.Just("t")).Draw(r, "topic"),
@@ -241,7 +263,8 @@ func TestAppendAndTableAgree(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		if _, err := tx.Exec(t.Context(), "insert into outbox_event (topic, key, type, headers) values ($1, $2, $3, $4)",
+		if _, err := tx.Exec(t.Context(), "insert into outbox_event (topic, key, type, headers) values ($1, $2, "+
+			"$3, $4)",
 			e.Topic, e.Key, e.Type, string(headers)); err == nil {
 			r.Fatalf("the table accepts what Append refuses: %v", refused)
 		}

@@ -56,7 +56,9 @@ func (s *source) Values() ([]any, error) {
 		at = r.time
 	}
 	s.values = [...]any{
-		pgtype.UUID{Bytes: r.id, Valid: true}, r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers, payload, at, due(e),
+		pgtype.UUID{Bytes: r.id, Valid: true},
+		r.source, e.Tenant, e.Topic, e.Key, e.Type, e.ContentType, headers,
+		payload, at, due(e),
 	}
 	if !s.batch.later {
 		return s.values[:10], nil

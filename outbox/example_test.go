@@ -19,7 +19,8 @@ func ExampleAppend() {
 	withdraw := func(ctx context.Context, db *pgxpool.Pool, account string, amount int64) error {
 		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 			// The row's lock is what orders the account's events.
-			if _, err := tx.Exec(ctx, "update account set balance = balance - $2 where id = $1", account, amount); err != nil {
+			if _, err := tx.Exec(ctx, "update account set balance = balance - $2 where id = $1", account,
+				amount); err != nil {
 				return err
 			}
 			e, err := event.JSON("accounts", account, "Withdrawn", map[string]int64{"amount": amount})
@@ -64,7 +65,8 @@ func ExampleAppend_notBefore() {
 // An event that no consumer could ever get is refused before anything is sent. The transaction goes on.
 func ExampleEventError() {
 	tx := unused{}
-	err := outbox.Append(context.Background(), tx, event.Event{Topic: "accounts", Type: "Opened"}, event.Event{Topic: "my accounts", Type: "Opened"})
+	err := outbox.Append(context.Background(), tx, event.Event{Topic: "accounts", Type: "Opened"},
+		event.Event{Topic: "my accounts", Type: "Opened"})
 	var refused *outbox.EventError
 	if errors.As(err, &refused) {
 		fmt.Println(refused.Index, refused.Field)
@@ -88,7 +90,10 @@ func ExampleAppender_AppendSQL() {
 		if _, err := tx.ExecContext(ctx, "insert into account (id) values ($1)", account); err != nil {
 			return err
 		}
-		if err := appender.AppendSQL(ctx, tx, event.Event{Topic: "accounts", Key: account, Type: "Opened"}); err != nil {
+		if err := appender.AppendSQL(ctx, tx, event.Event{
+			Topic: "accounts", Key: account,
+			Type: "Opened",
+		}); err != nil {
 			return err
 		}
 		return tx.Commit()
@@ -104,7 +109,8 @@ func ExampleLockKeys() {
 				return err
 			}
 			var taken bool
-			if err := tx.QueryRow(ctx, "select exists (select from reservation where seat = $1)", seat).Scan(&taken); err != nil {
+			if err := tx.QueryRow(ctx, "select exists (select from reservation where seat = $1)", seat).Scan(
+				&taken); err != nil {
 				return err
 			}
 			typ := "SeatReserved"

@@ -9,7 +9,10 @@ import (
 )
 
 // Queries is all SQL of the room, for a test against the migrated schema.
-var Queries = map[string]string{"append one": queryAppendOne, "append many": queryAppendMany, "schedule one": queryScheduleOne, "schedule many": queryScheduleMany, "lock keys": queryLockKeys}
+var Queries = map[string]string{
+	"append one": queryAppendOne, "append many": queryAppendMany,
+	"schedule one": queryScheduleOne, "schedule many": queryScheduleMany, "lock keys": queryLockKeys,
+}
 
 // Reserve lets a test compare what the size check assumes with what the codec writes.
 const (

@@ -31,8 +31,9 @@ func FuzzAppend(f *testing.F) {
 	f.Add("..", "k\x00", "", "a\tb", "a\nb", "\\N", "ce_id", "\\.", []byte("\\.\n"))
 	f.Fuzz(func(t *testing.T, topic, key, typ, source, tenant, contentType, name, value string, payload []byte) {
 		e := event.Event{
-			ID: event.NewID(), Topic: topic, Key: key, Type: typ, Source: source, Tenant: tenant, ContentType: contentType,
-			Headers: map[string]string{name: value}, Payload: payload, Time: time.UnixMilli(int64(len(key))),
+			ID: event.NewID(), Topic: topic, Key: key, Type: typ, Source: source, Tenant: tenant,
+			ContentType: contentType, Headers: map[string]string{name: value}, Payload: payload,
+			Time: time.UnixMilli(int64(len(key))),
 		}
 		want := kept{source, tenant, topic, key, typ, contentType, value, 1, payload}
 		for _, n := range []int{1, 60} { // the second takes COPY
@@ -49,8 +50,10 @@ func FuzzAppend(f *testing.F) {
 				}
 				var got kept
 				err := tx.QueryRow(t.Context(), `select source, tenant, topic, key, type, content_type, headers ->> $2,
-					(select count(*) from jsonb_object_keys(headers)), payload from outbox_event where message_id = $1`, e.ID.String(), name).
-					Scan(&got.source, &got.tenant, &got.topic, &got.key, &got.typ, &got.contentType, &got.header, &got.names, &got.payload)
+					(select count(*) from jsonb_object_keys(headers)), payload from outbox_event
+					where message_id = $1`, e.ID.String(), name).
+					Scan(&got.source, &got.tenant, &got.topic, &got.key, &got.typ, &got.contentType, &got.header,
+						&got.names, &got.payload)
 				if err != nil {
 					t.Fatalf("reading it: %v", err)
 				}
@@ -58,8 +61,10 @@ func FuzzAppend(f *testing.F) {
 					t.Fatalf("payload %q, want %q", got.payload, want.payload)
 				}
 				got.payload, want.payload = nil, nil
-				if got.source != want.source || got.tenant != want.tenant || got.topic != want.topic || got.key != want.key ||
-					got.typ != want.typ || got.contentType != want.contentType || got.header != want.header || got.names != want.names {
+				if got.source != want.source || got.tenant != want.tenant || got.topic != want.topic ||
+					got.key != want.key ||
+					got.typ != want.typ || got.contentType != want.contentType || got.header != want.header ||
+					got.names != want.names {
 					t.Fatalf("got %+v, want %+v", got, want)
 				}
 				want.payload = payload

@@ -64,7 +64,8 @@ func lockKeys(keys []string, exec func(query, arg string) error) error {
 	var state interface{ SQLState() string }
 	switch {
 	case errors.As(err, &state) && state.SQLState() == "22012": // division_by_zero
-		return fmt.Errorf("outbox: lock keys: the transaction is REPEATABLE READ and goes on seeing what there was before it had the locks: "+
+		return fmt.Errorf("outbox: lock keys: the transaction is REPEATABLE READ and goes on seeing what there was "+
+			"before it had the locks: "+
 			"begin it with READ COMMITTED: %w", err)
 	case err != nil:
 		return fmt.Errorf("outbox: lock %d keys: %w", len(keys), err)

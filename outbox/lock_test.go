@@ -14,7 +14,8 @@ import (
 )
 
 // advisory locks belong to a database, and pg_locks shows those of all.
-const advisory = "from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"
+const advisory = "from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where " +
+	"datname = current_database())"
 
 func TestLockKeysMakesTheSecondWait(t *testing.T) {
 	t.Parallel()
@@ -56,7 +57,10 @@ func TestLockKeysNeedsAFreshSnapshot(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t)
 	conn, sqlDB := db.Connect(t), openSQL(t, db.URL)
-	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: false} {
+	for level, refused := range map[pgx.TxIsoLevel]bool{
+		pgx.ReadCommitted: false, pgx.RepeatableRead: true,
+		pgx.Serializable: false,
+	} {
 		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +77,8 @@ func TestLockKeysNeedsAFreshSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := outbox.LockKeysSQL(t.Context(), tx, "acc-1"); err == nil || !strings.Contains(err.Error(), "begin it with READ COMMITTED") {
+	if err := outbox.LockKeysSQL(t.Context(), tx, "acc-1"); err == nil ||
+		!strings.Contains(err.Error(), "begin it with READ COMMITTED") {
 		t.Errorf("database/sql: %v", err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -130,7 +135,8 @@ func TestLockKeysRefusals(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	inTx(t, db.Pool, func(tx pgx.Tx) error {
-		if err := outbox.LockKeys(t.Context(), tx, "a", "secret\x00"); err == nil || !strings.Contains(err.Error(), "key 1") || strings.Contains(err.Error(), "secret") {
+		if err := outbox.LockKeys(t.Context(), tx, "a", "secret\x00"); err == nil ||
+			!strings.Contains(err.Error(), "key 1") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("a key with NUL: %v", err)
 		}
 		return outbox.LockKeys(t.Context(), tx)

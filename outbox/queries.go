@@ -18,31 +18,39 @@ func columns() []string {
 // driver and in every mode of pgx, whatever parameter types those would choose by themselves.
 
 const queryAppendOne = `-- outbox: append one
-insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
-values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea, $10::text::timestamptz)`
+insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+	event_time)
+values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea,
+	$10::text::timestamptz)`
 
 // Arrays as their text literals, and all payloads in one value that is cut apart on the server: base64 or hex inside an
 // array would cost twice the bytes. A null size makes a null payload. Ids are drawn above the ordered scan, in its
 // order.
 const queryAppendMany = `-- outbox: append many
-insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+	event_time)
 select e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
 	substring($9::bytea from e.at for e.size), e.event_time
 from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
-	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[], $12::text::timestamptz[]) with ordinality
+	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[],
+	$12::text::timestamptz[]) with ordinality
 	as e (message_id, source, tenant, topic, key, type, content_type, headers, at, size, event_time, n)
 order by e.n`
 
 const queryScheduleOne = `-- outbox: schedule one
-insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, due)
-values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea, $10::text::timestamptz, $11::text::timestamptz)`
+insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+	event_time, due)
+values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::bytea,
+	$10::text::timestamptz, $11::text::timestamptz)`
 
 const queryScheduleMany = `-- outbox: schedule many
-insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, due)
+insert into {schema}outbox_scheduled (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+	event_time, due)
 select e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
 	substring($9::bytea from e.at for e.size), e.event_time, e.due
 from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
-	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[], $12::text::timestamptz[], $13::text::timestamptz[]) with ordinality
+	$7::text::text[], $8::text::jsonb[], $10::text::integer[], $11::text::integer[], $12::text::timestamptz[],
+	$13::text::timestamptz[]) with ordinality
 	as e (message_id, source, tenant, topic, key, type, content_type, headers, at, size, event_time, due, n)
 order by e.n`
 
@@ -50,5 +58,6 @@ order by e.n`
 // It fails, with a division by zero, in a transaction that goes on seeing what there was before the lock.
 const queryLockKeys = `-- outbox: lock keys
 select pg_advisory_xact_lock(k.hash) from (
-	select distinct hashtextextended(key collate "C", 0) as hash from unnest($1::text::text[]) as key order by hash) as k
+	select distinct hashtextextended(key collate "C", 0) as hash from unnest($1::text::text[]) as key
+	order by hash) as k
 where 1 / (current_setting('transaction_isolation') <> 'repeatable read')::integer = 1`

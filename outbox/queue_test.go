@@ -99,7 +99,8 @@ func TestQueueRefuses(t *testing.T) {
 	if b.Len() != 1 {
 		t.Errorf("%d statements queued, want the caller's own", b.Len())
 	}
-	if err := outbox.Queue(t.Context(), nil, event.Event{Topic: "t", Type: "T"}); err == nil || !strings.Contains(err.Error(), "batch is nil") {
+	if err := outbox.Queue(t.Context(), nil, event.Event{Topic: "t", Type: "T"}); err == nil ||
+		!strings.Contains(err.Error(), "batch is nil") {
 		t.Errorf("without a batch: %v", err)
 	}
 }
@@ -110,14 +111,16 @@ func TestQueueScheduled(t *testing.T) {
 	db := pgtest.New(t, migrations.Outbox)
 	inTx(t, db.Pool, func(tx pgx.Tx) error {
 		var b pgx.Batch
-		if err := outbox.Queue(t.Context(), &b, event.Event{Topic: "t", Type: "Now"}, event.Event{Topic: "t", Type: "Later", NotBefore: time.Now().Add(time.Hour)}); err != nil {
+		if err := outbox.Queue(t.Context(), &b, event.Event{Topic: "t", Type: "Now"},
+			event.Event{Topic: "t", Type: "Later", NotBefore: time.Now().Add(time.Hour)}); err != nil {
 			return err
 		}
 		return tx.SendBatch(t.Context(), &b).Close()
 	})
 	for table, want := range map[string]string{"outbox_event": "Now", "outbox_scheduled": "Later"} {
 		var got string
-		if err := db.Pool.QueryRow(t.Context(), "select string_agg(type, ' ') from "+table).Scan(&got); err != nil || got != want {
+		if err := db.Pool.QueryRow(t.Context(), "select string_agg(type, ' ') from "+table).Scan(&got); err != nil ||
+			got != want {
 			t.Errorf("%s has %q, want %q: %v", table, got, want, err)
 		}
 	}

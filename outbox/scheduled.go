@@ -44,6 +44,7 @@ func (a Appender) badDue(e *event.Event) (field, reason string) {
 	if window < 0 || !ok || e.NotBefore.Sub(made) <= window {
 		return "", ""
 	}
-	return "ID", fmt.Sprintf("is a UUIDv7 of %s, and the event is due more than %v later, when inboxes no longer tell whether they have applied it: "+
+	return "ID", fmt.Sprintf("is a UUIDv7 of %s, and the event is due more than %v later, when inboxes no longer "+
+		"tell whether they have applied it: "+
 		"leave ID zero, use event.IDAt(NotBefore), or set Appender.InboxWindow", made.Format(time.DateOnly), window)
 }

@@ -30,22 +30,31 @@ func TestP8ScheduledEventsAreSetAside(t *testing.T) {
 				own := event.NewID()
 				var events []event.Event
 				for i := range n {
-					e := event.Event{Topic: "reminders", Key: "k", Type: "T", Payload: []byte(fmt.Sprint(i)), NotBefore: due.Add(time.Duration(i%3) * time.Hour)}
+					e := event.Event{
+						Topic: "reminders", Key: "k", Type: "T", Payload: []byte(fmt.Sprint(i)),
+						NotBefore: due.Add(time.Duration(i%3) * time.Hour),
+					}
 					if i == 0 {
 						e.ID, e.Time = own, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 					}
 					events = append(events, e)
 				}
-				events = append(events, event.Event{Topic: "reminders", Key: "k", Type: "Now", NotBefore: time.Now().Add(-time.Hour)})
+				events = append(events, event.Event{
+					Topic: "reminders", Key: "k", Type: "Now",
+					NotBefore: time.Now().Add(-time.Hour),
+				})
 				if err := appendBy(t, way, db, events); err != nil {
 					t.Fatal(err)
 				}
-				if got := pgtest.One[string](t, db, `select count(*) || ' ' || min(type) from outbox_event`); got != "1 Now" {
+				if got := pgtest.One[string](t, db,
+					`select count(*) || ' ' || min(type) from outbox_event`); got != "1 Now" {
 					t.Errorf("outbox_event has %s", got)
 				}
-				got := pgtest.One[int](t, db, `select count(*) from outbox_scheduled s join generate_series(0, $1::int - 1) i
+				got := pgtest.One[int](t, db,
+					`select count(*) from outbox_scheduled s join generate_series(0, $1::int - 1) i
 					on s.payload = convert_to(i::text, 'UTF8') and s.due = $2::timestamptz + (i % 3) * interval '1 hour'
-					and s.event_time is not distinct from case when i = 0 then timestamptz '2026-01-02 03:04:05+00' end`, n, due)
+					and s.event_time is not distinct from case
+					when i = 0 then timestamptz '2026-01-02 03:04:05+00' end`, n, due)
 				if got != n {
 					t.Errorf("%d of %d events are scheduled as they should be", got, n)
 				}
@@ -66,7 +75,8 @@ func TestP8ScheduledEventsAreSetAside(t *testing.T) {
 func appendBy(t *testing.T, way string, db *pgtest.DB, events []event.Event) error {
 	t.Helper()
 	if way == "pgx" {
-		return pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events...) })
+		return pgx.BeginFunc(t.Context(), db.Pool,
+			func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events...) })
 	}
 	std, err := sql.Open("pgx", db.URL)
 	if err != nil {
@@ -126,7 +136,8 @@ func TestP8IDsThatWouldBeTooOldAreRefused(t *testing.T) {
 	} {
 		var refused *outbox.EventError
 		err := try(c.appender, c.id, c.in)
-		if errors.As(err, &refused) != c.refused || (c.refused && (refused.Field != "ID" || !strings.Contains(err.Error(), "InboxWindow"))) {
+		if errors.As(err, &refused) != c.refused ||
+			(c.refused && (refused.Field != "ID" || !strings.Contains(err.Error(), "InboxWindow"))) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -149,7 +160,9 @@ func TestP8ProducersNeedOnlyInsert(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	if _, err := conn.Exec(t.Context(), `insert into outbox_scheduled (seq, due, topic, type) overriding system value values (1, now(), 't', 'T')`); err == nil {
+	if _,
+		err := conn.Exec(t.Context(),
+		`insert into outbox_scheduled (seq, due, topic, type) overriding system value values (1, now(), 't', 'T')`); err == nil {
 		t.Error("a producer chose its seq")
 	}
 	_, _ = conn.Exec(t.Context(), `rollback`)

@@ -29,8 +29,12 @@ func TestPlainSQLInPsql(t *testing.T) {
 		t.Skip("psql is not installed")
 	}
 	db := pgtest.New(t, migrations.Outbox)
-	for _, url := range []string{pgtest.WithSearchPath(t, db.AdminURL, "pg_catalog"), pgtest.WithSearchPath(t, db.AdminURL, "")} {
-		out, err := exec.Command(psql, "-Xq", "-v", "ON_ERROR_STOP=1", url, "-c", `insert into `+db.Schema+`.outbox_event (topic, key, type, payload)
+	for _, url := range []string{
+		pgtest.WithSearchPath(t, db.AdminURL, "pg_catalog"),
+		pgtest.WithSearchPath(t, db.AdminURL, ""),
+	} {
+		out, err := exec.Command(psql, "-Xq", "-v", "ON_ERROR_STOP=1", url, "-c", `insert into `+db.Schema+
+			`.outbox_event (topic, key, type, payload)
 			values ('payments', 'acc-1', 'PaymentCreated', convert_to('{"amount":100}', 'UTF8'))`).CombinedOutput()
 		if err != nil {
 			t.Fatalf("psql with %s: %s", url, out)
@@ -46,7 +50,8 @@ func TestPlainSQLInPsql(t *testing.T) {
 		if !ok || now.Sub(at).Abs() > time.Hour {
 			t.Errorf("id %s is not a UUIDv7 of now (%v, %v)", e.ID, at, now)
 		}
-		if string(e.Payload) != `{"amount":100}` || e.ContentType != event.ContentTypeJSON || e.Key != "acc-1" || e.Headers != nil {
+		if string(e.Payload) != `{"amount":100}` || e.ContentType != event.ContentTypeJSON || e.Key != "acc-1" ||
+			e.Headers != nil {
 			t.Errorf("stored %+v", e)
 		}
 	}
@@ -63,10 +68,12 @@ func TestLaneDoesNotDependOnTheWriter(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "set local search_path = pg_catalog"); err != nil {
 			return err
 		}
-		if err := (outbox.Appender{Schema: db.Schema}).Append(t.Context(), tx, event.Event{Topic: "u", Type: "U", Key: "acc-1"}); err != nil {
+		if err := (outbox.Appender{Schema: db.Schema}).Append(t.Context(), tx,
+			event.Event{Topic: "u", Type: "U", Key: "acc-1"}); err != nil {
 			return err
 		}
-		_, err := tx.Exec(t.Context(), "insert into "+db.Schema+".outbox_event (topic, type, key) values ('t', 'T', 'acc-1')")
+		_, err := tx.Exec(t.Context(), "insert into "+db.Schema+".outbox_event (topic, type, key) values ('t', 'T', "+
+			"'acc-1')")
 		return err
 	})
 	if n := pgtest.One[int](t, db, "select count(distinct lane)::int from outbox_event"); n != 1 {
@@ -166,9 +173,10 @@ func TestRefusedByGrantsSaysWhatToDo(t *testing.T) {
 	db.Exec(t, "revoke all on outbox_event from "+role)
 	db.Exec(t, "revoke insert (topic) on outbox_event from "+role)
 	for _, n := range []int{1, 2, outbox.CopyFrom} {
-		err := pgx.BeginFunc(t.Context(), connectAs(t, db, role, pgx.QueryExecModeCacheStatement), func(tx pgx.Tx) error {
-			return outbox.Append(t.Context(), tx, awkward(n)...)
-		})
+		err := pgx.BeginFunc(t.Context(), connectAs(t, db, role, pgx.QueryExecModeCacheStatement),
+			func(tx pgx.Tx) error {
+				return outbox.Append(t.Context(), tx, awkward(n)...)
+			})
 		if err == nil || !strings.Contains(err.Error(), "grant insert") {
 			t.Errorf("%d events: %v", n, err)
 		}
@@ -214,7 +222,8 @@ func TestP1UnreadableRowsAreRefused(t *testing.T) {
 			for _, column := range columns {
 				list = append(list, values[column])
 			}
-			_, err := db.Pool.Exec(t.Context(), "insert into "+table+" ("+strings.Join(columns, ", ")+") values ("+strings.Join(list, ", ")+")")
+			_, err := db.Pool.Exec(t.Context(), "insert into "+table+" ("+strings.Join(columns, ", ")+") values ("+
+				strings.Join(list, ", ")+")")
 			var refused *pgconn.PgError
 			if !errors.As(err, &refused) || refused.Code != "23514" {
 				t.Errorf("%s takes %s %s: %v", table, c.column, c.value, err)

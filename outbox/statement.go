@@ -156,9 +156,11 @@ func (b *batch) failed(err error) error {
 		case "42P01": // undefined_table
 			hint = " (run the outbox migrations, or set Appender.Schema to where they ran)"
 		case "42P02": // undefined_parameter
-			hint = " (this transaction rewrites queries and drops their arguments: hand over its *sql.Tx, which is tx.Tx in bun)"
+			hint = " (this transaction rewrites queries and drops their arguments: hand over its *sql.Tx, which is " +
+				"tx.Tx in bun)"
 		case "42501": // insufficient_privilege
-			hint = " (grant insert on the columns that package outbox lists, and on outbox_scheduled too for events with NotBefore)"
+			hint = " (grant insert on the columns that package outbox lists, and on outbox_scheduled too for events " +
+				"with NotBefore)"
 		}
 	}
 	return fmt.Errorf("outbox: append %d events%s: %w", len(b.events), hint, err)

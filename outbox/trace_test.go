@@ -34,8 +34,12 @@ func traced(t *testing.T) context.Context {
 		t.Fatal(err)
 	}
 	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: trace.TraceID{0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d, 0x0e, 0x0e, 0x47, 0x36},
-		SpanID:  trace.SpanID{0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7}, TraceFlags: trace.FlagsSampled, TraceState: state,
+		TraceID: trace.TraceID{
+			0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6, 0xa3, 0xce, 0x92, 0x9d, 0x0e, 0x0e, 0x47,
+			0x36,
+		},
+		SpanID: trace.SpanID{0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7}, TraceFlags: trace.FlagsSampled,
+		TraceState: state,
 	}))
 	return baggage.ContextWithBaggage(ctx, bag)
 }
@@ -68,11 +72,19 @@ func TestTrace(t *testing.T) {
 		propagator propagation.TextMapPropagator
 		plain, own map[string]string // what becomes of an event without and with its own headers
 	}{
-		"no span":    {t.Context(), nil, nil, own},
-		"default":    {traced(t), nil, w3c, with(own)},
-		"baggage":    {traced(t), both, with(map[string]string{"baggage": "user=7"}), with(map[string]string{"baggage": "user=7"}, own)},
-		"off":        {traced(t), propagation.NewCompositeTextMapPropagator(), nil, own},
-		"misbehaved": {traced(t), rude{}, map[string]string{"good": "g"}, map[string]string{"good": "g", "traceparent": "own", "x": "y"}},
+		"no span": {t.Context(), nil, nil, own},
+		"default": {traced(t), nil, w3c, with(own)},
+		"baggage": {
+			traced(t), both, with(map[string]string{"baggage": "user=7"}),
+			with(map[string]string{"baggage": "user=7"}, own),
+		},
+		"off": {traced(t), propagation.NewCompositeTextMapPropagator(), nil, own},
+		"misbehaved": {
+			traced(t),
+			rude{},
+			map[string]string{"good": "g"},
+			map[string]string{"good": "g", "traceparent": "own", "x": "y"},
+		},
 	} {
 		for _, n := range []int{2, outbox.CopyFrom} {
 			events := make([]event.Event, n)
@@ -87,7 +99,8 @@ func TestTrace(t *testing.T) {
 			})
 			got := stored(t, db)
 			if !maps.Equal(got[0].Headers, c.plain) || !maps.Equal(got[1].Headers, c.own) {
-				t.Errorf("%s, %d events: headers %q and %q, want %q and %q", name, n, got[0].Headers, got[1].Headers, c.plain, c.own)
+				t.Errorf("%s, %d events: headers %q and %q, want %q and %q", name, n, got[0].Headers, got[1].Headers,
+					c.plain, c.own)
 			}
 			db.Exec(t, "delete from outbox_event where $1", true)
 		}

@@ -19,5 +19,6 @@ func (a Appender) startSpan(ctx context.Context, events []event.Event) (context.
 			s.Attrs = append(s.Attrs, tracing.MessageID.String(id.String()))
 		}
 	}
-	return tracing.New(a.TracerProvider, a.Propagator).Start(ctx, s, len(events), func(i int) string { return events[i].Topic })
+	return tracing.New(a.TracerProvider, a.Propagator).Start(ctx, s, len(events),
+		func(i int) string { return events[i].Topic })
 }

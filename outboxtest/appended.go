@@ -94,7 +94,8 @@ func collect(t testing.TB, rows scanner) []event.Event {
 			headers *string
 			due     *time.Time
 		)
-		if err := rows.Scan(&e.Position.Lane, &id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &headers,
+		if err := rows.Scan(&e.Position.Lane, &id, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
+			&headers,
 			&e.Payload, &e.Time, &due); err != nil {
 			t.Fatal(failed(err))
 		}
@@ -125,9 +126,11 @@ func failed(err error) error {
 	hint := ""
 	switch pgerr.Code(err) {
 	case pgerr.UndefinedTable:
-		hint = " (run the outbox migrations on the test's database, or name their schema: outboxtest.Outbox{Schema: ...})"
+		hint = " (run the outbox migrations on the test's database, or name their schema: " +
+			"outboxtest.Outbox{Schema: ...})"
 	case pgerr.InsufficientPrivilege:
-		hint = " (a producer may not read the outbox: grant select on outbox_event and outbox_scheduled to the role of the tests)"
+		hint = " (a producer may not read the outbox: grant select on outbox_event and outbox_scheduled to the role " +
+			"of the tests)"
 	case "25P02": // in_failed_sql_transaction
 		hint = " (a statement of this transaction failed before; look at its error)"
 	}

@@ -72,7 +72,8 @@ func TestAppended(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(inner, many...)
-	if got, want := ids(outboxtest.Appended(t.Context(), t, inner, "")), ids(slices.Concat(a, b, many)); !slices.Equal(got, want) {
+	if got, want := ids(outboxtest.Appended(t.Context(), t, inner, "")), ids(slices.Concat(a, b, many)); !slices.Equal(
+		got, want) {
 		t.Errorf("every topic: got %v, want %v", got, want)
 	}
 	if got := ids(outboxtest.Appended(t.Context(), t, tx, "b")); !slices.Equal(got, ids(b)) {
@@ -100,14 +101,16 @@ func TestAppendedSaysEverything(t *testing.T) {
 			t.Fatalf("%s: got %d events", how, len(got))
 		}
 		e := got[0]
-		if e.ID != full.ID || e.Source != "s" || e.Tenant != "te" || e.Key != "k" || e.Type != "T" || e.ContentType != "c" ||
+		if e.ID != full.ID || e.Source != "s" || e.Tenant != "te" || e.Key != "k" || e.Type != "T" ||
+			e.ContentType != "c" ||
 			!e.Time.Equal(at) || !maps.Equal(e.Headers, full.Headers) || string(e.Payload) != "\x00\xff" {
 			t.Errorf("%s: got %+v", how, e)
 		}
 		if got[2].ID != later.ID || !got[2].NotBefore.Equal(tomorrow) {
 			t.Errorf("%s: got %+v", how, got[2])
 		}
-		if e = got[1]; e.ID == uuid.Nil || e.Payload != nil || e.Headers != nil || time.Since(e.Time).Abs() > time.Hour {
+		if e = got[1]; e.ID == uuid.Nil || e.Payload != nil || e.Headers != nil ||
+			time.Since(e.Time).Abs() > time.Hour {
 			t.Errorf("%s: got %+v", how, e)
 		}
 	}
@@ -133,8 +136,11 @@ func TestAppendedSaysWhatIsMissing(t *testing.T) {
 	db := pgtest.New(t)
 	for want, do := range map[string]func(tb testing.TB){
 		"run the outbox migrations": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, begin(t, db), "") },
-		"Outbox.Schema":             func(tb testing.TB) { outboxtest.Outbox{Schema: "A-B"}.Appended(t.Context(), tb, begin(t, db), "") },
-		"not nil":                   func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, nil, "") },
+		"Outbox.Schema": func(tb testing.TB) {
+			outboxtest.Outbox{Schema: "A-B"}.Appended(t.Context(), tb,
+				begin(t, db), "")
+		},
+		"not nil": func(tb testing.TB) { outboxtest.Appended(t.Context(), tb, nil, "") },
 		"a statement of this transaction failed": func(tb testing.TB) {
 			tx := begin(t, db)
 			_, _ = tx.Exec(t.Context(), "select 1/0")

@@ -81,6 +81,7 @@ func commits(sql string) bool {
 		line, _, _ = strings.Cut(line, "--")
 		text.WriteString(line + " ")
 	}
-	words := strings.FieldsFunc(strings.ToLower(text.String()), func(r rune) bool { return strings.ContainsRune(" \t\r\n;", r) })
+	words := strings.FieldsFunc(strings.ToLower(text.String()),
+		func(r rune) bool { return strings.ContainsRune(" \t\r\n;", r) })
 	return len(words) > 0 && (words[0] == "commit" || words[0] == "end")
 }

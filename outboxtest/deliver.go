@@ -70,8 +70,10 @@ func saysWhenSlow(t testing.TB, topic string) (done func()) {
 	said := make(chan struct{})
 	timer := time.AfterFunc(slow, func() {
 		defer close(said)
-		t.Logf("outboxtest: the handler has not decided the events of topic %q after %v: a failing effect is tried again, by default "+
-			"for minutes; set MaxAttempts: 1 and a Logger in the test's inbox.Config, which then says why it fails", topic, slow)
+		t.Logf("outboxtest: the handler has not decided the events of topic %q after %v: a failing effect is tried "+
+			"again, by default "+
+			"for minutes; set MaxAttempts: 1 and a Logger in the test's inbox.Config, which then says why it fails",
+			topic, slow)
 	})
 	return func() {
 		if !timer.Stop() {
@@ -92,7 +94,10 @@ func asConsumed(t testing.TB, events []event.Event) []event.Event {
 		if e.ID == uuid.Nil {
 			e.ID = event.NewID()
 		}
-		record := event.Record{Topic: e.Topic, Offset: offsets[e.Topic], Time: e.Time, Headers: event.AppendHeaders(nil, &e)}
+		record := event.Record{
+			Topic: e.Topic, Offset: offsets[e.Topic], Time: e.Time,
+			Headers: event.AppendHeaders(nil, &e),
+		}
 		offsets[e.Topic]++
 		if e.Key != "" {
 			record.Key = []byte(e.Key)

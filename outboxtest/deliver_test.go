@@ -22,7 +22,10 @@ import (
 
 // short is an inbox with few days, for they take a while to make.
 func short() inbox.Config {
-	return inbox.Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Backoff: time.Millisecond, MaxAttempts: 2}
+	return inbox.Config{
+		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, Backoff: time.Millisecond,
+		MaxAttempts: 2,
+	}
 }
 
 func effects(t *testing.T) *pgtest.DB {
@@ -67,7 +70,8 @@ func TestDeliver(t *testing.T) {
 	if len(saw) != 3 || saw[0].Topic != "a" || saw[1].Topic != "a" || saw[2].Topic != "b" {
 		t.Fatalf("saw %+v", saw)
 	}
-	if e := saw[0]; e.ID == uuid.Nil || e.Source != event.DefaultSource || e.Tenant != "te" || e.Headers["x"] != "y" || e.Payload == nil {
+	if e := saw[0]; e.ID == uuid.Nil || e.Source != event.DefaultSource || e.Tenant != "te" || e.Headers["x"] != "y" ||
+		e.Payload == nil {
 		t.Errorf("saw %+v", e)
 	}
 	if saw[1].Position.Offset != 1 || saw[1].Payload != nil {
@@ -84,13 +88,20 @@ func TestDeliverReturnsTheError(t *testing.T) {
 	events := some("a", 3)
 	h := halting{at: events[1].ID, err: bad}
 	out, err := outboxtest.Deliver(t.Context(), t, h, append(events, some("b", 1)...)...)
-	if !errors.Is(err, bad) || !slices.Equal(out, []inbox.Outcome{inbox.Applied, inbox.Undecided, inbox.Undecided, inbox.Undecided}) {
+	if !errors.Is(err, bad) || !slices.Equal(out, []inbox.Outcome{
+		inbox.Applied, inbox.Undecided, inbox.Undecided,
+		inbox.Undecided,
+	}) {
 		t.Errorf("%v, %v", out, err)
 	}
-	if got := endsTest(t, func(tb testing.TB) { _, _ = outboxtest.Deliver(t.Context(), tb, nil, events...) }); got == "" {
+	if got := endsTest(t, func(tb testing.TB) {
+		_, _ = outboxtest.Deliver(t.Context(), tb, nil, events...)
+	}); got == "" {
 		t.Error("a nil handler was accepted")
 	}
-	if got := endsTest(t, func(tb testing.TB) { _, _ = outboxtest.Deliver(t.Context(), tb, h, event.Event{}) }); !strings.Contains(got, "topic") {
+	if got := endsTest(t, func(tb testing.TB) {
+		_, _ = outboxtest.Deliver(t.Context(), tb, h, event.Event{})
+	}); !strings.Contains(got, "topic") {
 		t.Errorf("an event without a topic: %q", got)
 	}
 }
@@ -148,11 +159,13 @@ func TestRedeliver(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range events {
-				if r.Count(i, inbox.Applied) != 1 || r.Count(i, inbox.Duplicate) != 3 || r.Count(i, inbox.Undecided) != 1 {
+				if r.Count(i, inbox.Applied) != 1 || r.Count(i, inbox.Duplicate) != 3 ||
+					r.Count(i, inbox.Undecided) != 1 {
 					t.Errorf("event %d: %+v", i, r)
 				}
 			}
-			if count(r.Crashed, inbox.Undecided) != 3 || count(r.Batched, inbox.Duplicate) != 3 || count(r.Single, inbox.Duplicate) != 3 {
+			if count(r.Crashed, inbox.Undecided) != 3 || count(r.Batched, inbox.Duplicate) != 3 ||
+				count(r.Single, inbox.Duplicate) != 3 {
 				t.Errorf("%+v", r)
 			}
 			if n := pgtest.One[int](t, db, "select count(*) from effect"); n != 3 {
@@ -179,7 +192,9 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
 	events := some("a", 2)
-	r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) { return naive{db: db}, nil }, events...)
+	r, err := outboxtest.Redeliver(t.Context(), t, db.Pool, func(db *pgxpool.Pool) (inbox.Handler, error) {
+		return naive{db: db}, nil
+	}, events...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,13 +202,18 @@ func TestRedeliverFindsTheFault(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	elsewhere := endsTest(t, func(tb testing.TB) {
-		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) { return naive{db: db.Pool}, nil }, events...)
+		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) {
+			return naive{db: db.Pool}, nil
+		}, events...)
 	})
 	if !strings.Contains(elsewhere, "the pool that it is given") {
 		t.Errorf("a handler on another pool: %q", elsewhere)
 	}
 	refused := endsTest(t, func(tb testing.TB) {
-		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) { return nil, errors.New("no") }, events...)
+		_, _ = outboxtest.Redeliver(t.Context(), tb, db.Pool, func(*pgxpool.Pool) (inbox.Handler, error) {
+			return nil,
+				errors.New("no")
+		}, events...)
 	})
 	if !strings.Contains(refused, "no handler") {
 		t.Errorf("a build that fails: %q", refused)

@@ -92,7 +92,8 @@ func testLedger(t *testing.T, db *pgxpool.Pool) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var entries int
-	if err := db.QueryRow(t.Context(), "select count(*) from ledger_entry where payment_id = 'p-2'").Scan(&entries); err != nil || entries != 1 {
+	if err := db.QueryRow(t.Context(), "select count(*) from ledger_entry where payment_id = 'p-2'").Scan(
+		&entries); err != nil || entries != 1 {
 		t.Errorf("%d entries, %v", entries, err)
 	}
 }
@@ -108,7 +109,9 @@ func testAllTogether(t *testing.T, db *pgxpool.Pool) {
 	running := make(chan error, 1)
 	go func() { running <- r.Run(ctx) }()
 	published.LoseReplies(1) // what it publishes first comes twice
-	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return pay(t.Context(), tx, payment{ID: "p-3", Amount: 100}) }); err != nil {
+	if err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		return pay(t.Context(), tx, payment{ID: "p-3", Amount: 100})
+	}); err != nil {
 		t.Fatal(err)
 	}
 	events, err := published.Await(t.Context(), 2)

@@ -32,7 +32,8 @@ func TestMemoryPublisher(t *testing.T) {
 	if v := p.Publish(t.Context(), append(slices.Clone(a), b...)); len(v) != 5 || bad(v) != 0 {
 		t.Fatalf("%v", v)
 	}
-	if !slices.Equal(ids(p.Events()), ids(append(slices.Clone(a), b...))) || !slices.Equal(ids(p.Key("b", "other")), ids(b[1:])) {
+	if !slices.Equal(ids(p.Events()), ids(append(slices.Clone(a), b...))) || !slices.Equal(ids(p.Key("b", "other")),
+		ids(b[1:])) {
 		t.Errorf("published %v", p.Events())
 	}
 	a[0].Payload[0] = 9
@@ -111,7 +112,8 @@ func TestAwait(t *testing.T) {
 		if got, err := p.Await(soon, 4); len(got) != 3 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", got, err)
 		}
-		if _, err := p.AwaitEvent(soon, func(event.Event) bool { return false }); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := p.AwaitEvent(soon, func(event.Event) bool { return false }); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 		p.Delay(time.Hour)

@@ -44,7 +44,9 @@ func (r Redelivery) Count(i int, o inbox.Outcome) (n int) {
 //
 // What the effect did is the test's to look at: rows once, and whatever was done outside of the transaction as often as
 // the effect ran, which is twice at least.
-func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(db *pgxpool.Pool) (inbox.Handler, error), events ...event.Event) (Redelivery, error) {
+func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(db *pgxpool.Pool) (inbox.Handler, error),
+	events ...event.Event,
+) (Redelivery, error) {
 	t.Helper()
 	read := asConsumed(t, events)
 	var r Redelivery
@@ -57,7 +59,8 @@ func Redeliver(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(d
 	r.Crashed, _ = deliver(life, t, h, read)
 	end()
 	if !c.dead.Load() && count(r.Crashed, inbox.Applied) > 0 {
-		t.Fatal("outboxtest: Redeliver: the handler committed elsewhere: build must make it on the pool that it is given")
+		t.Fatal("outboxtest: Redeliver: the handler committed elsewhere: build must make it on the pool that it " +
+			"is given")
 	}
 
 	var errs [2]error
@@ -115,7 +118,9 @@ func count(outcomes []inbox.Outcome, of inbox.Outcome) (n int) {
 }
 
 // process makes a pool and the handler on it: what a process of its own would have. c is nil when it lives on.
-func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pgxpool.Pool) (inbox.Handler, error), c *crash) (inbox.Handler, func()) {
+func process(ctx context.Context, t testing.TB, db *pgxpool.Pool, build func(*pgxpool.Pool) (inbox.Handler, error),
+	c *crash,
+) (inbox.Handler, func()) {
 	t.Helper()
 	if db == nil || build == nil {
 		t.Fatal("outboxtest: Redeliver needs a pool, and a function that makes a handler on one")

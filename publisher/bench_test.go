@@ -26,19 +26,26 @@ import (
 func load(topic string, n int) []event.Event {
 	rng := rand.New(rand.NewPCG(3, 4))
 	out := make([]event.Event, n)
-	words := []string{"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer", "monthly", "customer"}
+	words := []string{
+		"settled", "pending", "Berlin", "Lisbon", "invoice", "refund", "EUR", "USD", "card", "transfer",
+		"monthly", "customer",
+	}
 	for i := range out {
 		var b bytes.Buffer
-		fmt.Fprintf(&b, `{"payment_id":"%s","account_id":"acc-%d","amount":%d,"currency":"EUR","note":"`, event.NewID(), rng.IntN(100_000), rng.IntN(1_000_000))
+		fmt.Fprintf(&b, `{"payment_id":"%s","account_id":"acc-%d","amount":%d,"currency":"EUR","note":"`, event.NewID(),
+			rng.IntN(100_000), rng.IntN(1_000_000))
 		for b.Len() < 510 {
 			fmt.Fprintf(&b, "%s %x ", words[rng.IntN(len(words))], rng.Uint32())
 		}
 		b.Truncate(510)
 		b.WriteString(`"}`)
 		out[i] = event.Event{
-			ID: event.NewID(), Source: "payments", Topic: topic, Key: fmt.Sprintf("acc-%d", rng.IntN(100_000)), Type: "PaymentCreated",
-			ContentType: event.ContentTypeJSON, Payload: b.Bytes(), Time: time.Now(),
-			Position: event.Position{Lane: int16(i % 32), Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1", Seq: int64(i)},
+			ID: event.NewID(), Source: "payments", Topic: topic, Key: fmt.Sprintf("acc-%d", rng.IntN(100_000)),
+			Type: "PaymentCreated", ContentType: event.ContentTypeJSON, Payload: b.Bytes(), Time: time.Now(),
+			Position: event.Position{
+				Lane: int16(i % 32), Epoch: "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d.1",
+				Seq: int64(i),
+			},
 		}
 	}
 	return out
@@ -49,7 +56,10 @@ func load(topic string, n int) []event.Event {
 //	go test ./publisher -run xxx -bench Real -benchtime 1x
 func BenchmarkReal(b *testing.B) {
 	const callers, per, total = 2, 4000, 300_000
-	for _, compression := range []string{CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd, CompressionGzip} {
+	for _, compression := range []string{
+		CompressionNone, CompressionSnappy, CompressionLZ4, CompressionZstd,
+		CompressionGzip,
+	} {
 		b.Run(compression, func(b *testing.B) {
 			topic := kafkatest.Topic(b, 8)
 			var mu sync.Mutex
@@ -123,7 +133,10 @@ func BenchmarkEncode(b *testing.B) {
 	for i := range order {
 		order[i] = int32(i)
 	}
-	for name, codec := range map[string]kafka.Compression{"none": 0, "snappy": kafka.Snappy, "lz4": kafka.Lz4, "zstd": kafka.Zstd} {
+	for name, codec := range map[string]kafka.Compression{
+		"none": 0, "snappy": kafka.Snappy, "lz4": kafka.Lz4,
+		"zstd": kafka.Zstd,
+	} {
 		b.Run("ours/"+name, func(b *testing.B) {
 			b.ReportAllocs()
 			bt := batch{compression: codec}
@@ -146,9 +159,15 @@ func BenchmarkEncode(b *testing.B) {
 					for j := range hs {
 						headers[j] = kafka.Header(hs[j])
 					}
-					records[i] = kafka.Record{Key: kafka.NewBytes([]byte(e.Key)), Value: kafka.NewBytes(e.Payload), Headers: headers}
+					records[i] = kafka.Record{
+						Key: kafka.NewBytes([]byte(e.Key)), Value: kafka.NewBytes(e.Payload),
+						Headers: headers,
+					}
 				}
-				rs := protocol.RecordSet{Version: 2, Attributes: protocol.Attributes(codec), Records: kafka.NewRecordReader(records...)}
+				rs := protocol.RecordSet{
+					Version: 2, Attributes: protocol.Attributes(codec),
+					Records: kafka.NewRecordReader(records...),
+				}
 				if _, err := rs.WriteTo(io.Discard); err != nil {
 					b.Fatal(err)
 				}
@@ -160,7 +179,10 @@ func BenchmarkEncode(b *testing.B) {
 
 // BenchmarkPublish is the whole of Publish without a network: what a call of 4,000 events costs this process.
 func BenchmarkPublish(b *testing.B) {
-	k := newKafka(b, []string{"nowhere:1"}, Config{Compression: CompressionNone, Transport: &fake{partitions: 8, produce: discard}})
+	k := newKafka(b, []string{"nowhere:1"}, Config{
+		Compression: CompressionNone,
+		Transport:   &fake{partitions: 8, produce: discard},
+	})
 	events := load("t", 4000)
 	b.ReportAllocs()
 	for range b.N {

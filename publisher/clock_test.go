@@ -33,7 +33,8 @@ func TestASlowClockMakesNoOldRecords(t *testing.T) {
 		}
 		allAcked(t, k.Publish(t.Context(), events))
 		if d := time.Until(first) - c.want; first != last || d < -time.Hour || d > time.Hour {
-			t.Errorf("%s: records of %v to %v, %v from this machine's time, want %v", name, first, last, time.Until(first), c.want)
+			t.Errorf("%s: records of %v to %v, %v from this machine's time, want %v", name, first, last,
+				time.Until(first), c.want)
 		}
 	}
 }
@@ -59,7 +60,8 @@ func TestAFastDatabaseStopsNothing(t *testing.T) {
 	}
 	refuseAll = true
 	var r *Rejection
-	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || r.Scope() != ScopeTopic || refused != 3 {
+	if err := k.Publish(t.Context(), []event.Event{e})[0]; !errors.As(err, &r) || r.Scope() != ScopeTopic ||
+		refused != 3 {
 		t.Errorf("%v after %d requests that were refused, want the topic's refusal after 3", err, refused)
 	}
 }

@@ -106,12 +106,14 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.BatchBytes == 0 {
 		cfg.BatchBytes = 1_000_000
 	} else if cfg.BatchBytes < 1024 || cfg.BatchBytes > 64<<20 {
-		errs = append(errs, fmt.Errorf("set BatchBytes between 1024 and %d (or 0 for 1000000), not %d", 64<<20, cfg.BatchBytes))
+		errs = append(errs, fmt.Errorf("set BatchBytes between 1024 and %d (or 0 for 1000000), not %d", 64<<20,
+			cfg.BatchBytes))
 	}
 	if cfg.RequestBytes == 0 {
 		cfg.RequestBytes = 100 << 20
 	} else if least := max(2<<20, cfg.BatchBytes); cfg.RequestBytes < least {
-		errs = append(errs, fmt.Errorf("set RequestBytes to at least %d (or 0 for %d), not %d", least, 100<<20, cfg.RequestBytes))
+		errs = append(errs, fmt.Errorf("set RequestBytes to at least %d (or 0 for %d), not %d", least, 100<<20,
+			cfg.RequestBytes))
 	}
 	if cfg.UnknownTopicGrace == 0 {
 		cfg.UnknownTopicGrace = 10 * time.Second

@@ -19,7 +19,9 @@ func TestReach(t *testing.T) {
 		}
 	}
 	refused := errors.New("nobody there")
-	k = newKafka(t, kafkatest.Brokers(t), Config{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, refused }})
+	k = newKafka(t, kafkatest.Brokers(t), Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, refused
+	}})
 	if err := k.Reach(t.Context()); err == nil {
 		t.Error("a broker that nobody can dial is reached")
 	}

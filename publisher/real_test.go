@@ -45,7 +45,8 @@ func TestTheWireIsAsDesigned(t *testing.T) {
 		k := newKafka(t, kafkatest.Brokers(t), Config{Compression: compression})
 		e := event.Event{
 			ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: topic, Key: "acc-1", Type: compression,
-			ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC),
+			ContentType: event.ContentTypeJSON, Payload: []byte(`{"a":1}`), Time: time.Date(2001, 2, 3, 4, 5, 6, 7000,
+				time.UTC),
 			Headers:  map[string]string{"zeta": "z", "traceparent": "00-01-02-01", "alpha": ""},
 			Position: event.Position{Lane: 7, Epoch: "x.1", Seq: 42},
 		}
@@ -239,7 +240,8 @@ func TestAChangedPartitionCountIsRefused(t *testing.T) {
 			continue // metadata is a few seconds old at most
 		}
 		var changed *PartitionsChangedError
-		if !errors.As(err, &changed) || changed.Pinned != 2 || changed.Found != 5 || changed.Scope() != ScopeTopic || !isRejection(err) {
+		if !errors.As(err, &changed) || changed.Pinned != 2 || changed.Found != 5 || changed.Scope() != ScopeTopic ||
+			!isRejection(err) {
 			t.Fatal(err)
 		}
 		break

@@ -100,17 +100,23 @@ func TestFewEventsShareARequest(t *testing.T) {
 func TestLeadersThatDiffer(t *testing.T) {
 	t.Parallel()
 	seen := newJoins()
-	f := &fake{partitions: 4, err: rawproduce.NewError(errors.New("mismatching leaders (1!=2)")), produce: func(_ context.Context, r request) *produce.ResponsePartition {
-		if r.joined > 1 {
-			return nil
-		}
-		seen.note(r)
-		return &produce.ResponsePartition{}
-	}}
+	f := &fake{
+		partitions: 4, err: rawproduce.NewError(errors.New("mismatching leaders (1!=2)")),
+		produce: func(_ context.Context, r request) *produce.ResponsePartition {
+			if r.joined > 1 {
+				return nil
+			}
+			seen.note(r)
+			return &produce.ResponsePartition{}
+		},
+	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
 	allAcked(t, k.Publish(t.Context(), spread("t", 4, 0, 20)))
 	for p := range 4 {
-		if want := []string{fmt.Sprint(p), fmt.Sprint(p + 4), fmt.Sprint(p + 8), fmt.Sprint(p + 12), fmt.Sprint(p + 16)}; !slices.Equal(seen.wrote[p], want) {
+		if want := []string{
+			fmt.Sprint(p), fmt.Sprint(p + 4), fmt.Sprint(p + 8), fmt.Sprint(p + 12),
+			fmt.Sprint(p + 16),
+		}; !slices.Equal(seen.wrote[p], want) {
 			t.Errorf("partition %d has %v, want %v", p, seen.wrote[p], want)
 		}
 	}
@@ -120,15 +126,18 @@ func TestLeadersThatDiffer(t *testing.T) {
 // been written.
 func TestAJointAnswerIsLost(t *testing.T) {
 	t.Parallel()
-	f := &fake{partitions: 4, err: io.ErrUnexpectedEOF, produce: func(_ context.Context, r request) *produce.ResponsePartition {
-		switch {
-		case r.joined > 1:
-			return nil
-		case r.partition == 2:
-			return code(kafka.TopicAuthorizationFailed)
-		}
-		return &produce.ResponsePartition{}
-	}}
+	f := &fake{
+		partitions: 4, err: io.ErrUnexpectedEOF,
+		produce: func(_ context.Context, r request) *produce.ResponsePartition {
+			switch {
+			case r.joined > 1:
+				return nil
+			case r.partition == 2:
+				return code(kafka.TopicAuthorizationFailed)
+			}
+			return &produce.ResponsePartition{}
+		},
+	}
 	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f})
 	for i, err := range k.Publish(t.Context(), spread("t", 4, 0, 20)) {
 		var refused *Rejection

@@ -42,7 +42,8 @@ func (k *Kafka) sendGroup(ctx context.Context, r *round, g group, events []event
 	if out.tried > 0 {
 		later = behind(out.err)
 		if out.maybe {
-			later = fmt.Errorf("publisher: topic %s partition %d: outcome unknown: an answer was lost before %v", g.to.topic.name, g.to.id, out.err)
+			later = fmt.Errorf("publisher: topic %s partition %d: outcome unknown: an answer was lost before %v",
+				g.to.topic.name, g.to.id, out.err)
 		}
 	}
 	for _, i := range rest[out.tried:] {
@@ -111,7 +112,8 @@ func (k *Kafka) deliver(ctx context.Context, r *round, g group, events []event.E
 			r.maybe = maybe
 			return outcome{acked, n, r, maybe}
 		default:
-			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name, g.to.id, err), maybe}
+			return outcome{acked, n, fmt.Errorf("publisher: topic %s partition %d: outcome unknown: %w", t.name,
+				g.to.id, err), maybe}
 		}
 	}
 	return outcome{acked: acked}
@@ -123,7 +125,8 @@ const requestRest = 4 << 10
 // fits refuses a batch that no broker reads: it would end the connection instead of answering.
 func (k *Kafka) fits(b *batch) error {
 	if n := len(b.frame) + requestRest; n > k.cfg.RequestBytes {
-		return fmt.Errorf("publisher: a request of %d bytes, and the brokers take %d: %w", n, k.cfg.RequestBytes, kafka.MessageSizeTooLarge)
+		return fmt.Errorf("publisher: a request of %d bytes, and the brokers take %d: %w", n, k.cfg.RequestBytes,
+			kafka.MessageSizeTooLarge)
 	}
 	return nil
 }
@@ -193,7 +196,8 @@ func (k *Kafka) attempt(ctx context.Context, r *round, to *partition, b *batch) 
 
 // reason improves on "topic not found" of the transport, which it also says when it could reach no broker.
 func (k *Kafka) reason(ctx context.Context, topic string, err error) error {
-	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) || errors.Is(err, kafka.BrokerNotAvailable) {
+	if errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) ||
+		errors.Is(err, kafka.BrokerNotAvailable) {
 		if _, _, metaErr := k.describe(ctx, topic); metaErr != nil && ctx.Err() == nil {
 			return metaErr
 		}

@@ -215,7 +215,8 @@ func (k *Kafka) describe(ctx context.Context, name string) (cluster string, lead
 			return res.ClusterID, leadersOf(t.Partitions), nil
 		}
 	}
-	return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name, errors.New("the broker did not answer for it"))
+	return "", nil, fmt.Errorf("publisher: metadata of topic %s: %w", name,
+		errors.New("the broker did not answer for it"))
 }
 
 func leadersOf(parts []kafka.Partition) []int32 {

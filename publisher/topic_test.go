@@ -33,7 +33,9 @@ func newPinned(t *testing.T, partitions int) *pinned {
 		p.sent = append(p.sent, r.partition)
 		return &produce.ResponsePartition{}
 	}
-	p.k = newKafka(t, []string{"nowhere:1"}, Config{Transport: p.fake, Pin: func(_ context.Context, _, _ string, partitions int) (int, error) {
+	p.k = newKafka(t, []string{"nowhere:1"}, Config{Transport: p.fake, Pin: func(_ context.Context, _, _ string,
+		partitions int,
+	) (int, error) {
 		p.mu.Lock()
 		gate, err := p.gate, p.err
 		p.mu.Unlock()

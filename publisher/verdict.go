@@ -81,7 +81,8 @@ func (e *PartitionsChangedError) Scope() string { return ScopeTopic }
 
 // Error names both counts and what an operator does about them.
 func (e *PartitionsChangedError) Error() string {
-	return fmt.Sprintf("publisher: topic %s has %d partitions and is pinned to %d: a changed count moves keys to other partitions; "+
+	return fmt.Sprintf("publisher: topic %s has %d partitions and is pinned to %d: a changed count moves keys to "+
+		"other partitions; "+
 		"let everything published so far be consumed, then run `relay topics accept`", e.Topic, e.Found, e.Pinned)
 }
 
@@ -127,7 +128,8 @@ func classify(err error) class {
 		return classifyCode(code)
 	}
 	switch {
-	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition), errors.Is(err, protocol.ErrNoLeader):
+	case errors.Is(err, protocol.ErrNoTopic), errors.Is(err, protocol.ErrNoPartition),
+		errors.Is(err, protocol.ErrNoLeader):
 		// The transport's cached metadata says so. It says the same when it could reach no broker at all.
 		return misrouted
 	case errors.Is(err, context.DeadlineExceeded):
@@ -148,13 +150,15 @@ func answerLost(err error) bool {
 	if errors.As(err, &code) {
 		return classifyCode(code) == unknown || code == kafka.KafkaStorageError
 	}
-	return !errors.Is(err, protocol.ErrNoTopic) && !errors.Is(err, protocol.ErrNoPartition) && !errors.Is(err, protocol.ErrNoLeader)
+	return !errors.Is(err, protocol.ErrNoTopic) && !errors.Is(err, protocol.ErrNoPartition) &&
+		!errors.Is(err, protocol.ErrNoLeader)
 }
 
 func classifyCode(code kafka.Error) class {
 	switch code {
 	case kafka.NotLeaderForPartition, kafka.LeaderNotAvailable, kafka.BrokerNotAvailable, kafka.ReplicaNotAvailable,
-		kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch, kafka.KafkaStorageError, kafka.UnknownTopicID, kafka.InconsistentTopicID:
+		kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch, kafka.KafkaStorageError, kafka.UnknownTopicID,
+		kafka.InconsistentTopicID:
 		return misrouted
 	case kafka.UnknownTopicOrPartition:
 		return noTopic

@@ -58,7 +58,8 @@ func TestOnePartitionFailsAndTheOthersGoOn(t *testing.T) {
 	k := faked(t, f)
 	var events []event.Event
 	for i := range 300 {
-		events = append(events, some("t", keys(3)[i%3], string(rune('0'+i/100))+string(rune('0'+i/10%10))+string(rune('0'+i%10))))
+		events = append(events, some("t", keys(3)[i%3], string(rune('0'+i/100))+string(rune('0'+i/10%10))+
+			string(rune('0'+i%10))))
 	}
 	verdicts := k.Publish(t.Context(), events)
 	failed := 0
@@ -118,8 +119,9 @@ func TestClassesOfAnswers(t *testing.T) {
 		kafka.TopicAuthorizationFailed: ScopeTopic, kafka.InvalidTopic: ScopeTopic, kafka.PolicyViolation: ScopeTopic,
 		kafka.InvalidTimestamp: ScopeTopic, kafka.UnsupportedCompressionType: ScopeTopic,
 		kafka.MessageSizeTooLarge: ScopeRecord, kafka.RecordListTooLarge: ScopeRecord, kafka.InvalidRecord: ScopeRecord,
-		kafka.ClusterAuthorizationFailed: "", kafka.SASLAuthenticationFailed: "", kafka.NotEnoughReplicasAfterAppend: "",
-		kafka.RequestTimedOut: "", kafka.Unknown: "", kafka.InvalidMessage: "", kafka.InvalidRequiredAcks: "",
+		kafka.ClusterAuthorizationFailed: "", kafka.SASLAuthenticationFailed: "",
+		kafka.NotEnoughReplicasAfterAppend: "", kafka.RequestTimedOut: "", kafka.Unknown: "", kafka.InvalidMessage: "",
+		kafka.InvalidRequiredAcks: "",
 	} {
 		f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition { return code(c) }}
 		err := faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "v")})[0]
@@ -136,14 +138,20 @@ func TestClassesOfAnswers(t *testing.T) {
 
 func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 	t.Parallel()
-	for name, hints := range map[string][]produce.ResponseError{"named by the broker": {{BatchIndex: -1}}, "not named": nil} {
+	for name, hints := range map[string][]produce.ResponseError{
+		"named by the broker": {{BatchIndex: -1}},
+		"not named":           nil,
+	} {
 		var wrote []string
 		f := &fake{partitions: 1, produce: func(_ context.Context, r request) *produce.ResponsePartition {
 			values := r.values()
 			if at := slices.Index(values, "bad"); at >= 0 {
 				p := code(kafka.InvalidRecord)
 				for range hints {
-					p.RecordErrors = append(p.RecordErrors, produce.ResponseError{BatchIndex: int32(at), BatchIndexErrorMessage: "no"})
+					p.RecordErrors = append(p.RecordErrors, produce.ResponseError{
+						BatchIndex:             int32(at),
+						BatchIndexErrorMessage: "no",
+					})
 				}
 				return p
 			}
@@ -156,7 +164,8 @@ func TestARefusedRecordIsFoundInOrder(t *testing.T) {
 		}
 		verdicts := newKafka(t, []string{"nowhere:1"}, Config{Transport: f}).Publish(t.Context(), events)
 		var r *Rejection
-		if got := strings.Join(wrote, " "); got != "a b c d e" || !errors.As(verdicts[5], &r) || !errors.Is(verdicts[6], ErrNotSent) {
+		if got := strings.Join(wrote, " "); got != "a b c d e" || !errors.As(verdicts[5], &r) ||
+			!errors.Is(verdicts[6], ErrNotSent) {
 			t.Errorf("%s: wrote %q, verdicts %v", name, got, verdicts)
 		}
 	}
@@ -184,9 +193,13 @@ func TestP4_ARefusalAfterALostAnswerSaysSo(t *testing.T) {
 			}
 			return &produce.ResponsePartition{}
 		}
-		verdicts := faked(t, f).Publish(t.Context(), []event.Event{some("t", "k", "a"), some("t", "k", "bad"), some("t", "k", "b")})
+		verdicts := faked(t, f).Publish(t.Context(), []event.Event{
+			some("t", "k", "a"), some("t", "k", "bad"),
+			some("t", "k", "b"),
+		})
 		var r *Rejection
-		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten() != lost || r.RefusalCode() != "INVALID_RECORD" ||
+		if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.MaybeWritten() != lost ||
+			r.RefusalCode() != "INVALID_RECORD" ||
 			verdicts[2] == nil || errors.Is(verdicts[2], ErrNotSent) == lost {
 			t.Errorf("%s: %v", name, verdicts)
 		}
@@ -267,9 +280,12 @@ func TestTheEndOfContextLetsTheRequestInFlightFinish(t *testing.T) {
 
 func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{partitions: 1, meta: kafka.UnknownTopicOrPartition, produce: func(context.Context, request) *produce.ResponsePartition {
-			return &produce.ResponsePartition{}
-		}}
+		f := &fake{
+			partitions: 1, meta: kafka.UnknownTopicOrPartition,
+			produce: func(context.Context, request) *produce.ResponsePartition {
+				return &produce.ResponsePartition{}
+			},
+		}
 		k, err := NewKafka([]string{"nowhere:1"}, Config{Transport: f})
 		if err != nil {
 			t.Fatal(err)
@@ -300,7 +316,9 @@ func TestUnknownTopicBecomesARefusalAndComesBack(t *testing.T) {
 func TestThePinDecides(t *testing.T) {
 	t.Parallel()
 	pinned, pinErr := 8, error(nil)
-	f := &fake{partitions: 8, produce: func(context.Context, request) *produce.ResponsePartition { return &produce.ResponsePartition{} }}
+	f := &fake{partitions: 8, produce: func(context.Context, request) *produce.ResponsePartition {
+		return &produce.ResponsePartition{}
+	}}
 	k := newKafka(t, []string{"nowhere:1"}, Config{
 		Transport: f, RecheckEvery: time.Nanosecond,
 		Pin: func(_ context.Context, cluster, topic string, partitions int) (int, error) {
@@ -330,7 +348,8 @@ func TestThePinDecides(t *testing.T) {
 	f.partitions = 13
 	for range 2 {
 		if err := verdict(); err == nil || isRejection(err) {
-			t.Fatalf("a topic that grew is sent to by the old count, which another relay may not have any more: %v", err)
+			t.Fatalf("a topic that grew is sent to by the old count, which another relay may not have any more: %v",
+				err)
 		}
 	}
 	pinErr, pinned = nil, 13
@@ -356,7 +375,9 @@ func TestARepetitionStaysInItsCluster(t *testing.T) {
 		f.cluster = "two"
 		return nil
 	}
-	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, cluster, _ string, _ int) (int, error) {
+	k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, cluster, _ string,
+		_ int,
+	) (int, error) {
 		if cluster != "one" {
 			return 0, errors.New("not ours")
 		}
@@ -387,10 +408,11 @@ func TestP4_AnOldCountIsNotUsedMeanwhile(t *testing.T) {
 		}}
 		gate := make(chan struct{}, 1)
 		gate <- struct{}{}
-		k := newKafka(t, []string{"nowhere:1"}, Config{Transport: f, Pin: func(_ context.Context, _, _ string, partitions int) (int, error) {
-			<-gate
-			return partitions, nil
-		}})
+		k := newKafka(t, []string{"nowhere:1"},
+			Config{Transport: f, Pin: func(_ context.Context, _, _ string, partitions int) (int, error) {
+				<-gate
+				return partitions, nil
+			}})
 		e := some("t", "k", "v")
 		if err := k.Publish(t.Context(), []event.Event{e})[0]; err != nil {
 			t.Fatal(err)
@@ -433,7 +455,8 @@ func TestWhatNoBrokerReadsIsRefused(t *testing.T) {
 	huge.Payload = make([]byte, 2<<20)
 	verdicts := k.Publish(t.Context(), []event.Event{some("t", "k", "v"), huge, some("t", "k", "v")})
 	var r *Rejection
-	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Scope() != ScopeRecord || r.RefusalCode() != "MESSAGE_TOO_LARGE" || r.MaybeWritten() ||
+	if verdicts[0] != nil || !errors.As(verdicts[1], &r) || r.Scope() != ScopeRecord ||
+		r.RefusalCode() != "MESSAGE_TOO_LARGE" || r.MaybeWritten() ||
 		!errors.Is(verdicts[2], ErrNotSent) || isRejection(verdicts[2]) {
 		t.Errorf("verdicts %v", verdicts)
 	}

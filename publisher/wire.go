@@ -43,7 +43,8 @@ func newWire(cfg Config) *wire {
 	}
 	return &wire{topics: map[string]bool{}, make: func(topics []string) kafka.RoundTripper {
 		return &kafka.Transport{
-			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL, ClientID: cfg.ClientID,
+			Dial: dial, DialTimeout: min(5*time.Second, cfg.Timeout), TLS: cfg.TLS, SASL: cfg.SASL,
+			ClientID: cfg.ClientID,
 			// Shorter than the 350 s after which common load balancers forget a connection, and than the broker's 10
 			// min.
 			IdleTimeout: 4 * time.Minute,

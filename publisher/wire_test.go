@@ -16,7 +16,9 @@ import (
 func TestNewTopicsShareATransport(t *testing.T) {
 	t.Parallel()
 	k := newKafka(t, []string{"nowhere:1"}, Config{})
-	f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition { return &produce.ResponsePartition{} }}
+	f := &fake{partitions: 1, produce: func(context.Context, request) *produce.ResponsePartition {
+		return &produce.ResponsePartition{}
+	}}
 	var made []int // of how many topics each Transport was
 	k.wire.make = func(topics []string) kafka.RoundTripper {
 		made = append(made, len(topics))

@@ -58,7 +58,8 @@ func MaintainArchive(ctx context.Context, db *pgxpool.Pool, schema string, keepD
 	a := archivist{db: db, schema: in, keep: keepDays}
 	done, err := a.pass(ctx)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		err = fmt.Errorf("this role may not make or drop days: run `relay archive maintain` as the owner of the tables, daily: %w", err)
+		err = fmt.Errorf("this role may not make or drop days: run `relay archive maintain` as the owner of the "+
+			"tables, daily: %w", err)
 	}
 	if err != nil {
 		return done, fmt.Errorf("relay: maintaining the archive: %w", err)
@@ -128,7 +129,8 @@ func (a archivist) change(ctx context.Context, prefix string, day int, statement
 		"{from}", archiveStart(day).Format(time.RFC3339), "{to}", archiveStart(day+1).Format(time.RFC3339))
 	mine := false
 	err := pgx.BeginFunc(ctx, a.db, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archivePatience, archiveScan).Scan(nil, nil, &mine); err != nil || !mine {
+		if err := tx.QueryRow(ctx, a.schema.Expand(sql.ArchiveLock), archivePatience, archiveScan).Scan(nil, nil,
+			&mine); err != nil || !mine {
 			return err
 		}
 		for _, sql := range statements {
@@ -178,14 +180,16 @@ func (r *Relay) keepArchive(ctx context.Context) {
 		switch {
 		case err != nil && ctx.Err() == nil && !said:
 			said = true
-			r.log.Warn("the archive's days are not looked after; published events go into its default partition until they are", "err", err)
+			r.log.Warn("the archive's days are not looked after; published events go into its default partition "+
+				"until they are", "err", err)
 		case err == nil:
 			said = false
 			level := slog.LevelDebug
 			if len(done.Made)+len(done.Dropped) > 0 {
 				level = slog.LevelInfo
 			}
-			r.log.Log(ctx, level, "the archive is maintained", "made", len(done.Made), "dropped", len(done.Dropped), "left", len(done.Left))
+			r.log.Log(ctx, level, "the archive is maintained", "made", len(done.Made), "dropped", len(done.Dropped),
+				"left", len(done.Left))
 		}
 		_ = sleep.For(ctx, archiveEvery)
 	}

@@ -15,14 +15,18 @@ import (
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
-const archiveDays = `select coalesce(string_agg(right(c.relname, 8), ' ' order by c.relname), '') from pg_inherits i join pg_class c on c.oid = i.inhrelid
+const archiveDays = `select coalesce(string_agg(right(c.relname, 8), ' ' order by c.relname), '') from pg_inherits i
+	join pg_class c on c.oid = i.inhrelid
 	where i.inhparent = 'outbox_archive'::regclass and c.relname <> 'outbox_archive_default'`
 
 // archivedAt puts a published event into the archive.
 func archivedAt(t *testing.T, db *pgtest.DB, at time.Time, key, payload string) {
 	t.Helper()
-	db.Exec(t, `insert into outbox_archive (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, payload, created_at)
-		select $1, 'e.1', 3, 1, 1, gen_random_uuid(), 's', '', 'payments', $2, 'T', '', convert_to($3, 'UTF8'), timestamptz '2026-01-02 03:04:05+00'`, at, key, payload)
+	db.Exec(t,
+		`insert into outbox_archive (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
+				content_type, payload, created_at)
+		select $1, 'e.1', 3, 1, 1, gen_random_uuid(), 's', '', 'payments', $2, 'T', '', convert_to($3, 'UTF8'),
+			timestamptz '2026-01-02 03:04:05+00'`, at, key, payload)
 }
 
 func day(n int) string { return time.Now().UTC().AddDate(0, 0, n).Format("20060102") }
@@ -33,21 +37,27 @@ func TestArchiveDaysAreMadeAndDropped(t *testing.T) {
 	now := time.Now().UTC()
 	archivedAt(t, db, now.AddDate(0, 0, -40), "old", "in the default partition")
 	archivedAt(t, db, now.AddDate(0, 0, -2), "young", "there too")
-	if done, err := relay.MaintainArchive(t.Context(), db.Pool, db.Schema, 30); err != nil || len(done.Made) != 8 || done.Cleaned != 1 || len(done.Left) > 0 {
+	if done, err := relay.MaintainArchive(t.Context(), db.Pool, db.Schema, 30); err != nil || len(done.Made) != 8 ||
+		done.Cleaned != 1 || len(done.Left) > 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if got := pgtest.One[string](t, db, archiveDays); !strings.HasPrefix(got, day(0)) || !strings.HasSuffix(got, day(7)) {
+	if got := pgtest.One[string](t, db, archiveDays); !strings.HasPrefix(got, day(0)) ||
+		!strings.HasSuffix(got, day(7)) {
 		t.Errorf("days %s", got)
 	}
 	archivedAt(t, db, now, "k", "today")
-	if got := pgtest.One[string](t, db, `select string_agg(key, ',' order by key) from only outbox_archive_default`); got != "young" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(key, ',' order by key) from only outbox_archive_default`); got != "young" {
 		t.Errorf("the default partition has %s", got)
 	}
 	// Its day is over, as days ahead become with time.
 	text := strings.NewReplacer("{day}", day(-31), "{from}", day(-31), "{to}", day(-30))
-	db.Exec(t, text.Replace(`create table outbox_archive_{day} partition of outbox_archive for values from ('{from} 00:00:00+00') to ('{to} 00:00:00+00')`))
+	db.Exec(t,
+		text.Replace(
+			`create table outbox_archive_{day} partition of outbox_archive for values from ('{from} 00:00:00+00') to ('{to} 00:00:00+00')`))
 	archivedAt(t, db, now.AddDate(0, 0, -31), "past", "")
-	if done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30); err != nil || len(done.Dropped) != 1 || done.Dropped[0] != day(-31) || len(done.Made) > 0 {
+	if done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30); err != nil || len(done.Dropped) != 1 ||
+		done.Dropped[0] != day(-31) || len(done.Made) > 0 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_archive`); n != 2 {
@@ -102,7 +112,8 @@ func TestArchiveNeedsItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if _, err := relay.MaintainArchive(t.Context(), pool, "", 30); err == nil || !strings.Contains(err.Error(), "relay archive maintain") {
+	if _, err := relay.MaintainArchive(t.Context(), pool, "", 30); err == nil ||
+		!strings.Contains(err.Error(), "relay archive maintain") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -122,17 +133,22 @@ func TestReplay(t *testing.T) {
 	o, key := newOperator(t, db), "k"
 	choice := operator.Replay{From: start, Topic: "payments", Key: &key, Type: "T"}
 	plan, err := o.PlanReplay(t.Context(), choice)
-	if err != nil || plan.Events != 5 || plan.Keys != 1 || plan.Bytes != 5 || len(plan.Head) != 5 || plan.Head[0].Key != "k" || !plan.First.Equal(start.Truncate(time.Microsecond)) {
+	if err != nil || plan.Events != 5 || plan.Keys != 1 || plan.Bytes != 5 || len(plan.Head) != 5 ||
+		plan.Head[0].Key != "k" || !plan.First.Equal(start.Truncate(time.Microsecond)) {
 		t.Fatalf("plan %+v, %v", plan, err)
 	}
-	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_event) + (select count(*) from outbox_audit)`); n != 0 {
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_event) + (select count(*) from outbox_audit)`); n != 0 {
 		t.Fatal("a plan has changed something")
 	}
 	done, err := o.Replay(t.Context(), choice, "the ledger lost them")
 	if err != nil || done.Events != 5 || done.Last != plan.Head[4].Pos {
 		t.Fatalf("done %+v, %v", done, err)
 	}
-	if again, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: "payments", Key: &key, Type: "T", After: done.Last}, "go on"); err != nil || again.Events != 0 {
+	if again, err := o.Replay(t.Context(), operator.Replay{
+		From: start, Topic: "payments", Key: &key, Type: "T",
+		After: done.Last,
+	}, "go on"); err != nil || again.Events != 0 {
 		t.Errorf("after the last: %+v, %v", again, err)
 	}
 	stop := running(t, newRelay(t, db, to, config()))
@@ -146,7 +162,8 @@ func TestReplay(t *testing.T) {
 			t.Errorf("event %d came as %+v, was %+v", i, e, plan.Head[i])
 		}
 	}
-	if got := pgtest.One[string](t, db, `select string_agg(action || ' ' || coalesce(detail->>'events', '-'), ', ' order by id) from outbox_audit`); got != "replay -, replay ended 5, replay -, replay ended 0" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(action || ' ' || coalesce(detail->>'events', '-'), ', ' order by id) from outbox_audit`); got != "replay -, replay ended 5, replay -, replay ended 0" {
 		t.Errorf("audit: %s", got)
 	}
 }
@@ -155,15 +172,21 @@ func TestReplay(t *testing.T) {
 func TestReplayInBatchesAtARate(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	db.Exec(t, `insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
-		select 'e.1', 3, g, g, gen_random_uuid(), '', '', 'payments', 'k', 'T', '', now() from generate_series(1, 1200) g`)
+	db.Exec(t,
+		`insert into outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
+				created_at)
+		select 'e.1', 3, g, g, gen_random_uuid(), '', '', 'payments', 'k', 'T', '', now()
+		from generate_series(1, 1200) g`)
 	o := newOperator(t, db)
 	fill(t, db, 10_000, 10)
 	ended := make(chan error, 1)
 	var done operator.ReplayResult
 	go func() {
 		var err error
-		done, err = o.Replay(t.Context(), operator.Replay{From: time.Now().Add(-time.Hour), Topic: "payments", Rate: 4000}, "r")
+		done, err = o.Replay(t.Context(), operator.Replay{
+			From: time.Now().Add(-time.Hour), Topic: "payments",
+			Rate: 4000,
+		}, "r")
 		ended <- err
 	}()
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_audit)`)
@@ -198,7 +221,10 @@ func TestReplayDoesNotMeetItself(t *testing.T) {
 	}
 	// Each batch is one event, and all that it publishes is in the archive before the next.
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ArchiveDays = 3 })))
-	choice := operator.Replay{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments", Rate: 4}
+	choice := operator.Replay{
+		From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute), Topic: "payments",
+		Rate: 4,
+	}
 	o := newOperator(t, db)
 	first, err := o.Replay(ctx, choice, "r")
 	if err == nil || first.Events < 3 || first.Events == events || first.To.After(time.Now().Add(30*time.Second)) {
@@ -225,7 +251,10 @@ func TestReplayRefuses(t *testing.T) {
 	db := outboxDB(t)
 	o, now := newOperator(t, db), time.Now()
 	for name, c := range map[string]operator.Replay{
-		"no beginning": {Topic: "t"}, "no topic": {From: now}, "an empty range": {From: now, To: now.Add(-time.Hour), Topic: "t"},
+		"no beginning": {Topic: "t"}, "no topic": {From: now}, "an empty range": {
+			From: now, To: now.Add(-time.Hour),
+			Topic: "t",
+		},
 		"a negative rate": {From: now, Topic: "t", Rate: -1},
 	} {
 		if _, err := o.Replay(t.Context(), c, "r"); err == nil {

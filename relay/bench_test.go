@@ -24,11 +24,15 @@ func BenchmarkDrain(b *testing.B) {
 	const events = 100_000
 	db := pgtest.NewDatabase(b, migrations.Outbox)
 	settled := make(chan int, 1000)
-	cfg := relay.Config{Logger: quiet(), Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }}}
+	cfg := relay.Config{Logger: quiet(), Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) {
+		settled <- n
+	}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		b.StopTimer()
-		db.Exec(b, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
+		db.Exec(b,
+			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int,
+				'T',
 			convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, $1) g`, events)
 		db.Exec(b, `vacuum analyze outbox_event`)
 		r, err := relay.New(db.Pool, discard{}, cfg)
@@ -84,7 +88,9 @@ func BenchmarkDeadPartition(b *testing.B) {
 			moved := make(chan int, 10_000)
 			count := func(n int) { moved <- n }
 			cfg := relay.Config{Logger: quiet(), HoldAfter: time.Millisecond, Observer: relay.Observer{
-				Settled: func(n, _ int, _ time.Duration) { count(n) }, Held: func(_ string, _ int32, n int) { count(n) },
+				Settled: func(n, _ int, _ time.Duration) { count(n) }, Held: func(_ string, _ int32, n int) {
+					count(n)
+				},
 			}}
 			r, err := relay.New(db.Pool, to, cfg)
 			if err != nil {
@@ -94,7 +100,9 @@ func BenchmarkDeadPartition(b *testing.B) {
 			done := make(chan error, 1)
 			go func() { done <- r.Run(ctx) }()
 			add := func(n int) {
-				db.Exec(b, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (random() * 100000)::int, 'T',
+				db.Exec(b,
+					`insert into outbox_event (topic, key, type, payload) select 'payments',
+						'k' || (random() * 100000)::int, 'T',
 					convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, $1) g`, n)
 			}
 			drain := func(n int) {

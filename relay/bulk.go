@@ -59,7 +59,8 @@ func (k *claiming) window() {
 // readBulk reads rows that have no entry yet.
 func (k *claiming) readBulk(rows pgx.Rows) error {
 	r, n := k.rows, 0
-	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, (*pgtype.TID)(&r.it.At), &r.it.Large}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &r.e.Position.Seq, (*pgtype.TID)(&r.it.At), &r.it.Large},
+		r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		n++
 		r.e.Position.First, r.e.Position.Maybe = true, false
@@ -114,7 +115,10 @@ func (k *claiming) cut() {
 func (k *claiming) measure() {
 	for l, s := range k.c.runs(k.at) {
 		first, last := k.c.items[s.from].ID, k.c.items[s.to-1].ID
-		l.seen = lanes.Pace{Last: last, Size: k.rows.bytes[l.Lane] / s.len(), Gap: float64(last-first) / float64(max(s.len()-1, 1))}
+		l.seen = lanes.Pace{
+			Last: last, Size: k.rows.bytes[l.Lane] / s.len(),
+			Gap: float64(last-first) / float64(max(s.len()-1, 1)),
+		}
 		l.floorAfter = min(l.floorAfter, last)
 	}
 }
@@ -138,12 +142,13 @@ func (k *claiming) journal(ctx context.Context, s *session) error {
 		high = append(high, int32(len(ids)))
 	}
 	if len(lanes.lanes) > 0 {
-		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(func(tag pgconn.CommandTag) error {
-			if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
-				return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
-			}
-			return nil
-		})
+		b.Queue(k.r.sql(sql.Journal), lanes.lanes, lanes.fences, k.r.owner, lanes.firsts, pg.IDs(ids), low, high).Exec(
+			func(tag pgconn.CommandTag) error {
+				if int(tag.RowsAffected()) != len(lanes.lanes) { // cannot be: they are locked
+					return fmt.Errorf("relay: %d of %d entries were made", tag.RowsAffected(), len(lanes.lanes))
+				}
+				return nil
+			})
 	}
 	b.Queue(sql.Commit)
 	return s.Continue(ctx, &b)

@@ -39,7 +39,9 @@ func TestP3_2_AClaimFitsIntoItsBlock(t *testing.T) {
 	}
 	r := &Relay{cfg: cfg, lanes: lanes.New(lanes.Pumps)}
 	k := r.claiming(&session{}, []lanes.Grant{
-		{Lane: 1, Fence: 1, Next: 1, End: 20}, {Lane: 2, Fence: 1, Next: 2, End: 20}, {Lane: 3, Fence: 1, Next: 21, End: 20},
+		{Lane: 1, Fence: 1, Next: 1, End: 20},
+		{Lane: 2, Fence: 1, Next: 2, End: 20},
+		{Lane: 3, Fence: 1, Next: 21, End: 20},
 	})
 	if got := k.reserve.lanes; len(got) != 2 || got[0] != 2 || got[1] != 3 {
 		t.Errorf("lanes %v begin another block for 20 numbers, want 2 and 3", got)

@@ -92,7 +92,9 @@ func TestP3BulkLarge(t *testing.T) {
 		case 30:
 			size, headers = 10, fmt.Sprintf(`{"h": "%s"}`, strings.Repeat("x", 20_000))
 		}
-		f.db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) values ('payments', 'k', 'T', nullif($1::jsonb, 'null'), convert_to(rpad($2::text, $3, ' '), 'UTF8'))`,
+		f.db.Exec(t,
+			`insert into outbox_event (topic, key, type, headers, payload) values ('payments', 'k', 'T',
+					nullif($1::jsonb, 'null'), convert_to(rpad($2::text, $3, ' '), 'UTF8'))`,
 			headers, fmt.Sprint(i), size)
 	}
 	bulk := f.steps(r)
@@ -110,8 +112,10 @@ func TestP3BulkLarge(t *testing.T) {
 		case 30:
 			want = 10
 		}
-		if strings.TrimSpace(string(e.Payload)) != fmt.Sprint(i) || len(e.Payload) != want || (len(e.Headers["h"]) != 0) != (i == 30) {
-			t.Fatalf("event %d is %.20q of %d bytes, with %d bytes of headers", i, e.Payload, len(e.Payload), len(e.Headers["h"]))
+		if strings.TrimSpace(string(e.Payload)) != fmt.Sprint(i) || len(e.Payload) != want ||
+			(len(e.Headers["h"]) != 0) != (i == 30) {
+			t.Fatalf("event %d is %.20q of %d bytes, with %d bytes of headers", i, e.Payload, len(e.Payload),
+				len(e.Headers["h"]))
 		}
 	}
 	if len(log) != 100 {
@@ -126,10 +130,15 @@ func TestP3BulkBounds(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t), func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 20*relay.Lanes, 1<<20 })
 	// Every tenth id first, then every one; small first, then as large as may be.
-	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select case when g % 10 = 0 then 'payments' else 'gone' end,
-		case when g % 10 = 0 then 'k' || (g / 10 % 64) else 'gone' end, 'T', convert_to((g / 640)::text, 'UTF8') from generate_series(0, 31999) g`)
+	f.db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select case when g % 10 = 0 then 'payments'
+			else 'gone' end,
+		case when g % 10 = 0 then 'k' || (g / 10 % 64) else 'gone' end, 'T', convert_to((g / 640)::text, 'UTF8')
+		from generate_series(0, 31999) g`)
 	f.db.Exec(t, `delete from outbox_event where topic = 'gone'`)
-	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T', convert_to(rpad((50 + g / 64)::text, 1900), 'UTF8')
+	f.db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T',
+			convert_to(rpad((50 + g / 64)::text, 1900), 'UTF8')
 		from generate_series(0, 3199) g`)
 	for range 1000 {
 		before := len(f.to.events())
@@ -158,7 +167,9 @@ func TestP3BulkHole(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
 	insert := func(from, to int) {
-		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T', convert_to((g / 64)::text, 'UTF8')
+		f.db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T',
+				convert_to((g / 64)::text, 'UTF8')
 			from generate_series($1::int, $2::int) g`, from, to)
 	}
 	insert(0, 703) // so many that a claim has events from before and behind the hole
@@ -191,7 +202,8 @@ func TestP3BulkTooMany(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
 	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value
-		select case when g < 10 then 1000 * (g + 1) else 10000 + g end, 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
+		select case when g < 10 then 1000 * (g + 1) else 10000 + g end, 'payments', 'k', 'T', convert_to(g::text,
+			'UTF8')
 		from generate_series(0, 99) g order by case when g < 10 then g else 200 - g end`)
 	f.db.Exec(t, `select setval('outbox_event_id_seq', 10099)`)
 	bulk := f.steps(r)
@@ -206,10 +218,13 @@ func TestP3BulkTooMany(t *testing.T) {
 func TestP3BulkTableOrder(t *testing.T) {
 	t.Parallel()
 	f, r := bulky(t, outboxDB(t))
-	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T', convert_to((g / 64)::text, 'UTF8') from generate_series(0, 5000) g`)
+	f.db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || (g % 64), 'T',
+			convert_to((g / 64)::text, 'UTF8') from generate_series(0, 5000) g`)
 	f.db.Exec(t, `create index by_key on outbox_event (key desc)`)
 	f.db.Exec(t, `cluster outbox_event using by_key`)
-	if pgtest.One[bool](t, f.db, `select bool_and(ahead) from (select ctid > lag(ctid) over (order by id) as ahead from outbox_event) o`) {
+	if pgtest.One[bool](t, f.db,
+		`select bool_and(ahead) from (select ctid > lag(ctid) over (order by id) as ahead from outbox_event) o`) {
 		t.Fatal("the rows lie in the order of their ids: this shows nothing")
 	}
 	bulk := f.steps(r)
@@ -228,8 +243,12 @@ func TestP3BulkLocks(t *testing.T) {
 		action pgtest.Action
 	}
 	for name, fault := range map[string]fault{
-		"cut before": {"read", pgtest.CutBefore}, "reply dropped": {"read", pgtest.DropReply}, "cut after": {"read", pgtest.CutAfter},
-		"cut before the settle": {"settle placed", pgtest.CutBefore}, "reply to the settle dropped": {"settle placed", pgtest.DropReply},
+		"cut before": {"read", pgtest.CutBefore}, "reply dropped": {"read", pgtest.DropReply},
+		"cut after":             {"read", pgtest.CutAfter},
+		"cut before the settle": {"settle placed", pgtest.CutBefore}, "reply to the settle dropped": {
+			"settle placed",
+			pgtest.DropReply,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +257,8 @@ func TestP3BulkLocks(t *testing.T) {
 			more()
 			proxy := pgtest.NewProxy(t, db.URL)
 			trap := proxy.On(statement(fault.at), 0, fault.action)
-			r, err := relay.New(poolAt(t, proxy.URL()), to, config(func(c *relay.Config) { c.Pumps, c.ClaimEvents = 1, 3*relay.Lanes }))
+			r, err := relay.New(poolAt(t, proxy.URL()), to,
+				config(func(c *relay.Config) { c.Pumps, c.ClaimEvents = 1, 3*relay.Lanes }))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,13 +290,17 @@ func TestP3BulkMoved(t *testing.T) {
 			return 0
 		},
 		"replaced": func(f *floors, claimed event.Event) (more int) {
-			was := pgtest.One[string](f.t, f.db, `delete from outbox_event where message_id = $1 returning ctid::text`, claimed.ID)
+			was := pgtest.One[string](f.t, f.db, `delete from outbox_event where message_id = $1 returning ctid::text`,
+				claimed.ID)
 			// after vacuum, which an analyze may keep from it for a while
 			pgtest.Await(f.t, "another row takes the place", func() (bool, error) {
 				f.db.Exec(f.t, `vacuum outbox_event`)
-				f.db.Exec(f.t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'new', 'T', convert_to(g::text, 'UTF8') from generate_series($1::int, $1::int + 999) g`, more)
+				f.db.Exec(f.t,
+					`insert into outbox_event (topic, key, type, payload) select 'payments', 'new', 'T',
+						convert_to(g::text, 'UTF8') from generate_series($1::int, $1::int + 999) g`, more)
 				more += 1000
-				return pgtest.One[bool](f.t, f.db, `select exists (select from outbox_event where ctid = $1::text::tid)`, was), nil
+				return pgtest.One[bool](f.t, f.db,
+					`select exists (select from outbox_event where ctid = $1::text::tid)`, was), nil
 			})
 			return more
 		},
@@ -333,7 +357,8 @@ func TestP3_5_ALostLaneKeepsItsRows(t *testing.T) {
 	}
 	_, err = f.Step(t.Context())
 	f.must(err)
-	if lanes := pgtest.One[[]int16](t, f.db, `select array_agg(lane) from outbox_claim`); !slices.Equal(lanes, []int16{lost}) {
+	if lanes := pgtest.One[[]int16](t, f.db, `select array_agg(lane) from outbox_claim`); !slices.Equal(lanes,
+		[]int16{lost}) {
 		t.Errorf("lanes %v have entries, want lane %d", lanes, lost)
 	}
 	if gone := pgtest.One[int](t, f.db, `select count(*) from outbox_claim c cross join unnest(c.ids) u (id)
@@ -366,7 +391,9 @@ func TestP6RescanWaitsForABacklog(t *testing.T) {
 	if n := relay.BulkLanes(r); n != relay.Lanes || slices.Min(floors) < 2 {
 		t.Fatalf("%d lanes have much, the floors are %v: this shows nothing", n, floors)
 	}
-	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (1, 'payments', 'below', 'T', '0')`)
+	f.db.Exec(t,
+		`insert into outbox_event (id, topic, key, type, payload) overriding system value
+			values (1, 'payments', 'below', 'T', '0')`)
 	f.must(f.Rescan(t.Context()))
 	if len(found) > 0 {
 		t.Errorf("lanes %v were looked at", found)

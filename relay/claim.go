@@ -103,7 +103,8 @@ type laneSet struct {
 
 func (s *laneSet) add(l *laneClaim) {
 	s.lanes, s.fences = append(s.lanes, l.Lane), append(s.fences, l.Fence)
-	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.Next), append(s.floors, l.Reach), append(s.tops, l.Top), append(s.fresh, l.Fresh)
+	s.nexts, s.floors, s.tops, s.fresh = append(s.nexts, l.Next), append(s.floors, l.Reach), append(s.tops, l.Top),
+		append(s.fresh, l.Fresh)
 }
 
 // drains are the groups of held events to take, as parameters.
@@ -120,7 +121,9 @@ const drainGroups = 64
 // claim runs the claim transaction for the lanes of grants (P3.2, P3.3). Lanes that turned out not to be ours
 // are in lost. An error for which unknown is true may have happened after the commit: the fence of every grant must be
 // raised before anything else is done with it.
-func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c *claim, lost []lanes.Grant, unknown bool, err error) {
+func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c *claim, lost []lanes.Grant,
+	unknown bool, err error,
+) {
 	// A connection that is opened now may be one to a server that has crashed since the lanes were picked.
 	if err := s.Open(ctx); err != nil {
 		return nil, nil, pg.CommitUnknown(err), err
@@ -139,7 +142,8 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 				return nil, nil, false, err
 			}
 			if !r.lanes.Renumber(epoch) {
-				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, under the same numbers")
+				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, " +
+					"under the same numbers")
 			}
 			return r.claim(ctx, s, grants)
 		}
@@ -198,10 +202,14 @@ func (r *Relay) claiming(s *session, grants []lanes.Grant) *claiming {
 		strikes = max(strikes, g.Strikes)
 	}
 	k := &claiming{
-		r: r, grants: grants, c: &claim{lanes: make([]laneClaim, len(grants)), events: s.claimed.events[:0], items: s.claimed.items[:0], scratch: s.scratch, by: s.Name},
+		r: r, grants: grants, c: &claim{
+			lanes: make([]laneClaim, len(grants)), events: s.claimed.events[:0],
+			items: s.claimed.items[:0], scratch: s.scratch, by: s.Name,
+		},
 		at: make(map[int16]*laneClaim, len(grants)), rows: newRowReader(r.cfg.Park),
-		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1), bytes: max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1),
-		locked: make(map[int16]bool, len(grants)), moved: map[int16]int64{},
+		perLane: max(r.cfg.ClaimEvents>>(2*strikes)/len(grants), 1),
+		bytes:   max(r.cfg.ClaimBytes>>(2*strikes)/len(grants), 1), locked: make(map[int16]bool, len(grants)),
+		moved: map[int16]int64{},
 	}
 	for i, g := range grants {
 		l := &k.c.lanes[i]
@@ -267,7 +275,8 @@ func (k *claiming) workFor(l *laneClaim) work {
 		n := min(len(open), drainGroups, k.perLane)
 		for _, g := range open[:n] { // in no order: what the bytes leave over is not always the same
 			k.drains.lanes, k.drains.topics = append(k.drains.lanes, l.Lane), append(k.drains.topics, g.Topic)
-			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.Partition), append(k.drains.most, int32(k.perLane/n))
+			k.drains.partitions, k.drains.most = append(k.drains.partitions, g.Partition),
+				append(k.drains.most, int32(k.perLane/n))
 		}
 	}
 	return w
@@ -297,25 +306,31 @@ func (k *claiming) queue(b *pgx.Batch, ids string) {
 		b.Queue(q(sql.Open), s.lanes, s.fences, me).Query(k.read((*rowReader).readOpen))
 	}
 	if s := &k.draining; len(s.lanes) > 0 {
-		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(k.readEmptied)
-		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions, k.drains.most, k.bytes, eventOverhead).
+		b.Queue(q(sql.Emptied), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions).Query(
+			k.readEmptied)
+		b.Queue(q(sql.Drain), s.lanes, s.fences, me, k.drains.lanes, k.drains.topics, k.drains.partitions,
+			k.drains.most, k.bytes, eventOverhead).
 			Query(k.read((*rowReader).readDrained))
 	}
 	if s := &k.lists; len(s.lanes) > 0 {
-		b.Queue(q(sql.List), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(k.read((*rowReader).readList))
+		b.Queue(q(sql.List), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize)).Query(
+			k.read((*rowReader).readList))
 	}
 	k.r.queueDue(b, k.grants, k.perLane, k.bytes, k.moved)
 	if s := &k.marked; len(s.lanes) > 0 {
-		b.Queue(q(sql.TakeMarked), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.fresh, s.tops).
+		b.Queue(q(sql.TakeMarked), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize),
+			s.floors, ids, s.fresh, s.tops).
 			Query(k.read((*rowReader).readMarked))
 	}
 	if s := &k.plain; len(s.lanes) > 0 {
-		b.Queue(q(sql.Take), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize), s.floors, ids, s.tops).
+		b.Queue(q(sql.Take), s.lanes, s.fences, me, s.nexts, k.perLane, k.bytes, eventOverhead, int64(blockSize),
+			s.floors, ids, s.tops).
 			Query(k.read((*rowReader).readNew))
 	}
 	if s := &k.bulk; len(s.lanes) > 0 {
 		b.Queue(sql.ReadSettings)
-		b.Queue(q(sql.Read), s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload), k.tooMany).Query(k.readBulk)
+		b.Queue(q(sql.Read), s.lanes, s.fences, me, s.nexts, k.highest, s.floors, ids, int32(largePayload),
+			k.tooMany).Query(k.readBulk)
 	}
 }
 
@@ -385,7 +400,8 @@ func (r *Relay) raiseIncarnation(ctx context.Context, s *session) (epoch string,
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 	}))
 	if err == nil && raised {
-		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun", "epoch", epoch)
+		r.log.Warn("the outbox's database is another system or timeline: a new incarnation of its numbering has begun",
+			"epoch", epoch)
 	}
 	return epoch, err
 }

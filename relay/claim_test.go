@@ -48,7 +48,8 @@ func TestP3_2_AnOpenEntryIsSentAsItIs(t *testing.T) {
 	t.Parallel()
 	f := &floors{t: t, db: outboxDB(t), to: &memory{}}
 	for _, n := range []string{"0", "1", "2"} {
-		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', $1)`, []byte(n))
+		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', $1)`,
+			[]byte(n))
 	}
 	f.db.Exec(t, `insert into outbox_claim select min(lane), 101, '{2,1}', '{101,105}' from outbox_event`)
 	f.db.Exec(t, `update outbox_lane set reserved_seq = 200`)

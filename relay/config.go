@@ -170,7 +170,8 @@ func (c Config) validate() error {
 	case c.ClaimBytes < 1<<20:
 		return fmt.Errorf("relay: ClaimBytes is %d: at least 1 MiB (1048576)", c.ClaimBytes)
 	case c.ProbeAwake < time.Millisecond || c.ProbeIdle < c.ProbeAwake:
-		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake", c.ProbeAwake, c.ProbeIdle)
+		return fmt.Errorf("relay: ProbeAwake is %v and ProbeIdle %v: at least 1ms, and idle not shorter than awake",
+			c.ProbeAwake, c.ProbeIdle)
 	case c.ArchiveDays < 0 || c.ArchiveDays > 3660:
 		return fmt.Errorf("relay: ArchiveDays is %d: from 0 (off) to 3660", c.ArchiveDays)
 	case c.IdleAfter < 0:

@@ -149,7 +149,8 @@ func (w *conflict) produce(t *testing.T, seed uint64) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(seed, uint64(p)))
 			for range perProducer {
-				if err := pgx.BeginFunc(context.Background(), w.db.Pool, func(tx pgx.Tx) error { return w.change(tx, rnd) }); err != nil {
+				if err := pgx.BeginFunc(context.Background(), w.db.Pool,
+					func(tx pgx.Tx) error { return w.change(tx, rnd) }); err != nil {
 					errs <- err
 					return
 				}
@@ -175,7 +176,8 @@ func (w *conflict) change(tx pgx.Tx, rnd *rand.Rand) error {
 	}
 	key := "k" + strconv.Itoa(1+rnd.IntN(conflictKeys))
 	var version int
-	if err := tx.QueryRow(ctx, `update aggregate set version = version + 1 where key = $1 returning version`, key).Scan(&version); err != nil {
+	if err := tx.QueryRow(ctx, `update aggregate set version = version + 1 where key = $1 returning version`, key).Scan(
+		&version); err != nil {
 		return err
 	}
 	return outbox.Append(ctx, tx, w.event(key, version))
@@ -193,7 +195,8 @@ func (w *conflict) broken(t *testing.T, want int) error {
 		seen[id] = true
 		key, version := string(r.Key), string(r.Value)
 		if next[key]++; version != strconv.Itoa(next[key]) {
-			return fmt.Errorf("key %s: version %s first occurs where %d was due (partition %d offset %d)", key, version, next[key], r.Partition, r.Offset)
+			return fmt.Errorf("key %s: version %s first occurs where %d was due (partition %d offset %d)", key, version,
+				next[key], r.Partition, r.Offset)
 		}
 	}
 	if len(seen) != want {

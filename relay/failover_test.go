@@ -53,7 +53,8 @@ func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
 			}
 			log := f.to.events()
 			numbered(t, log)
-			if len(log) != 7 || log[0].Position.Epoch == log[1].Position.Epoch || log[1].Position.Epoch != log[6].Position.Epoch {
+			if len(log) != 7 || log[0].Position.Epoch == log[1].Position.Epoch ||
+				log[1].Position.Epoch != log[6].Position.Epoch {
 				t.Errorf("published: %+v", log)
 			}
 		})
@@ -70,10 +71,12 @@ func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
 	f.append()
 	f.drain()
 	first, second := f.to.events()[0], f.to.events()[1]
-	const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value select $1, $2, 'payments', 'k', 'T', '0'`
+	const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value select $1,
+		$2, 'payments', 'k', 'T', '0'`
 	f.db.Exec(t, row, 1, first.ID)
 	f.db.Exec(t, row, 2, second.ID)
-	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, first.Position.Lane, first.Position.Seq)
+	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, first.Position.Lane,
+		first.Position.Seq)
 	f.promoted()
 	f.append()
 	f.drain()
@@ -82,7 +85,8 @@ func TestP3_2_AnEntryThatAFailoverOpenedAgain(t *testing.T) {
 	if len(log) != 5 || log[2].ID != first.ID || log[2].Position.Seq != first.Position.Seq || log[3].ID != second.ID {
 		t.Errorf("published: %+v", log)
 	}
-	if n := pgtest.One[int](t, f.db, `select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
+	if n := pgtest.One[int](t, f.db,
+		`select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 }
@@ -105,7 +109,9 @@ func TestP3_5_ASettleEndsWithItsIncarnation(t *testing.T) {
 	go func() { _, err := d.Step(t.Context()); stepped <- err }()
 	<-to.entered
 	f.append()
-	db.Exec(t, `update outbox_claim set ids = ids || e.id, seqs = seqs || first_seq + 1 from outbox_event e where e.id <> all (ids)`)
+	db.Exec(t,
+		`update outbox_claim set ids = ids || e.id, seqs = seqs || first_seq + 1 from outbox_event e
+			where e.id <> all (ids)`)
 	db.Exec(t, `update outbox_meta set incarnation = incarnation + 1`)
 	close(to.gate)
 	<-stepped // it failed or not
@@ -153,8 +159,11 @@ func TestP4HeldThatAFailoverTookBack(t *testing.T) {
 	f.drain()
 	f.must(f.Work(t.Context()))
 	sent := f.to.events()[0]
-	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type, created_at)
-		values ($1, 1, 'payments', 0, $2, true, false, $3, '', '', 'k', 'T', 'c', now())`, sent.Position.Lane, sent.Position.Seq, sent.ID)
+	f.db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type,
+				content_type, created_at)
+		values ($1, 1, 'payments', 0, $2, true, false, $3, '', '', 'k', 'T', 'c', now())`, sent.Position.Lane,
+		sent.Position.Seq, sent.ID)
 	f.promoted()
 	f.must(f.Beat(t.Context()))
 	f.must(f.Work(t.Context()))

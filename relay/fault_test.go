@@ -97,7 +97,8 @@ func sprung(t *testing.T, db *pgtest.DB, trap *pgtest.Trap, more func()) {
 func TestP3_7_UnknownCommits(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
-		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter,
+		"late": pgtest.Late,
 	} {
 		for _, step := range []string{"take", "read", "journal", "settle", "renew", "take over"} {
 			t.Run(step+" "+name, func(t *testing.T) {
@@ -149,7 +150,9 @@ func TestP5_RelaysShareLanesAndHandThemOver(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	shares := func() (n int) {
-		return pgtest.One[int](t, db, `select count(distinct owner) filter (where n = 16) from (select owner, count(*) n from outbox_lane group by owner) o`)
+		return pgtest.One[int](t, db,
+			`select count(distinct owner) filter (where n = 16) from (select owner, count(*) n from outbox_lane
+					group by owner) o`)
 	}
 	fill(t, db, 3000, 60)
 	stopA := running(t, newRelay(t, db, to, config()))
@@ -157,7 +160,8 @@ func TestP5_RelaysShareLanesAndHandThemOver(t *testing.T) {
 	pgtest.Await(t, "two relays with 16 lanes each", func() (bool, error) { return shares() == 2, nil })
 	fill2 := func() {
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-			select 'payments', 'k' || (g % 60), 'T', convert_to((50 + g / 60)::text, 'UTF8') from generate_series(0, 2999) g`)
+			select 'payments', 'k' || (g % 60), 'T', convert_to((50 + g / 60)::text, 'UTF8')
+			from generate_series(0, 2999) g`)
 	}
 	fill2()
 	if err := stopA(); err != nil {
@@ -183,7 +187,8 @@ func TestP3_6_Zombie(t *testing.T) {
 	proxy := pgtest.NewProxy(t, db.URL)
 	zombie := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	fill(t, db, 600, 40)
-	r, err := relay.New(poolAt(t, proxy.URL()), zombie, config(func(c *relay.Config) { c.Lease = time.Second; c.Pumps = 1 }))
+	r, err := relay.New(poolAt(t, proxy.URL()), zombie,
+		config(func(c *relay.Config) { c.Lease = time.Second; c.Pumps = 1 }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,8 +229,12 @@ func TestP3_6_Zombie(t *testing.T) {
 func TestP3_2_DiscardedEventsLeaveAGap(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 4) g`)
-	db.Exec(t, `insert into outbox_claim select lane, 101, array_agg(id order by id), array_agg(100 + id order by id) from outbox_event group by lane`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
+			from generate_series(0, 4) g`)
+	db.Exec(t,
+		`insert into outbox_claim select lane, 101, array_agg(id order by id), array_agg(100 + id order by id)
+			from outbox_event group by lane`)
 	db.Exec(t, `delete from outbox_event where payload = '2'`)
 	var gone int
 	to := &memory{}
@@ -261,7 +270,8 @@ func TestP3_5_AnEntryWhoseEventsAreAllGoneIsSettled(t *testing.T) {
 func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
-		"system": `update outbox_meta set system_identifier = 1`, "timeline": `update outbox_meta set timeline = 'FFFFFFFF'`,
+		"system":   `update outbox_meta set system_identifier = 1`,
+		"timeline": `update outbox_meta set timeline = 'FFFFFFFF'`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -275,7 +285,8 @@ func TestP5NewSystemRaisesTheIncarnation(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Fatal(err)
 			}
-			want := pgtest.One[string](t, db, `select outbox_id::text || '.' || incarnation from outbox_meta where incarnation > 200000000`)
+			want := pgtest.One[string](t, db,
+				`select outbox_id::text || '.' || incarnation from outbox_meta where incarnation > 200000000`)
 			for _, e := range to.events() {
 				if e.Position.Epoch != want {
 					t.Fatalf("epoch %s, want %s", e.Position.Epoch, want)
@@ -301,7 +312,8 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = probe.Exec(context.Background(), `set synchronous_commit = on; update outbox_meta set timeline = timeline`)
+			_, _ = probe.Exec(context.Background(),
+				`set synchronous_commit = on; update outbox_meta set timeline = timeline`)
 		}()
 		for {
 			select {
@@ -309,8 +321,10 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 				return false, nil
 			default:
 			}
-			const cancel = `select pg_cancel_backend(pid) from pg_stat_activity where pid = $1 and wait_event = 'SyncRep'`
-			if tag, err := db.Pool.Exec(t.Context(), cancel, probe.PgConn().PID()); err != nil || tag.RowsAffected() > 0 {
+			const cancel = `select pg_cancel_backend(pid) from pg_stat_activity where pid = $1
+				and wait_event = 'SyncRep'`
+			if tag, err := db.Pool.Exec(t.Context(), cancel, probe.PgConn().PID()); err != nil ||
+				tag.RowsAffected() > 0 {
 				<-done
 				return err == nil, err
 			}
@@ -318,7 +332,8 @@ func TestP3_3_FailedBarrierPublishesNothing(t *testing.T) {
 	})
 	to := &memory{}
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Lease = 2 * time.Second })))
-	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep' and application_name like 'effectonce relay%'`
+	waiting := `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'
+		and application_name like 'effectonce relay%'`
 	cancelled := 0
 	pgtest.Await(t, "a claim in the journal whose wait was cancelled", func() (bool, error) {
 		tag, err := db.Pool.Exec(t.Context(), waiting)
@@ -373,7 +388,8 @@ func TestPostgresAwayIsSaidOnce(t *testing.T) {
 		return db.Pool.Ping(t.Context()) == nil, nil
 	})
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select 'payments', 'k' || (g % 20), 'T', convert_to((25 + g / 20)::text, 'UTF8') from generate_series(0, 499) g`)
+		select 'payments', 'k' || (g % 20), 'T', convert_to((25 + g / 20)::text, 'UTF8')
+		from generate_series(0, 499) g`)
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)

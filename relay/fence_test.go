@@ -36,7 +36,8 @@ func reused(log []event.Event) (n int) {
 func fillFrom(t *testing.T, db *pgtest.DB, from, n int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select 'payments', 'k' || k, 'T', convert_to(i::text, 'UTF8') from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n)
+		select 'payments', 'k' || k, 'T', convert_to(i::text, 'UTF8')
+		from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n)
 }
 
 func publishAll(t *testing.T, db *pgtest.DB, to *memory) {
@@ -120,7 +121,8 @@ func TestP5FenceWhileARelayRuns(t *testing.T) {
 	}
 	to.gate <- struct{}{}
 	again := <-to.entered
-	if again[0].Position.Epoch != f.Epoch || claimed[0].Position.Epoch != f.Before || again[0].ID != claimed[0].ID || again[0].Position.Seq != claimed[0].Position.Seq {
+	if again[0].Position.Epoch != f.Epoch || claimed[0].Position.Epoch != f.Before || again[0].ID != claimed[0].ID ||
+		again[0].Position.Seq != claimed[0].Position.Seq {
 		t.Errorf("claimed as %+v and again as %+v, fenced %+v", claimed[0].Position, again[0].Position, f)
 	}
 	close(to.gate)
@@ -161,7 +163,8 @@ func TestP5FenceTurnsTheSequenceForwardOnly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := pgtest.One[int64](t, db, `select last_value from outbox_event_id_seq`); got != c.want || f.Forwarded != c.forward {
+			if got := pgtest.One[int64](t, db, `select last_value from outbox_event_id_seq`); got != c.want ||
+				f.Forwarded != c.forward {
 				t.Errorf("the sequence stands at %d, want %d: %+v", got, c.want, f)
 			}
 			db.Exec(t, `insert into outbox_event (topic, type) values ('t', 'T')`)
@@ -189,7 +192,8 @@ func TestP5FenceIsAudited(t *testing.T) {
 	if err != nil || second.Epoch == f.Epoch || second.Before != f.Epoch {
 		t.Errorf("within the same second: %+v, %v", second, err)
 	}
-	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[0].Action != "fence" || !strings.Contains(string(log[0].Detail), second.Epoch) {
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 2 || log[0].Action != "fence" ||
+		!strings.Contains(string(log[0].Detail), second.Epoch) {
 		t.Errorf("audit %+v: %v", log, err)
 	}
 }

@@ -158,10 +158,15 @@ func (r *Relay) decide(ctx context.Context, s *session, f *floorFinder) error {
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 		if len(f.except) > 0 {
-			b.Queue(r.sql(sql.Ended), xidList(f.except)).Query(func(rows pgx.Rows) error { return readEnded(rows, ended) })
+			b.Queue(r.sql(sql.Ended), xidList(f.except)).Query(func(rows pgx.Rows) error {
+				return readEnded(rows, ended)
+			})
 		}
 		if f.hi > 0 {
-			b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+			b.Queue(r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
+				now, err = readHolders(rows)
+				return err
+			})
 		}
 	}))
 	switch {
@@ -210,7 +215,11 @@ func (r *Relay) begin(ctx context.Context, s *session, f *floorFinder) error {
 	var highest int64
 	written := false
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.Present), r.owner).Query(func(rows pgx.Rows) error { written = rows.Next(); rows.Close(); return rows.Err() })
+		b.Queue(r.sql(sql.Present), r.owner).Query(func(rows pgx.Rows) error {
+			written = rows.Next()
+			rows.Close()
+			return rows.Err()
+		})
 		b.Queue(r.sql(sql.Highest)).QueryRow(func(row pgx.Row) error { return row.Scan(&ids, &highest) })
 	}))
 	if err != nil || !written || ids != f.ids {
@@ -401,7 +410,8 @@ func (r *Relay) rescan(ctx context.Context, s *session, f *floorFinder) error {
 func (r *Relay) belowFloor(found []int16) {
 	r.lanes.DropFloors(found)
 	r.kickPumps()
-	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out of order; "+
+	r.log.Error("events stood below the floor of their lanes, where none can be: they are published now, perhaps out "+
+		"of order; "+
 		"either ids were written by hand or the sequence was set back, or this is a bug: report it", "lanes", found)
 	for _, lane := range found {
 		if r.cfg.Observer.BelowFloor != nil {
@@ -422,6 +432,7 @@ func (r *Relay) checkSequence(ctx context.Context, s *session) error {
 	if err != nil || other == "" {
 		return err
 	}
-	return fmt.Errorf("%w, from %s: give what has that name another, and the table's sequence that name (alter sequence ... rename to ...)",
+	return fmt.Errorf("%w, from %s: give what has that name another, and the table's sequence that name (alter "+
+		"sequence ... rename to ...)",
 		errOtherSequence, other)
 }

@@ -54,7 +54,8 @@ func TestP6FloorFollowsClaims(t *testing.T) {
 				for range 3 {
 					f.step()
 					lanes, found, _ := f.Floors()
-					if n := pgtest.One[int](t, f.db, `select count(*) from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
+					if n := pgtest.One[int](t, f.db,
+						`select count(*) from unnest($1::smallint[], $2::bigint[]) f (lane, floor)
 						join filled a on a.lane = f.lane left join outbox_event e on e.lane = a.lane and e.id = a.id
 						where (a.id <= f.floor) <> (e.id is null)`, lanes, found); n > 0 {
 						t.Errorf("%d events are below a floor and not settled, or the other way round", n)

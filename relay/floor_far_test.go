@@ -34,11 +34,13 @@ func TestP6FloorPassesAnOpenTransaction(t *testing.T) {
 		f.rise()
 		f.at(20_001, "the transaction is excepted")
 		lanes, found, ids := f.Floors()
-		zero, owner := make([]int64, len(lanes)), pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
+		zero, owner := make([]int64, len(lanes)),
+			pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
 		if n := f.pages("probe", lanes, "3 s", found, ids, []int16{}); n > 100 {
 			t.Errorf("a look reads %d pages", n)
 		}
-		if n := f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, found, ids, tops(lanes)); n > 1000 {
+		if n := f.pages("take", lanes, f.Fences(lanes), owner, zero, 250, 1<<20, 512, 1<<20, found, ids,
+			tops(lanes)); n > 1000 {
 			t.Errorf("a claim reads %d pages", n)
 		}
 		fill(t, f.db, 10, 10)
@@ -207,12 +209,18 @@ func TestP6SlicesGrowOnlyWhenTheyAreWhole(t *testing.T) {
 func TestP6RescanComesInSlices(t *testing.T) {
 	t.Parallel()
 	var found []int16
-	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Observer.BelowFloor = func(lane int16) { found = append(found, lane) } })
+	f := driven(t, outboxDB(t), func(c *relay.Config) {
+		c.Observer.BelowFloor = func(lane int16) {
+			found = append(found, lane)
+		}
+	})
 	fill(t, f.db, 1000, 10)
 	f.drain()
 	f.rise()
 	f.at(1000, "everything is published")
-	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (900, 'payments', 'k1', 'T', '10')`)
+	f.db.Exec(t,
+		`insert into outbox_event (id, topic, key, type, payload) overriding system value values (900, 'payments', 'k1',
+				'T', '10')`)
 	f.InSlices(1<<40, 1)
 	slices := 0
 	for len(found) == 0 {

@@ -123,15 +123,20 @@ func TestP6FloorKeepsLooksFlat(t *testing.T) {
 	// Vacuum cannot remove the rows, and tells the planner that the table is empty: plans must not change for the
 	// worse.
 	f.db.Exec(t, `vacuum outbox_event`)
-	f.db.Exec(t, `insert into outbox_claim select 0, 1 << 20, array_agg(g), array_agg(g) from generate_series(50001, 50020) g`)
+	f.db.Exec(t,
+		`insert into outbox_claim select 0, 1 << 20, array_agg(g), array_agg(g) from generate_series(50001, 50020) g`)
 	if n := f.pages("settle", lanes[:1], f.Fences(lanes[:1]), owner, []int64{1 << 20}); n > 400 {
 		t.Errorf("a settle of 20 events reads %d pages", n)
 	}
 	f.db.Exec(t, `delete from outbox_claim`)
 	sample := func(floors []int64) int { return f.pages("sampleEvents", relay.SampleLimit, lanes, floors, ids, "3 s") }
-	for name, pages := range map[string]func([]int64) int{"look": look, "claim": claim, "bulk": bulk, "sample": sample} {
+	for name, pages := range map[string]func([]int64) int{
+		"look": look, "claim": claim, "bulk": bulk,
+		"sample": sample,
+	} {
 		// From zero, too, a bulk read visits each page once.
-		if flat, full := pages(found), pages(zero); flat > 1000 || (full < 10*flat && name != "bulk") || full < flat || (name == "look" && flat > 100) {
+		if flat, full := pages(found), pages(zero); flat > 1000 || (full < 10*flat && name != "bulk") || full < flat ||
+			(name == "look" && flat > 100) {
 			t.Errorf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
 		} else {
 			t.Logf("a %s reads %d pages from the floor and %d from zero", name, flat, full)
@@ -165,7 +170,8 @@ func TestP6SettledEntriesKeepClaimsFlat(t *testing.T) {
 			nexts[i] = from
 		}
 		read := f.pages("read", lanes, f.Fences(lanes), owner, nexts, int64(1)<<40, floors, ids, 2000, 100_000)
-		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids, tops(lanes)))
+		return max(read, f.pages("take", lanes, f.Fences(lanes), owner, nexts, 250, 1<<20, 512, 1<<20, floors, ids,
+			tops(lanes)))
 	}
 	settled := make([]int64, len(lanes))
 	for i := range settled {
@@ -210,14 +216,16 @@ func (f *floors) pages(query string, args ...any) int {
 		f.must(err)
 	}
 	// As the relay's own connection plans it: once, without its arguments.
-	_, err = tx.Exec(f.t.Context(), "set local plan_cache_mode = force_generic_plan; prepare planned as "+relay.Expanded(f.t, query), pgx.QueryExecModeSimpleProtocol)
+	_, err = tx.Exec(f.t.Context(), "set local plan_cache_mode = force_generic_plan; prepare planned as "+
+		relay.Expanded(f.t, query), pgx.QueryExecModeSimpleProtocol)
 	f.must(err)
 	values := make([]string, len(args))
 	for i, arg := range args {
 		values[i] = f.literal(arg)
 	}
 	var text []byte
-	f.must(tx.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute planned ("+strings.Join(values, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text))
+	f.must(tx.QueryRow(f.t.Context(), "explain (analyze, buffers, format json) execute planned ("+
+		strings.Join(values, ", ")+")", pgx.QueryExecModeSimpleProtocol).Scan(&text))
 	_, err = tx.Exec(f.t.Context(), "deallocate planned")
 	f.must(err)
 	f.must(json.Unmarshal(text, &plan))
@@ -386,7 +394,8 @@ func TestP6FloorIsNoSnapshot(t *testing.T) {
 		}
 		var unseen bool
 		if err == nil {
-			err = db.Pool.QueryRow(t.Context(), `select $1::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot())`, ownXID(t, tx)).Scan(&unseen)
+			err = db.Pool.QueryRow(t.Context(), `select $1::text::xid8 >= pg_snapshot_xmax(pg_current_snapshot())`,
+				ownXID(t, tx)).Scan(&unseen)
 		}
 		if err == nil {
 			err = tx.Rollback(t.Context())
@@ -460,13 +469,16 @@ func TestP6FloorNeedsTheTablesSequence(t *testing.T) {
 	}
 	r := newRelay(t, f.db, f.to, config())
 	const want = "ids from another sequence than outbox_event_id_seq, from "
-	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "ids:") {
+	if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) ||
+		!strings.Contains(err.Error(), "ids:") {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := newRelay(t, f.db, f.to, config()).Once(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := newRelay(t, f.db, f.to, config()).Once(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("Once: %v", err)
 	}
-	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema); err != nil || !strings.HasSuffix(d.Sequence.Other, "ids") {
+	if d, err := operator.Diagnose(t.Context(), f.db.Pool, f.db.Schema); err != nil ||
+		!strings.HasSuffix(d.Sequence.Other, "ids") {
 		t.Errorf("the sequence is said to be %q: %v", d.Sequence.Other, err)
 	}
 }
@@ -501,7 +513,9 @@ func TestP6RescanFindsWhatCannotBe(t *testing.T) {
 	if len(found) > 0 {
 		t.Fatalf("lanes %v have rows below their floors", found)
 	}
-	f.db.Exec(t, `insert into outbox_event (id, topic, key, type, payload) overriding system value values (7, 'payments', 'k1', 'T', '10')`)
+	f.db.Exec(t,
+		`insert into outbox_event (id, topic, key, type, payload) overriding system value values (7, 'payments', 'k1',
+				'T', '10')`)
 	f.drain()
 	if n := f.to.count(); n != 100 {
 		t.Fatalf("%d events: the floor hides nothing, and this test shows nothing", n)
@@ -546,7 +560,9 @@ func TestP6RescanFindsAnEntryThatIsOpenAgain(t *testing.T) {
 	f.rise()
 	f.at(1, "it is published")
 	e := f.to.events()[0]
-	f.db.Exec(t, `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value values (1, $1, 'payments', 'k', 'T', '0')`, e.ID)
+	f.db.Exec(t,
+		`insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value
+			values (1, $1, 'payments', 'k', 'T', '0')`, e.ID)
 	f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane, e.Position.Seq)
 	_, err := f.Look(t.Context()) // finds nothing: its lanes are idle
 	f.must(err)

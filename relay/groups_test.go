@@ -48,8 +48,11 @@ func (topicRefused) Scope() string  { return delivery.ScopeTopic }
 func drivenTopics(t *testing.T, n int, to *topics) (*Driver, *pgtest.DB) {
 	t.Helper()
 	db := pgtest.New(t, migrations.Outbox)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
-		select 0, nextval('outbox_event_id_seq'), 't' || g, -1, 2 * g + e, false, gen_random_uuid(), '', '', 'k', 'T', '', convert_to(repeat('x', 65536), 'UTF8'), now()
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, payload, created_at)
+		select 0, nextval('outbox_event_id_seq'), 't' || g, -1, 2 * g + e, false, gen_random_uuid(), '', '', 'k', 'T',
+			'', convert_to(repeat('x', 65536), 'UTF8'), now()
 		from generate_series(1, $1) g, generate_series(0, 1) e`, n)
 	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
 	r, err := New(db.Pool, to, Config{Lease: time.Hour, ClaimBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
@@ -75,7 +78,9 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 	d, db := drivenTopics(t, many, to)
 	step := func() {
 		t.Helper()
-		db.Exec(t, `insert into outbox_event (topic, key, type) select 'payments', 'k' || g, 'T' from generate_series(1, 100) g`)
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type) select 'payments', 'k' || g, 'T'
+				from generate_series(1, 100) g`)
 		if _, err := d.Step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +110,9 @@ func TestP4RefusedTopicsCostTheOthersNothing(t *testing.T) {
 		grants := d.r.lanes.Take(0, 1, time.Now())
 		k, b := d.r.claiming(d.s, grants), &pgx.Batch{}
 		k.queue(b, "")
-		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool { return q.SQL == d.r.sql(sql.LookHeld) }) || len(k.drains.topics) > 1 {
+		if slices.ContainsFunc(b.QueuedQueries, func(q *pgx.QueuedQuery) bool {
+			return q.SQL == d.r.sql(sql.LookHeld)
+		}) || len(k.drains.topics) > 1 {
 			t.Fatalf("a claim that drains one of %d topics looks up all that is held", many)
 		}
 		giveBack(d, grants)

@@ -19,14 +19,18 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(4)
 	o := newOperator(t, db)
-	poison := pgtest.One[uuid.UUID](t, db, `insert into outbox_event (topic, key, type, payload) values ('payments', 'poison', 'T', '0') returning message_id`)
+	poison := pgtest.One[uuid.UUID](t, db,
+		`insert into outbox_event (topic, key, type, payload) values ('payments', 'poison', 'T', '0')
+			returning message_id`)
 	b.set(func(e *event.Event, _ int32) answer {
 		if e.ID == poison {
 			return answer{err: errAway}
 		}
 		return answer{}
 	})
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'poison', 'T', convert_to(g::text, 'UTF8') from generate_series(1, 5) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'poison', 'T', convert_to(g::text,
+				'UTF8') from generate_series(1, 5) g`)
 	appendTo(t, db, "payments", 200, 20, 0)
 	stop := running(t, newRelay(t, db, b, config(quick)))
 	pgtest.AwaitSQL(t, db, `select count(*) = 6 from outbox_held where key = 'poison'`)
@@ -37,7 +41,8 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 			behind = append(behind, e)
 		}
 	}
-	if err != nil || len(behind) != 6 || behind[0].MessageID != poison || !behind[0].MaybePublished || behind[0].Bytes != 1 {
+	if err != nil || len(behind) != 6 || behind[0].MessageID != poison || !behind[0].MaybePublished ||
+		behind[0].Bytes != 1 {
 		t.Fatalf("listed %+v: %v", behind, err)
 	}
 	if _, err := o.DiscardHeld(t.Context(), "payments", uuid.New(), "r"); !errors.Is(err, operator.ErrNotHeld) {
@@ -65,7 +70,9 @@ func TestHeldEventsAreDiscarded(t *testing.T) {
 	if rest != "12345" {
 		t.Errorf("behind it went %q", rest)
 	}
-	if got := pgtest.One[string](t, db, `select string_agg(concat_ws(' ', operator, action, topic, message_id, detail->>'events'), ', ') from outbox_audit`); got != fmt.Sprintf("kim discard held payments %s 1", poison) {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(concat_ws(' ', operator, action, topic, message_id, detail->>'events'), ', ')
+			from outbox_audit`); got != fmt.Sprintf("kim discard held payments %s 1", poison) {
 		t.Errorf("audit: %s", got)
 	}
 }

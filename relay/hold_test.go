@@ -20,14 +20,17 @@ import (
 func appendTo(t *testing.T, db *pgtest.DB, topic string, n, keys, from int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select $1, 'k' || (g % $3), 'T', convert_to(($4 + g / $3)::text, 'UTF8') from generate_series(0, $2 - 1) g`, topic, n, keys, from)
+		select $1, 'k' || (g % $3), 'T', convert_to(($4 + g / $3)::text, 'UTF8')
+		from generate_series(0, $2 - 1) g`, topic, n, keys, from)
 }
 
 func quick(c *relay.Config) { c.HoldAfter = 30 * time.Millisecond }
 
 func empty(t *testing.T, db *pgtest.DB) {
 	t.Helper()
-	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)
+	pgtest.AwaitSQL(t, db,
+		`select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select
+				from outbox_held)
 		and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`)
 }
 
@@ -86,7 +89,8 @@ func TestP4HoldsAPartitionThatDoesNotAnswer(t *testing.T) {
 	}
 	everyKey(t, b, 20, 100)
 	if closed.Load() != 1 || reopened.Load() != 1 || drainedEvents.Load() != int64(waiting) {
-		t.Errorf("closed %d times, reopened %d, drained %d of %d", closed.Load(), reopened.Load(), drainedEvents.Load(), waiting)
+		t.Errorf("closed %d times, reopened %d, drained %d of %d", closed.Load(), reopened.Load(), drainedEvents.Load(),
+			waiting)
 	}
 }
 
@@ -137,9 +141,13 @@ func (s *stuck) wait(ctx context.Context) error {
 func TestP4HoldFreesWhoWaits(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	s := &stuck{broker: newBroker(2), dead: 1, turn: make(chan struct{}, 1), waiting: make(chan struct{}, 100), answer: make(chan struct{})}
+	s := &stuck{
+		broker: newBroker(2), dead: 1, turn: make(chan struct{}, 1), waiting: make(chan struct{}, 100),
+		answer: make(chan struct{}),
+	}
 	appendTo(t, db, "payments", 2000, 200, 0)
-	stop := running(t, newRelay(t, db, s, config(func(c *relay.Config) { c.HoldAfter = time.Nanosecond; c.Lease = time.Minute })))
+	stop := running(t, newRelay(t, db, s, config(
+		func(c *relay.Config) { c.HoldAfter = time.Nanosecond; c.Lease = time.Minute })))
 	<-s.waiting
 	close(s.answer)
 	drained(t, db)
@@ -216,7 +224,8 @@ func TestP4OtherLanesGoOn(t *testing.T) {
 		t.Helper()
 		for _, key := range keys {
 			db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-				select 'payments', $1, 'T', convert_to(g::text, 'UTF8') from generate_series($2::int, $2 + 9) g`, key, next[key])
+				select 'payments', $1, 'T', convert_to(g::text, 'UTF8')
+				from generate_series($2::int, $2 + 9) g`, key, next[key])
 			next[key] += 10
 		}
 	}
@@ -244,7 +253,8 @@ func TestP4OtherLanesGoOn(t *testing.T) {
 	goOn()
 	add(free...)
 	goOn()
-	if n := pgtest.One[int](t, db, `select count(*) from outbox_event where key = any ($1)`, append(stuck, beside...)); n != 30+10*len(beside) {
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_event where key = any ($1)`,
+		append(stuck, beside...)); n != 30+10*len(beside) {
 		t.Errorf("%d events of the lanes that wait are left, want %d", n, 30+10*len(beside))
 	}
 	b.set(nil)
@@ -300,7 +310,8 @@ func TestP4OtherLanesGoOnFromTheStart(t *testing.T) {
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', $1, 'T', '0')`, key)
 	}
 	add(keys[true])
-	stop := running(t, newRelay(t, db, answering{b}, config(func(c *relay.Config) { c.Pumps, c.HoldAfter = 1, time.Millisecond })))
+	stop := running(t, newRelay(t, db, answering{b},
+		config(func(c *relay.Config) { c.Pumps, c.HoldAfter = 1, time.Millisecond })))
 	<-tries
 	add(keys[false])
 	for range 8 {

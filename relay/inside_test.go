@@ -80,7 +80,8 @@ func sameFields(product, test reflect.Type) {
 	default:
 		for i := range product.NumField() {
 			if p, t := product.Field(i), test.Field(i); p.Name != t.Name || p.Offset != t.Offset {
-				panic(fmt.Sprintf("%v.%s is not %v.%s: change it as the product was changed", test, t.Name, product, p.Name))
+				panic(fmt.Sprintf("%v.%s is not %v.%s: change it as the product was changed", test, t.Name, product,
+					p.Name))
 			}
 			sameFields(product.Field(i).Type, test.Field(i).Type)
 		}

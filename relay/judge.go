@@ -54,7 +54,9 @@ func (r *Relay) holdBack(ctx context.Context, c *claim, d *delivery.Delivery) {
 
 // judge gives the events that an attempt left without an ack their fates. began is when the attempt did; counts is
 // false when it was cut short, which says nothing about any place. It reports whether anything was refused.
-func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (refusals bool) {
+func (r *Relay) judge(d *delivery.Delivery, verdicts []error, route delivery.Route, began time.Time, counts bool) (
+	refusals bool,
+) {
 	topics := d.RefusedTopics(verdicts)
 	for topic, err := range topics {
 		r.closeTopic(topic, err)
@@ -79,9 +81,11 @@ func (r *Relay) closeTopic(topic string, err error) {
 // closed says that a place is held from now on.
 func (r *Relay) closed(at delivery.Place, err error) {
 	if at.Partition == delivery.WholeTopic {
-		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on", "topic", at.Topic, "err", err)
+		r.log.Error("a topic is refused: its events are held, in order, until it is accepted again; others go on",
+			"topic", at.Topic, "err", err)
 	} else {
-		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does", "topic", at.Topic, "partition", at.Partition, "err", err)
+		r.log.Error("a partition does not answer while others do: its events are held, in order, until it does",
+			"topic", at.Topic, "partition", at.Partition, "err", err)
 	}
 	if r.cfg.Observer.Closed != nil {
 		r.cfg.Observer.Closed(at.Topic, at.Partition, err)
@@ -94,7 +98,8 @@ func (r *Relay) reopen(at delivery.Place) {
 	if !was {
 		return
 	}
-	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after", took.Round(time.Millisecond))
+	r.log.Info("held events can go again", "topic", at.Topic, "partition", at.Partition, "after",
+		took.Round(time.Millisecond))
 	if r.cfg.Observer.Reopened != nil {
 		r.cfg.Observer.Reopened(at.Topic, at.Partition, took)
 	}

@@ -49,7 +49,8 @@ func published(t *testing.T, brokers []string, topic string, keys, each int) {
 		}
 		seen[id] = true
 		if string(r.Value) != fmt.Sprint(next[key]) {
-			t.Fatalf("key %s: %s first occurs where %d was due (partition %d offset %d)", key, r.Value, next[key], r.Partition, r.Offset)
+			t.Fatalf("key %s: %s first occurs where %d was due (partition %d offset %d)", key, r.Value, next[key],
+				r.Partition, r.Offset)
 		}
 		next[key]++
 	}
@@ -118,7 +119,9 @@ func TestP4RefusedByTheRealBroker(t *testing.T) {
 	o := newOperator(t, db)
 	const keys, each = 50, 10
 	appendTo(t, db, topic, keys*each, keys, 0)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select $1, 'k3', 'T', convert_to(string_agg(md5(g::text), ''), 'UTF8') from generate_series(1, 2000) g`, topic)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select $1, 'k3', 'T',
+			convert_to(string_agg(md5(g::text), ''), 'UTF8') from generate_series(1, 2000) g`, topic)
 	appendTo(t, db, topic, keys*each, keys, each)
 	stop := running(t, newRelay(t, db, toKafka(t, db, kafkatest.Brokers(t), publisher.Config{}), config()))
 	drainedOf(t, db)

@@ -29,7 +29,9 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 	lease, well := sql.Interval(r.cfg.Lease), r.well(ctx)
 	err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Present), r.owner)
-		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error { return readFences(rows, owned) })
+		b.Queue(r.sql(sql.Renew), r.owner, lease, doubted).Query(func(rows pgx.Rows) error {
+			return readFences(rows, owned)
+		})
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&epoch, &same) })
 		b.Queue(r.sql(sql.Join), r.owner, r.cfg.Name, lease, well).QueryRow(func(row pgx.Row) error {
 			now := reading{local: time.Now()}
@@ -41,7 +43,8 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 		b.Queue(r.sql(sql.Members), lease, r.owner).Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
 			var counts bool
-			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}, &counts}, func() error { members.add(id, counts); return nil })
+			_, err := pgx.ForEachRow(rows, []any{idScanner{&id}, &counts},
+				func() error { members.add(id, counts); return nil })
 			return err
 		})
 	}))
@@ -61,7 +64,9 @@ func (r *Relay) beat(ctx context.Context, s *session) error {
 }
 
 // balance brings the number of lanes to the relay's share.
-func (r *Relay) balance(ctx context.Context, s *session, members members, owned map[int16]int64, before time.Time) error {
+func (r *Relay) balance(ctx context.Context, s *session, members members, owned map[int16]int64,
+	before time.Time,
+) error {
 	share := r.share(fairShare(members.ids, r.owner))
 	r.members.Store(members.counted)
 	patience := time.Duration(0)
@@ -79,14 +84,16 @@ func (r *Relay) balance(ctx context.Context, s *session, members members, owned 
 		}
 		var taken takenOver
 		err := s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
-			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(func(rows pgx.Rows) error { return taken.read(rows, owned) })
+			b.Queue(r.sql(sql.TakeOver), r.owner, sql.Interval(r.cfg.Lease), want, sql.Interval(patience)).Query(
+				func(rows pgx.Rows) error { return taken.read(rows, owned) })
 		}))
 		if err != nil {
 			r.beatFailed(err)
 			return err
 		}
 		if len(taken.lanes) > 0 {
-			r.log.Warn("lanes of relays whose lease ran out are taken over", "count", len(taken.lanes), "lanes", taken.lanes, "from", taken.from)
+			r.log.Warn("lanes of relays whose lease ran out are taken over", "count", len(taken.lanes), "lanes",
+				taken.lanes, "from", taken.from)
 		}
 		r.adopt(owned, before)
 	}

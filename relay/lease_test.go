@@ -27,7 +27,8 @@ func TestP5Lease(t *testing.T) {
 	old := `update outbox_lane set lease_until = now() - interval '1 s'` // as when they were taken long ago
 	another := func(t *testing.T, f *floors) *relay.Driver {
 		t.Helper()
-		d, err := relay.Drive(t.Context(), newRelay(t, f.db, &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
+		d, err := relay.Drive(t.Context(), newRelay(t, f.db, &memory{},
+			config(func(c *relay.Config) { c.Lease = time.Hour })))
 		f.must(err)
 		t.Cleanup(d.Close)
 		return d
@@ -87,7 +88,8 @@ func TestP5Lease(t *testing.T) {
 		n, _ := lanesOf(another(t, f))
 		after := pgtest.One[int64](t, f.db, `select sum(fence)::bigint from outbox_lane`)
 		if n == 0 || after != before+int64(n) {
-			t.Errorf("another relay took %d lanes, and fences of %d in sum are %d: each of them must rise by one", n, before, after)
+			t.Errorf("another relay took %d lanes, and fences of %d in sum are %d: each of them must rise by one", n,
+				before, after)
 		}
 	})
 	for name, sql := range map[string]string{
@@ -103,7 +105,8 @@ func TestP5Lease(t *testing.T) {
 			_, before := lanesOf(f.Driver)
 			f.must(f.Beat(t.Context()))
 			if n, after := lanesOf(f.Driver); n != relay.Lanes || after != before+relay.Lanes {
-				t.Errorf("%d lanes, and fences of %d in sum where they were %d: each must rise by one", n, after, before)
+				t.Errorf("%d lanes, and fences of %d in sum where they were %d: each must rise by one", n, after,
+					before)
 			}
 		})
 	}
@@ -135,7 +138,8 @@ func TestP5_ALaneStaysWhileItIsPublished(t *testing.T) {
 	if err := first.Beat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	kept := pgtest.One[int](t, db, `select count(*) from outbox_claim c join outbox_lane l on l.lane = c.lane where l.owner is not null`)
+	kept := pgtest.One[int](t, db,
+		`select count(*) from outbox_claim c join outbox_lane l on l.lane = c.lane where l.owner is not null`)
 	if kept != lanes {
 		t.Errorf("%d of %d lanes that are being published from were given away", lanes-kept, lanes)
 	}
@@ -158,8 +162,11 @@ func TestASilentRelayIsFound(t *testing.T) {
 	if d := diagnosed(); d.Members != 1 || len(d.Silent) != 0 {
 		t.Errorf("alive: %d members, silent: %v", d.Members, d.Silent)
 	}
-	f.db.Exec(t, `update relay_member set seen = seen - interval '3 minutes', lease_until = clock_timestamp() - interval '2 minutes'`)
-	if d := diagnosed(); d.Members != 0 || len(d.Silent) != 1 || d.Silent[0].Name != "host:7" || d.Silent[0].Ago < 3*time.Minute {
+	f.db.Exec(t,
+		`update relay_member set seen = seen - interval '3 minutes',
+			lease_until = clock_timestamp() - interval '2 minutes'`)
+	if d := diagnosed(); d.Members != 0 || len(d.Silent) != 1 || d.Silent[0].Name != "host:7" ||
+		d.Silent[0].Ago < 3*time.Minute {
 		t.Errorf("frozen: %d members, silent: %v", d.Members, d.Silent)
 	}
 	f.Close()

@@ -95,7 +95,8 @@ func outboxDB(t *testing.T) *pgtest.DB { return pgtest.New(t, migrations.Outbox)
 func fill(t *testing.T, db *pgtest.DB, n, keys int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select 'payments', 'k' || (g % $2), 'T', convert_to((g / $2)::text, 'UTF8') from generate_series(0, $1 - 1) g`, n, keys)
+		select 'payments', 'k' || (g % $2), 'T', convert_to((g / $2)::text, 'UTF8')
+		from generate_series(0, $1 - 1) g`, n, keys)
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

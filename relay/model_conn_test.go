@@ -27,7 +27,8 @@ const (
 )
 
 var txFateNames = [txFates]string{
-	"", ", committed, but the answer is lost", ", lost on its way", ", which does not run yet and will not be answered", ", refused by the database",
+	"", ", committed, but the answer is lost", ", lost on its way", ", which does not run yet and will not be answered",
+	", refused by the database",
 }
 
 // modelConn is a connection to the model's database. It runs a pipeline at one moment.
@@ -61,7 +62,10 @@ func (c *modelConn) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults 
 		m.s.ghost = m.world.ghosts.number(b)
 		return &modelResults{batch: b, err: errModelLost}
 	case txFails:
-		return &modelResults{batch: b, err: &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "XX000"}}
+		return &modelResults{batch: b, err: &pgconn.PgError{
+			Severity: "ERROR", SeverityUnlocalized: "ERROR",
+			Code: "XX000",
+		}}
 	}
 	results, err := m.execute(b)
 	if fate == txUnanswered && err == nil {

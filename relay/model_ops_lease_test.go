@@ -54,7 +54,8 @@ func opTakeOver(m *modelRun, a []any) (rows [][]any, _ error) {
 		if len(rows) == a[2].(int) {
 			break
 		}
-		if l.owner != 0 && (!l.expired || l.owner == owner && m.s.db.members[owner] != noMember || m.s.db.members[l.owner] == memberAlive) {
+		if l.owner != 0 && (!l.expired || l.owner == owner && m.s.db.members[owner] != noMember ||
+			m.s.db.members[l.owner] == memberAlive) {
 			continue
 		}
 		whose := ""

@@ -98,7 +98,10 @@ func opSettleHold(m *modelRun, a []any) ([][]any, error) {
 		}
 		switch row.place {
 		case inEvent, inParked:
-			*row = modelRow{place: inHeld, id: row.id, seq: int32(seqs[i]), partition: int8(partitions[i]), sent: sent[i], maybe: row.maybe}
+			*row = modelRow{
+				place: inHeld, id: row.id, seq: int32(seqs[i]), partition: int8(partitions[i]),
+				sent: sent[i], maybe: row.maybe,
+			}
 		case inHeld:
 			row.partition, row.sent = int8(partitions[i]), row.sent || sent[i]
 		}
@@ -121,12 +124,15 @@ func opTry(m *modelRun, a []any) (rows [][]any, _ error) {
 	topics, partitions := a[3].([]string), a[4].([]int32)
 	for _, i := range m.own(a) {
 		lane := a[0].([]int16)[i]
-		held := slices.DeleteFunc(m.rows(lane, inHeld, true), func(ev uint8) bool { return m.world.of(ev).topic != topics[i] })
-		if partitions[i] == delivery.WholeTopic && slices.ContainsFunc(held, func(ev uint8) bool { return m.s.db.rows[ev].partition >= 0 }) {
+		held := slices.DeleteFunc(m.rows(lane, inHeld, true),
+			func(ev uint8) bool { return m.world.of(ev).topic != topics[i] })
+		if partitions[i] == delivery.WholeTopic &&
+			slices.ContainsFunc(held, func(ev uint8) bool { return m.s.db.rows[ev].partition >= 0 }) {
 			continue
 		}
 		for _, ev := range held {
-			if row := &m.s.db.rows[ev]; int32(row.partition) == partitions[i] && (!m.behind(&m.s.db, ev) || m.world.rules.noBehind) {
+			if row := &m.s.db.rows[ev]; int32(row.partition) == partitions[i] &&
+				(!m.behind(&m.s.db, ev) || m.world.rules.noBehind) {
 				rows = append(rows, m.heldRow(lane, ev, row.sent))
 				row.sent = true
 				break

@@ -20,15 +20,20 @@ var modelOps map[string]func(m *modelRun, a []any) ([][]any, error)
 
 func init() { //nolint:gochecknoinits // the operations call each other through the table's users
 	modelOps = map[string]func(m *modelRun, a []any) ([][]any, error){
-		"lock": opLock, "as known": opAsKnown, "reserve": opReserve, "meta": opMeta, "raise incarnation": opRaiseIncarnation,
-		"paused": opPaused, "look": opLook, "look held": opLookHeld, "emptied": opEmptied, "open": opOpen, "take": opTake, "take marked": opTakeMarked,
+		"lock": opLock, "as known": opAsKnown, "reserve": opReserve, "meta": opMeta,
+		"raise incarnation": opRaiseIncarnation,
+		"paused":            opPaused, "look": opLook, "look held": opLookHeld, "emptied": opEmptied, "open": opOpen,
+		"take": opTake, "take marked": opTakeMarked,
 		"drain": opDrain, "unmark": opUnmark, "list": opList, "due": opDue, "move due": opMoveDue,
 		"settle": opSettle, "settle acked": opSettleAcked, "settle park": opSettlePark,
 		"settle hold": opSettleHold, "settle entries": opSettleEntries, "try": opTry, "untry": opUntry,
-		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers, "take over": opTakeOver,
-		"release": opRelease, "leave": opLeave, "probe": opProbe,
-		"highest": opHighest, "holders": opHolders, "ended": opEnded, "smallest": opSmallest, "unsettled": opUnsettled, "below": opBelow,
-		"rejoin": opRejoin, "release key": opReleaseKey, "release event": opReleaseEvent, "discard event": opDiscardEvent, "unmark empty": opUnmarkEmpty,
+		"present": opPresent, "renew": opRenew, "join": opJoin, "prune": opNothing, "members": opMembers,
+		"take over": opTakeOver,
+		"release":   opRelease, "leave": opLeave, "probe": opProbe,
+		"highest": opHighest, "holders": opHolders, "ended": opEnded, "smallest": opSmallest, "unsettled": opUnsettled,
+		"below":  opBelow,
+		"rejoin": opRejoin, "release key": opReleaseKey, "release event": opReleaseEvent,
+		"discard event": opDiscardEvent, "unmark empty": opUnmarkEmpty,
 		"pause": opPause, "resume": opResume, "fence": opFence, "new incarnation": opNewIncarnation,
 	}
 }
@@ -171,7 +176,8 @@ func (m *modelRun) remove(lane int16, first int64) {
 func (m *modelRun) find(lane int16, id int64) (ev uint8, row *modelRow) {
 	for ev := range uint8(len(m.world.keys)) {
 		r := &m.s.db.rows[ev]
-		if int64(r.id) == id && (r.place == inEvent || r.place == inHeld || r.place == inParked) && m.world.of(ev).lane == lane {
+		if int64(r.id) == id && (r.place == inEvent || r.place == inHeld || r.place == inParked) &&
+			m.world.of(ev).lane == lane {
 			return ev, r
 		}
 	}
@@ -303,7 +309,10 @@ func opOpen(m *modelRun, a []any) (rows [][]any, _ error) {
 			var part [][]any
 			for k := range e.n {
 				ev, row := m.find(lane, int64(e.ids[k]))
-				head := []any{lane, int64(e.first), int64(e.seqs[k]), row == nil, int64(e.ids[k]), int16(0), int32(0), false, false}
+				head := []any{
+					lane, int64(e.first), int64(e.seqs[k]), row == nil, int64(e.ids[k]), int16(0), int32(0),
+					false, false,
+				}
 				if row == nil {
 					part = append(part, append(head, make([]any, 10)...))
 					continue
@@ -382,7 +391,10 @@ func (m *modelRun) above(lane int16, floor, top int64, ids string) (evs []uint8)
 	if m.world.rules.cursor {
 		floor = int64(m.s.cursor[lane])
 	}
-	return slices.DeleteFunc(evs, func(ev uint8) bool { return int64(m.s.db.rows[ev].id) <= floor || int64(m.s.db.rows[ev].id) > top })
+	return slices.DeleteFunc(evs, func(ev uint8) bool {
+		return int64(m.s.db.rows[ev].id) <= floor ||
+			int64(m.s.db.rows[ev].id) > top
+	})
 }
 
 // eventsIn are the events whose transactions a list of ids names.
@@ -467,7 +479,8 @@ func opDrain(m *modelRun, a []any) (rows [][]any, err error) {
 			}
 			n := int32(0)
 			for _, ev := range m.rows(lane, inHeld, true) {
-				if row := &m.s.db.rows[ev]; m.world.of(ev).topic == topics[k] && int32(row.partition) == partitions[k] && n < most[k] {
+				if row := &m.s.db.rows[ev]; m.world.of(ev).topic == topics[k] &&
+					int32(row.partition) == partitions[k] && n < most[k] {
 					evs = append(evs, ev)
 					n++
 				}
@@ -510,7 +523,8 @@ func (m *modelRun) behind(db *modelDB, ev uint8) bool {
 	k := m.world.of(ev)
 	for other := range uint8(len(m.world.keys)) {
 		row := &db.rows[other]
-		if k.mark >= 0 && m.world.of(other).mark == k.mark && row.place == inParked && !row.alone && row.id < db.rows[ev].id {
+		if k.mark >= 0 && m.world.of(other).mark == k.mark && row.place == inParked && !row.alone &&
+			row.id < db.rows[ev].id {
 			return true
 		}
 	}
@@ -540,7 +554,8 @@ func (m *modelRun) releasing(lane int16) (n int) {
 func opUnmark(m *modelRun, a []any) ([][]any, error) {
 	for _, i := range m.own(a) {
 		for _, k := range modelKeyOf {
-			if k.mark >= 0 && k.lane == a[0].([]int16)[i] && m.s.db.marks[k.mark] == markReleasing && len(m.listed(k.mark)) == 0 {
+			if k.mark >= 0 && k.lane == a[0].([]int16)[i] && m.s.db.marks[k.mark] == markReleasing &&
+				len(m.listed(k.mark)) == 0 {
 				m.s.db.marks[k.mark] = unmarked
 			}
 		}

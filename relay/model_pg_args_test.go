@@ -9,7 +9,8 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 	rnd := c.rnd
 	lanes, fences, owner := c.ownership(m)
 	own := []any{lanes, fences, ownerID(owner)}
-	firsts, nexts, floors, fresh := make([]int64, len(lanes)), make([]int64, len(lanes)), make([]int64, len(lanes)), make([]bool, len(lanes))
+	firsts, nexts, floors, fresh := make([]int64, len(lanes)), make([]int64, len(lanes)), make([]int64, len(lanes)),
+		make([]bool, len(lanes))
 	tops := make([]int64, len(lanes))
 	for i, lane := range lanes {
 		firsts[i] = int64(m.s.db.lanes[lane].journal[rnd.IntN(modelEntries)].first)
@@ -60,7 +61,9 @@ func (c *modelCompare) args(name string, m *modelRun) []any {
 	return c.otherArgs(name, m, owner, lanes, floors, ids)
 }
 
-func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []int16, floors []int64, ids string) []any {
+func (c *modelCompare) otherArgs(name string, m *modelRun, owner uint8, lanes []int16, floors []int64,
+	ids string,
+) []any {
 	rnd, lease, all := c.rnd, "1 hour", []int16{0, 1}
 	k := modelKeyOf["ABCU"[rnd.IntN(4)]]
 	id := int64(1)
@@ -139,7 +142,8 @@ func (c *modelCompare) groups(lanes []int16) []any {
 	glanes, topics, partitions, most := []int16{}, []string{}, []int32{}, []int32{}
 	for _, lane := range lanes {
 		for _, at := range placesOf(uint8(c.rnd.IntN(64))) {
-			glanes, topics, partitions = append(glanes, lane), append(topics, at.Topic), append(partitions, at.Partition)
+			glanes, topics, partitions = append(glanes, lane), append(topics, at.Topic),
+				append(partitions, at.Partition)
 			most = append(most, int32(1+c.rnd.IntN(2)))
 		}
 	}
@@ -171,8 +175,10 @@ func (c *modelCompare) moves(name string, m *modelRun) []any {
 		}
 		k := m.world.of(ev)
 		lanes, ids = append(lanes, k.lane), append(ids, int64(m.s.drawn[ev]))
-		seqs, partitions, sent = append(seqs, 50+int64(ev)), append(partitions, int32(rnd.IntN(3))-1), append(sent, rnd.IntN(2) == 0)
-		alone, attempts, reasons = append(alone, k.key == "" || rnd.IntN(4) == 0), append(attempts, int32(rnd.IntN(2))), append(reasons, "r")
+		seqs, partitions, sent = append(seqs, 50+int64(ev)), append(partitions, int32(rnd.IntN(3))-1),
+			append(sent, rnd.IntN(2) == 0)
+		alone, attempts, reasons = append(alone, k.key == "" || rnd.IntN(4) == 0), append(attempts, int32(rnd.IntN(2))),
+			append(reasons, "r")
 		if k.key != "" {
 			tenants, topics, keys = append(tenants, ""), append(topics, k.topic), append(keys, k.key)
 		}

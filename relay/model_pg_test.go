@@ -61,7 +61,8 @@ func TestModelIsPostgres(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("seed %d: %d statements, each %d times; %d of them changed a table, %d answered with rows", seed, len(modelOps)-3, max(runs, 12), c.changed, c.answered)
+	t.Logf("seed %d: %d statements, each %d times; %d of them changed a table, %d answered with rows", seed,
+		len(modelOps)-3, max(runs, 12), c.changed, c.answered)
 }
 
 type modelCompare struct {
@@ -121,7 +122,8 @@ func (c *modelCompare) compare(name string) bool {
 	if code(err) == code(realErr) && got == want && after == m.s.db {
 		return true
 	}
-	c.t.Errorf("%s %v\nevents %q\nbefore   %+v\nmodel    %+v\npostgres %+v\nmodel's rows\n%s\npostgres' rows\n%s\nerrors: model %v, postgres %v",
+	c.t.Errorf("%s %v\nevents %q\nbefore   %+v\nmodel    %+v\npostgres %+v\nmodel's rows\n%s\npostgres' "+
+		"rows\n%s\nerrors: model %v, postgres %v",
 		name, args, m.world.keys, before, m.s.db, after, want, got, err, realErr)
 	return false
 }
@@ -225,7 +227,8 @@ func (c *modelCompare) random() *modelRun {
 		case nowhere:
 			row = modelRow{}
 		case inHeld:
-			row.seq, row.partition, row.sent, row.maybe = int32(seqs[ev])+1, int8(rnd.IntN(3))-1, rnd.IntN(2) == 0, rnd.IntN(4) == 0
+			row.seq, row.partition, row.sent, row.maybe = int32(seqs[ev])+1, int8(rnd.IntN(3))-1, rnd.IntN(2) == 0,
+				rnd.IntN(4) == 0
 		case inParked:
 			row.alone, row.maybe = w.keys[ev] == '-' || rnd.IntN(4) == 0, rnd.IntN(2) == 0
 			row.releasing = row.alone && rnd.IntN(2) == 0
@@ -288,7 +291,8 @@ func (c *modelCompare) load(m *modelRun) {
 	b.Queue("delete from relay_member")
 	b.Queue("delete from outbox_paused_topic")
 	b.Queue("select setval('outbox_event_id_seq', $1)", int64(db.last))
-	b.Queue("update outbox_meta set incarnation = 5, system_identifier = c.system_identifier + $1, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system() c", int64(db.system)-1)
+	b.Queue("update outbox_meta set incarnation = 5, system_identifier = c.system_identifier + $1, timeline = "+
+		"left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system() c", int64(db.system)-1)
 	for ev := range uint8(modelEvents) {
 		c.loadRow(b, m, ev)
 	}
@@ -299,7 +303,8 @@ func (c *modelCompare) load(m *modelRun) {
 			id := ownerID(l.owner)
 			owner = &id
 		}
-		b.Queue("update outbox_lane set owner = $2, fence = $3, reserved_seq = $4, lease_until = clock_timestamp() + case when $5 then -1 else 1 end * interval '30 minutes' where lane = $1",
+		b.Queue("update outbox_lane set owner = $2, fence = $3, reserved_seq = $4, lease_until = clock_timestamp() + "+
+			"case when $5 then -1 else 1 end * interval '30 minutes' where lane = $1",
 			int16(lane), owner, int64(l.fence), int64(l.reserved), l.expired)
 		for _, e := range l.journal {
 			if e.first == 0 {
@@ -314,13 +319,16 @@ func (c *modelCompare) load(m *modelRun) {
 	}
 	for _, k := range modelKeyOf {
 		if k.mark >= 0 && db.marks[k.mark] != unmarked {
-			b.Queue("insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code) values ($1, '', $2, $3, $4, '', '')",
+			b.Queue("insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code) values ($1, '', "+
+				"$2, $3, $4, '', '')",
 				k.lane, k.topic, k.key, []string{"", "parked", "releasing"}[db.marks[k.mark]])
 		}
 	}
 	for owner, state := range db.members {
 		if state != noMember {
-			b.Queue("insert into relay_member (owner, joined, seen, lease_until) values ($1, '-infinity', clock_timestamp() - $2 * interval '2 hours', clock_timestamp() + case when $2 = 1 then -1 else 1 end * interval '30 minutes')",
+			b.Queue("insert into relay_member (owner, joined, seen, lease_until) values ($1, '-infinity', "+
+				"clock_timestamp() - $2 * interval '2 hours', clock_timestamp() + case when $2 = 1 then -1 else 1 "+
+				"end * interval '30 minutes')",
 				ownerID(uint8(owner)), int(state)-memberAlive)
 		}
 	}
@@ -336,16 +344,23 @@ func (c *modelCompare) loadRow(b *pgx.Batch, m *modelRun, ev uint8) {
 	row, k := &m.s.db.rows[ev], m.world.of(ev)
 	switch row.place {
 	case inEvent:
-		b.Queue("insert into outbox_event (id, message_id, topic, key, type, content_type) overriding system value values ($1, $2, $3, $4, 'T', 'c')",
+		b.Queue("insert into outbox_event (id, message_id, topic, key, type, content_type) overriding system value "+
+			"values ($1, $2, $3, $4, 'T', 'c')",
 			int64(row.id), modelIDs[ev], k.topic, k.key)
 	case inHeld:
-		b.Queue("insert into outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, '', '', $9, 'T', 'c', now())",
-			k.lane, int64(row.id), k.topic, int32(row.partition), int64(row.seq), row.sent, row.maybe, modelIDs[ev], k.key)
+		b.Queue("insert into outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, "+
+			"key, type, content_type, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, '', '', $9, 'T', 'c', now())",
+			k.lane, int64(row.id), k.topic, int32(row.partition), int64(row.seq), row.sent, row.maybe, modelIDs[ev],
+			k.key)
 	case inParked:
-		b.Queue("insert into outbox_parked (lane, id, alone, releasing, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at) values ($1, $2, $3, $4, $5, 0, $6, '', '', $7, $8, 'T', 'c', now())",
+		b.Queue("insert into outbox_parked (lane, id, alone, releasing, maybe_published, attempts, message_id, "+
+			"source, tenant, topic, key, type, content_type, created_at) values ($1, $2, $3, $4, $5, 0, $6, '', '', "+
+			"$7, $8, 'T', 'c', now())",
 			k.lane, int64(row.id), row.alone, row.releasing, row.maybe, modelIDs[ev], k.topic, k.key)
 	case inScheduled:
-		b.Queue("insert into outbox_scheduled (due, seq, message_id, topic, key, type, content_type) overriding system value values (now() + case when $1 then -1 else 1 end * interval '1 hour' + $2::integer * interval '1 second', $2, $3, $4, $5, 'T', 'c')",
+		b.Queue("insert into outbox_scheduled (due, seq, message_id, topic, key, type, content_type) overriding "+
+			"system value values (now() + case when $1 then -1 else 1 end * interval '1 hour' + $2::integer * "+
+			"interval '1 second', $2, $3, $4, $5, 'T', 'c')",
 			row.due, int64(row.seq), modelIDs[ev], k.topic, k.key)
 	}
 }
@@ -376,19 +391,28 @@ func (c *modelCompare) read(m *modelRun, before *modelDB) (db modelDB) {
 		}
 		db.rows[ev] = row
 	}
-	each("select message_id, id from outbox_event", func(v []any) { put(v[0], modelRow{place: inEvent, id: uint8(v[1].(int64))}) })
+	each("select message_id, id from outbox_event",
+		func(v []any) { put(v[0], modelRow{place: inEvent, id: uint8(v[1].(int64))}) })
 	each("select message_id, id, seq, partition, sent, maybe from outbox_held", func(v []any) {
-		put(v[0], modelRow{place: inHeld, id: uint8(v[1].(int64)), seq: int32(v[2].(int64)), partition: int8(v[3].(int32)), sent: v[4].(bool), maybe: v[5].(bool)})
+		put(v[0], modelRow{
+			place: inHeld, id: uint8(v[1].(int64)), seq: int32(v[2].(int64)),
+			partition: int8(v[3].(int32)), sent: v[4].(bool), maybe: v[5].(bool),
+		})
 	})
 	each("select message_id, id, alone, releasing, maybe_published from outbox_parked", func(v []any) {
-		put(v[0], modelRow{place: inParked, id: uint8(v[1].(int64)), alone: v[2].(bool), releasing: v[3].(bool), maybe: v[4].(bool)})
+		put(v[0], modelRow{
+			place: inParked, id: uint8(v[1].(int64)), alone: v[2].(bool), releasing: v[3].(bool),
+			maybe: v[4].(bool),
+		})
 	})
 	each("select message_id, seq, due <= now() from outbox_scheduled", func(v []any) {
 		put(v[0], modelRow{place: inScheduled, seq: int32(v[1].(int64)), due: v[2].(bool)})
 	})
-	each("select lane, coalesce(owner, '00000000-0000-0000-0000-000000000000'), fence, lease_until <= clock_timestamp(), reserved_seq from outbox_lane", func(v []any) {
+	each("select lane, coalesce(owner, '00000000-0000-0000-0000-000000000000'), fence, lease_until <= "+
+		"clock_timestamp(), reserved_seq from outbox_lane", func(v []any) {
 		l := &db.lanes[v[0].(int16)]
-		l.owner, l.fence, l.expired, l.reserved = v[1].([16]byte)[15], uint8(v[2].(int64)), v[3].(bool), int32(v[4].(int64))
+		l.owner, l.fence, l.expired, l.reserved = v[1].([16]byte)[15], uint8(v[2].(int64)), v[3].(bool),
+			int32(v[4].(int64))
 	})
 	each("select lane, first_seq, ids, seqs from outbox_claim order by lane, first_seq", func(v []any) {
 		e := modelEntry{first: int32(v[1].(int64))}
@@ -406,7 +430,8 @@ func (c *modelCompare) read(m *modelRun, before *modelDB) (db modelDB) {
 			}
 		}
 	})
-	each("select owner, lease_until > clock_timestamp() and seen > clock_timestamp() - interval '1 hour' from relay_member", func(v []any) {
+	each("select owner, lease_until > clock_timestamp() and seen > clock_timestamp() - interval '1 hour' from "+
+		"relay_member", func(v []any) {
 		db.members[v[0].([16]byte)[15]] = memberExpired
 		if v[1].(bool) {
 			db.members[v[0].([16]byte)[15]] = memberAlive
@@ -414,11 +439,12 @@ func (c *modelCompare) read(m *modelRun, before *modelDB) (db modelDB) {
 	})
 	each("select topic from outbox_paused_topic", func(v []any) { db.paused |= topicBits([]string{v[0].(string)}) })
 	each("select last_value from outbox_event_id_seq", func(v []any) { db.last = uint8(v[0].(int64)) })
-	each("select m.incarnation, m.system_identifier = c.system_identifier from outbox_meta m, pg_control_system() c", func(v []any) {
-		db.incarnation, db.system = modelIncarnation(int(v[0].(int32))), before.system
-		if v[1].(bool) {
-			db.system = 1
-		}
-	})
+	each("select m.incarnation, m.system_identifier = c.system_identifier from outbox_meta m, pg_control_system() c",
+		func(v []any) {
+			db.incarnation, db.system = modelIncarnation(int(v[0].(int32))), before.system
+			if v[1].(bool) {
+				db.system = 1
+			}
+		})
 	return db
 }

@@ -172,7 +172,8 @@ type modelRequest struct {
 
 // modelBudget counts what may still go wrong, or be done by a person.
 type modelBudget struct {
-	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, restore, stop, late uint8
+	expire, crash, lost, ghost, fail, lostAck, delay, away, topic, refuse, discard, pause, dbCrash, failover, restore,
+	stop, late uint8
 }
 
 // modelState is the whole world.

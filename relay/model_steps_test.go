@@ -63,13 +63,15 @@ func (x *modelSteps) tryTx(fault bool, name func() string, do func(m *modelRun))
 				return &m.s.budget.lost
 			}
 			m := &modelRun{world: x.w, s: *x.s, failAt: at, fate: fate}
-			if *budget(m) == 0 || (fate == txStillToCome && (m.s.ghost != 0 || x.w.lateSettles && !x.s.relays[0].claim.active)) {
+			if *budget(m) == 0 || (fate == txStillToCome &&
+				(m.s.ghost != 0 || x.w.lateSettles && !x.s.relays[0].claim.active)) {
 				continue
 			}
 			*budget(m)--
 			do(m)
 			x.emit(explore.Step[modelState]{
-				Name: func() string { return fmt.Sprintf("%s: transaction %d%s", name(), at, txFateNames[fate]) }, To: m.s, Fault: true,
+				Name: func() string { return fmt.Sprintf("%s: transaction %d%s", name(), at, txFateNames[fate]) },
+				To:   m.s, Fault: true,
 			})
 		}
 	}
@@ -109,7 +111,8 @@ func (x *modelSteps) producers() {
 		case txOpen:
 			x.try(false, saying("the producer of e%d commits", ev), func(m *modelRun) { m.commitTx(ev) })
 			if x.w.excepts {
-				x.try(true, saying("the producer of e%d rolls back", ev), func(m *modelRun) { m.s.tx[ev], m.s.drawn[ev] = txLost, 0 })
+				x.try(true, saying("the producer of e%d rolls back", ev),
+					func(m *modelRun) { m.s.tx[ev], m.s.drawn[ev] = txLost, 0 })
 			}
 		}
 		if row := &x.s.db.rows[ev]; row.place == inScheduled && !row.due {
@@ -189,7 +192,8 @@ func (x *modelSteps) beats(i int) {
 // quietBeat: a heartbeat now would change nothing.
 func (x *modelSteps) quietBeat(i int) bool {
 	me, db := &x.s.relays[i], &x.s.db
-	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || me.epoch != 1+db.incarnation || db.system != x.s.server {
+	if db.members[me.owner] != memberAlive || me.cut>>keeperSession&1 == 1 || me.epoch != 1+db.incarnation ||
+		db.system != x.s.server {
 		return false
 	}
 	for lane := range x.w.lanes {
@@ -299,20 +303,22 @@ func (m *modelRun) oldSeqs(c *claim) {
 // claimsWithSomebodyBetween lets what needs no lock on a lane happen between two statements of a claim.
 func (x *modelSteps) claimsWithSomebodyBetween(i int) {
 	who := func(at int, name func() string, do func(m *modelRun)) {
-		x.try(false, func() string { return fmt.Sprintf("R%d: claims, and before statement %d %s", i, at, name()) }, func(m *modelRun) {
-			m.between = func(statement int) {
-				if statement == at {
-					do(m)
+		x.try(false, func() string { return fmt.Sprintf("R%d: claims, and before statement %d %s", i, at, name()) },
+			func(m *modelRun) {
+				m.between = func(statement int) {
+					if statement == at {
+						do(m)
+					}
 				}
-			}
-			m.claim(i)
-		})
+				m.claim(i)
+			})
 	}
 	if x.s.db.paused != 0 {
-		x.try(false, saying("R%d: claims, and a probe that read before the pause tells its finding", i), func(m *modelRun) {
-			m.staleProbe = true
-			m.claim(i)
-		})
+		x.try(false, saying("R%d: claims, and a probe that read before the pause tells its finding", i),
+			func(m *modelRun) {
+				m.staleProbe = true
+				m.claim(i)
+			})
 	}
 	for at := 3; at <= 11; at++ {
 		for ev := range uint8(len(x.w.keys)) {
@@ -452,7 +458,8 @@ func (m *modelRun) settle(i int, result published) {
 		}
 		if m.world.rules.lateDecided {
 			for k := range c.lanes {
-				c.lanes[k].floorAfter, c.lanes[k].Decided = min(c.lanes[k].floorAfter, inside(r.lanes).reached), inside(r.lanes).decided
+				c.lanes[k].floorAfter, c.lanes[k].Decided = min(c.lanes[k].floorAfter, inside(r.lanes).reached),
+					inside(r.lanes).decided
 			}
 		}
 		_ = r.finish(ctx, s, c, result)
@@ -489,35 +496,43 @@ func (x *modelSteps) attempts(i int, at delivery.Place, n int) {
 	for _, size := range sizes {
 		attempt(false, "acked", modelAnswer{n: size, written: true}, free)
 		if b.lostAck > 0 {
-			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: errModelUnknown}, func(b *modelBudget) { b.lostAck-- })
+			attempt(true, "written, the answer is lost", modelAnswer{n: size, written: true, verdict: errModelUnknown},
+				func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "no answer; it is under way still", modelAnswer{n: size, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
+			attempt(true, "no answer; it is under way still",
+				modelAnswer{n: size, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
 		}
 	}
 	if b.away > 0 {
 		spend := func(b *modelBudget) { b.away-- }
-		attempt(true, "does not answer for long: closed", modelAnswer{n: n, verdict: errModelUnknown, close: true}, spend)
+		attempt(true, "does not answer for long: closed", modelAnswer{n: n, verdict: errModelUnknown, close: true},
+			spend)
 		if b.lostAck > 0 {
-			attempt(true, "written, and does not answer for long: closed", modelAnswer{n: n, written: true, verdict: errModelUnknown, close: true},
+			attempt(true, "written, and does not answer for long: closed",
+				modelAnswer{n: n, written: true, verdict: errModelUnknown, close: true},
 				func(b *modelBudget) { b.away--; b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			attempt(true, "under way still, and does not answer for long: closed", modelAnswer{n: n, delayed: true, verdict: errModelUnknown, close: true},
+			attempt(true, "under way still, and does not answer for long: closed",
+				modelAnswer{n: n, delayed: true, verdict: errModelUnknown, close: true},
 				func(b *modelBudget) { b.away--; b.delay-- })
 		}
 	}
 	if b.refuse > 0 { // refusals of a record
 		for k := range n {
-			attempt(true, "refused", modelAnswer{n: k, written: true, then: modelRefused}, func(b *modelBudget) { b.refuse-- })
+			attempt(true, "refused", modelAnswer{n: k, written: true, then: modelRefused},
+				func(b *modelBudget) { b.refuse-- })
 			if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-				attempt(true, "refused, after a request that is under way still", modelAnswer{n: k, written: true, then: modelMaybe, thenLate: true},
+				attempt(true, "refused, after a request that is under way still",
+					modelAnswer{n: k, written: true, then: modelMaybe, thenLate: true},
 					func(b *modelBudget) { b.refuse--; b.delay-- })
 			}
 		}
 	}
 	if b.topic > 0 {
-		attempt(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic}, func(b *modelBudget) { b.topic-- })
+		attempt(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic},
+			func(b *modelBudget) { b.topic-- })
 	}
 	if x.w.rules.sendAhead && n > 1 {
 		attempt(false, "the second before the first is acked", modelAnswer{n: 1, skip: 1, written: true}, free)
@@ -590,16 +605,19 @@ func (x *modelSteps) revives(i int) {
 		b := &x.s.budget
 		try(false, "acked", modelAnswer{n: 1, written: true}, func(*modelBudget) {})
 		if b.lostAck > 0 {
-			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: errModelUnknown}, func(b *modelBudget) { b.lostAck-- })
+			try(true, "written, the answer is lost", modelAnswer{n: 1, written: true, verdict: errModelUnknown},
+				func(b *modelBudget) { b.lostAck-- })
 		}
 		if b.delay > 0 && x.s.net[modelDelayed-1].n == 0 {
-			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: errModelUnknown}, func(b *modelBudget) { b.delay-- })
+			try(true, "under way still", modelAnswer{n: 1, delayed: true, verdict: errModelUnknown},
+				func(b *modelBudget) { b.delay-- })
 		}
 		if b.refuse > 0 {
 			try(true, "refused", modelAnswer{then: modelRefused}, func(b *modelBudget) { b.refuse-- })
 		}
 		if b.topic > 0 {
-			try(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic}, func(b *modelBudget) { b.topic-- })
+			try(true, "the topic is refused", modelAnswer{n: 1, verdict: modelTopic},
+				func(b *modelBudget) { b.topic-- })
 		}
 	}
 }
@@ -625,8 +643,8 @@ func (m *modelRun) lift(i int) {
 	m.with(i, lifterSession, func(r *Relay, s *session) {
 		from := &m.s.relays[i].floor
 		f := &floorFinder{
-			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: holders{}, except: xidsOf(from.except),
-			slice: sliced(m.world.far), scanned: modelLater,
+			ids: numbering(from.ids), reached: int64(from.reached), hi: int64(from.hi), waitsFor: holders{},
+			except: xidsOf(from.except), slice: sliced(m.world.far), scanned: modelLater,
 		}
 		for _, xid := range xidsOf(from.waits) {
 			f.waitsFor[xid] = holder{xid: xid}
@@ -656,7 +674,8 @@ func (x *modelSteps) liftsWithSomebodyBetween(i int) {
 			default:
 				continue
 			}
-			x.try(false, saying("R%d: a step toward a higher floor, and the producer of e%d before statement %d", i, ev, at), func(m *modelRun) {
+			x.try(false, saying("R%d: a step toward a higher floor, and the producer of e%d before statement %d", i, ev,
+				at), func(m *modelRun) {
 				statements := 0
 				m.between = func(int) {
 					if statements++; statements == at+1 {
@@ -673,25 +692,27 @@ func (x *modelSteps) liftsWithSomebodyBetween(i int) {
 func (x *modelSteps) machines() {
 	for k := range x.s.net {
 		if x.s.net[k].n > 0 {
-			x.try(false, saying("a request that was under way is written:%s", x.s.net[k].describe()), func(m *modelRun) {
-				q := m.s.net[k]
-				copy(m.s.net[k:], m.s.net[k+1:])
-				m.s.net[modelDelayed-1] = modelRequest{}
-				for n := range q.n {
-					e := m.event(q.items[n].ev)
-					e.Position.Lane, e.Position.Epoch = m.world.of(q.items[n].ev).lane, epochName(q.epoch)
-					e.Position.Seq, e.Position.Maybe = int64(q.items[n].seq), q.items[n].maybe
-					m.consume(&e)
-				}
-			})
+			x.try(false, saying("a request that was under way is written:%s", x.s.net[k].describe()),
+				func(m *modelRun) {
+					q := m.s.net[k]
+					copy(m.s.net[k:], m.s.net[k+1:])
+					m.s.net[modelDelayed-1] = modelRequest{}
+					for n := range q.n {
+						e := m.event(q.items[n].ev)
+						e.Position.Lane, e.Position.Epoch = m.world.of(q.items[n].ev).lane, epochName(q.epoch)
+						e.Position.Seq, e.Position.Maybe = int64(q.items[n].seq), q.items[n].maybe
+						m.consume(&e)
+					}
+				})
 		}
 	}
 	if g := x.s.ghost; g != 0 {
 		b := x.w.ghosts.batches[g-1]
-		x.try(true, func() string { return "the transaction that was not answered runs now:" + describeBatch(b) }, func(m *modelRun) {
-			m.s.ghost = 0
-			_, _ = m.execute(b)
-		})
+		x.try(true, func() string { return "the transaction that was not answered runs now:" + describeBatch(b) },
+			func(m *modelRun) {
+				m.s.ghost = 0
+				_, _ = m.execute(b)
+			})
 		x.try(false, saying("the transaction that was not answered never runs"), func(m *modelRun) { m.s.ghost = 0 })
 	}
 	if k := x.s.unmark; k != 0 {
@@ -701,7 +722,8 @@ func (x *modelSteps) machines() {
 	}
 	x.leases()
 	if x.s.budget.dbCrash > 0 {
-		x.try(true, saying("the database crashes, and comes back"), func(m *modelRun) { m.s.budget.dbCrash--; m.crash(false) })
+		x.try(true, saying("the database crashes, and comes back"),
+			func(m *modelRun) { m.s.budget.dbCrash--; m.crash(false) })
 	}
 	if x.s.budget.failover > 0 {
 		x.try(true, saying("the standby is promoted"), func(m *modelRun) { m.s.budget.failover--; m.crash(true) })
@@ -822,7 +844,8 @@ func (x *modelSteps) people() {
 			continue
 		}
 		if row.alone && !row.releasing {
-			x.try(false, saying("an operator releases e%d", ev), func(m *modelRun) { m.operate(sql.ReleaseEvent, k.lane, int64(row.id)) })
+			x.try(false, saying("an operator releases e%d", ev),
+				func(m *modelRun) { m.operate(sql.ReleaseEvent, k.lane, int64(row.id)) })
 		}
 		if x.s.budget.discard > 0 {
 			x.try(true, saying("an operator discards e%d", ev), func(m *modelRun) {

@@ -50,7 +50,10 @@ func modelWorlds() []*modelWorld {
 		{name: "held, taken over", keys: "AB", relays: 2, preload: 1, budget: modelBudget{away: 1, expire: 1}},
 		{name: "held, late request", keys: "AAB", apart: true, preload: 2, budget: modelBudget{away: 1, delay: 1}},
 		{name: "topic refused", keys: "AUA", preload: 1, budget: modelBudget{topic: 2}},
-		{name: "topic refused, partition away", keys: "AB", apart: true, preload: 1, budget: modelBudget{topic: 1, away: 1, crash: 1}},
+		{
+			name: "topic refused, partition away", keys: "AB", apart: true, preload: 1,
+			budget: modelBudget{topic: 1, away: 1, crash: 1},
+		},
 		{name: "topic refused, parked", keys: "AAB", preload: 2, budget: modelBudget{topic: 1, refuse: 1}},
 		{name: "paused", keys: "AA", inside: true, preload: 1, budget: modelBudget{pause: 2}},
 		{name: "paused, held", keys: "AB", apart: true, preload: 1, budget: modelBudget{pause: 1, away: 1, crash: 1}},
@@ -58,29 +61,71 @@ func modelWorlds() []*modelWorld {
 		{name: "scheduled", keys: "AAA", scheduled: "yny", inside: true, budget: modelBudget{crash: 1}},
 		{name: "scheduled, late transaction", keys: "AA", scheduled: "y", budget: modelBudget{ghost: 1}},
 		{name: "floors", keys: "AB", floors: true, rescans: true, budget: modelBudget{crash: 1}},
-		{name: "floors, crash", keys: "AA", preload: 1, floors: true, rescans: true, async: true, budget: modelBudget{dbCrash: 1}},
+		{
+			name: "floors, crash", keys: "AA", preload: 1, floors: true, rescans: true, async: true,
+			budget: modelBudget{dbCrash: 1},
+		},
 		{name: "floors, somebody between", keys: "AB", inside: true, floors: true, rescans: true},
-		{name: "floors, in slices", keys: "AAB", preload: 2, floors: true, rescans: true, far: 1, budget: modelBudget{crash: 1}},
+		{
+			name: "floors, in slices", keys: "AAB", preload: 2, floors: true, rescans: true, far: 1,
+			budget: modelBudget{crash: 1},
+		},
 		{name: "floors, a transaction stays open", keys: "ABA", floors: true, rescans: true, excepts: true},
-		{name: "floors, a transaction stays open, in slices", keys: "AB", floors: true, rescans: true, excepts: true, far: 1},
-		{name: "floors, a transaction stays open, hidden crash", keys: "AB", floors: true, rescans: true, excepts: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1}},
-		{name: "floors, refused statements", keys: "A", floors: true, rescans: true, async: true, budget: modelBudget{fail: 1, dbCrash: 1}},
-		{name: "floors, hidden crash", keys: "AA", floors: true, rescans: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1}},
+		{
+			name: "floors, a transaction stays open, in slices", keys: "AB", floors: true, rescans: true, excepts: true,
+			far: 1,
+		},
+		{
+			name: "floors, a transaction stays open, hidden crash", keys: "AB", floors: true, rescans: true,
+			excepts: true, async: true, hidden: true, budget: modelBudget{dbCrash: 1},
+		},
+		{
+			name: "floors, refused statements", keys: "A", floors: true, rescans: true, async: true,
+			budget: modelBudget{fail: 1, dbCrash: 1},
+		},
+		{
+			name: "floors, hidden crash", keys: "AA", floors: true, rescans: true, async: true, hidden: true,
+			budget: modelBudget{dbCrash: 1},
+		},
 		// Servers that crash, and standbys.
 		{name: "database crash", keys: "AA", async: true, budget: modelBudget{dbCrash: 2}},
-		{name: "database crash, parked", keys: "AA", preload: 1, async: true, budget: modelBudget{dbCrash: 1, refuse: 1}},
+		{
+			name: "database crash, parked", keys: "AA", preload: 1, async: true,
+			budget: modelBudget{dbCrash: 1, refuse: 1},
+		},
 		{name: "database crash, held", keys: "AA", preload: 1, async: true, budget: modelBudget{dbCrash: 1, away: 1}},
-		{name: "hidden crash", keys: "AAB", preload: 1, async: true, hidden: true, rescans: true, budget: modelBudget{dbCrash: 2}},
+		{
+			name: "hidden crash", keys: "AAB", preload: 1, async: true, hidden: true, rescans: true,
+			budget: modelBudget{dbCrash: 2},
+		},
 		{name: "failover", keys: "AA", standby: true, budget: modelBudget{failover: 1, expire: 1}},
-		{name: "failover behind a pooler", keys: "AA", preload: 1, standby: true, hidden: true, rescans: true, relays: 2, budget: modelBudget{failover: 1, expire: 1}},
+		{
+			name: "failover behind a pooler", keys: "AA", preload: 1, standby: true, hidden: true, rescans: true,
+			relays: 2, budget: modelBudget{failover: 1, expire: 1},
+		},
 		{name: "failover, asynchronous", keys: "AA", preload: 1, lagging: true, budget: modelBudget{failover: 1}},
-		{name: "failover, asynchronous, lease over", keys: "AA", preload: 1, lagging: true, budget: modelBudget{failover: 1, expire: 1}},
-		{name: "failover, asynchronous, behind a pooler", keys: "AA", lagging: true, hidden: true, rescans: true, budget: modelBudget{failover: 1}},
-		{name: "failover, asynchronous, behind a pooler, held", keys: "AA", preload: 1, lagging: true, hidden: true, budget: modelBudget{failover: 1, away: 1}},
+		{
+			name: "failover, asynchronous, lease over", keys: "AA", preload: 1, lagging: true,
+			budget: modelBudget{failover: 1, expire: 1},
+		},
+		{
+			name: "failover, asynchronous, behind a pooler", keys: "AA", lagging: true, hidden: true, rescans: true,
+			budget: modelBudget{failover: 1},
+		},
+		{
+			name: "failover, asynchronous, behind a pooler, held", keys: "AA", preload: 1, lagging: true, hidden: true,
+			budget: modelBudget{failover: 1, away: 1},
+		},
 		{name: "failover, held", keys: "AA", preload: 1, standby: true, budget: modelBudget{failover: 1, away: 1}},
-		{name: "failover, topic refused", keys: "AU", preload: 1, standby: true, budget: modelBudget{failover: 1, topic: 1}},
+		{
+			name: "failover, topic refused", keys: "AU", preload: 1, standby: true,
+			budget: modelBudget{failover: 1, topic: 1},
+		},
 		{name: "failover, scheduled", keys: "AA", scheduled: "y", standby: true, budget: modelBudget{failover: 1}},
-		{name: "failover, floors", keys: "A", lagging: true, floors: true, rescans: true, budget: modelBudget{failover: 1}},
+		{
+			name: "failover, floors", keys: "A", lagging: true, floors: true, rescans: true,
+			budget: modelBudget{failover: 1},
+		},
 		{name: "restored and fenced", keys: "AA", preload: 1, lagging: true, budget: modelBudget{restore: 1}},
 	}
 }

@@ -66,7 +66,8 @@ type modelKey struct {
 }
 
 var modelKeyOf = map[byte]modelKey{
-	'A': {0, "bd", "t", 0}, 'B': {0, "cn", "t", 1}, 'C': {1, "br", "t", 2}, 'U': {0, "bd", "u", 3}, '-': {0, "", "t", -1},
+	'A': {0, "bd", "t", 0}, 'B': {0, "cn", "t", 1}, 'C': {1, "br", "t", 2}, 'U': {0, "bd", "u", 3},
+	'-': {0, "", "t", -1},
 }
 
 var modelTopics = [2]string{"t", "u"}
@@ -323,12 +324,12 @@ func (m *modelRun) load(i int) *Relay {
 	cfg := modelConfig
 	cfg.Park = w.park
 	r := &Relay{
-		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log}, kafka: &outage.Monitor{Log: w.log},
-		woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1), owner: ownerID(from.owner),
-		lanes: (&laneTable{
-			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch), ids: numbering(from.ids),
-			decided: int64(from.known), reached: int64(from.reached), except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit),
-			far: cmp.Or(w.far, 1<<18),
+		to: m, cfg: cfg, schema: w.schema, log: w.log, postgres: &outage.Monitor{Log: w.log},
+		kafka: &outage.Monitor{Log: w.log}, woken: make(chan struct{}, 1), nudged: make(chan struct{}, 1),
+		owner: ownerID(from.owner), lanes: (&laneTable{
+			owned: make(map[int16]*laneState, modelLanes), reads: 1, epoch: epochOf(from.epoch),
+			ids: numbering(from.ids), decided: int64(from.known), reached: int64(from.reached),
+			except: xidsOf(from.except), expected: w.far > 0, limit: int64(from.limit), far: cmp.Or(w.far, 1<<18),
 		}).table(),
 		health: delivery.NewHealth(-1, time.Now(), newPauses), exceptFrom: exceptFrom,
 	}
@@ -344,9 +345,10 @@ func (m *modelRun) load(i int) *Relay {
 			continue
 		}
 		to := &laneState{
-			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor), reach: int64(l.reach), settled: int64(l.settled),
-			read: 1, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
-			parked: l.parked, releasing: l.releasing, groups: delivery.Groups{}.With(placesOf(l.groups)), turn: int(l.turn),
+			fence: int64(l.fence), deadline: modelLater, next: int64(l.next), end: int64(l.end), floor: int64(l.floor),
+			reach: int64(l.reach), settled: int64(l.settled), read: 1, fresh: l.fresh, due: l.due, ready: l.ready,
+			woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving, parked: l.parked, releasing: l.releasing,
+			groups: delivery.Groups{}.With(placesOf(l.groups)), turn: int(l.turn),
 		}
 		if l.stale {
 			to.read = 0
@@ -369,8 +371,9 @@ func (m *modelRun) store(i int, r *Relay) {
 			continue
 		}
 		o := modelOwned{
-			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled), floor: uint8(l.floor), reach: uint8(l.reach),
-			stale: l.read != inside(r.lanes).reads, fresh: l.fresh, due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
+			has: true, fence: uint8(l.fence), next: int32(l.next), end: int32(l.end), settled: int32(l.settled),
+			floor: uint8(l.floor), reach: uint8(l.reach), stale: l.read != inside(r.lanes).reads, fresh: l.fresh,
+			due: l.due, ready: l.ready, woken: l.woken, busy: l.busy, doubt: l.doubt, leaving: l.leaving,
 			parked: l.parked, releasing: l.releasing, turn: uint8(l.turn % 6),
 		}
 		o.groups |= bitsOf(l.groups)
@@ -408,7 +411,8 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 			continue
 		}
 		l := laneClaim{Grant: lanes.Grant{
-			Lane: int16(lane), Fence: int64(f.fence), Reads: inside(r.lanes).reads, Groups: delivery.Groups{}.With(placesOf(f.groups)), Decided: int64(f.sure),
+			Lane: int16(lane), Fence: int64(f.fence), Reads: inside(r.lanes).reads,
+			Groups: delivery.Groups{}.With(placesOf(f.groups)), Decided: int64(f.sure),
 		}}
 		l.work, l.first, l.full, l.floorAfter = work(f.work), int64(f.first), f.full, int64(f.floorAfter)
 		if f.stale {
@@ -422,9 +426,13 @@ func (m *modelRun) loadClaim(i int, r *Relay) (*claim, *delivery.Delivery) {
 	for k := range from.n {
 		it := &from.items[k]
 		e := m.event(it.ev)
-		e.Position = event.Position{Lane: m.world.of(it.ev).lane, Epoch: c.epoch, Seq: int64(it.seq), First: it.first, Maybe: it.maybe}
+		e.Position = event.Position{
+			Lane: m.world.of(it.ev).lane, Epoch: c.epoch, Seq: int64(it.seq), First: it.first,
+			Maybe: it.maybe,
+		}
 		one := delivery.Item{
-			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), Sent: it.sent, Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
+			ID: int64(it.id), From: delivery.Source(it.from), Fate: delivery.Fate(it.fate), Sent: it.sent,
+			Alone: it.alone, Partition: int32(it.partition), Behind: it.behind,
 		}
 		if it.refused {
 			one.Refusal = &delivery.Refusal{Code: "R", Reason: "refused"}
@@ -440,7 +448,8 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 	for k := range c.lanes {
 		l := &c.lanes[k]
 		t := &to.lanes[l.Lane]
-		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.Reads != inside(r.lanes).reads, uint8(l.Fence)
+		t.has, t.full, t.behind, t.stale, t.fence = true, l.full, l.behind > 0, l.Reads != inside(r.lanes).reads,
+			uint8(l.Fence)
 		t.work, t.first, t.floorAfter = uint8(l.work), int32(l.first), uint8(l.floorAfter)
 		t.groups |= bitsOf(l.Groups)
 		t.sure = min(t.floorAfter, uint8(l.Decided))
@@ -449,8 +458,9 @@ func (m *modelRun) storeClaim(i int, r *Relay, c *claim) {
 	for k := range c.events {
 		it, p := &c.items[k], &c.events[k].Position
 		to.items[k] = modelItem{
-			ev: eventOf(c.events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate), seq: int32(p.Seq), partition: int8(it.Partition),
-			sent: it.Sent, alone: it.Alone, behind: it.Behind, first: p.First, maybe: p.Maybe, refused: it.Refusal != nil,
+			ev: eventOf(c.events[k].ID), id: uint8(it.ID), from: uint8(it.From), fate: uint8(it.Fate),
+			seq: int32(p.Seq), partition: int8(it.Partition), sent: it.Sent, alone: it.Alone, behind: it.Behind,
+			first: p.First, maybe: p.Maybe, refused: it.Refusal != nil,
 		}
 	}
 }

@@ -15,12 +15,15 @@ import (
 func TestQueryModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
 			db, to := outboxDB(t), &memory{}
-			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) values ('payments', 'k', 'T', '{"a": "b"}', $1)`, []byte{0, 255, '0'})
+			db.Exec(t,
+				`insert into outbox_event (topic, key, type, headers, payload) values ('payments', 'k', 'T',
+						'{"a": "b"}', $1)`, []byte{0, 255, '0'})
 			cfg, err := pgxpool.ParseConfig(db.AdminURL)
 			if err != nil {
 				t.Fatal(err)
@@ -46,7 +49,8 @@ func TestQueryModes(t *testing.T) {
 			if err := stop(); err != nil {
 				t.Error(err)
 			}
-			if log := to.events(); len(log) != 1 || string(log[0].Payload) != "\x00\xff0" || log[0].Headers["a"] != "b" {
+			if log := to.events(); len(log) != 1 || string(log[0].Payload) != "\x00\xff0" ||
+				log[0].Headers["a"] != "b" {
 				t.Errorf("published %+v", log)
 			}
 		})

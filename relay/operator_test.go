@@ -22,10 +22,15 @@ func newOperator(t *testing.T, db *pgtest.DB) *operator.Operator {
 // parkedRow puts an event beside the outbox as a settle does, with the mark of its key unless it is alone.
 func parkedRow(t *testing.T, db *pgtest.DB, id int64, key string, alone, maybe bool) {
 	t.Helper()
-	db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source, tenant, topic, key, type, content_type, headers, payload, created_at)
-		values (7, $1, $3, $4, 1, 'too large', 'MESSAGE_TOO_LARGE', gen_random_uuid(), 's', 't', 'payments', $2, 'T', 'text/plain', '{"a": "b"}', 'hello', now())`, id, key, alone, maybe)
+	db.Exec(t,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source,
+				tenant, topic, key, type, content_type, headers, payload, created_at)
+		values (7, $1, $3, $4, 1, 'too large', 'MESSAGE_TOO_LARGE', gen_random_uuid(), 's', 't', 'payments', $2, 'T',
+			'text/plain', '{"a": "b"}', 'hello', now())`, id, key, alone, maybe)
 	if !alone {
-		db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (7, 't', 'payments', $1, 'too large', 'MESSAGE_TOO_LARGE') on conflict do nothing`, key)
+		db.Exec(t,
+			`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (7, 't', 'payments', $1,
+					'too large', 'MESSAGE_TOO_LARGE') on conflict do nothing`, key)
 	}
 }
 
@@ -42,9 +47,14 @@ func TestOperatorListsAndReads(t *testing.T) {
 		filter operator.ParkedFilter
 		want   int
 	}{
-		"all": {operator.ParkedFilter{}, 6}, "key": {operator.ParkedFilter{Key: "k", Topic: "payments", Tenant: &tenant}, 5},
-		"no tenant": {operator.ParkedFilter{Tenant: &none}, 0}, "code": {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
-		"page": {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0}, "id": {operator.ParkedFilter{ID: 3}, 1},
+		"all": {operator.ParkedFilter{}, 6}, "key": {operator.ParkedFilter{
+			Key: "k", Topic: "payments",
+			Tenant: &tenant,
+		}, 5},
+		"no tenant": {operator.ParkedFilter{Tenant: &none}, 0},
+		"code":      {operator.ParkedFilter{Code: "MESSAGE_TOO_LARGE", Limit: 2}, 2},
+		"page":      {operator.ParkedFilter{After: 4}, 2}, "age": {operator.ParkedFilter{OlderThan: 1e12}, 0},
+		"id": {operator.ParkedFilter{ID: 3}, 1},
 	} {
 		list, err := o.Parked(t.Context(), c.filter)
 		if err != nil || len(list) != c.want {
@@ -52,17 +62,20 @@ func TestOperatorListsAndReads(t *testing.T) {
 		}
 	}
 	e, err := o.ParkedEvent(t.Context(), 1)
-	if err != nil || string(e.Payload) != "hello" || e.Headers["a"] != "b" || !e.MaybePublished || e.Bytes != 5 || e.Alone {
+	if err != nil || string(e.Payload) != "hello" || e.Headers["a"] != "b" || !e.MaybePublished || e.Bytes != 5 ||
+		e.Alone {
 		t.Errorf("event %+v: %v", e, err)
 	}
-	if byID, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.MessageID}); err != nil || len(byID) != 1 || byID[0].Payload != nil {
+	if byID, err := o.Parked(t.Context(), operator.ParkedFilter{MessageID: e.MessageID}); err != nil ||
+		len(byID) != 1 || byID[0].Payload != nil {
 		t.Errorf("by message id: %+v, %v", byID, err)
 	}
 	if _, err := o.ParkedEvent(t.Context(), 99); !errors.Is(err, operator.ErrNotParked) {
 		t.Errorf("error %v", err)
 	}
 	keys, err := o.BlockedKeys(t.Context(), operator.BlockedFilter{})
-	if err != nil || len(keys) != 1 || keys[0].Waiting != 5 || keys[0].Key != "k" || *keys[0].Head != e.MessageID || keys[0].Releasing {
+	if err != nil || len(keys) != 1 || keys[0].Waiting != 5 || keys[0].Key != "k" || *keys[0].Head != e.MessageID ||
+		keys[0].Releasing {
 		t.Errorf("keys %+v: %v", keys, err)
 	}
 	if held, err := o.Held(t.Context()); err != nil || len(held) != 0 {
@@ -78,17 +91,20 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 	parkedRow(t, db, 2, "k", false, false)
 	parkedRow(t, db, 3, "", true, false)
 	payload, headers := []byte("better"), map[string]string{"c": "d"}
-	if err := o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, Headers: &headers}, "wrong amount"); err != nil {
+	if err := o.EditParked(t.Context(), 1, operator.Edit{Payload: &payload, Headers: &headers},
+		"wrong amount"); err != nil {
 		t.Fatal(err)
 	}
 	e, err := o.ParkedEvent(t.Context(), 1)
-	if err != nil || string(e.Payload) != "better" || e.Headers["c"] != "d" || len(e.Headers) != 1 || e.ContentType != "text/plain" {
+	if err != nil || string(e.Payload) != "better" || e.Headers["c"] != "d" || len(e.Headers) != 1 ||
+		e.ContentType != "text/plain" {
 		t.Errorf("edited: %+v, %v", e, err)
 	}
 	if err := o.EditParked(t.Context(), 1, operator.Edit{Headers: &map[string]string{"ce_id": "x"}}, "r"); err == nil {
 		t.Error("a header of the codec's own was accepted")
 	}
-	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil || d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
+	if d, err := o.DiscardEvent(t.Context(), 1, "a test payment"); err != nil ||
+		d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if err := o.ReleaseEvent(t.Context(), 2, "r"); err == nil {
@@ -101,11 +117,13 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		t.Errorf("released %d: %v", n, err)
 	}
 	for _, id := range []int64{2, 3} {
-		if err := o.EditParked(t.Context(), id, operator.Edit{Payload: &payload}, "r"); !errors.Is(err, operator.ErrReleasing) {
+		if err := o.EditParked(t.Context(), id, operator.Edit{Payload: &payload}, "r"); !errors.Is(err,
+			operator.ErrReleasing) {
 			t.Errorf("edit of what is being released: %v", err)
 		}
 	}
-	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil || d != (operator.DiscardResult{Events: 1}) {
+	if d, err := o.DiscardKey(t.Context(), "t", "payments", "k", "give up"); err != nil ||
+		d != (operator.DiscardResult{Events: 1}) {
 		t.Errorf("discarded %+v: %v", d, err)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked_key`); n != 0 {
@@ -118,7 +136,8 @@ func TestOperatorChangesAndIsAudited(t *testing.T) {
 		t.Error("no reason was accepted")
 	}
 	log, err := o.Audit(t.Context(), 100)
-	if err != nil || len(log) != 5 || log[0].Action != "discard key" || log[0].Operator != "kim" || log[0].Reason != "give up" || log[4].MessageID == nil {
+	if err != nil || len(log) != 5 || log[0].Action != "discard key" || log[0].Operator != "kim" ||
+		log[0].Reason != "give up" || log[4].MessageID == nil {
 		t.Errorf("audit %+v: %v", log, err)
 	}
 }
@@ -175,11 +194,15 @@ func TestP4DiscardSeesWhatCameBehind(t *testing.T) {
 		ended <- err
 	}()
 	pgtest.AwaitBlocking(t, f.db, claim.PgConn().PID())
-	f.exec(claim, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
-		select lane, 2, false, false, 0, gen_random_uuid(), source, tenant, topic, key, type, content_type, created_at from outbox_parked`)
+	f.exec(claim,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
+		select lane, 2, false, false, 0, gen_random_uuid(), source, tenant, topic, key, type, content_type, created_at
+		from outbox_parked`)
 	f.exec(claim, `commit`)
 	f.must(<-ended)
-	if n := pgtest.One[int](t, f.db, `select count(*) from outbox_parked p join outbox_parked_key k using (key_hash) where id = 2`); n != 1 {
+	if n := pgtest.One[int](t, f.db,
+		`select count(*) from outbox_parked p join outbox_parked_key k using (key_hash) where id = 2`); n != 1 {
 		t.Error("an event is parked without its key's mark")
 	}
 }

@@ -52,13 +52,16 @@ func TestAnOutageIsOfWhatFails(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	var said outages
-	stop := running(t, newRelay(t, &pgtest.DB{Pool: pool}, to, config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
+	stop := running(t, newRelay(t, &pgtest.DB{Pool: pool}, to,
+		config(func(c *relay.Config) { c.Pumps = 1; said.observe(c) })))
 	fill(t, db, 100, 10)
 	drained(t, db)
 	said.is(t, "before", 0, 0)
 
 	db.Exec(t, `alter table outbox_claim rename to outbox_claim_away`)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10' from generate_series(0, 9) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10'
+			from generate_series(0, 9) g`)
 	before := dials.Load()
 	pgtest.Await(t, "five more attempts to claim", func() (bool, error) { return dials.Load() > before+5, nil })
 	said.is(t, "while claims fail", 1, 0)
@@ -92,7 +95,9 @@ func TestAnOutageOfKafkaIsOfWhatFails(t *testing.T) {
 	pgtest.Await(t, "the outage", func() (bool, error) { return said.away.Load() > 0, nil })
 	for range 5 {
 		before := acks.Load()
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'others', 'o' || g, 'T', '0' from generate_series(0, 31) g`)
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 'others', 'o' || g, 'T', '0'
+				from generate_series(0, 31) g`)
 		pgtest.Await(t, "acks in other lanes", func() (bool, error) { return acks.Load() > before, nil })
 	}
 	said.is(t, "while some lanes cannot be sent", 1, 0)

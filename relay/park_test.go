@@ -33,7 +33,8 @@ func TestP4ParksTheKey(t *testing.T) {
 	b.set(refusing("5"))
 	appendTo(t, db, "payments", 400, 20, 0)
 	var behind atomic.Int64
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Observer.Behind = func(n int) { behind.Add(int64(n)) } })))
+	stop := running(t, newRelay(t, db, b, config(
+		func(c *relay.Config) { c.Observer.Behind = func(n int) { behind.Add(int64(n)) } })))
 	drainedOf(t, db)
 	appendTo(t, db, "payments", 400, 20, 20)
 	drainedOf(t, db)
@@ -54,7 +55,8 @@ func TestP4ParksTheKey(t *testing.T) {
 		}
 	}
 	keys, err := newOperator(t, db).BlockedKeys(t.Context(), operator.BlockedFilter{})
-	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" || keys[0].Reason != "refused: too large" {
+	if err != nil || len(keys) != 1 || keys[0].Waiting != 35 || keys[0].Code != "REFUSED" ||
+		keys[0].Reason != "refused: too large" {
 		t.Errorf("keys %+v: %v", keys, err)
 	}
 	if err := stop(); err != nil {
@@ -66,7 +68,9 @@ func TestP4ParksTheKey(t *testing.T) {
 // drainedOf waits until nothing is in the outbox, on its way, or held.
 func drainedOf(t *testing.T, db *pgtest.DB) {
 	t.Helper()
-	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)`)
+	pgtest.AwaitSQL(t, db,
+		`select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select
+				from outbox_held)`)
 }
 
 // TestP4Release: an operator releases a key; it is refused once more, mended, and released again. Its events come in
@@ -78,12 +82,15 @@ func TestP4Release(t *testing.T) {
 	b.set(refusing("5"))
 	appendTo(t, db, "payments", 200, 20, 0)
 	var released atomic.Int64
-	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Observer.Released = func(n int) { released.Add(int64(n)) } })))
+	stop := running(t, newRelay(t, db, b, config(
+		func(c *relay.Config) { c.Observer.Released = func(n int) { released.Add(int64(n)) } })))
 	drainedOf(t, db)
 	if n, err := o.ReleaseKey(t.Context(), "", "payments", "k3", "try again"); n != 5 || err != nil {
 		t.Fatalf("released %d: %v", n, err)
 	}
-	pgtest.AwaitSQL(t, db, `select exists (select from outbox_parked where attempts = 2) and exists (select from outbox_parked_key where state = 'parked')`)
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from outbox_parked where attempts = 2) and exists (select from outbox_parked_key
+				where state = 'parked')`)
 	head, err := o.Parked(t.Context(), operator.ParkedFilter{Limit: 1})
 	if err != nil || len(head) != 1 {
 		t.Fatal(head, err)
@@ -100,7 +107,10 @@ func TestP4Release(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"0", "1", "2", "3", "4", "five", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19"}
+	want := []string{
+		"0", "1", "2", "3", "4", "five", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+		"17", "18", "19",
+	}
 	if got := b.firsts("k3"); !slices.Equal(got, want) {
 		t.Errorf("key k3: %v", got)
 	}
@@ -178,7 +188,9 @@ func TestP4ParksTheEventAlone(t *testing.T) {
 		return answer{}
 	})
 	appendTo(t, db, "payments", 200, 20, 0)
-	db.Exec(t, `insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 9) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8')
+			from generate_series(0, 9) g`)
 	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.Park = relay.ParkEvent })))
 	drainedOf(t, db)
 	if got := b.firsts("k3"); !slices.Equal(got, []string{"0", "1", "2", "3", "4", "6", "7", "8", "9"}) {
@@ -217,13 +229,16 @@ func TestP4KeylessIsParkedAlone(t *testing.T) {
 		}
 		return answer{}
 	})
-	db.Exec(t, `insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 99) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, type, payload) select 'payments', 'T', convert_to(g::text, 'UTF8')
+			from generate_series(0, 99) g`)
 	stop := running(t, newRelay(t, db, b, config()))
 	drainedOf(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked where alone`); n != 1 || len(b.firsts("")) != 99 {
+	if n := pgtest.One[int](t, db, `select count(*) from outbox_parked where alone`); n != 1 ||
+		len(b.firsts("")) != 99 {
 		t.Errorf("%d parked, %d published", n, len(b.firsts("")))
 	}
 }
@@ -425,7 +440,8 @@ func TestP3_2_DiscardedWhileJournalled(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, db, `select exists (select from outbox_claim)`)
 	id := pgtest.One[int64](t, db, `select id from outbox_parked`)
-	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil || d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
+	if d, err := o.DiscardEvent(t.Context(), id, "never mind"); err != nil ||
+		d != (operator.DiscardResult{Events: 1, MayAppear: 1}) {
 		t.Fatalf("discarded %+v: %v", d, err)
 	}
 	b.set(refusing("0"))

@@ -8,7 +8,8 @@ package relay
 func (r *Relay) pauses(topics []string) {
 	paused, resumed := r.health.Pause(topics)
 	for _, topic := range paused {
-		r.log.Info("a topic is paused by an operator: its events are held, in order, until it is resumed", "topic", topic)
+		r.log.Info("a topic is paused by an operator: its events are held, in order, until it is resumed", "topic",
+			topic)
 	}
 	for _, topic := range resumed {
 		r.log.Info("a topic was resumed by an operator", "topic", topic)

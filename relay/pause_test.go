@@ -16,7 +16,8 @@ import (
 func fillTopic(t *testing.T, db *pgtest.DB, topic string, from, n int) {
 	t.Helper()
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select $3::text, $3 || k, 'T', convert_to(i::text, 'UTF8') from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n, topic)
+		select $3::text, $3 || k, 'T', convert_to(i::text, 'UTF8')
+		from generate_series($1::int, $1::int + $2::int - 1) i, generate_series(1, 20) k order by i`, from, n, topic)
 }
 
 func topicOf(log []event.Event, topic string) (of []event.Event) {
@@ -28,7 +29,8 @@ func topicOf(log []event.Event, topic string) (of []event.Event) {
 	return of
 }
 
-const nothingLeft = `select not exists (select from outbox_event) and not exists (select from outbox_claim) and not exists (select from outbox_held)`
+const nothingLeft = `select not exists (select from outbox_event) and not exists (select from outbox_claim)
+	and not exists (select from outbox_held)`
 
 // TestP4PauseHoldsATopicAndNothingElse: its events leave the others' way, over a restart of the relay too, and come in
 // order when it is resumed.
@@ -55,7 +57,8 @@ func TestP4PauseHoldsATopicAndNothingElse(t *testing.T) {
 	if n := len(topicOf(to.events(), "slow")); n != 0 {
 		t.Fatalf("%d events of the paused topic were published", n)
 	}
-	if got := pgtest.One[string](t, db, `select count(*) || ' ' || min(topic) || ' ' || max(partition) || ' ' || bool_or(sent) from outbox_held`); got != "2000 slow -1 false" {
+	if got := pgtest.One[string](t, db,
+		`select count(*) || ' ' || min(topic) || ' ' || max(partition) || ' ' || bool_or(sent) from outbox_held`); got != "2000 slow -1 false" {
 		t.Errorf("held: %s", got)
 	}
 	stop := running(t, newRelay(t, db, to, config()))
@@ -94,11 +97,13 @@ func TestP4PauseCostsTheOthersNothing(t *testing.T) {
 	lanes, floors, ids := f.Floors()
 	owner := pgtest.One[string](t, f.db, `select min(owner::text) from outbox_lane`)
 	tops := slices.Repeat([]int64{math.MaxInt64}, len(lanes))
-	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20, floors, ids, make([]bool, len(lanes)), tops)
+	claim := f.pages("takeMarked", lanes, f.Fences(lanes), owner, make([]int64, len(lanes)), 250, 1<<20, 512, 1<<20,
+		floors, ids, make([]bool, len(lanes)), tops)
 	groups := f.pages("lookHeld", lanes, f.Fences(lanes), owner)
 	look := f.pages("probe", lanes, "3 s", floors, ids, lanes)
 	if claim > 500 || groups > 500 || look > 200 || f.to.count() > 0 {
-		t.Errorf("beside 20,000 held events a claim reads %d and %d pages, a look %d; %d were published", claim, groups, look, f.to.count())
+		t.Errorf("beside 20,000 held events a claim reads %d and %d pages, a look %d; %d were published", claim, groups,
+			look, f.to.count())
 	}
 	t.Logf("a claim reads %d and %d pages, a look %d", claim, groups, look)
 }
@@ -173,8 +178,10 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	first := to.events()
 	for _, e := range first {
 		p := e.Position
-		if !pgtest.One[bool](t, db, `select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = $3 and seq = $4
-			and topic = $5 and key = $6 and payload = $7 and published_at >= $8`, e.ID, p.Epoch, p.Lane, p.Seq, e.Topic, e.Key, e.Payload, start) {
+		if !pgtest.One[bool](t, db,
+			`select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = $3 and seq = $4
+			and topic = $5 and key = $6 and payload = $7 and published_at >= $8`, e.ID, p.Epoch, p.Lane, p.Seq, e.Topic,
+			e.Key, e.Payload, start) {
 			t.Fatalf("the archive has not event %+v", e)
 		}
 	}
@@ -184,7 +191,9 @@ func TestArchiveKeepsWhatWasPublished(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from only outbox_archive_default`); n > 0 {
 		t.Logf("%d events were settled before their day was made", n)
 	}
-	done, err := o.Replay(t.Context(), operator.Replay{From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow"}, "a drill")
+	done, err := o.Replay(t.Context(), operator.Replay{
+		From: pgtest.One[time.Time](t, db, `select min(published_at) from outbox_archive`), Topic: "slow",
+	}, "a drill")
 	if err != nil || done.Events != 400 {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -210,7 +219,9 @@ func TestP4PauseIsTheClaims(t *testing.T) {
 	f.db.Exec(t, insertOne)
 	n, err := f.Step(t.Context())
 	f.must(err)
-	if held := pgtest.One[int](t, f.db, `select count(*) from outbox_held where topic = 'payments' and partition = -1 and not sent`); n != 0 || held != 1 {
+	if held := pgtest.One[int](t, f.db,
+		`select count(*) from outbox_held where topic = 'payments' and partition = -1 and not sent`); n != 0 ||
+		held != 1 {
 		t.Errorf("%d events of a paused topic were sent, %d are held", n, held)
 	}
 }

@@ -61,7 +61,8 @@ func asyncPay(t *testing.T, db *pgtest.DB) {
 			_, err = tx.Exec(t.Context(), `insert into payment values ($1)`, 1)
 		}
 		if err == nil {
-			_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type) values ('payments', 'k', $1)`, "T")
+			_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type) values ('payments', 'k', $1)`,
+				"T")
 		}
 		return err
 	})
@@ -75,7 +76,8 @@ func crash(t *testing.T, db *pgtest.DB, server *pgtest.Server) {
 	server.Kill()
 	db.Pool.Reset() // its connections are dead and do not know it
 	server.Start(t)
-	pgtest.Await(t, "a connection to the server that is back", func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
+	pgtest.Await(t, "a connection to the server that is back",
+		func() (bool, error) { return db.Pool.Ping(t.Context()) == nil, nil })
 }
 
 // TestP3LostSettle: a settle does not wait for the disk, and the server crashes: its entries and its events are back.
@@ -112,7 +114,8 @@ func TestP3LostSettle(t *testing.T) {
 	if dup := inOrder(t, f.to.events(), 620); dup != back {
 		t.Errorf("%d events were published again, %d are back", dup, back)
 	}
-	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_event) + (select count(*) from outbox_claim)`); n != 0 {
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_event) + (select count(*) from outbox_claim)`); n != 0 {
 		t.Errorf("%d events or entries are left", n)
 	}
 }

@@ -15,7 +15,9 @@ import (
 // pinned count. It refuses another cluster, until an operator accepts it. Give it to the publisher: a topic that grew
 // would send a key's next events to another partition, past the ones before, and what goes to another cluster leaves
 // the outbox for where its consumers do not read.
-func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int, error), error) {
+func Pins(db *pgxpool.Pool, schema string) (func(ctx context.Context, cluster, topic string, partitions int) (int,
+	error), error,
+) {
 	in, err := sql.For(schema)
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
@@ -49,6 +51,8 @@ func (e *otherClusterError) Scope() string { return delivery.ScopeTopic }
 
 // Error names both clusters, and what an operator does about them.
 func (e *otherClusterError) Error() string {
-	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at the brokers' addresses; "+
-		"if its topics have moved, let everything published so far be consumed, then run `relay topics accept-cluster --cluster %[1]s`", e.found, e.pinned)
+	return fmt.Sprintf("relay: the brokers are those of Kafka cluster %s, and the outbox publishes to %s: look at "+
+		"the brokers' addresses; "+
+		"if its topics have moved, let everything published so far be consumed, then run `relay topics "+
+		"accept-cluster --cluster %[1]s`", e.found, e.pinned)
 }

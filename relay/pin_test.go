@@ -35,7 +35,8 @@ func TestP4TheClusterIsPinned(t *testing.T) {
 			Rejected() bool
 			Scope() string
 		}
-		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Rejected() || r.Scope() != publisher.ScopeTopic {
+		if n, err := pins(t.Context(), cluster, topic, 3); !errors.As(err, &r) || !r.Rejected() ||
+			r.Scope() != publisher.ScopeTopic {
 			t.Errorf("topic %s in cluster %q: %d, %v", topic, cluster, n, err)
 		}
 	}
@@ -56,7 +57,8 @@ func TestP4TheClusterIsPinned(t *testing.T) {
 	}
 	pinned("two", "t0")
 	refused("one", "t0")
-	if got := pgtest.One[string](t, db, `select concat_ws(' ', operator, action, detail->>'before', detail->>'cluster') from outbox_audit`); got != "kim accept cluster one two" {
+	if got := pgtest.One[string](t, db,
+		`select concat_ws(' ', operator, action, detail->>'before', detail->>'cluster') from outbox_audit`); got != "kim accept cluster one two" {
 		t.Errorf("audit: %s", got)
 	}
 	if err := newOperator(t, db).AcceptCluster(t.Context(), "", "r"); err == nil {
@@ -81,7 +83,8 @@ func TestP4AnotherClusterIsNotPublishedTo(t *testing.T) {
 	}
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
-	meta, err := (&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}).Metadata(t.Context(), &kafka.MetadataRequest{Topics: []string{topic}})
+	meta, err := (&kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}).Metadata(t.Context(),
+		&kafka.MetadataRequest{Topics: []string{topic}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,16 +18,24 @@ func TestP6PlansBesideTheOutbox(t *testing.T) {
 	pin := f.begin(f.db, `set transaction isolation level repeatable read`, `select count(*) from outbox_event`)
 	fill(t, f.db, 30_000, 200)
 	f.drain()
-	f.db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
-		select g % 32, g, 'payments', 1, g, false, gen_random_uuid(), '', '', 'k', 'T', '', now() from generate_series(1, 30000) g`)
-	f.db.Exec(t, `insert into outbox_parked (lane, id, topic, alone, maybe_published, attempts, message_id, source, tenant, key, type, content_type, created_at)
-		select g % 32, g, 'payments', false, false, 1, gen_random_uuid(), '', '', 'k', 'T', '', now() from generate_series(1, 30000) g`)
+	f.db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at)
+		select g % 32, g, 'payments', 1, g, false, gen_random_uuid(), '', '', 'k', 'T', '', now()
+		from generate_series(1, 30000) g`)
+	f.db.Exec(t,
+		`insert into outbox_parked (lane, id, topic, alone, maybe_published, attempts, message_id, source, tenant, key,
+				type, content_type, created_at)
+		select g % 32, g, 'payments', false, false, 1, gen_random_uuid(), '', '', 'k', 'T', '', now()
+		from generate_series(1, 30000) g`)
 	for _, table := range []string{"outbox_event", "outbox_held", "outbox_parked"} {
 		f.db.Exec(t, `delete from `+table)
 		f.db.Exec(t, `vacuum `+table)
 	}
 	fill(t, f.db, 200, 200)
-	f.db.Exec(t, `insert into outbox_claim select lane, 5000000, array_agg(id order by id), array_agg(id order by id) from outbox_event group by lane`)
+	f.db.Exec(t,
+		`insert into outbox_claim select lane, 5000000, array_agg(id order by id), array_agg(id order by id)
+			from outbox_event group by lane`)
 	lanes, firsts, _ := f.Floors()
 	for i := range firsts {
 		firsts[i] = 5_000_000

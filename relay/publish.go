@@ -126,7 +126,9 @@ var errClosing = errors.New("relay: a partition or topic is held from now on")
 // whileHeld returns a context that ends when the lease of one of the lanes runs out on the local clock. Heartbeats that
 // renew the lease meanwhile move the end: a slow broker does not cost a lane. It ends with closing, too, if that is not
 // nil.
-func (r *Relay) whileHeld(ctx context.Context, grants []lanes.Grant, closing <-chan struct{}) (held context.Context, release func()) {
+func (r *Relay) whileHeld(ctx context.Context, grants []lanes.Grant, closing <-chan struct{}) (held context.Context,
+	release func(),
+) {
 	held, cancel := context.WithCancelCause(ctx)
 	until, ok := r.lanes.Deadline(grants)
 	if !ok || !time.Now().Before(until) {

@@ -52,7 +52,9 @@ func (r *Relay) pump(ctx, work context.Context, number int) {
 // step claims, publishes and settles once for lanes that were taken, and gives each of them back to the table. Some of
 // the claim may be left to stragglers, if not nil. Its error is the database's: what Kafka does is retried within, or
 // left to the next claim of the lane.
-func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers) (published int, err error) {
+func (r *Relay) step(ctx context.Context, s *session, grants []lanes.Grant, late *stragglers) (published int,
+	err error,
+) {
 	c, err := r.claimLanes(ctx, s, grants)
 	if err != nil {
 		return 0, err
@@ -106,7 +108,8 @@ func (r *Relay) claimLanes(ctx context.Context, s *session, grants []lanes.Grant
 		r.cfg.Observer.Claimed(len(c.events), discarded, time.Since(since))
 	}
 	if discarded > 0 {
-		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps", "events", discarded)
+		r.log.Warn("journalled events are gone from the outbox: somebody deleted them; their numbers stay gaps",
+			"events", discarded)
 	}
 	return c, nil
 }
@@ -124,7 +127,8 @@ func (r *Relay) overran(grants []lanes.Grant, err error) {
 	if !pgerr.Is(err, pgerr.QueryCanceled) && (!errors.Is(err, context.DeadlineExceeded) || pgerr.Away(err)) {
 		return
 	}
-	r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err", err)
+	r.log.Warn("work did not fit into the lease's time: it is repeated in smaller parts", "lanes", len(grants), "err",
+		err)
 	r.lanes.Overran(grants)
 }
 

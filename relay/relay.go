@@ -92,7 +92,8 @@ func New(db *pgxpool.Pool, to Publisher, cfg Config) (*Relay, error) {
 		db: db, to: to, cfg: cfg, schema: schema, log: log, tracer: tracing.New(cfg.TracerProvider, cfg.Propagator),
 		postgres: &outage.Monitor{System: "postgres", Log: log, Notify: cfg.Observer.Outage},
 		kafka:    &outage.Monitor{System: "kafka", Log: log, Notify: cfg.Observer.Outage},
-		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom, numbers: wal.MostNumbers, span: wal.Span,
+		woken:    make(chan struct{}, 1), nudged: make(chan struct{}, 1), bulkFrom: bulkFrom, exceptFrom: exceptFrom,
+		numbers: wal.MostNumbers, span: wal.Span,
 	}
 	for range cfg.Pumps {
 		r.kicks = append(r.kicks, make(chan struct{}, 1))
@@ -249,7 +250,8 @@ type session struct {
 
 func (r *Relay) session(name string) *session {
 	return &session{Session: pg.Session{
-		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease, Reopened: func() { r.lanes.Reset() },
+		Dial: pg.DialAs(r.db), Name: "effectonce relay " + name, Timeout: r.cfg.Lease,
+		Reopened: func() { r.lanes.Reset() },
 	}}
 }
 

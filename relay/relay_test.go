@@ -49,7 +49,8 @@ func TestRunPublishesWhatArrives(t *testing.T) {
 	if got := to.count(); got != 4000 {
 		t.Errorf("%d events published, want 4000", got)
 	}
-	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_lane where owner is not null) + (select count(*) from relay_member)`); n != 0 {
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_lane where owner is not null) + (select count(*) from relay_member)`); n != 0 {
 		t.Errorf("after a clean stop %d lanes or members are left", n)
 	}
 }
@@ -72,8 +73,10 @@ func TestAnEmptyPayloadIsNoTombstone(t *testing.T) {
 func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
-	db.Exec(t, `insert into outbox_event (source, tenant, topic, key, type, content_type, headers, payload, event_time) values
-		('s', 't', 'payments', 'k', 'T', 'text/plain', '{"a": "b", "traceparent": "p"}', 'hello', '2026-01-02 03:04:05.678901+00'),
+	db.Exec(t,
+		`insert into outbox_event (source, tenant, topic, key, type, content_type, headers, payload, event_time) values
+		('s', 't', 'payments', 'k', 'T', 'text/plain', '{"a": "b", "traceparent": "p"}', 'hello',
+			'2026-01-02 03:04:05.678901+00'),
 		('', '', 'payments', 'k', 'T', '', null, null, null), ('', '', 'payments', 'k', 'T', '', '{}', '', null)`)
 	stop := running(t, newRelay(t, db, to, config()))
 	drained(t, db)
@@ -85,7 +88,8 @@ func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 		t.Fatalf("%d events", len(log))
 	}
 	e := log[0]
-	if e.Source != "s" || e.Tenant != "t" || e.Topic != "payments" || e.Key != "k" || e.Type != "T" || e.ContentType != "text/plain" ||
+	if e.Source != "s" || e.Tenant != "t" || e.Topic != "payments" || e.Key != "k" || e.Type != "T" ||
+		e.ContentType != "text/plain" ||
 		e.Headers["a"] != "b" || e.Headers["traceparent"] != "p" || string(e.Payload) != "hello" ||
 		!e.Time.Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)) {
 		t.Errorf("got %+v", e)
@@ -98,7 +102,8 @@ func TestNumbersRiseInEachLaneAndEventsAreWhole(t *testing.T) {
 	}
 	meta := pgtest.One[string](t, db, `select outbox_id::text || '.' || incarnation from outbox_meta`)
 	for i, e := range log {
-		if e.Position.Epoch != meta || !e.Position.First || (i > 0 && (e.Position.Seq <= log[i-1].Position.Seq || e.Position.Lane != log[i-1].Position.Lane)) {
+		if e.Position.Epoch != meta || !e.Position.First ||
+			(i > 0 && (e.Position.Seq <= log[i-1].Position.Seq || e.Position.Lane != log[i-1].Position.Lane)) {
 			t.Errorf("event %d has position %+v", i, e.Position)
 		}
 	}
@@ -140,8 +145,10 @@ func TestP3_2_ClaimsAreBoundedByBytes(t *testing.T) {
 			db, to := outboxDB(t), &memory{}
 			largest := 0
 			claimed := func(n, _ int, _ time.Duration) { largest = max(largest, n) }
-			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) select 'payments', 'k', 'T', `+columns+` from generate_series(1, 20)`)
-			stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ClaimBytes = 1 << 20; c.Pumps = 1; c.Observer.Claimed = claimed })))
+			db.Exec(t, `insert into outbox_event (topic, key, type, headers, payload) select 'payments', 'k', 'T', `+
+				columns+` from generate_series(1, 20)`)
+			stop := running(t, newRelay(t, db, to,
+				config(func(c *relay.Config) { c.ClaimBytes = 1 << 20; c.Pumps = 1; c.Observer.Claimed = claimed })))
 			drained(t, db)
 			if err := stop(); err != nil {
 				t.Fatal(err)
@@ -157,7 +164,8 @@ func TestBadConfigIsRefused(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	for name, cfg := range map[string]relay.Config{
-		"Lease": {Lease: time.Millisecond}, "Pumps": {Pumps: 33}, "ClaimEvents": {ClaimEvents: 1}, "ClaimBytes": {ClaimBytes: 1},
+		"Lease": {Lease: time.Millisecond}, "Pumps": {Pumps: 33}, "ClaimEvents": {ClaimEvents: 1},
+		"ClaimBytes": {ClaimBytes: 1},
 		"ProbeAwake": {ProbeAwake: time.Hour}, "Park": {Park: 7}, "schema": {Schema: "a;b"},
 	} {
 		if _, err := relay.New(db.Pool, &memory{}, cfg); err == nil || !strings.Contains(err.Error(), name) {

@@ -17,20 +17,26 @@ func TestP10NumbersOfALogThatIsAhead(t *testing.T) {
 	db.Exec(t, `update outbox_lane set reserved_seq = 100 * lane`)
 	outbox := pgtest.One[string](t, db, `select outbox_id::text from outbox_meta`)
 	at := func(epoch string, lane int16, seq int64) event.Event {
-		return event.Event{Topic: "payments", Position: event.Position{Epoch: epoch, Lane: lane, Seq: seq, Partition: 2, Offset: 7}}
+		return event.Event{Topic: "payments", Position: event.Position{
+			Epoch: epoch, Lane: lane, Seq: seq, Partition: 2,
+			Offset: 7,
+		}}
 	}
 	check := func(events ...event.Event) error { return operator.CheckNumbers(t.Context(), db.Pool, "", events) }
 	other := "0198b2f0-5a3e-7c11-9d3e-2f1f6a7b8c9d"
 
-	if err := check(at(outbox+".1", 3, 300), at(other+".1", 3, 9999), at("", 3, 9999), at("nonsense", 3, 9999), at(outbox+".x", 3, 9999)); err != nil {
+	if err := check(at(outbox+".1", 3, 300), at(other+".1", 3, 9999), at("", 3, 9999), at("nonsense", 3, 9999),
+		at(outbox+".x", 3, 9999)); err != nil {
 		t.Errorf("numbers that were given out, and those of others, are no evidence: %v", err)
 	}
 	var behind *operator.BehindError
 	if err := check(at(outbox+".1", 4, 5), at(outbox+".1", 3, 301)); !errors.As(err, &behind) ||
-		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 || behind.Topic != "payments" || behind.Offset != 7 {
+		behind.Newer || behind.Lane != 3 || behind.Seen != 301 || behind.Reserved != 300 ||
+		behind.Topic != "payments" || behind.Offset != 7 {
 		t.Errorf("a number beyond the reserved ones: %v", err)
 	}
-	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) || !behind.Newer || !strings.Contains(err.Error(), "docs/failover.md") {
+	if err := check(at(outbox+".2", 3, 1)); !errors.As(err, &behind) || !behind.Newer ||
+		!strings.Contains(err.Error(), "docs/failover.md") {
 		t.Errorf("an incarnation that this outbox has not begun: %v", err)
 	}
 	db.Exec(t, `update outbox_meta set incarnation = 2`)

@@ -87,7 +87,9 @@ func (r *Relay) tryClosed(ctx context.Context, s *session, places []delivery.Pla
 		switch scope, refused := delivery.Rejected(err); {
 		case err == nil, refused && scope == delivery.ScopeRecord:
 			// It answers; the claim that drains parks what it refuses.
-			r.health.Acked(time.Now(), func() map[delivery.Place]bool { return map[delivery.Place]bool{heads[i]: true} })
+			r.health.Acked(time.Now(), func() map[delivery.Place]bool {
+				return map[delivery.Place]bool{heads[i]: true}
+			})
 			r.reopen(heads[i])
 		case refused && heads[i].Partition != delivery.WholeTopic:
 			r.closeTopic(heads[i].Topic, err)
@@ -121,7 +123,9 @@ func (r *Relay) untry(ctx context.Context, s *session, u *untried) error {
 }
 
 // heads reads the first held event of each place, after noting that it is sent, and with the barrier of a claim.
-func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]lanes.Grant) (heads []delivery.Place, c *claim, err error) {
+func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]lanes.Grant) (heads []delivery.Place,
+	c *claim, err error,
+) {
 	var set, locks laneKeys
 	var topics []string
 	var partitions []int32
@@ -139,7 +143,9 @@ func (r *Relay) heads(ctx context.Context, s *session, found map[delivery.Place]
 	err = s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), locks.lanes, locks.fences, r.owner)
 		b.Queue(r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&c.epoch, &same) })
-		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error { return rows.readHeld(pr, c, at) })
+		b.Queue(r.sql(sql.Try), set.lanes, set.fences, r.owner, topics, partitions).Query(func(pr pgx.Rows) error {
+			return rows.readHeld(pr, c, at)
+		})
 	}))
 	if err == nil && !same {
 		c.epoch, err = r.raiseIncarnation(ctx, s)

@@ -121,7 +121,8 @@ func (r *rowReader) readList(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe bool
-	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe},
+		r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		return r.addHeld(c, at[r.e.Position.Lane], it, maybe)
 	})
@@ -132,7 +133,8 @@ func (r *rowReader) readHeld(rows pgx.Rows, c *claim, at map[int16]*laneClaim) e
 func (r *rowReader) readDrained(rows pgx.Rows, c *claim, at map[int16]*laneClaim) error {
 	it := delivery.Item{From: delivery.FromHeld}
 	var maybe, behind bool
-	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe, &behind}, r.targets()...)
+	targets := append([]any{&r.e.Position.Lane, &it.ID, &r.e.Position.Seq, &it.Partition, &it.Sent, &maybe, &behind},
+		r.targets()...)
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		l := at[r.e.Position.Lane]
 		if behind {

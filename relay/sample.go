@@ -61,15 +61,22 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 	var ages []float64
 	var held, parked, late, paused float64
 	b := pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
-		b.Queue(r.sql(sql.SampleEvents), SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
+		b.Queue(r.sql(sql.SampleEvents), SampleLimit, lanes, floors, ids, sql.Interval(r.cfg.Lease)).QueryRow(
+			func(row pgx.Row) error {
+				return row.Scan(&s.Backlog, &ages, &s.Owned, &s.Members)
+			})
+		b.Queue(r.sql(sql.SampleHeld), SampleLimit).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&s.Held, &s.HeldPartitions, &held)
 		})
-		b.Queue(r.sql(sql.SampleHeld), SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Held, &s.HeldPartitions, &held) })
 		b.Queue(r.sql(sql.SampleParked), SampleLimit).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&s.Parked, &s.ParkedKeys, &s.Releasing, &parked)
 		})
-		b.Queue(r.sql(sql.SampleScheduled), SampleLimit).QueryRow(func(row pgx.Row) error { return row.Scan(&s.Scheduled, &late) })
-		b.Queue(r.sql(sql.SampleTopics)).QueryRow(func(row pgx.Row) error { return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray) })
+		b.Queue(r.sql(sql.SampleScheduled), SampleLimit).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&s.Scheduled, &late)
+		})
+		b.Queue(r.sql(sql.SampleTopics)).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&s.PausedTopics, &paused, &s.ArchiveStray)
+		})
 	})
 	if err := r.db.SendBatch(ctx, b).Close(); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the figures of the outbox: %w", err)
@@ -80,7 +87,8 @@ func (r *Relay) Sample(ctx context.Context) (Sample, error) {
 			s.Oldest = max(s.Oldest, s.Lanes[lane])
 		}
 	}
-	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = sql.Seconds(held), sql.Seconds(parked), sql.Seconds(late), sql.Seconds(paused)
+	s.HeldFor, s.ParkedFor, s.ScheduledLate, s.PausedFor = sql.Seconds(held), sql.Seconds(parked), sql.Seconds(late),
+		sql.Seconds(paused)
 	var err error
 	if s.WAL, err = readWALStatus(ctx, r.db, r.schema); err != nil {
 		return Sample{}, fmt.Errorf("relay: reading the state of the replication slot: %w", err)

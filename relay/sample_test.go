@@ -21,21 +21,33 @@ func TestSample(t *testing.T) {
 		}
 		return s
 	}
-	if s := sample(); s.Backlog != 0 || s.Oldest != 0 || s.Owned != 0 || s.Held != 0 || s.Parked != 0 || s.Scheduled != 0 || s.HeldFor != 0 {
+	if s := sample(); s.Backlog != 0 || s.Oldest != 0 || s.Owned != 0 || s.Held != 0 || s.Parked != 0 ||
+		s.Scheduled != 0 || s.HeldFor != 0 {
 		t.Errorf("an empty outbox: %+v", s)
 	}
-	db.Exec(t, "insert into outbox_event (topic, key, type) select 't', 'k' || (g % 3), 'T' from generate_series(1, 5) g")
+	db.Exec(t, "insert into outbox_event (topic, key, type) select 't', 'k' || (g % 3), 'T' from "+
+		"generate_series(1, 5) g")
 	db.Exec(t, "update outbox_event set created_at = created_at - interval '1 hour' where key = 'k1'")
-	db.Exec(t, "insert into outbox_scheduled (due, topic, type) values (now() - interval '1 minute', 't', 'T'), (now() + interval '1 day', 't', 'T')")
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at, held_at)
-		select 1, g, 't', g % 2, g, true, gen_random_uuid(), '', '', '', 'T', '', now(), now() - interval '2 hours' from generate_series(1, 3) g`)
+	db.Exec(t, "insert into outbox_scheduled (due, topic, type) values (now() - interval '1 minute', 't', 'T'), "+
+		"(now() + interval '1 day', 't', 'T')")
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at, held_at)
+		select 1, g, 't', g % 2, g, true, gen_random_uuid(), '', '', '', 'T', '', now(), now() - interval '2 hours'
+		from generate_series(1, 3) g`)
 	db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, state, since, reason, code)
-		values (1, '', 't', 'a', 'parked', now() - interval '3 hours', 'r', 'c'), (1, '', 't', 'b', 'releasing', now(), 'r', 'c')`)
-	db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+		values (1, '', 't', 'a', 'parked', now() - interval '3 hours', 'r', 'c'), (1, '', 't', 'b', 'releasing', now(),
+			'r', 'c')`)
+	db.Exec(t,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
 		select 1, g, false, false, 1, gen_random_uuid(), '', '', 't', 'a', 'T', '', now() from generate_series(1, 4) g`)
-	db.Exec(t, "update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane < 7")
-	db.Exec(t, "insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() - interval '1 hour')")
-	db.Exec(t, "insert into outbox_paused_topic (topic, paused_at, paused_by, reason) values ('u', now() - interval '4 hours', 'me', 'r')")
+	db.Exec(t, "update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where "+
+		"lane < 7")
+	db.Exec(t, "insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() "+
+		"- interval '1 hour')")
+	db.Exec(t, "insert into outbox_paused_topic (topic, paused_at, paused_by, reason) values ('u', now() - interval "+
+		"'4 hours', 'me', 'r')")
 	s := sample()
 	if s.Backlog != 5 || s.Oldest < time.Hour || s.Oldest > 2*time.Hour {
 		t.Errorf("backlog %d, oldest %v", s.Backlog, s.Oldest)
@@ -49,7 +61,8 @@ func TestSample(t *testing.T) {
 			waiting++
 		}
 	}
-	if want := pgtest.One[int](t, db, "select count(distinct lane)::int from outbox_event"); old != 1 || waiting != want {
+	if want := pgtest.One[int](t, db, "select count(distinct lane)::int from outbox_event"); old != 1 ||
+		waiting != want {
 		t.Errorf("%d lanes wait for an hour, %d at all, want 1 and %d", old, waiting, want)
 	}
 	if s.Scheduled != 2 || s.ScheduledLate < time.Minute || s.ScheduledLate > time.Hour {

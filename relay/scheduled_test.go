@@ -22,8 +22,10 @@ func TestP8DueEventsMoveInOrder(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload, event_time)
-		select now() - make_interval(secs => due), 'payments', 'k', 'T', payload::bytea, timestamptz '2026-01-02 03:04:05+00'
-		from (values (1, 0, '4'), (2, 3600, '1'), (3, 60, '3'), (4, 3600, '2'), (5, -3600, '6')) v (n, due, payload) order by n`)
+		select now() - make_interval(secs => due), 'payments', 'k', 'T', payload::bytea,
+			timestamptz '2026-01-02 03:04:05+00'
+		from (values (1, 0, '4'), (2, 3600, '1'), (3, 60, '3'), (4, 3600, '2'), (5, -3600, '6')) v (n, due, payload)
+		order by n`)
 	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
 	f.drain()
 	f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '5')`)
@@ -45,10 +47,13 @@ func TestP8ManyThatAreDue(t *testing.T) {
 	t.Parallel()
 	db, to := outboxDB(t), &memory{}
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
-		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k' || (g % 20), 'T', convert_to((g / 20)::text, 'UTF8') from generate_series(0, 1999) g`)
-	db.Exec(t, `insert into outbox_scheduled (due, topic, type) select now(), 'payments', 'T' from generate_series(1, 100)`)
+		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k' || (g % 20), 'T',
+			convert_to((g / 20)::text, 'UTF8') from generate_series(0, 1999) g`)
+	db.Exec(t,
+		`insert into outbox_scheduled (due, topic, type) select now(), 'payments', 'T' from generate_series(1, 100)`)
 	moved := make(chan int, 10_000)
-	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.ClaimEvents = 64; c.Observer.Due = func(n int) { moved <- n } })))
+	stop := running(t, newRelay(t, db, to, config(
+		func(c *relay.Config) { c.ClaimEvents = 64; c.Observer.Due = func(n int) { moved <- n } })))
 	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_scheduled)`)
 	drained(t, db)
 	if err := stop(); err != nil {
@@ -90,7 +95,10 @@ func TestP8NotBefore(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), `insert into due values ($1)`, due); err != nil {
 			return err
 		}
-		return outbox.Append(t.Context(), tx, event.Event{Topic: "payments", Key: "k", Type: "T", Payload: []byte("0"), NotBefore: due})
+		return outbox.Append(t.Context(), tx, event.Event{
+			Topic: "payments", Key: "k", Type: "T", Payload: []byte("0"),
+			NotBefore: due,
+		})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,9 +118,12 @@ func TestP8NotBefore(t *testing.T) {
 func TestP8StatusCountsWhatIsScheduled(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	db.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now() - interval '1 s', 'a', 'T'), (now() + interval '1 h', 'a', 'T')`)
+	db.Exec(t,
+		`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 s', 'a', 'T'),
+			(now() + interval '1 h', 'a', 'T')`)
 	st, err := operator.ReadStatus(t.Context(), db.Pool, "")
-	if err != nil || st.Scheduled.Events != 2 || st.Scheduled.Overdue != 1 || st.Scheduled.Next == nil || st.Backlog != 0 {
+	if err != nil || st.Scheduled.Events != 2 || st.Scheduled.Overdue != 1 || st.Scheduled.Next == nil ||
+		st.Backlog != 0 {
 		t.Errorf("status %+v, error %v", st, err)
 	}
 }
@@ -146,7 +157,8 @@ func TestP8UnknownCommitOfAMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
-				select now() - interval '1 h' + g * interval '1 ms', 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 199) g`)
+				select now() - interval '1 h' + g * interval '1 ms', 'payments', 'k' || (g % 10), 'T',
+					convert_to((g / 10)::text, 'UTF8') from generate_series(0, 199) g`)
 			stop := running(t, r)
 			<-trap.Fired()
 			trap.Release()
@@ -166,10 +178,12 @@ func TestP8ScheduledIsListedAndCancelled(t *testing.T) {
 	db := outboxDB(t)
 	o := newOperator(t, db)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
-		select now() + (10 - g) * interval '1 hour', case when g < 4 then 'a' else 'b' end, 'k' || g % 2, 'T', 'body' from generate_series(1, 5) g`)
+		select now() + (10 - g) * interval '1 hour', case when g < 4 then 'a' else 'b' end, 'k' || g % 2, 'T', 'body'
+		from generate_series(1, 5) g`)
 	key := "k1"
 	list, err := o.Scheduled(t.Context(), operator.ScheduledFilter{Topic: "a", Key: &key})
-	if err != nil || len(list) != 2 || list[0].Seq != 3 || list[1].Seq != 1 || list[0].MessageID != nil || list[0].Bytes != 4 {
+	if err != nil || len(list) != 2 || list[0].Seq != 3 || list[1].Seq != 1 || list[0].MessageID != nil ||
+		list[0].Bytes != 4 {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	if err := o.CancelScheduled(t.Context(), 3, "the customer paid"); err != nil {
@@ -178,10 +192,12 @@ func TestP8ScheduledIsListedAndCancelled(t *testing.T) {
 	if err := o.CancelScheduled(t.Context(), 3, "again"); !errors.Is(err, operator.ErrNotScheduled) {
 		t.Errorf("error %v", err)
 	}
-	if list, err = o.Scheduled(t.Context(), operator.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 || list[0].Seq != 5 {
+	if list, err = o.Scheduled(t.Context(), operator.ScheduledFilter{Limit: 3}); err != nil || len(list) != 3 ||
+		list[0].Seq != 5 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 1 || log[0].Action != "cancel scheduled" || log[0].Topic != "a" {
+	if log, err := o.Audit(t.Context(), 10); err != nil || len(log) != 1 || log[0].Action != "cancel scheduled" ||
+		log[0].Topic != "a" {
 		t.Errorf("audit %+v, %v", log, err)
 	}
 }

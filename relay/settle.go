@@ -70,7 +70,10 @@ func (k *laneKeys) add(l *laneClaim) {
 }
 
 func concat(a, b *laneKeys) laneKeys {
-	return laneKeys{slices.Concat(a.lanes, b.lanes), slices.Concat(a.fences, b.fences), slices.Concat(a.firsts, b.firsts)}
+	return laneKeys{
+		slices.Concat(a.lanes, b.lanes), slices.Concat(a.fences, b.fences),
+		slices.Concat(a.firsts, b.firsts),
+	}
 }
 
 // outcome counts events by what a settle did with them.
@@ -83,7 +86,10 @@ type outcome struct {
 
 // finish settles the lanes that are complete and gives all lanes back.
 func (r *Relay) finish(ctx context.Context, s *session, c *claim, result published) error {
-	set := &settling{epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{}, acks: map[int16]int{}, count: outcome{held: map[delivery.Place]int{}}}
+	set := &settling{
+		epoch: c.epoch, added: map[int16][]delivery.Place{}, parks: map[int16]bool{},
+		acks: map[int16]int{}, count: outcome{held: map[delivery.Place]int{}},
+	}
 	closed := r.health.Closed()
 	for i := range c.lanes {
 		l := &c.lanes[i]
@@ -181,7 +187,8 @@ func (set *settling) gather(c *claim, byPlace bool) {
 		}
 	}
 	slices.SortFunc(set.rows, func(a, b pg.Row) int {
-		return cmp.Or(cmp.Compare(a.At.BlockNumber, b.At.BlockNumber), cmp.Compare(a.At.OffsetNumber, b.At.OffsetNumber))
+		return cmp.Or(cmp.Compare(a.At.BlockNumber, b.At.BlockNumber),
+			cmp.Compare(a.At.OffsetNumber, b.At.OffsetNumber))
 	})
 }
 
@@ -221,8 +228,10 @@ func (set *settling) gatherOne(c *claim, i int, l *laneClaim, named bool) {
 		} else if p.refused++; p.refused == 1 {
 			p.first, p.firstTopic, p.firstReason = e.ID, e.Topic, *it.Refusal
 		}
-		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone), append(p.sent, it.Sent)
-		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.Refusal.Reason), append(p.code, it.Refusal.Code)
+		p.lanes, p.ids, p.alone, p.sent = append(p.lanes, l.Lane), append(p.ids, it.ID), append(p.alone, it.Alone),
+			append(p.sent, it.Sent)
+		p.attempts, p.reason, p.code = append(p.attempts, attempts), append(p.reason, it.Refusal.Reason),
+			append(p.code, it.Refusal.Code)
 		set.parks[l.Lane] = true
 		set.count.parked++
 	case delivery.Undecided: // not in a lane that is complete
@@ -236,7 +245,8 @@ func (r *Relay) settleForSure(ctx context.Context, s *session, set *settling) (s
 	for {
 		settled, err = r.settle(ctx, s, set)
 		if len(set.placed.lanes) > 0 && pgerr.Is(err, pgerr.DivisionByZero) {
-			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): settled by their ids instead")
+			r.log.Info("rows are not where the claim read them (was the table rewritten, or were events deleted?): " +
+				"settled by their ids instead")
 			set.plain, set.placed, set.rows = concat(&set.plain, &set.placed), laneKeys{}, nil
 			continue
 		}
@@ -279,17 +289,20 @@ func (r *Relay) settle(ctx context.Context, s *session, set *settling) (settled 
 			r.queueAcked(b, set, &set.mixed)
 		}
 		if p := &set.park; len(p.lanes) > 0 {
-			b.Queue(r.sql(sql.SettlePark), open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone, p.sent, p.attempts, p.reason, p.code)
+			b.Queue(r.sql(sql.SettlePark), open.lanes, open.fences, r.owner, open.firsts, p.lanes, p.ids, p.alone,
+				p.sent, p.attempts, p.reason, p.code)
 		}
 		if h := &set.hold; len(h.lanes) > 0 {
-			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs, h.partitions, h.sent)
+			b.Queue(r.sql(sql.SettleHold), open.lanes, open.fences, r.owner, open.firsts, h.lanes, h.ids, h.seqs,
+				h.partitions, h.sent)
 		}
 		// What is left of an entry in the outbox now is acked.
 		if k := &set.plain; len(k.lanes) > 0 {
 			r.queueSettled(b, set, k).Query(deleted)
 		}
 		if k := &set.placed; len(k.lanes) > 0 {
-			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, pg.RowPlaces(set.rows), pg.RowIDs(set.rows)).Query(read)
+			b.Queue(r.sql(sql.SettlePlaced), k.lanes, k.fences, r.owner, k.firsts, pg.RowPlaces(set.rows),
+				pg.RowIDs(set.rows)).Query(read)
 		}
 		if k := &set.mixed; len(k.lanes) > 0 {
 			b.Queue(r.sql(sql.SettleEntries), k.lanes, k.fences, r.owner, k.firsts).Query(read)
@@ -305,7 +318,8 @@ func (r *Relay) reportSettled(set *settling, took time.Duration) {
 		o.Settled(n.acked, n.gone, took)
 	}
 	if n.gone > 0 {
-		r.log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there", "events", n.gone)
+		r.log.Warn("events were deleted from the outbox while the relay published them: somebody else deletes there",
+			"events", n.gone)
 	}
 	if n.drained > 0 && o.Drained != nil {
 		o.Drained(n.drained)

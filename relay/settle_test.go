@@ -26,11 +26,14 @@ func (s *slow) Publish(ctx context.Context, events []event.Event) []error {
 }
 
 // publishing is a driven relay with the first events of 20 keys on their way to a broker that will answer by verdict.
-func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer, change ...func(*relay.Config)) (d *relay.Driver, answered func() error) {
+func publishing(t *testing.T, db *pgtest.DB, verdict func(e *event.Event, partition int32) answer,
+	change ...func(*relay.Config),
+) (d *relay.Driver, answered func() error) {
 	t.Helper()
 	b := &slow{broker: newBroker(2), entered: make(chan struct{}), gate: make(chan struct{})}
 	b.set(verdict)
-	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(append(change, quick, func(c *relay.Config) { c.Lease = time.Hour })...)))
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b,
+		config(append(change, quick, func(c *relay.Config) { c.Lease = time.Hour })...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,11 +94,14 @@ func TestP3_5_ASettleDeletesItsOwnEntry(t *testing.T) {
 			t.Parallel()
 			db := outboxDB(t)
 			_, answered := publishing(t, db, verdict)
-			db.Exec(t, `insert into outbox_claim (lane, first_seq, ids, seqs) select lane, 1::bigint << 40, array[7], array[1::bigint << 40] from outbox_lane`)
+			db.Exec(t,
+				`insert into outbox_claim (lane, first_seq, ids, seqs) select lane, 1::bigint << 40, array[7],
+					array[1::bigint << 40] from outbox_lane`)
 			if err := answered(); err != nil {
 				t.Fatal(err)
 			}
-			if n := pgtest.One[int](t, db, `select count(*) from outbox_claim where first_seq = 1::bigint << 40`); n != relay.Lanes {
+			if n := pgtest.One[int](t, db,
+				`select count(*) from outbox_claim where first_seq = 1::bigint << 40`); n != relay.Lanes {
 				t.Errorf("%d entries that were another claim's are left of %d", n, relay.Lanes)
 			}
 			if n := pgtest.One[int](t, db, `select count(*) from outbox_claim`); n != relay.Lanes {
@@ -133,7 +139,8 @@ func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
 			_, _ = d.Step(t.Context())
 			<-trap.Fired()
 			fences := `select sum(fence)::bigint from outbox_lane where lane in (select lane from outbox_event)`
-			before, lanes := pgtest.One[int64](t, db, fences), pgtest.One[int64](t, db, `select count(distinct lane) from outbox_event`)
+			before, lanes := pgtest.One[int64](t, db, fences),
+				pgtest.One[int64](t, db, `select count(distinct lane) from outbox_event`)
 			published := to.count()
 			if _, err := d.Step(t.Context()); err != nil || to.count() != published {
 				t.Fatalf("the lanes were claimed again under the fence of a COMMIT whose outcome is unknown: %v", err)
@@ -142,7 +149,8 @@ func TestP3_7_AnUnknownCommitRaisesTheFence(t *testing.T) {
 				t.Fatal(err)
 			}
 			if after := pgtest.One[int64](t, db, fences); after != before+lanes {
-				t.Errorf("fences of %d in sum are %d after the heartbeat: each of %d must rise by one", before, after, lanes)
+				t.Errorf("fences of %d in sum are %d after the heartbeat: each of %d must rise by one", before, after,
+					lanes)
 			}
 			if _, err := d.Step(t.Context()); err != nil {
 				t.Fatal(err)
@@ -167,7 +175,10 @@ func TestP3_5_WhatIsGoneIsCounted(t *testing.T) {
 			var settled, gone int
 			_, answered := publishing(t, db, c.verdict, func(cfg *relay.Config) {
 				cfg.ArchiveDays = c.days
-				cfg.Observer.Settled = func(n, discarded int, _ time.Duration) { settled, gone = settled+n, gone+discarded }
+				cfg.Observer.Settled = func(n, discarded int, _ time.Duration) {
+					settled, gone = settled+n,
+						gone+discarded
+				}
 			})
 			db.Exec(t, `delete from outbox_event where key in ('k4', 'k5', 'k6') and payload = '0'`)
 			if err := answered(); err != nil {

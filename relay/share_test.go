@@ -54,7 +54,8 @@ func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
 	f := driven(t, outboxDB(t))
 	f.db.Exec(t, age)
 	other := f.beside()
-	f.db.Exec(t, `update outbox_lane set owner = null, fence = fence + 1, lease_until = clock_timestamp() where lane < 8`)
+	f.db.Exec(t,
+		`update outbox_lane set owner = null, fence = fence + 1, lease_until = clock_timestamp() where lane < 8`)
 	other.owns(0, "those that count come first")
 	f.db.Exec(t, `update outbox_lane set lease_until = lease_until - interval '20 minutes' where owner is null`)
 	other.owns(8, "they were free for a heartbeat's time")
@@ -67,7 +68,8 @@ func TestP5FreeLanesAreForThoseThatCount(t *testing.T) {
 func TestP5ARelayOfAClockAheadDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
-	f.db.Exec(t, `insert into relay_member (owner, joined, seen) values (gen_random_uuid(), now(), now() + interval '3 hours')`)
+	f.db.Exec(t,
+		`insert into relay_member (owner, joined, seen) values (gen_random_uuid(), now(), now() + interval '3 hours')`)
 	f.owns(relay.Lanes, "the other one's heartbeat is in the future")
 }
 
@@ -94,7 +96,9 @@ func TestP5ARelayThatReachesNothingTakesNothing(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	running(t, newRelay(t, db, &memory{}, config(func(c *relay.Config) { c.Name = "well" })))
-	pgtest.AwaitSQL(t, db, `select count(owner) = $1 and exists (select from relay_member where seen >= joined + interval '1 s') from outbox_lane`, relay.Lanes)
+	pgtest.AwaitSQL(t, db,
+		`select count(owner) = $1 and exists (select from relay_member where seen >= joined + interval '1 s')
+			from outbox_lane`, relay.Lanes)
 	to := &deaf{}
 	running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Name = "deaf" })))
 	const its = `select count(*) from outbox_lane l join relay_member m on m.owner = l.owner where m.name = 'deaf'`

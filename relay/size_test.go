@@ -24,7 +24,8 @@ func TestP8WhatIsDueIsMovedInParts(t *testing.T) {
 		c.Observer.Due = func(n int) { most = max(most, n) }
 	})
 	f.db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
-		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k', 'T', convert_to(rpad(g || ' ', $2, 'x'), 'UTF8') from generate_series(1, $1) g`, events, size)
+		select now() - interval '1 hour' + g * interval '1 ms', 'payments', 'k', 'T',
+			convert_to(rpad(g || ' ', $2, 'x'), 'UTF8') from generate_series(1, $1) g`, events, size)
 	for range events {
 		_, err := f.Step(t.Context())
 		f.must(err)
@@ -47,9 +48,14 @@ func TestP4ManyListsAreReleasedTogether(t *testing.T) {
 	t.Parallel()
 	const keys, each, limit = 200, 200, 200
 	f := driven(t, outboxDB(t))
-	f.db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code) select 0, '', 'payments', 'k' || g, 'releasing', '', '' from generate_series(1, $1) g`, keys)
-	f.db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
-		select 0, g, false, false, 1, gen_random_uuid(), '', '', 'payments', 'k' || (g % $1 + 1), 'T', '', now() from generate_series(1, $1::int * $2::int) g`, keys, each)
+	f.db.Exec(t,
+		`insert into outbox_parked_key (lane, tenant, topic, key, state, reason, code) select 0, '', 'payments',
+			'k' || g, 'releasing', '', '' from generate_series(1, $1) g`, keys)
+	f.db.Exec(t,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
+		select 0, g, false, false, 1, gen_random_uuid(), '', '', 'payments', 'k' || (g % $1 + 1), 'T', '', now()
+		from generate_series(1, $1::int * $2::int) g`, keys, each)
 	f.db.Exec(t, `analyze outbox_parked, outbox_parked_key`)
 	owner := pgtest.One[string](t, f.db, `select owner::text from outbox_lane where lane = 0`)
 	read := f.pages("list", []int16{0}, f.Fences([]int16{0}), owner, []int64{0}, limit, 1<<20, 512, 1<<20)
@@ -93,7 +99,8 @@ func TestP3_2_ALaneThatDoesNotFitIsAlone(t *testing.T) {
 	tooMuch(t, db, "k0", 0)
 	fill(t, db, 4000, 40)
 	stop := running(t, newRelay(t, db, to, config(func(c *relay.Config) { c.Pumps = 1 })))
-	pgtest.AwaitSQL(t, db, `select not exists (select from outbox_event where lane <> hashtextextended('k0' collate "C", 0) & 31)`)
+	pgtest.AwaitSQL(t, db,
+		`select not exists (select from outbox_event where lane <> hashtextextended('k0' collate "C", 0) & 31)`)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +115,10 @@ func TestP3_2_EveryColumnCounts(t *testing.T) {
 		columns string
 	}{
 		"headers that compress": {60_000, `'k', '', '', 'T', '', jsonb_build_object('h', repeat('x', 60000))`},
-		"texts":                 {16_000, `rpad('k', 8000, 'x'), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), null`},
+		"texts": {
+			16_000,
+			`rpad('k', 8000, 'x'), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), repeat('x', 2000), null`,
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +127,8 @@ func TestP3_2_EveryColumnCounts(t *testing.T) {
 				c.ClaimBytes = 1 << 20
 				c.Observer.Claimed = func(n, _ int, _ time.Duration) { largest = max(largest, n) }
 			})
-			f.db.Exec(t, `insert into outbox_event (topic, key, tenant, source, type, content_type, headers) select 'payments', `+c.columns+` from generate_series(1, 100)`)
+			f.db.Exec(t,
+				`insert into outbox_event (topic, key, tenant, source, type, content_type, headers) select 'payments', `+c.columns+` from generate_series(1, 100)`)
 			for range 100 {
 				if n, err := f.Step(t.Context()); n == 0 {
 					f.must(err)
@@ -161,8 +172,11 @@ func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floor
 	t.Helper()
 	b := newBroker(1)
 	b.set(refusing("0"))
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
-		select hashtextextended('k3' collate "C", 0) & 31, nextval('outbox_event_id_seq'), 'payments', 0, g, false, gen_random_uuid(), '', '', 'k3', 'T', '', convert_to((g - 1)::text, 'UTF8'), now()
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, payload, created_at)
+		select hashtextextended('k3' collate "C", 0) & 31, nextval('outbox_event_id_seq'), 'payments', 0, g, false,
+			gen_random_uuid(), '', '', 'k3', 'T', '', convert_to((g - 1)::text, 'UTF8'), now()
 		from generate_series(1, 500) g`)
 	db.Exec(t, `update outbox_lane set reserved_seq = 1000`)
 	db.Exec(t, `create function few() returns trigger language plpgsql as $$ begin
@@ -170,8 +184,10 @@ func held500(t *testing.T, db *pgtest.DB, change ...func(*relay.Config)) (*floor
 			raise 'canceling statement due to statement timeout' using errcode = 'query_canceled';
 		end if;
 		return null; end $$`)
-	db.Exec(t, `create trigger few after insert on outbox_parked referencing new table as new for each statement execute function few()`)
-	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(append(change, func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 64 })...)))
+	db.Exec(t,
+		`create trigger few after insert on outbox_parked referencing new table as new for each statement execute function few()`)
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b,
+		config(append(change, func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 64 })...)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +208,8 @@ func TestP4ARefusalBeforeManyHeldEvents(t *testing.T) {
 			break
 		}
 	}
-	if parked, held := pgtest.One[int](t, f.db, `select count(*) from outbox_parked`), pgtest.One[int](t, f.db, `select count(*) from outbox_held`); parked != 500 || held != 0 {
+	if parked, held := pgtest.One[int](t, f.db, `select count(*) from outbox_parked`),
+		pgtest.One[int](t, f.db, `select count(*) from outbox_held`); parked != 500 || held != 0 {
 		t.Errorf("%d are parked, %d are held, want 500 and none", parked, held)
 	}
 	if got := b.firsts("k3"); len(got) != 0 {
@@ -221,7 +238,8 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 		f, b := begun(t)
 		b.set(nil)
 		f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k3', 'T', '500')`)
-		if n, err := newOperator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 || err != nil {
+		if n, err := newOperator(t, f.db).ReleaseKey(t.Context(), "", "payments", "k3", "mended"); n != 500 ||
+			err != nil {
 			t.Fatalf("%d events are released, want 500: %v", n, err)
 		}
 		for range 2000 {
@@ -265,8 +283,11 @@ func TestP4AReleaseBeforeManyHeldEvents(t *testing.T) {
 func TestParkedEventsAreFoundByID(t *testing.T) {
 	t.Parallel()
 	f := driven(t, outboxDB(t))
-	f.db.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
-		select g & 31, g, true, false, 1, gen_random_uuid(), '', '', 'payments', '', 'T', '', now() from generate_series(1, 20000) g`)
+	f.db.Exec(t,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
+		select g & 31, g, true, false, 1, gen_random_uuid(), '', '', 'payments', '', 'T', '', now()
+		from generate_series(1, 20000) g`)
 	f.db.Exec(t, `analyze outbox_parked`)
 	lock := f.pages("lockParked", 19_999)
 	if lock > 50 {
@@ -282,8 +303,11 @@ func TestArchiveIsCleanedWhole(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDatabase(t, migrations.Outbox)
 	db.Exec(t, `create publication everything for all tables`)
-	db.Exec(t, `insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
-		select now() - interval '40 days', 'e', 0, g, g, gen_random_uuid(), '', '', 'p', 'k', 'T', '', now() from generate_series(1, 110000) g`)
+	db.Exec(t,
+		`insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
+		select now() - interval '40 days', 'e', 0, g, g, gen_random_uuid(), '', '', 'p', 'k', 'T', '', now()
+		from generate_series(1, 110000) g`)
 	done, err := relay.MaintainArchive(t.Context(), db.Pool, "", 30)
 	if err != nil || done.Cleaned != 110_000 {
 		t.Errorf("%d of 110000 old rows are gone: %v", done.Cleaned, err)

@@ -34,7 +34,8 @@ func TestP4TopicSlip(t *testing.T) {
 	if slip, err := time.ParseDuration(os.Getenv("EFFECTONCE_TEST_SLIP")); err == nil {
 		<-time.After(slip)
 	}
-	if n := pgtest.One[int](t, db, `select (select count(*) from outbox_parked) + (select count(*) from outbox_parked_key)`); n != 0 {
+	if n := pgtest.One[int](t, db,
+		`select (select count(*) from outbox_parked) + (select count(*) from outbox_parked_key)`); n != 0 {
 		t.Errorf("%d events or keys are parked", n)
 	}
 	allow()

@@ -27,7 +27,8 @@ func TestTopicsAreListed(t *testing.T) {
 		}
 	}
 	list, err := o.Topics(t.Context())
-	if err != nil || len(list) != 3 || list[0].Topic != "a" || list[0].Partitions != 0 || list[0].PausedAt == nil || list[1].Partitions != 3 ||
+	if err != nil || len(list) != 3 || list[0].Topic != "a" || list[0].Partitions != 0 || list[0].PausedAt == nil ||
+		list[1].Partitions != 3 ||
 		list[1].PausedBy != "kim" || list[1].Reason != "a drill" || list[2].PausedAt != nil || list[2].PinnedAt == nil {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -37,7 +38,9 @@ func TestTopicsAreListed(t *testing.T) {
 	if err := o.ResumeTopic(t.Context(), "a", "over"); err != nil {
 		t.Error(err)
 	}
-	if got := pgtest.One[string](t, db, `select string_agg(action || ' ' || topic, ', ' order by id) from outbox_audit`); got != "pause topic a, pause topic b, pause topic b, resume topic a" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(action || ' ' || topic, ', ' order by id) from outbox_audit`); got != "pause topic a, "+
+		"pause topic b, pause topic b, resume topic a" {
 		t.Errorf("audit: %s", got)
 	}
 }
@@ -72,7 +75,9 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	db.Exec(t, `insert into outbox_claim select lane, 1, array[id], array[1] from outbox_event`)
 	refused("an event is in the journal")
 	db.Exec(t, `delete from outbox_claim`)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at)
 		values (1, 900, 'payments', -1, 5, true, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	refused("an event is held that may have been written")
 	db.Exec(t, `update outbox_held set sent = false, partition = 3`)
@@ -97,7 +102,9 @@ func TestP4PartitionsAreAccepted(t *testing.T) {
 	if after := pgtest.One[string](t, db, epoch); after == before {
 		t.Error("no new numbering has begun: a consumer that goes by numbers would drop what is held")
 	}
-	if got := pgtest.One[string](t, db, `select string_agg(concat_ws(' ', action, detail->>'before', detail->>'partitions', detail->>'held'), ', ' order by id) from outbox_audit`); got != "accept partitions 6 12 0, accept partitions 12 24 1" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(concat_ws(' ', action, detail->>'before', detail->>'partitions', detail->>'held'), ', '
+				order by id) from outbox_audit`); got != "accept partitions 6 12 0, accept partitions 12 24 1" {
 		t.Errorf("audit: %s", got)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 0, false, "r"); err == nil {
@@ -111,15 +118,22 @@ func TestP4AcceptedHeldEventsGoInOrder(t *testing.T) {
 	t.Parallel()
 	db, b := outboxDB(t), newBroker(1)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 2)`)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(0, 199) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
+			from generate_series(0, 199) g`)
 	db.Exec(t, `update outbox_lane set reserved_seq = 1000`)
 	db.Exec(t, `with moved as (delete from outbox_event returning *)
-		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
-		select lane, id, topic, id % 2, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from moved`)
-	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
+		insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+			content_type, payload, created_at)
+		select lane, id, topic, id % 2, id, false, message_id, source, tenant, key, type, content_type, payload,
+			created_at from moved`)
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 1, true,
+		"the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series(200, 229) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
+			from generate_series(200, 229) g`)
 	stop := running(t, newRelay(t, db, b, config(func(c *relay.Config) { c.ClaimEvents = 32 })))
 	empty(t, db)
 	if err := stop(); err != nil {
@@ -143,12 +157,16 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	add := func(events int) {
 		t.Helper()
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-			select 'payments', $1, 'T', convert_to(g::text, 'UTF8') from generate_series($2::int, $3) g`, key, n, n+events-1)
+			select 'payments', $1, 'T', convert_to(g::text, 'UTF8')
+			from generate_series($2::int, $3) g`, key, n, n+events-1)
 		n += events
 	}
 	add(25_000)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
-		select lane, id, topic, 1, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from outbox_event`)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, payload, created_at)
+		select lane, id, topic, 1, id, false, message_id, source, tenant, key, type, content_type, payload, created_at
+		from outbox_event`)
 	db.Exec(t, `delete from outbox_event`)
 	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
 	b.set(func(_ *event.Event, partition int32) answer {
@@ -179,7 +197,8 @@ func TestP4MuchHeldIsAcceptedInParts(t *testing.T) {
 	if err != nil || len(topics) != 1 || topics[0].PausedAt != nil || topics[0].Partitions != 1 {
 		t.Fatalf("the topic is not as it was accepted: %+v, %v", topics, err)
 	}
-	most := pgtest.One[int](t, db, `select max(n) from (select count(*) as n from outbox_held group by xmin::text) parts`)
+	most := pgtest.One[int](t, db,
+		`select max(n) from (select count(*) as n from outbox_held group by xmin::text) parts`)
 	if most > 10_000 {
 		t.Errorf("%d held events were moved in one transaction, which all relays wait for", most)
 	}
@@ -207,14 +226,19 @@ func TestP4AnInterruptedAcceptanceLosesNoOrder(t *testing.T) {
 	add := func(from, to int) {
 		t.Helper()
 		db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-			select 'payments', 'k', 'T', convert_to(g::text, 'UTF8') from generate_series($1::int, $2::int - 1) g`, from, to)
+			select 'payments', 'k', 'T', convert_to(g::text, 'UTF8')
+			from generate_series($1::int, $2::int - 1) g`, from, to)
 	}
 	add(0, 15_000)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, payload, created_at)
-		select lane, id, topic, 0, id, false, message_id, source, tenant, key, type, content_type, payload, created_at from outbox_event`)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, payload, created_at)
+		select lane, id, topic, 0, id, false, message_id, source, tenant, key, type, content_type, payload, created_at
+		from outbox_event`)
 	db.Exec(t, `delete from outbox_event`)
 	db.Exec(t, `update outbox_lane set reserved_seq = 100000`)
-	d, err := relay.Drive(t.Context(), newRelay(t, db, b, config(func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 100_000 })))
+	d, err := relay.Drive(t.Context(), newRelay(t, db, b,
+		config(func(c *relay.Config) { c.Lease, c.ClaimEvents = time.Hour, 100_000 })))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,8 +248,10 @@ func TestP4AnInterruptedAcceptanceLosesNoOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Exec(t, `create function cut() returns trigger language plpgsql as $$ begin raise 'cut off'; end $$`)
-	db.Exec(t, `create trigger cut before update on outbox_held for each row when (old.seq = 100) execute function cut()`)
-	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 2, true, "the topic was resized"); err == nil {
+	db.Exec(t,
+		`create trigger cut before update on outbox_held for each row when (old.seq = 100) execute function cut()`)
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 2, true,
+		"the topic was resized"); err == nil {
 		t.Fatal("it was not interrupted")
 	}
 	db.Exec(t, `drop trigger cut on outbox_held`)
@@ -276,7 +302,8 @@ func TestP4OvertakenAndHeld(t *testing.T) {
 		t.Fatalf("%d of 640 events are held for the topic: the test shows nothing", n)
 	}
 	o := newOperator(t, db)
-	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err, operator.ErrUncertain) {
+	if err := o.AcceptPartitions(t.Context(), "payments", 1, false, "the topic was resized"); !errors.Is(err,
+		operator.ErrUncertain) {
 		t.Errorf("accepted without a word, for which a consumer that goes by numbers pays: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 1, true, "the topic was resized"); err != nil {
@@ -308,7 +335,8 @@ func TestWALResizedTopic(t *testing.T) {
 	streaming(t, db)
 	fill(t, db, 100, 10)
 	drained(t, db)
-	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 4, false, "the topic was resized"); err != nil {
+	if err := newOperator(t, db).AcceptPartitions(t.Context(), "payments", 4, false,
+		"the topic was resized"); err != nil {
 		t.Fatal(err)
 	}
 	appendTo(t, db, "payments", 100, 10, 10)
@@ -339,7 +367,10 @@ func TestP4ResizedTopic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := publisher.NewKafka(brokers, publisher.Config{Pin: pins, Logger: quiet(), RecheckEvery: 10 * time.Millisecond})
+	to, err := publisher.NewKafka(brokers, publisher.Config{
+		Pin: pins, Logger: quiet(),
+		RecheckEvery: 10 * time.Millisecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 func TestP3_7_UnknownBesideTheOutbox(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]pgtest.Action{
-		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter, "late": pgtest.Late,
+		"cut before": pgtest.CutBefore, "reply dropped": pgtest.DropReply, "cut after": pgtest.CutAfter,
+		"late": pgtest.Late,
 	} {
 		for _, step := range []string{"take marked", "drain", "list", "settle entries"} {
 			t.Run(step+" "+name, func(t *testing.T) {
@@ -69,8 +70,10 @@ func unknownBeside(t *testing.T, step string, action pgtest.Action) {
 	trap.Release()
 	pgtest.Await(t, "everything to be published", func() (bool, error) {
 		release()
-		return pgtest.One[bool](t, db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
-			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)`), nil
+		return pgtest.One[bool](t, db,
+			`select not exists (select from outbox_event) and not exists (select from outbox_claim)
+			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select
+				from outbox_parked_key)`), nil
 	})
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -92,7 +95,8 @@ func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := driven(t, outboxDB(t))
-			const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value select $1, $2, 'payments', 'k', 'T', '0'`
+			const row = `insert into outbox_event (id, message_id, topic, key, type, payload) overriding system value
+				select $1, $2, 'payments', 'k', 'T', '0'`
 			f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '0')`)
 			if hide == nil {
 				f.db.Exec(t, `insert into outbox_parked_key (lane, tenant, topic, key, reason, code)
@@ -101,7 +105,8 @@ func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
 			f.drain()
 			e := f.to.events()[0]
 			f.db.Exec(t, row, 1, e.ID)
-			f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane, e.Position.Seq)
+			f.db.Exec(t, `insert into outbox_claim values ($1, $2, '{1}', array[$2::bigint])`, e.Position.Lane,
+				e.Position.Seq)
 			f.db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k', 'T', '1')`)
 			if hide != nil {
 				hide(f)
@@ -109,10 +114,12 @@ func TestP3_2_ASettleThatACrashTookBack(t *testing.T) {
 			f.drain()
 			log := f.to.events()
 			numbered(t, log)
-			if len(log) != 3 || log[1].ID != e.ID || log[1].Position.Seq != e.Position.Seq || log[2].Position.Seq <= e.Position.Seq {
+			if len(log) != 3 || log[1].ID != e.ID || log[1].Position.Seq != e.Position.Seq ||
+				log[2].Position.Seq <= e.Position.Seq {
 				t.Errorf("published: %+v", log)
 			}
-			if n := pgtest.One[int](t, f.db, `select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
+			if n := pgtest.One[int](t, f.db,
+				`select (select count(*) from outbox_claim) + (select count(*) from outbox_event)`); n != 0 {
 				t.Errorf("%d rows are left", n)
 			}
 		})

@@ -66,8 +66,9 @@ const (
 
 func newWeek(t *testing.T, seed uint64) *week {
 	w := &week{
-		db: pgtest.New(t, migrations.Outbox), b: newBroker(4), rnd: rand.New(rand.NewPCG(seed, 1)), inside: rand.New(rand.NewPCG(seed, 2)),
-		dead: map[int32]int{}, forbidden: map[string]int{}, next: map[string]int{}, discarded: map[uuid.UUID]bool{},
+		db: pgtest.New(t, migrations.Outbox), b: newBroker(4), rnd: rand.New(rand.NewPCG(seed, 1)),
+		inside: rand.New(rand.NewPCG(seed, 2)), dead: map[int32]int{}, forbidden: map[string]int{},
+		next: map[string]int{}, discarded: map[uuid.UUID]bool{},
 	}
 	w.park = []relay.Park{relay.ParkKey, relay.ParkKey, relay.ParkEvent}[seed%3]
 	w.bulk = seed%2 == 0
@@ -125,8 +126,10 @@ func (w *week) run(t *testing.T) {
 	}
 	pgtest.Await(t, "everything to be published", func() (bool, error) {
 		w.release(t, o, 1)
-		return pgtest.One[bool](t, w.db, `select not exists (select from outbox_event) and not exists (select from outbox_claim)
-			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select from outbox_parked_key)
+		return pgtest.One[bool](t, w.db,
+			`select not exists (select from outbox_event) and not exists (select from outbox_claim)
+			and not exists (select from outbox_held) and not exists (select from outbox_parked) and not exists (select
+				from outbox_parked_key)
 			and not exists (select from outbox_scheduled)`), nil
 	})
 	for _, stop := range relays {
@@ -151,7 +154,8 @@ func (w *week) relay(t *testing.T) (stop func()) {
 		events = 2 * relay.Lanes // so few that lanes have more than a claim takes
 	}
 	r := newRelay(t, w.db, w.b, config(func(c *relay.Config) {
-		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, events, -1, w.park
+		c.Lease, c.HoldAfter, c.ClaimEvents, c.DrainTimeout, c.Park = time.Second, 20*time.Millisecond, events, -1,
+			w.park
 		c.FloorEvery, c.RescanEvery, c.ArchiveDays = 1, 1, 30
 		c.Observer.BelowFloor = func(lane int16) { t.Errorf("an event stood below the floor of lane %d", lane) }
 		c.Observer.Held = func(_ string, _ int32, n int) { w.held.Add(int64(n)) }
@@ -180,11 +184,14 @@ func (w *week) append(t *testing.T, n int) {
 		keys, topics, payloads = append(keys, key), append(topics, topic), append(payloads, strconv.Itoa(w.next[key]))
 		w.next[key]++
 	}
-	w.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select topic, key, 'T', convert_to(payload, 'UTF8')
-		from unnest($1::text[], $2::text[], $3::text[]) with ordinality u (topic, key, payload, n) order by n`, topics, keys, payloads)
+	w.db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select topic, key, 'T', convert_to(payload, 'UTF8')
+		from unnest($1::text[], $2::text[], $3::text[]) with ordinality u (topic, key, payload, n)
+		order by n`, topics, keys, payloads)
 	// Without keys, for their order is of when they come due.
 	w.db.Exec(t, `insert into outbox_scheduled (due, topic, type, payload)
-		select clock_timestamp() + $2 * interval '1 ms', 't0', 'T', convert_to(($1 + n)::text, 'UTF8') from generate_series(0, 4) n`, w.next[""], w.rnd.IntN(200))
+		select clock_timestamp() + $2 * interval '1 ms', 't0', 'T', convert_to(($1 + n)::text, 'UTF8')
+		from generate_series(0, 4) n`, w.next[""], w.rnd.IntN(200))
 	w.next[""] += 5
 }
 
@@ -286,12 +293,16 @@ func (w *week) check(t *testing.T) {
 		}
 	}
 	if missing > len(w.discarded) || len(seen)+never != total {
-		t.Errorf("%d events of %d are missing, %d were discarded, %d of them never sent", missing, total, len(w.discarded), never)
+		t.Errorf("%d events of %d are missing, %d were discarded, %d of them never sent", missing, total,
+			len(w.discarded), never)
 	}
 	watermarkBut(t, log, w.discarded)
-	if n := pgtest.One[int](t, w.db, `select count(distinct message_id) from outbox_archive where message_id = any ($1)`, slices.Collect(maps.Keys(seen))); n < total-len(w.discarded) {
+	if n := pgtest.One[int](t, w.db,
+		`select count(distinct message_id) from outbox_archive where message_id = any ($1)`,
+		slices.Collect(maps.Keys(seen))); n < total-len(w.discarded) {
 		t.Errorf("%d of %d events are in the archive", n, total)
 	}
 	t.Logf("%d events, %d records, %d discarded; %d held, %d drained, %d parked, %d put behind them, %d released",
-		total, len(log), len(w.discarded), w.held.Load(), w.drained.Load(), w.parked.Load(), w.behind.Load(), w.released.Load())
+		total, len(log), len(w.discarded), w.held.Load(), w.drained.Load(), w.parked.Load(), w.behind.Load(),
+		w.released.Load())
 }

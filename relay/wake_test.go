@@ -86,7 +86,8 @@ func TestP5DeadlinePassed(t *testing.T) {
 
 func driver(t *testing.T) *relay.Driver {
 	t.Helper()
-	d, err := relay.Drive(t.Context(), newRelay(t, outboxDB(t), &memory{}, config(func(c *relay.Config) { c.Lease = time.Hour })))
+	d, err := relay.Drive(t.Context(), newRelay(t, outboxDB(t), &memory{},
+		config(func(c *relay.Config) { c.Lease = time.Hour })))
 	if err != nil {
 		t.Fatal(err)
 	}

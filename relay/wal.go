@@ -117,7 +117,8 @@ func (r *Relay) follow(ctx, work context.Context) {
 			}
 			r.log.Warn("reading the WAL was interrupted; trying again", "err", err)
 			if try.Hopeless(walPatience(r.cfg.Lease)) && r.walMode() != walUnavailable {
-				r.log.Error("the WAL cannot be read for a while: events are published from the table meanwhile", "err", err)
+				r.log.Error("the WAL cannot be read for a while: events are published from the table meanwhile", "err",
+					err)
 				r.setWAL(walUnavailable)
 			}
 		}
@@ -130,7 +131,8 @@ func (r *Relay) stream(ctx, work context.Context, try *wal.Try) error {
 	s := r.session("wal")
 	defer s.Close()
 	slot := &wal.Slot{
-		Session: &s.Session, Schema: r.schema, Log: r.log, Owner: r.owner, Span: r.span, Abandoned: func() { r.setWAL(walUnavailable) },
+		Session: &s.Session, Schema: r.schema, Log: r.log, Owner: r.owner, Span: r.span,
+		Abandoned: func() { r.setWAL(walUnavailable) },
 	}
 	st, err := slot.State(ctx)
 	if err != nil {

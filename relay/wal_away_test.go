@@ -85,7 +85,10 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			}
 			heard := make(chan string, 1000)
 			to := &memory{}
-			r := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease, c.Logger = lease, slog.New(interruptions{heard: heard}) }))
+			r := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
+				c.Lease, c.Logger = lease,
+					slog.New(interruptions{heard: heard})
+			}))
 			running(t, r)
 			streaming(t, db)
 			fill(t, db, 50, 5)
@@ -100,7 +103,8 @@ func TestWALKeepsItsNumbering(t *testing.T) {
 			}
 			for _, e := range to.events() {
 				if e.Position.Epoch != before {
-					t.Fatalf("an event was published in the numbering %s, the one before was %s", e.Position.Epoch, before)
+					t.Fatalf("an event was published in the numbering %s, the one before was %s", e.Position.Epoch,
+						before)
 				}
 			}
 		})

@@ -18,14 +18,19 @@ import (
 )
 
 // walBench is a relay that reads the WAL, with every lane handed over, and what it settles.
-func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...func(*relay.Config)) (db *pgtest.DB, settled chan int, stop func()) {
+func walBench(b *testing.B, to relay.Publisher, source relay.Source, change ...func(*relay.Config)) (db *pgtest.DB,
+	settled chan int, stop func(),
+) {
 	b.Helper()
 	db = pgtest.NewDatabase(b, migrations.Outbox)
 	if _, err := operator.SetUpWAL(b.Context(), db.Pool, ""); err != nil {
 		b.Fatal(err)
 	}
 	settled = make(chan int, 10_000)
-	cfg := relay.Config{Source: source, Logger: quiet(), Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }}}
+	cfg := relay.Config{
+		Source: source, Logger: quiet(),
+		Observer: relay.Observer{Settled: func(n, _ int, _ time.Duration) { settled <- n }},
+	}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -80,7 +85,8 @@ func BenchmarkSource(b *testing.B) {
 				b.StopTimer()
 				to.Lock()
 				db.Exec(b, `do $$ begin for i in 1..2000 loop
-					insert into outbox_event (topic, key, type, payload) select '`+topic+`', 'k' || (random() * 100000)::int, 'T',
+					insert into outbox_event (topic, key, type, payload) select '`+topic+
+					`', 'k' || (random() * 100000)::int, 'T',
 						convert_to(repeat(md5(g::text), 16), 'UTF8') from generate_series(1, 100) g;
 					commit;
 				end loop; end $$`)
@@ -142,7 +148,8 @@ func BenchmarkLatency(b *testing.B) {
 						defer tick.Stop()
 						for range each {
 							<-tick.C
-							_, err := db.Pool.Exec(b.Context(), `insert into outbox_event (topic, key, type, payload) values ($1, $2, 'T', $3)`,
+							_, err := db.Pool.Exec(b.Context(),
+								`insert into outbox_event (topic, key, type, payload) values ($1, $2, 'T', $3)`,
 								topic, strconv.Itoa(w), strconv.AppendInt(nil, time.Now().UnixNano(), 10))
 							if err != nil {
 								b.Error(err)

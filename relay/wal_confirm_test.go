@@ -27,12 +27,17 @@ func TestWAL5TheTableIsToldFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(t, db, 10, 10)
-	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%relay: wal confirm%'
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from pg_stat_activity where wait_event_type = 'Lock'
+				and query like '%relay: wal confirm%'
 		and datname = current_database())`)
 	// A status that the relay sends from now on has what it would have told the slot.
-	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
 		where s.slot_name = $1 and r.reply_time > $2)`, slot, pgtest.One[time.Time](t, db, `select clock_timestamp()`))
-	if ahead := pgtest.One[int64](t, db, `select (s.confirmed_flush_lsn - w.confirmed)::bigint from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`); ahead > 0 {
+	if ahead := pgtest.One[int64](t, db,
+		`select (s.confirmed_flush_lsn - w.confirmed)::bigint from pg_replication_slots s, outbox_wal w
+			where s.slot_name = w.slot`); ahead > 0 {
 		t.Errorf("the slot stands %d bytes ahead of what the table says", ahead)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -46,7 +51,8 @@ func TestWAL5TheSlotWasGivenUp(t *testing.T) {
 	t.Parallel()
 	db, slot := walDB(t)
 	heard := make(chan string, 1000)
-	running(t, newRelay(t, db, &memory{}, config(fromWAL, func(c *relay.Config) { c.Logger = slog.New(interruptions{heard: heard}) })))
+	running(t, newRelay(t, db, &memory{}, config(fromWAL,
+		func(c *relay.Config) { c.Logger = slog.New(interruptions{heard: heard}) })))
 	streaming(t, db)
 	fill(t, db, 10, 10)
 	drained(t, db)
@@ -54,7 +60,9 @@ func TestWAL5TheSlotWasGivenUp(t *testing.T) {
 	since := pgtest.One[string](t, db, `select pg_current_wal_insert_lsn()::text`)
 	fill(t, db, 10, 10)
 	pgtest.Await(t, "the end of the session", func() (bool, error) {
-		if pgtest.One[bool](t, db, `select confirmed_flush_lsn > $2::text::pg_lsn from pg_replication_slots where slot_name = $1`, slot, since) {
+		if pgtest.One[bool](t, db,
+			`select confirmed_flush_lsn > $2::text::pg_lsn from pg_replication_slots where slot_name = $1`, slot,
+			since) {
 			t.Fatal("a place was confirmed to a slot that is another one by now")
 		}
 		select {
@@ -85,7 +93,8 @@ func TestWAL6TheNumberingIsReadWithinTheStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	running(t, newRelay(t, db, to, config(fromWAL)))
-	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%relay: wal own%'
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query like '%relay: wal own%'
 		and datname = current_database())`)
 	before := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`)
 	db.Exec(t, `update outbox_meta set timeline = '0000000F'`)

@@ -67,7 +67,10 @@ const (
 
 func newFollower(r *Relay, s *session, st *wal.State, reader *wal.Reader) *follower {
 	f := &follower{
-		r: r, s: s, reader: reader, slot: st.Name, since: uint64(st.Now), numbers: wal.Numbers{Base: uint64(st.Base), Span: r.span, Most: r.numbers}, skipped: map[uint32]bool{},
+		r: r, s: s, reader: reader, slot: st.Name, since: uint64(st.Now), numbers: wal.Numbers{
+			Base: uint64(st.Base),
+			Span: r.span, Most: r.numbers,
+		}, skipped: map[uint32]bool{},
 		spare: &wal.Batch{}, pause: walPauseLow, looker: newWALLooker(r),
 		deleter: wal.NewDeleter(st, wal.DeleterConfig{
 			Session: &r.session("wal deleter").Session, Schema: r.schema, Outage: r.postgres, Reader: reader,
@@ -132,7 +135,8 @@ func (f *follower) run(ctx, work context.Context, try *wal.Try) (err error) {
 // begin waits for the lanes that another relay has read the WAL for, and takes over where it was.
 func (f *follower) begin(ctx context.Context, failed <-chan error) error {
 	r := f.r
-	if err := f.s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
+	if err := f.s.Send(ctx, pg.Transaction(r.cfg.Lease, pg.Disk,
+		func(b *pgx.Batch) { b.Queue(r.sql(sql.WALOwn), r.owner, f.slot) })); err != nil {
 		return fmt.Errorf("relay: noting who reads the WAL: %w", err)
 	}
 	r.setWAL(walStreaming)
@@ -205,7 +209,10 @@ func (f *follower) look(ctx context.Context) error {
 	same := false
 	err := f.s.Send(ctx, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(f.r.sql(sql.Meta)).QueryRow(func(row pgx.Row) error { return row.Scan(&f.epoch, &same) })
-		b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { f.guard, err = readHolders(rows); return err })
+		b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
+			f.guard, err = readHolders(rows)
+			return err
+		})
 	}))
 	if err == nil && !same {
 		return errLanesChanged
@@ -371,7 +378,8 @@ func (f *follower) finish(work context.Context) error {
 	}
 	r, set := f.r, f.lanesThat(func(l *streamedLane) bool { return !f.pending(l) })
 	if left := f.pendingLanes(); len(left.lanes) > 0 {
-		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have published: let another relay read the WAL "+
+		r.log.Warn("lanes stay with the WAL, for not all of them has come again that an earlier relay may have "+
+			"published: let another relay read the WAL "+
 			"before one publishes from the table, which would begin a new numbering with them", "lanes", left.lanes)
 	}
 	err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {

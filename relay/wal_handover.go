@@ -192,14 +192,19 @@ func (h *handOver) run(work context.Context) error {
 	over, reads := map[int16]streamedLane{}, false
 	err = f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
-		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error { reads = rows.Next(); rows.Close(); return rows.Err() })
-		b.Queue(r.sql(sql.Stream), set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(func(rows pgx.Rows) error {
-			return eachLane(rows, func(lane int16) {
-				l := seen[lane]
-				l.fence, l.done = h.fences[lane], setOf(h.done[lane])
-				over[lane] = l
-			})
+		b.Queue(r.sql(sql.WALReads), f.slot, r.owner).Query(func(rows pgx.Rows) error {
+			reads = rows.Next()
+			rows.Close()
+			return rows.Err()
 		})
+		b.Queue(r.sql(sql.Stream), set.lanes, set.fences, r.owner, snapshots, untils, notNil(of), notNil(ids)).Query(
+			func(rows pgx.Rows) error {
+				return eachLane(rows, func(lane int16) {
+					l := seen[lane]
+					l.fence, l.done = h.fences[lane], setOf(h.done[lane])
+					over[lane] = l
+				})
+			})
 	}))
 	if err != nil {
 		h.unknown = pg.CommitUnknown(err)
@@ -237,27 +242,29 @@ func (h *handOver) look(work context.Context) (map[int16]streamedLane, map[int16
 	var set laneKeys
 	var floors []int64
 	for lane, fence := range h.fences {
-		set.lanes, set.fences, floors = append(set.lanes, lane), append(set.fences, fence), append(floors, h.floors[lane])
+		set.lanes, set.fences, floors = append(set.lanes, lane), append(set.fences, fence),
+			append(floors, h.floors[lane])
 	}
 	seen, texts := map[int16]streamedLane{}, map[int16]string{}
 	h.left = map[int16][]int64{}
 	err := h.f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		b.Queue(r.sql(sql.Lock), set.lanes, set.fences, r.owner)
-		b.Queue(r.sql(sql.HandOver), set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(func(rows pgx.Rows) error {
-			var lane int16
-			var text string
-			var until int64
-			var ids []int64
-			_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
-				snap, err := wal.ParseSnapshot(text)
-				if len(ids) <= mostLeft {
-					seen[lane], texts[lane] = streamedLane{until: uint64(until), snap: snap}, text
-					h.left[lane] = append([]int64(nil), ids...)
-				}
+		b.Queue(r.sql(sql.HandOver), set.lanes, set.fences, r.owner, floors, h.ids, mostLeft).Query(
+			func(rows pgx.Rows) error {
+				var lane int16
+				var text string
+				var until int64
+				var ids []int64
+				_, err := pgx.ForEachRow(rows, []any{&lane, &text, &until, &ids}, func() error {
+					snap, err := wal.ParseSnapshot(text)
+					if len(ids) <= mostLeft {
+						seen[lane], texts[lane] = streamedLane{until: uint64(until), snap: snap}, text
+						h.left[lane] = append([]int64(nil), ids...)
+					}
+					return err
+				})
 				return err
 			})
-			return err
-		})
 	}))
 	if err != nil {
 		return nil, nil, fmt.Errorf("relay: reading what lanes have left: %w", err)
@@ -298,7 +305,10 @@ func (f *follower) decided(work context.Context) (bool, error) {
 	var now holders
 	err := f.s.Send(work, pg.Transaction(f.r.cfg.Lease, pg.Async, func(b *pgx.Batch) {
 		if len(f.guard) > 0 {
-			b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) { now, err = readHolders(rows); return err })
+			b.Queue(f.r.sql(sql.Holders)).Query(func(rows pgx.Rows) (err error) {
+				now, err = readHolders(rows)
+				return err
+			})
 		}
 		b.Queue(f.r.sql(sql.Snapshot)).QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
 	}))

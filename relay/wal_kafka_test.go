@@ -26,7 +26,8 @@ func TestWALToKafka(t *testing.T) {
 	}
 	stopFirst := running(t, first)
 	streaming(t, db)
-	stopSecond := running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}), config(fromWAL, func(c *relay.Config) { c.Name = "second" })))
+	stopSecond := running(t, newRelay(t, db, toKafka(t, db, brokers, publisher.Config{}),
+		config(fromWAL, func(c *relay.Config) { c.Name = "second" })))
 	pgtest.AwaitSQL(t, db, `select count(*) = 2 from relay_member`)
 	for part := 1; part < parts; part++ {
 		appendTo(t, db, topic, keys*each, keys, part*each)

@@ -104,13 +104,15 @@ func (f *follower) leftBehind(work context.Context) error {
 		l.last = walLook{}
 		return nil
 	case !now.published:
-		return &wal.UnusableError{Why: "the publication " + f.slot + " was changed: run `relay wal setup` as the owner of the tables"}
+		return &wal.UnusableError{Why: "the publication " + f.slot + " was changed: run `relay wal setup` as the " +
+			"owner of the tables"}
 	}
 	var which [Lanes]bool
 	var lanes []int16
 	for lane, id := range now.first {
 		fence := f.mine[lane].fence
-		if was, there := before.first[lane]; there && was == id && before.fences[lane] == fence && now.fences[lane] == fence {
+		if was, there := before.first[lane]; there && was == id && before.fences[lane] == fence &&
+			now.fences[lane] == fence {
 			which[lane], lanes = true, append(lanes, lane)
 		}
 	}
@@ -118,8 +120,10 @@ func (f *follower) leftBehind(work context.Context) error {
 		return nil
 	}
 	slices.Sort(lanes)
-	r.log.Error("events stand in the table that the WAL has passed: they are published from there now, perhaps out of order, and under a new numbering; "+
-		"either the publication was changed for a while, or this is a bug: report it", "lanes", lanes, "publication", f.slot)
+	r.log.Error("events stand in the table that the WAL has passed: they are published from there now, perhaps out "+
+		"of order, and under a new numbering; "+
+		"either the publication was changed for a while, or this is a bug: report it", "lanes", lanes, "publication",
+		f.slot)
 	for _, lane := range lanes {
 		if r.cfg.Observer.BelowFloor != nil {
 			r.cfg.Observer.BelowFloor(lane)

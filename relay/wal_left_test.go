@@ -30,7 +30,8 @@ func TestWAL5ThePublicationWasChanged(t *testing.T) {
 	}
 	for _, sql := range []string{
 		`alter publication ` + slot + ` set table outbox_scheduled`,
-		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10' from generate_series(0, 9) g`,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '10'
+			from generate_series(0, 9) g`,
 		`alter publication ` + slot + ` set table outbox_event, outbox_scheduled`,
 	} {
 		if _, err := tx.Exec(t.Context(), sql); err != nil {

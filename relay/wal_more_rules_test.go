@@ -28,7 +28,8 @@ func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
 	// Read before the COMMIT: behind it may stand what other tests write on this server.
 	var place string
 	if err := tx.QueryRow(t.Context(), `with filled as (insert into outbox_event (topic, key, type, payload)
-		select 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 499) g returning 1)
+		select 'payments', 'k' || (g % 10), 'T', convert_to((g / 10)::text, 'UTF8') from generate_series(0, 499) g
+		returning 1)
 		select max(pg_current_wal_insert_lsn())::text from filled`).Scan(&place); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func TestWAL7TheLastConfirmationIsSent(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	if !pgtest.One[bool](t, db, `select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
+	if !pgtest.One[bool](t, db,
+		`select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
 		t.Error("the slot stands before what was published")
 	}
 	stop = running(t, newRelay(t, db, to, config(fromWAL, rarely)))
@@ -80,7 +82,8 @@ func TestWAL9DeletesDoNotComeBack(t *testing.T) {
 func TestWAL11NobodyNotifies(t *testing.T) {
 	t.Parallel()
 	db, _ := walDB(t)
-	if n := pgtest.One[int](t, db, `select count(*) from pg_trigger where tgrelid in ('outbox_event'::regclass, 'outbox_scheduled'::regclass)`); n > 0 {
+	if n := pgtest.One[int](t, db,
+		`select count(*) from pg_trigger where tgrelid in ('outbox_event'::regclass, 'outbox_scheduled'::regclass)`); n > 0 {
 		t.Errorf("%d triggers", n)
 	}
 	for _, sql := range relay.Queries(t) {
@@ -104,11 +107,14 @@ func TestWALArchives(t *testing.T) {
 	log := to.events()
 	inOrder(t, log, 500)
 	for _, e := range log {
-		if !pgtest.One[bool](t, db, `select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = -1 and seq = $3`, e.ID, e.Position.Epoch, e.Position.Seq) {
+		if !pgtest.One[bool](t, db,
+			`select count(*) = 1 from outbox_archive where message_id = $1 and epoch = $2 and lane = -1 and seq = $3`,
+			e.ID, e.Position.Epoch, e.Position.Seq) {
 			t.Fatalf("event %s of key %s is not in the archive as it was published: %+v", e.Payload, e.Key, e.Position)
 		}
 	}
-	if done, err := newOperator(t, db).Replay(t.Context(), operator.Replay{From: start, Topic: "payments"}, "a test"); err != nil || done.Events != 500 {
+	if done, err := newOperator(t, db).Replay(t.Context(), operator.Replay{From: start, Topic: "payments"},
+		"a test"); err != nil || done.Events != 500 {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	drained(t, db)
@@ -206,7 +212,9 @@ func TestWALHandOverIsTheReaders(t *testing.T) {
 	db.Exec(t, `create trigger note after insert on outbox_streamed for each row execute function note()`)
 	tx, err := db.Connect(t).Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '0')`)
+		_,
+			err = tx.Exec(t.Context(),
+			`insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '0')`)
 	}
 	if err != nil {
 		t.Fatal(err)

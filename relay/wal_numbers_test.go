@@ -42,7 +42,9 @@ func round(t *testing.T, db *pgtest.DB, to *memory, from, each int) {
 	stop := running(t, newRelay(t, db, to, config(fromWAL)))
 	streaming(t, db)
 	for i := range each {
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(from+i))
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T',
+				convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(from+i))
 	}
 	drained(t, db)
 	if err := stop(); err != nil {
@@ -133,7 +135,8 @@ func TestWALNewNumbering(t *testing.T) {
 	fill(t, db, 2, 1)
 	<-tried
 	o := newOperator(t, db)
-	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "resized"); !errors.Is(err, operator.ErrUncertain) {
+	if err := o.AcceptPartitions(t.Context(), "payments", 12, false, "resized"); !errors.Is(err,
+		operator.ErrUncertain) {
 		t.Errorf("beside an event that may have been written: %v", err)
 	}
 	if err := o.AcceptPartitions(t.Context(), "payments", 12, true, "resized"); err != nil {
@@ -196,7 +199,9 @@ func TestWAL8MoreThanThereAreNumbers(t *testing.T) {
 	fill(t, db, events, keys)
 	drained(t, db)
 	streaming(t, db)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100' from generate_series(0, 99) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100'
+			from generate_series(0, 99) g`)
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)

@@ -22,12 +22,16 @@ import (
 func (f *follower) publish(work context.Context, b *wal.Batch, done *wal.Deletion) error {
 	r := f.r
 	if f.deleter.Standbys() {
-		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby, func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
+		err := f.s.Send(work, pg.Transaction(r.cfg.Lease, pg.Standby,
+			func(b *pgx.Batch) { b.Queue(r.sql(sql.WALBarrier)) }))
 		if err != nil {
 			return fmt.Errorf("relay: waiting for the synchronous standby: %w", err)
 		}
 	}
-	c := &claim{by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]delivery.Item, len(b.Events)), lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}}}
+	c := &claim{
+		by: f.s.Name, epoch: f.epoch, events: b.Events, items: make([]delivery.Item, len(b.Events)),
+		lanes: []laneClaim{{Grant: lanes.Grant{Lane: walLane}}},
+	}
 	for i := range c.items {
 		it := &c.items[i]
 		it.ID, it.Alone = b.Items[i].ID, r.cfg.Park == ParkEvent || b.Events[i].Key == ""
@@ -154,7 +158,8 @@ func (f *follower) aside(work context.Context, which [Lanes]bool, unsure bool, d
 	}
 	if epoch != f.epoch {
 		f.epoch = epoch
-		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the numbering has begun", "epoch", epoch)
+		r.log.Warn("events that may have been written are published from the table now: a new incarnation of the "+
+			"numbering has begun", "epoch", epoch)
 	}
 	r.log.Info("lanes are published from the table until nothing of them is held or parked", "lanes", set.lanes)
 	for i, lane := range set.lanes {

@@ -58,7 +58,9 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 	early := db.Connect(t)
 	tx, err := early.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'late', 'T', '0')`)
+		_,
+			err = tx.Exec(t.Context(),
+			`insert into outbox_event (topic, key, type, payload) values ('t', 'late', 'T', '0')`)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +70,8 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 		rows = append(rows, []any{"t", "copied", "T", []byte(fmt.Sprint(i))})
 	}
 	for range 2 {
-		if _, err := db.Pool.CopyFrom(t.Context(), pgx.Identifier{"outbox_event"}, []string{"topic", "key", "type", "payload"}, pgx.CopyFromRows(rows)); err != nil {
+		if _, err := db.Pool.CopyFrom(t.Context(), pgx.Identifier{"outbox_event"},
+			[]string{"topic", "key", "type", "payload"}, pgx.CopyFromRows(rows)); err != nil {
 			t.Fatal(err)
 		}
 		for i := range rows {
@@ -94,7 +97,8 @@ func TestWAL1PositionIsCommitAndOrdinal(t *testing.T) {
 func told(t *testing.T, db *pgtest.DB, slot string) {
 	t.Helper()
 	now := pgtest.One[time.Time](t, db, `select clock_timestamp()`)
-	pgtest.AwaitSQL(t, db, `select coalesce((select r.reply_time > $2::timestamptz + interval '1 second' from pg_stat_replication r
+	pgtest.AwaitSQL(t, db,
+		`select coalesce((select r.reply_time > $2::timestamptz + interval '1 second' from pg_stat_replication r
 		join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1), false)`, slot, now)
 }
 
@@ -102,7 +106,8 @@ func told(t *testing.T, db *pgtest.DB, slot string) {
 // more. The number has the record's begin in steps of 32 bytes, and the record is longer than one.
 func commitOf(t *testing.T, db *pgtest.DB, e event.Event) string {
 	t.Helper()
-	return pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`, e.Position.Seq)
+	return pgtest.One[string](t, db, `select (base + ($1::bigint / 1048576 + 1) * 32)::text from outbox_wal`,
+		e.Position.Seq)
 }
 
 // TestWAL2ConfirmsOnlyAtTransactionEnds: a transaction is published in parts, and its slot stands before it until the
@@ -134,7 +139,8 @@ func TestWAL2ConfirmsOnlyAtTransactionEnds(t *testing.T) {
 	if err := stop(); !errors.Is(err, relay.ErrNotDrained) {
 		t.Fatalf("stopped with %v", err)
 	}
-	if pgtest.One[bool](t, db, `select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
+	if pgtest.One[bool](t, db,
+		`select confirmed_flush_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place) {
 		t.Fatal("the slot stands behind a transaction that is not acked")
 	}
 	stop = running(t, newRelay(t, db, to, config(fromWAL, parts)))
@@ -168,12 +174,17 @@ func TestWAL3KeepalivesConfirmNothingThatIsNotAcked(t *testing.T) {
 	db.Exec(t, `insert into noise select repeat('x', 100) from generate_series(1, 1000)`)
 	further := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
 	db.Exec(t, `insert into noise select 'y'`)
-	pgtest.AwaitSQL(t, db, `select coalesce((select r.write_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
+	pgtest.AwaitSQL(t, db,
+		`select coalesce((select r.write_lsn > $2::pg_lsn from pg_stat_replication r
+				join pg_replication_slots s on s.active_pid = r.pid
 		where s.slot_name = $1), false)`, slot, further)
-	if pgtest.One[bool](t, db, `select flush_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = $1`, slot, before) {
+	if pgtest.One[bool](t, db,
+		`select flush_lsn > $2::pg_lsn from pg_stat_replication r join pg_replication_slots s on s.active_pid = r.pid
+			where s.slot_name = $1`, slot, before) {
 		t.Error("a place was confirmed behind an event that is not acked")
 	}
-	if pgtest.One[bool](t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, before) {
+	if pgtest.One[bool](t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`,
+		slot, before) {
 		t.Error("the slot stands behind an event that is not acked")
 	}
 	close(to.gate)
@@ -182,7 +193,8 @@ func TestWAL3KeepalivesConfirmNothingThatIsNotAcked(t *testing.T) {
 		}
 	}()
 	drained(t, db)
-	pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, before)
+	pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn > $2::pg_lsn from pg_replication_slots where slot_name = $1`,
+		slot, before)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +213,9 @@ func TestWAL4HeartbeatMovesAnIdleSlot(t *testing.T) {
 		db.Exec(t, `insert into noise select repeat('x', 500) from generate_series(1, 10000)`)
 		place := pgtest.One[string](t, db, `select pg_current_wal_lsn()::text`)
 		db.Exec(t, `checkpoint`) // writes which transactions run, where a slot may begin
-		pgtest.AwaitSQL(t, db, `select confirmed_flush_lsn >= $2::pg_lsn and restart_lsn >= $2::pg_lsn from pg_replication_slots where slot_name = $1`, slot, place)
+		pgtest.AwaitSQL(t, db,
+			`select confirmed_flush_lsn >= $2::pg_lsn and restart_lsn >= $2::pg_lsn from pg_replication_slots
+				where slot_name = $1`, slot, place)
 	}
 	if n := to.count(); n != 0 {
 		t.Errorf("%d events were published", n)
@@ -262,7 +276,9 @@ func (w *writer) append(t *testing.T, db *pgtest.DB, n, i int, own map[string]in
 				return
 			}
 		}
-		if _, err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', $1, 'T', $2)`, key, fmt.Append(nil, made[key])); err != nil {
+		if _,
+			err = tx.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', $1, 'T', $2)`,
+			key, fmt.Append(nil, made[key])); err != nil {
 			return
 		}
 		made[key]++
@@ -297,11 +313,14 @@ func (w *writer) end() (total int) {
 // the relay goes back to the WAL. Those who go by numbers see a new numbering.
 func TestWAL5TheSlotIsGone(t *testing.T) {
 	t.Parallel()
-	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`
+	end := `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
+		and active_pid is not null`
 	for name, ruin := range map[string]string{
-		"missing":   `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`,
-		"recreated": `select pg_drop_replication_slot(slot_name), pg_create_logical_replication_slot(slot_name, 'pgoutput') from pg_replication_slots where slot_name = $1`,
-		"advanced":  `select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots where slot_name = $1`,
+		"missing": `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`,
+		"recreated": `select pg_drop_replication_slot(slot_name), pg_create_logical_replication_slot(slot_name,
+				'pgoutput') from pg_replication_slots where slot_name = $1`,
+		"advanced": `select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots
+			where slot_name = $1`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -364,9 +383,11 @@ func TestWAL5TheSlotIsLost(t *testing.T) {
 		db.Exec(t, `insert into noise select repeat('x', 500) from generate_series(1, 20000)`)
 		db.Exec(t, `select pg_switch_wal()`)
 		db.Exec(t, `checkpoint`)
-		return pgtest.One[bool](t, db, `select wal_status = 'lost' from pg_replication_slots where slot_name = $1`, slot), nil
+		return pgtest.One[bool](t, db, `select wal_status = 'lost' from pg_replication_slots where slot_name = $1`,
+			slot), nil
 	})
-	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st.SafeBytes == nil || *st.SafeBytes != 0 {
+	if st, err := relay.ReadWALStatus(t.Context(), db.Pool, ""); err != nil || st.SafeBytes == nil ||
+		*st.SafeBytes != 0 {
 		t.Errorf("a lost slot is told to have no limit: %+v, %v", st, err)
 	}
 	go func() {
@@ -376,7 +397,9 @@ func TestWAL5TheSlotIsLost(t *testing.T) {
 	close(to.gate)
 	pgtest.AwaitSQL(t, db, `select incarnation > 1 from outbox_meta`)
 	streaming(t, db)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '1' from generate_series(0, 9) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '1'
+			from generate_series(0, 9) g`)
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -398,7 +421,10 @@ func TestWAL8MemoryIsBounded(t *testing.T) {
 		calls[call]++
 		return nil
 	}
-	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents, c.ClaimBytes = 1000, 1<<20 })))
+	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) {
+		c.ClaimEvents, c.ClaimBytes = 1000,
+			1<<20
+	})))
 	streaming(t, db)
 	const events = 30_000
 	fill(t, db, events, 100)
@@ -441,7 +467,9 @@ func TestWALStandby(t *testing.T) {
 				proxy.Refuse(true)
 				proxy.CutAll()
 			}
-			pgtest.AwaitSQL(t, db, `select coalesce((select m.name = 'second' from outbox_wal w join relay_member m on m.owner = w.owner), false)`)
+			pgtest.AwaitSQL(t, db,
+				`select coalesce((select m.name = 'second' from outbox_wal w join relay_member m on m.owner = w.owner),
+						false)`)
 			n := to.count()
 			pgtest.Await(t, "more events", func() (bool, error) { return to.count() > n+200, nil })
 			total := w.end()
@@ -558,13 +586,16 @@ func TestWALLongTransaction(t *testing.T) {
 	}
 	streaming(t, db)
 	tx := open("1")
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '10' from generate_series(0, 49) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '10'
+			from generate_series(0, 49) g`)
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	stop = running(t, newRelay(t, db, to, config(fromWAL)))
-	pgtest.AwaitSQL(t, db, `select coalesce((select s.active from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot), false)`)
+	pgtest.AwaitSQL(t, db,
+		`select coalesce((select s.active from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot), false)`)
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
 		t.Errorf("%d lanes were handed over while a producer may stand between table and WAL", n)
 	}
@@ -614,12 +645,16 @@ func TestWALServerCrashes(t *testing.T) {
 	server.Start(t)
 	db.Pool.Reset()
 	drained(t, db)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100' from generate_series(0, $1 - 1) g`, keys)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '100'
+			from generate_series(0, $1 - 1) g`, keys)
 	drained(t, db)
 	server.Restart(t)
 	db.Pool.Reset()
 	streaming(t, db)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '101' from generate_series(0, $1 - 1) g`, keys)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '101'
+			from generate_series(0, $1 - 1) g`, keys)
 	drained(t, db)
 	_ = stop() // its own connection may be one of before the restart that nobody has used since
 	log := to.events()
@@ -662,7 +697,9 @@ func TestWAL6Failover(t *testing.T) {
 	proxy.CutAll()
 	drained(t, db)
 	streaming(t, db)
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '50' from generate_series(0, 19) g`)
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', '50'
+			from generate_series(0, 19) g`)
 	drained(t, db)
 	if err := stop(); err != nil {
 		t.Fatal(err)

@@ -59,7 +59,8 @@ func (r *Relay) WALUnavailable() error {
 func readWALStatus(ctx context.Context, db *pgxpool.Pool, schema *sql.Schema) (*WALStatus, error) {
 	var st WALStatus
 	var lag float64
-	err := db.QueryRow(ctx, schema.Expand(sql.StatusWAL)).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists, &st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
+	err := db.QueryRow(ctx, schema.Expand(sql.StatusWAL)).Scan(&st.Slot, &lag, &st.Reader, &st.Lanes, &st.Exists,
+		&st.Active, &st.State, &st.SafeBytes, &st.LagBytes, &st.HeldBytes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

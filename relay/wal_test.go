@@ -41,8 +41,13 @@ func dropSlot(t *testing.T, db *pgtest.DB, slot string) {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	for ctx.Err() == nil {
-		_, _ = conn.Exec(ctx, `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`, slot)
-		_, err := conn.Exec(ctx, `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, slot)
+		_,
+			_ = conn.Exec(ctx,
+			`select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
+				and active_pid is not null`, slot)
+		_,
+			err := conn.Exec(ctx,
+			`select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, slot)
 		if err == nil {
 			break
 		}
@@ -93,9 +98,12 @@ func TestWALPublishes(t *testing.T) {
 		t.Fatalf("%d events were published before every lane was handed over, want 500", n)
 	}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload, headers, tenant)
-		select 'payments', 'k' || (g % 50), 'T', convert_to((10 + g / 50)::text, 'UTF8'), '{"a": "b"}', 'x' from generate_series(0, 499) g`)
+		select 'payments', 'k' || (g % 50), 'T', convert_to((10 + g / 50)::text, 'UTF8'), '{"a": "b"}', 'x'
+		from generate_series(0, 499) g`)
 	for i := range 100 {
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k' || $1::int, 'T', convert_to($2, 'UTF8'))`, i%50, fmt.Sprint(20+i/50))
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) values ('payments', 'k' || $1::int, 'T',
+					convert_to($2, 'UTF8'))`, i%50, fmt.Sprint(20+i/50))
 	}
 	drained(t, db)
 	log := to.events()
@@ -105,7 +113,8 @@ func TestWALPublishes(t *testing.T) {
 	if n := fromLog(t, log); n != 600 {
 		t.Errorf("%d events came from the WAL, want 600", n)
 	}
-	if e := log[600]; e.Headers["a"] != "b" || e.Tenant != "x" || e.Type != "T" || e.ContentType != "application/json" || e.Time.IsZero() {
+	if e := log[600]; e.Headers["a"] != "b" || e.Tenant != "x" || e.Type != "T" ||
+		e.ContentType != "application/json" || e.Time.IsZero() {
 		t.Errorf("event %+v", e)
 	}
 	if err := stop(); err != nil {
@@ -114,11 +123,14 @@ func TestWALPublishes(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_streamed`); n != 0 {
 		t.Errorf("%d lanes are left to the WAL after an orderly end", n)
 	}
-	same := pgtest.One[bool](t, db, `select w.confirmed = s.confirmed_flush_lsn and not s.active from outbox_wal w, pg_replication_slots s where s.slot_name = $1`, slot)
+	same := pgtest.One[bool](t, db,
+		`select w.confirmed = s.confirmed_flush_lsn and not s.active from outbox_wal w, pg_replication_slots s
+			where s.slot_name = $1`, slot)
 	if !same {
 		t.Error("the slot does not stand where the relay has confirmed")
 	}
-	if e := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`); e != log[len(log)-1].Position.Epoch || !strings.HasSuffix(e, ".1") {
+	if e := pgtest.One[string](t, db, `select outbox_id || '.' || incarnation from outbox_meta`); e != log[len(
+		log)-1].Position.Epoch || !strings.HasSuffix(e, ".1") {
 		t.Errorf("the numbering is %s, and was %s", e, log[len(log)-1].Position.Epoch)
 	}
 }
@@ -135,7 +147,9 @@ func TestWALLargeValues(t *testing.T) {
 	long := strings.Repeat("v", 8000)
 	want := [][]byte{noise, bytes.Repeat([]byte("even "), 200_000), {}, nil}
 	for _, payload := range want {
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload, headers) values ('t', 'k', 'T', $1, jsonb_build_object('h', $2::text))`, payload, long)
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload, headers) values ('t', 'k', 'T', $1,
+					jsonb_build_object('h', $2::text))`, payload, long)
 	}
 	drained(t, db)
 	if err := stop(); err != nil {

@@ -103,7 +103,9 @@ func TestWALPausedTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 5 {
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(10+i))
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T',
+				convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(10+i))
 	}
 	drained(t, db)
 	if n := to.count(); n != 100 {
@@ -146,9 +148,13 @@ func TestWALPauseThatNobodySeesYet(t *testing.T) {
 	db.Exec(t, `select pg_reload_conf()`)
 	paused := make(chan error, 1)
 	go func() { paused <- newOperator(t, db).PauseTopic(t.Context(), "payments", "a test") }()
-	pgtest.AwaitSQL(t, db, `select exists (select from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit')`)
+	pgtest.AwaitSQL(t, db,
+		`select exists (select from pg_stat_activity where wait_event = 'SyncRep' and query ilike 'commit')`)
 	local := db.Connect(t)
-	for _, sql := range []string{`set synchronous_commit = local`, `insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '1')`} {
+	for _, sql := range []string{
+		`set synchronous_commit = local`,
+		`insert into outbox_event (topic, key, type, payload) values ('payments', 'k0', 'T', '1')`,
+	} {
 		if _, err := local.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +200,10 @@ func TestWALStandbyAppears(t *testing.T) {
 	}
 	n := 0
 	pgtest.Await(t, "a publishing that waits for the standby", func() (bool, error) {
-		if _, err := local.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', $1)`, fmt.Append(nil, n)); err != nil {
+		if _,
+			err := local.Exec(t.Context(),
+			`insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', $1)`,
+			fmt.Append(nil, n)); err != nil {
 			return false, err
 		}
 		n++
@@ -218,7 +227,8 @@ func TestWALScheduled(t *testing.T) {
 	stop := running(t, newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.Lease = 10 * time.Minute })))
 	streaming(t, db)
 	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type, payload)
-		select now() + interval '300 ms' + g * interval '10 ms', 'payments', 'k' || g % 3, 'T', convert_to((g / 3)::text, 'UTF8') from generate_series(0, 29) g`)
+		select now() + interval '300 ms' + g * interval '10 ms', 'payments', 'k' || g % 3, 'T',
+			convert_to((g / 3)::text, 'UTF8') from generate_series(0, 29) g`)
 	pgtest.Await(t, "what came due", func() (bool, error) { return to.count() == 30, nil })
 	drained(t, db)
 	if err := stop(); err != nil {
@@ -237,7 +247,8 @@ func TestWALDropped(t *testing.T) {
 	stop := running(t, newRelay(t, db, &memory{}, config(fromWAL)))
 	streaming(t, db)
 	st, err := operator.ReadStatus(t.Context(), db.Pool, "")
-	if err != nil || st.WAL == nil || !st.WAL.Active || st.WAL.Slot != slot || st.WAL.Lanes != 32 || st.WAL.State != "reserved" || st.WAL.Reader == "" {
+	if err != nil || st.WAL == nil || !st.WAL.Active || st.WAL.Slot != slot || st.WAL.Lanes != 32 ||
+		st.WAL.State != "reserved" || st.WAL.Reader == "" {
 		t.Errorf("status %+v: %v", st.WAL, err)
 	}
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err == nil {
@@ -249,7 +260,9 @@ func TestWALDropped(t *testing.T) {
 	if _, err := operator.DropWAL(t.Context(), db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
-	if pgtest.One[bool](t, db, `select exists (select from pg_replication_slots where slot_name = $1) or exists (select from pg_publication where pubname = $1)
+	if pgtest.One[bool](t, db,
+		`select exists (select from pg_replication_slots where slot_name = $1) or exists (select from pg_publication
+				where pubname = $1)
 		or exists (select from outbox_wal where slot <> '')`, slot) {
 		t.Error("something is left")
 	}
@@ -284,7 +297,9 @@ func TestWALReleaseAfterATakeOver(t *testing.T) {
 	proxy.CutAll()
 	_ = stop()
 	stop = running(t, newRelay(t, db, b, config(fromWAL)))
-	pgtest.AwaitSQL(t, db, `select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner join outbox_wal w on w.owner = m.owner and m.name <> ''`)
+	pgtest.AwaitSQL(t, db,
+		`select count(*) = 32 from outbox_lane l join relay_member m on m.owner = l.owner
+			join outbox_wal w on w.owner = m.owner and m.name <> ''`)
 	b.set(nil)
 	list, err := newOperator(t, db).Parked(t.Context(), operator.ParkedFilter{})
 	if err != nil || len(list) != 1 {
@@ -336,8 +351,10 @@ func TestWALPausedAfterATakeOver(t *testing.T) {
 	proxy.Refuse(true)
 	proxy.CutAll()
 	// Its process would do it in the end.
-	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))`, int32(keeper.PgConn().PID()))
-	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`, int32(keeper.PgConn().PID()))
+	db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))`,
+		int32(keeper.PgConn().PID()))
+	pgtest.AwaitSQL(t, db, `select not exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))`,
+		int32(keeper.PgConn().PID()))
 	_ = stop()
 	if err := rows.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -391,7 +408,9 @@ func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
 	_ = stop()
 	const each = 20
 	for n := 1; n < each; n++ {
-		db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(n))
+		db.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T',
+				convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(n))
 	}
 	to := &memory{entered: make(chan []event.Event), gate: make(chan struct{})}
 	second := newRelay(t, db, to, config(fromWAL, func(c *relay.Config) { c.ClaimEvents = 32 }))
@@ -414,7 +433,9 @@ func TestWALStoppedBeforeItHasReadUp(t *testing.T) {
 		t.Errorf("%d lanes are left to the WAL", n)
 	}
 	after := &memory{}
-	db.Exec(t, `insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8') from generate_series(0, 9) g`, fmt.Sprint(each))
+	db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select 'payments', 'k' || g, 'T', convert_to($1, 'UTF8')
+			from generate_series(0, 9) g`, fmt.Sprint(each))
 	stop = running(t, newRelay(t, db, after, config()))
 	drained(t, db)
 	if err := stop(); err != nil {

@@ -44,7 +44,8 @@ func TestWALColumnsOfOthers(t *testing.T) {
 	to := &memory{}
 	stop := running(t, newRelay(t, db, to, config(fromWAL)))
 	streaming(t, db)
-	db.Exec(t, `alter table outbox_event add column mine aclitem default 'postgres=r/postgres', add column shard integer default 7`)
+	db.Exec(t,
+		`alter table outbox_event add column mine aclitem default 'postgres=r/postgres', add column shard integer default 7`)
 	appendTo(t, db, "payments", 100, 10, 0)
 	drained(t, db)
 	if err := stop(); err != nil {
@@ -78,7 +79,8 @@ func TestWALThatIsNotUnderstood(t *testing.T) {
 		}
 		return err != nil && strings.Contains(err.Error(), "another slot was made"), nil
 	})
-	if n := pgtest.One[int](t, db, `select count(*) from pg_replication_slots s join outbox_wal w on w.slot = s.slot_name`); n != 1 {
+	if n := pgtest.One[int](t, db,
+		`select count(*) from pg_replication_slots s join outbox_wal w on w.slot = s.slot_name`); n != 1 {
 		t.Errorf("%d slots", n)
 	}
 	drained(t, db)

@@ -15,7 +15,8 @@ type (
 )
 
 // errNoTx is Tx's error.
-var errNoTx = errors.New("watermill: no transaction in this context: wrap the handler with Inbox.Middleware or Inbox.Handle and pass " +
+var errNoTx = errors.New("watermill: no transaction in this context: wrap the handler with Inbox.Middleware or " +
+	"Inbox.Handle and pass " +
 	"the context of the message that it gets, or put your own transaction there with WithTx")
 
 // Tx returns the transaction that a handler within an [Inbox] must do everything through: it also records the message's

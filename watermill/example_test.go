@@ -44,10 +44,12 @@ func ExampleNewInbox() {
 		}
 		receipts := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
 		router.AddConsumerHandler("revenue", "orders", sub, once.Handle(func(m *message.Message, tx pgx.Tx) error {
-			if _, err := tx.Exec(m.Context(), `insert into revenue (order_id) values ($1)`, string(m.Payload)); err != nil {
+			if _, err := tx.Exec(m.Context(), `insert into revenue (order_id) values ($1)`,
+				string(m.Payload)); err != nil {
 				return err
 			}
-			return receipts.Publish("receipts", message.NewMessageWithContext(m.Context(), event.NewID().String(), m.Payload))
+			return receipts.Publish("receipts", message.NewMessageWithContext(m.Context(), event.NewID().String(),
+				m.Payload))
 		}))
 		return nil
 	}

@@ -135,14 +135,16 @@ type delivery struct {
 type deliveryKey struct{}
 
 // errReturned is a mistake in the program, which must not park a message.
-var errReturned = errors.New("watermill: a handler in an inbox must not return messages, for they would be published outside of " +
+var errReturned = errors.New("watermill: a handler in an inbox must not return messages, for they would be published " +
+	"outside of " +
 	"its transaction: publish them with NewOutbox or NewOutboxFromContext; nothing was committed")
 
 // handle is the handler that the router gets.
 func (w *wrapped) handle(m *message.Message) ([]*message.Message, error) {
 	topic := message.SubscribeTopicFromCtx(m.Context())
 	if topic == "" {
-		return nil, errors.New("watermill: this message has no topic in its context: use the inbox within a router of Watermill")
+		return nil, errors.New("watermill: this message has no topic in its context: use the inbox within a router " +
+			"of Watermill")
 	}
 	if err := w.claim(topic, message.HandlerNameFromCtx(m.Context())); err != nil {
 		return nil, err
@@ -176,7 +178,8 @@ func (w *wrapped) claim(topic, handler string) error {
 		w.taken[topic] = handler
 	}
 	if taken && is != handler {
-		return fmt.Errorf("watermill: the handlers %q and %q of topic %s share the inbox of consumer %q, so each message would reach one of them: "+
+		return fmt.Errorf("watermill: the handlers %q and %q of topic %s share the inbox of consumer %q, so each "+
+			"message would reach one of them: "+
 			"give each handler an inbox with a name of its own", is, handler, topic, w.in.Consumer())
 	}
 	return nil

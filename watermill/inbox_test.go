@@ -171,7 +171,8 @@ func TestEffectOnceAndAckAfterCommit(t *testing.T) {
 			runs.Add(1)
 			e, ok := watermill.Event(m.Context())
 			own, err := watermill.Tx(m.Context())
-			if !ok || err != nil || own != tx || e.ID.String() != m.UUID || message.HandlerNameFromCtx(m.Context()) != "h" {
+			if !ok || err != nil || own != tx || e.ID.String() != m.UUID ||
+				message.HandlerNameFromCtx(m.Context()) != "h" {
 				t.Errorf("event %v, %v, %v", e.ID, ok, err)
 			}
 			m.Ack() // of the copy: nothing happens
@@ -202,7 +203,8 @@ func TestAHandlerCannotCommit(t *testing.T) {
 	})
 	f.give("t", newMessage("", "x"))
 	await(t, "the ack", func() bool { return f.acked.Load() == 1 })
-	if code := pgtest.One[string](t, db, "select code from inbox_parked"); code != inbox.CodeTransaction || did(t, db) != "" {
+	if code := pgtest.One[string](t, db, "select code from inbox_parked"); code != inbox.CodeTransaction ||
+		did(t, db) != "" {
 		t.Errorf("parked with code %s, effects %q", code, did(t, db))
 	}
 }
@@ -316,21 +318,30 @@ func TestNackLeavesNothing(t *testing.T) {
 			_, w := newInboxes(t, db, "test", c.cfg, watermill.InboxConfig{})
 			f, told := &feed{most: 2}, make(chan error, 2)
 			routed(t, func(r *message.Router) {
-				published := &broker{do: func(m *message.Message) error { t.Error("the router published", m.Payload); return nil }}
-				r.AddHandler("h", "t", f, "out", published, c.handler).AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
-					return func(m *message.Message) ([]*message.Message, error) {
-						out, err := next(m)
-						told <- err
-						return out, err
-					}
-				}, w.Middleware)
+				published := &broker{do: func(m *message.Message) error {
+					t.Error("the router published", m.Payload)
+					return nil
+				}}
+				r.AddHandler("h", "t", f, "out", published, c.handler).AddMiddleware(
+					func(next message.HandlerFunc) message.HandlerFunc {
+						return func(m *message.Message) ([]*message.Message, error) {
+							out, err := next(m)
+							told <- err
+							return out, err
+						}
+					}, w.Middleware)
 			})
 			f.give("t", c.m)
 			await(t, "two nacks", func() bool { return f.nacked.Load() == 2 })
-			if rows := pgtest.One[int](t, db, "select (select count(*) from inbox_message) + (select count(*) from inbox_message_any) + (select count(*) from inbox_parked) + (select count(*) from effect)"); rows != 0 || f.acked.Load() != 0 {
+			rows := pgtest.One[int](t, db, "select (select count(*) from inbox_message) + (select count(*) from "+
+				"inbox_message_any) + (select count(*) from inbox_parked) + (select count(*) from effect)")
+			if rows != 0 || f.acked.Load() != 0 {
 				t.Errorf("%d rows, %d acks", rows, f.acked.Load())
 			}
-			want := map[string]string{"messages returned": "NewOutboxFromContext", "halt": "halts its partition", "no id": "no UUID"}[name]
+			want := map[string]string{
+				"messages returned": "NewOutboxFromContext", "halt": "halts its partition",
+				"no id": "no UUID",
+			}[name]
 			for range 2 {
 				if err := <-told; err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("the router was told %v", err)
@@ -416,7 +427,8 @@ func TestP9_1_Quarantined(t *testing.T) {
 	if got := did(t, db); got != "now" {
 		t.Errorf("effects %q", got)
 	}
-	if n := pgtest.One[int](t, db, "select count(*) from inbox_parked where kind = 'quarantined' and message_id = $1::text::uuid", ahead.UUID); n != 1 {
+	if n := pgtest.One[int](t, db, "select count(*) from inbox_parked where kind = 'quarantined' and message_id = "+
+		"$1::text::uuid", ahead.UUID); n != 1 {
 		t.Errorf("%d quarantined", n)
 	}
 }
@@ -445,7 +457,8 @@ func TestPublishInTheHandlersTransaction(t *testing.T) {
 	m := newMessage("k", "a")
 	f.give("t", m, m)
 	await(t, "two acks", func() bool { return f.acked.Load() == 2 })
-	got := pgtest.One[string](t, db, "select string_agg(topic || ': ' || convert_from(payload, 'UTF8'), ', ') from outbox_event")
+	got := pgtest.One[string](t, db, "select string_agg(topic || ': ' || convert_from(payload, 'UTF8'), ', ') from "+
+		"outbox_event")
 	if got != "next: from a" || runs.Load() != 2 {
 		t.Errorf("appended %q after %d runs", got, runs.Load())
 	}
@@ -456,7 +469,9 @@ func TestPublishInTheHandlersTransaction(t *testing.T) {
 func TestTraceThroughAHandler(t *testing.T) {
 	t.Parallel()
 	db, spans := effects(t, migrations.Outbox), tracetest.NewSpanRecorder()
-	_, w := newInboxes(t, db, "test", inbox.Config{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))}, watermill.InboxConfig{})
+	_, w := newInboxes(t, db, "test", inbox.Config{
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
+	}, watermill.InboxConfig{})
 	out := watermill.NewOutboxFromContext(watermill.OutboxConfig{})
 	f := &feed{}
 	routed(t, func(r *message.Router) {
@@ -527,7 +542,9 @@ func TestP9_5_CountedRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What two processes have left that were killed in a counted run.
-	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts) values ('test', 't', 3, 7, 8, 2)`)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts)
+			values ('test', 't', 3, 7, 8, 2)`)
 	f := &feed{}
 	var runs []string
 	routed(t, func(r *message.Router) {
@@ -538,7 +555,9 @@ func TestP9_5_CountedRuns(t *testing.T) {
 	})
 	f.give("t", at(newMessage("k", "killer"), 7), at(newMessage("l", "behind"), 8))
 	await(t, "two acks", func() bool { return f.acked.Load() == 2 })
-	if got := pgtest.One[string](t, db, "select string_agg(kind || ' ' || code || ' ' || convert_from(record_key, 'UTF8') || ' ' || record_offset, ', ' order by id) from inbox_parked"); got != "failed killed key of the record 7, behind  key of the record 8" {
+	if got := pgtest.One[string](t, db, "select string_agg(kind || ' ' || code || ' ' || convert_from(record_key, "+
+		"'UTF8') || ' ' || record_offset, ', ' order by id) from inbox_parked"); got != "failed killed key of the "+
+		"record 7, behind  key of the record 8" {
 		t.Errorf("parked %q", got)
 	}
 	if len(runs) != 0 {
@@ -551,15 +570,17 @@ func TestAFreshAssignmentIsCounted(t *testing.T) {
 	t.Parallel()
 	db := effects(t)
 	var offset atomic.Int64
-	_, w := newInboxes(t, db, "test", inbox.Config{}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
-		return watermill.Origin{Offset: offset.Load()}, true
-	}})
+	_, w := newInboxes(t, db, "test", inbox.Config{},
+		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
+			return watermill.Origin{Offset: offset.Load()}, true
+		}})
 	var ranges []string
 	f := &feed{}
 	routed(t, func(r *message.Router) {
 		r.AddConsumerHandler("h", "t", f, w.Handle(func(m *message.Message, tx pgx.Tx) error {
 			var at string
-			err := db.Pool.QueryRow(m.Context(), "select coalesce((select from_offset || '-' || to_offset from inbox_progress), 'none')").Scan(&at)
+			err := db.Pool.QueryRow(m.Context(), "select coalesce((select from_offset || '-' || to_offset from "+
+				"inbox_progress), 'none')").Scan(&at)
 			ranges = append(ranges, at)
 			return errors.Join(err, do(m, tx))
 		}))
@@ -581,14 +602,17 @@ func TestP9_8_NumbersNeedAPlace(t *testing.T) {
 	for _, dedup := range []inbox.Dedup{inbox.ByWatermark, inbox.ByOffset} {
 		name := fmt.Sprint("numbers", dedup)
 		_, w := newInboxes(t, db, name, inbox.Config{Dedup: dedup}, watermill.InboxConfig{})
-		if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil || !strings.Contains(err.Error(), "Origin") {
+		if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil ||
+			!strings.Contains(err.Error(), "Origin") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, w := newInboxes(t, db, "no time", inbox.Config{Dedup: inbox.ByOffset}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
-		return watermill.Origin{Offset: 1}, true
-	}})
-	if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil || !strings.Contains(err.Error(), "time of its record") {
+	_, w := newInboxes(t, db, "no time", inbox.Config{Dedup: inbox.ByOffset},
+		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
+			return watermill.Origin{Offset: 1}, true
+		}})
+	if _, err := watermill.Consumed(w, "t", newMessage("k", "v")); err == nil ||
+		!strings.Contains(err.Error(), "time of its record") {
 		t.Errorf("without a time: %v", err)
 	}
 }
@@ -600,7 +624,8 @@ func TestIDs(t *testing.T) {
 	_, plain := newInboxes(t, db, "a", inbox.Config{}, watermill.InboxConfig{})
 	_, own := newInboxes(t, db, "b", inbox.Config{}, watermill.InboxConfig{ID: "id"})
 	at := watermill.Origin{Partition: 1, Offset: 2, Time: time.UnixMilli(3)}
-	_, placed := newInboxes(t, db, "c", inbox.Config{}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) { return at, true }})
+	_, placed := newInboxes(t, db, "c", inbox.Config{},
+		watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) { return at, true }})
 	a, b, c := uuid.New(), uuid.New(), uuid.New()
 	for name, x := range map[string]struct {
 		in       *watermill.Inbox

@@ -42,7 +42,8 @@ func toEvent(topic string, m *message.Message, cfg *OutboxConfig) (event.Event, 
 		}
 	}
 	if uuid, twice := e.Headers[MetadataUUID]; twice && uuid != m.UUID {
-		return event.Event{}, fmt.Errorf("the metadata %s is another UUID than the message's own: leave it out", MetadataUUID)
+		return event.Event{}, fmt.Errorf("the metadata %s is another UUID than the message's own: leave it out",
+			MetadataUUID)
 	}
 	if m.UUID != "" {
 		e.Headers[MetadataUUID] = m.UUID
@@ -78,7 +79,8 @@ func setMetadata(e *event.Event, name, value string) (err error) {
 		e.Headers[name] = value
 	default:
 		if event.ReservedHeader(name) || strings.HasPrefix(name, ownPrefix) {
-			return fmt.Errorf("the metadata %.64q is reserved: the relay writes the headers that begin with ce_ and %s itself; remove it, "+
+			return fmt.Errorf("the metadata %.64q is reserved: the relay writes the headers that begin with ce_ and "+
+				"%s itself; remove it, "+
 				"above all from a message that was received and is published again", name, ownPrefix)
 		}
 		e.Headers[name] = value

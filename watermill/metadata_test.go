@@ -23,7 +23,8 @@ func fields() map[string]*rapid.Generator[string] {
 	text := rapid.StringMatching(`[a-zA-Zé ]{1,8}`)
 	return map[string]*rapid.Generator[string]{
 		event.HeaderType: text, event.HeaderSource: text, event.HeaderTenant: text, event.HeaderContentType: text,
-		event.HeaderTime: rapid.Map(rapid.Int64Range(0, 1<<32), func(s int64) string { return time.Unix(s, 0).UTC().Format(time.RFC3339Nano) }),
+		event.HeaderTime: rapid.Map(rapid.Int64Range(0, 1<<32),
+			func(s int64) string { return time.Unix(s, 0).UTC().Format(time.RFC3339Nano) }),
 	}
 }
 
@@ -32,7 +33,8 @@ func drawMessage(t *rapid.T) *message.Message {
 	if rapid.Bool().Draw(t, "has a payload") {
 		payload = append([]byte{}, rapid.SliceOfN(rapid.Byte(), 0, 8).Draw(t, "payload")...)
 	}
-	id := rapid.OneOf(rapid.Just(uuid.NewString()), rapid.Just(event.NewID().String()), rapid.StringMatching(`[0-9A-Z]{1,30}`), rapid.Just(uuid.Nil.String())).Draw(t, "uuid")
+	id := rapid.OneOf(rapid.Just(uuid.NewString()), rapid.Just(event.NewID().String()),
+		rapid.StringMatching(`[0-9A-Z]{1,30}`), rapid.Just(uuid.Nil.String())).Draw(t, "uuid")
 	m := message.NewMessage(id, payload)
 	m.Metadata = rapid.MapOfN(rapid.StringMatching(`[a-zA-Z_.-]{1,12}`), rapid.String(), 0, 5).Draw(t, "metadata")
 	maps.DeleteFunc(m.Metadata, func(name, value string) bool {
@@ -54,9 +56,11 @@ func drawMessage(t *rapid.T) *message.Message {
 func TestMetadataCrossesWithoutLoss(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Inbox)
-	in := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{Origin: func(*message.Message) (watermill.Origin, bool) {
-		return watermill.Origin{Partition: 5, Offset: 6, Time: time.UnixMilli(7)}, true
-	}})
+	in := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{
+		Origin: func(*message.Message) (watermill.Origin, bool) {
+			return watermill.Origin{Partition: 5, Offset: 6, Time: time.UnixMilli(7)}, true
+		},
+	})
 	nowhere := newInbox(t, db, inbox.Config{}, watermill.InboxConfig{})
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMessage(t)
@@ -64,7 +68,8 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want.UUID != "" && e.ID == uuid.Nil || e.Key != want.Metadata[watermill.MetadataKey] || (e.Payload == nil) != (want.Payload == nil) {
+		if want.UUID != "" && e.ID == uuid.Nil || e.Key != want.Metadata[watermill.MetadataKey] ||
+			(e.Payload == nil) != (want.Payload == nil) {
 			t.Fatalf("event %+v of %+v", e, want)
 		}
 		e.Position = event.Position{Lane: 3, Epoch: "x.1", Seq: 7}
@@ -74,12 +79,17 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.ID != e.ID || got.Key != e.Key || got.Type != e.Type || got.Tenant != e.Tenant || got.ContentType != e.ContentType || !got.Time.Equal(e.Time) && !e.Time.IsZero() ||
-			got.Position != (event.Position{Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6, Timestamp: time.UnixMilli(7)}) {
+		if got.ID != e.ID || got.Key != e.Key || got.Type != e.Type || got.Tenant != e.Tenant ||
+			got.ContentType != e.ContentType || !got.Time.Equal(e.Time) && !e.Time.IsZero() ||
+			got.Position != (event.Position{
+				Lane: 3, Epoch: "x.1", Seq: 7, Partition: 5, Offset: 6,
+				Timestamp: time.UnixMilli(7),
+			}) {
 			t.Fatalf("consumed %+v, was %+v", got, e)
 		}
 		// The numbers count within a partition, which is not known here.
-		if got, err := watermill.Consumed(nowhere, "t", sent); err != nil || got.ID != e.ID || got.Position.Epoch != "" || got.Position.Seq != 0 || got.Position.Lane != -1 {
+		if got, err := watermill.Consumed(nowhere, "t", sent); err != nil || got.ID != e.ID ||
+			got.Position.Epoch != "" || got.Position.Seq != 0 || got.Position.Lane != -1 {
 			t.Fatalf("consumed %+v, %v", got, err)
 		}
 		same(t, "released", watermill.Released(got), want)
@@ -98,7 +108,8 @@ func TestMetadataCrossesWithoutLoss(t *testing.T) {
 }
 
 func same(t *rapid.T, where string, got, want *message.Message) {
-	if got.UUID != want.UUID || string(got.Payload) != string(want.Payload) || (got.Payload == nil) != (want.Payload == nil) {
+	if got.UUID != want.UUID || string(got.Payload) != string(want.Payload) ||
+		(got.Payload == nil) != (want.Payload == nil) {
 		t.Fatalf("%s: %+v, want %+v", where, got, want)
 	}
 	for name, value := range want.Metadata {
@@ -123,19 +134,68 @@ func TestFieldsOfAnEvent(t *testing.T) {
 		cfg      watermill.OutboxConfig
 		ok       func(e event.Event) bool
 	}{
-		"defaults":            {"", nil, watermill.OutboxConfig{}, func(e event.Event) bool { return e.ID == uuid.Nil && e.Type == watermill.DefaultType && e.Key == "" }},
-		"a UUID":              {id.String(), nil, watermill.OutboxConfig{}, func(e event.Event) bool { return e.ID == id }},
-		"no UUID":             {"01HQ", nil, watermill.OutboxConfig{}, func(e event.Event) bool { return e.ID == event.ForeignID("t", "01HQ") }},
-		"no UUID, a source":   {"01HQ", nil, watermill.OutboxConfig{Appender: outbox.Appender{Source: "shop"}}, func(e event.Event) bool { return e.ID == event.ForeignID("shop", "01HQ") }},
-		"cqrs":                {"", message.Metadata{"name": "OrderPlaced"}, watermill.OutboxConfig{Type: "T"}, func(e event.Event) bool { return e.Type == "OrderPlaced" && e.Headers["name"] != "" }},
-		"the type of all":     {"", nil, watermill.OutboxConfig{Type: "T"}, func(e event.Event) bool { return e.Type == "T" }},
-		"its type":            {"", message.Metadata{"ce_type": "A", "name": "B"}, watermill.OutboxConfig{Type: "C"}, func(e event.Event) bool { return e.Type == "A" }},
-		"its key":             {"", message.Metadata{"partition_key": "k"}, watermill.OutboxConfig{}, func(e event.Event) bool { return e.Key == "k" }},
-		"a delay":             {"", message.Metadata{"_watermill_delayed_until": due.Format(time.RFC3339)}, watermill.OutboxConfig{}, func(e event.Event) bool { return e.NotBefore.Equal(due) }},
-		"the UUID as a title": {id.String(), message.Metadata{watermill.MetadataUUID: id.String()}, watermill.OutboxConfig{}, func(e event.Event) bool { return e.ID == id }},
-		"a key of its own": {"", message.Metadata{"customer": "c"}, watermill.OutboxConfig{Key: func(topic string, m *message.Message) (string, error) {
-			return topic + m.Metadata.Get("customer"), nil
-		}}, func(e event.Event) bool { return e.Key == "tc" }},
+		"defaults": {"", nil, watermill.OutboxConfig{}, func(e event.Event) bool {
+			return e.ID == uuid.Nil &&
+				e.Type == watermill.DefaultType && e.Key == ""
+		}},
+		"a UUID": {
+			id.String(), nil,
+			watermill.OutboxConfig{},
+			func(e event.Event) bool { return e.ID == id },
+		},
+		"no UUID": {
+			"01HQ", nil,
+			watermill.OutboxConfig{},
+			func(e event.Event) bool { return e.ID == event.ForeignID("t", "01HQ") },
+		},
+		"no UUID, a source": {
+			"01HQ", nil,
+			watermill.OutboxConfig{Appender: outbox.Appender{Source: "shop"}},
+			func(e event.Event) bool { return e.ID == event.ForeignID("shop", "01HQ") },
+		},
+		"cqrs": {
+			"",
+			message.Metadata{"name": "OrderPlaced"},
+			watermill.OutboxConfig{Type: "T"},
+			func(e event.Event) bool { return e.Type == "OrderPlaced" && e.Headers["name"] != "" },
+		},
+		"the type of all": {
+			"", nil,
+			watermill.OutboxConfig{Type: "T"},
+			func(e event.Event) bool { return e.Type == "T" },
+		},
+		"its type": {
+			"",
+			message.Metadata{"ce_type": "A", "name": "B"},
+			watermill.OutboxConfig{Type: "C"},
+			func(e event.Event) bool { return e.Type == "A" },
+		},
+		"its key": {
+			"",
+			message.Metadata{"partition_key": "k"},
+			watermill.OutboxConfig{},
+			func(e event.Event) bool { return e.Key == "k" },
+		},
+		"a delay": {
+			"",
+			message.Metadata{"_watermill_delayed_until": due.Format(time.RFC3339)},
+			watermill.OutboxConfig{},
+			func(e event.Event) bool { return e.NotBefore.Equal(due) },
+		},
+		"the UUID as a title": {
+			id.String(),
+			message.Metadata{watermill.MetadataUUID: id.String()},
+			watermill.OutboxConfig{},
+			func(e event.Event) bool { return e.ID == id },
+		},
+		"a key of its own": {
+			"",
+			message.Metadata{"customer": "c"},
+			watermill.OutboxConfig{Key: func(topic string, m *message.Message) (string, error) {
+				return topic + m.Metadata.Get("customer"), nil
+			}},
+			func(e event.Event) bool { return e.Key == "tc" },
+		},
 	} {
 		m := message.NewMessage(c.uuid, nil)
 		m.Metadata = c.metadata
@@ -175,7 +235,8 @@ func TestRefusedMetadata(t *testing.T) {
 		good, bad := message.NewMessage(uuid.NewString(), nil), message.NewMessage(uuid.NewString(), nil)
 		bad.Metadata = metadata
 		err = out.Publish("t", good, bad)
-		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), " 1") {
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "secret") ||
+			!strings.Contains(err.Error(), " 1") {
 			t.Errorf("%s: %v", name, err)
 		}
 		// Nothing was sent: the transaction is as good as before.
@@ -196,7 +257,9 @@ func newInbox(t testing.TB, db *pgtest.DB, cfg inbox.Config, own watermill.Inbox
 }
 
 // newInboxes makes an inbox with few days, for they take a while to make.
-func newInboxes(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config, own watermill.InboxConfig) (*inbox.Inbox, *watermill.Inbox) {
+func newInboxes(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config, own watermill.InboxConfig) (
+	*inbox.Inbox, *watermill.Inbox,
+) {
 	t.Helper()
 	cfg.Schema, cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead = db.Schema, 24*time.Hour, true, 1
 	cfg.Backoff, cfg.ReleaseEvery = time.Millisecond, 5*time.Millisecond

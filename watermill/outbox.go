@@ -146,7 +146,9 @@ func (o *Outbox) append(messages []*message.Message, events []event.Event) error
 }
 
 // belongs says which transaction and which trace a context has.
-func (o *Outbox) belongs(ctx context.Context, propagator propagation.TextMapPropagator) (tx pgx.Tx, trace propagation.MapCarrier, err error) {
+func (o *Outbox) belongs(ctx context.Context, propagator propagation.TextMapPropagator) (tx pgx.Tx,
+	trace propagation.MapCarrier, err error,
+) {
 	trace = propagation.MapCarrier{}
 	propagator.Inject(ctx, trace)
 	if o.txOf != nil {

@@ -121,7 +121,8 @@ func TestPublishedIfCommitted(t *testing.T) {
 	for range want {
 		got := <-messages
 		was := want[got.UUID]
-		if was == nil || string(got.Payload) != string(was.Payload) || got.Metadata["i"] != was.Metadata["i"] || got.Metadata["ce_id"] != was.UUID || got.Context().Err() != nil {
+		if was == nil || string(got.Payload) != string(was.Payload) || got.Metadata["i"] != was.Metadata["i"] ||
+			got.Metadata["ce_id"] != was.UUID || got.Context().Err() != nil {
 			t.Errorf("got %+v, want %+v", got, was)
 		}
 		delete(want, got.UUID)
@@ -156,7 +157,8 @@ func TestWithoutATransaction(t *testing.T) {
 	if _, err := watermill.NewPublisher(nil, watermill.PublisherConfig{}); err == nil {
 		t.Error("a nil publisher is accepted")
 	}
-	if err := watermill.NewOutboxFromContext(watermill.OutboxConfig{}).Publish("t", newMessage("k", "v")); err == nil || !strings.Contains(err.Error(), "WithTx") {
+	if err := watermill.NewOutboxFromContext(watermill.OutboxConfig{}).Publish("t", newMessage("k", "v")); err == nil ||
+		!strings.Contains(err.Error(), "WithTx") {
 		t.Error(err)
 	}
 	if _, err := watermill.Tx(t.Context()); err == nil {
@@ -185,7 +187,8 @@ func TestTransactionsAndTracesOfMessages(t *testing.T) {
 		m := newMessage("k", fmt.Sprint(i))
 		ctx := watermill.WithTx(t.Context(), txs[c.tx])
 		if c.trace > 0 {
-			ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: [16]byte{c.trace}, SpanID: [8]byte{c.trace}}))
+			ctx = trace.ContextWithSpanContext(ctx,
+				trace.NewSpanContext(trace.SpanContextConfig{TraceID: [16]byte{c.trace}, SpanID: [8]byte{c.trace}}))
 		}
 		m.SetContext(ctx)
 		messages = append(messages, m)
@@ -208,7 +211,9 @@ func TestTransactionsAndTracesOfMessages(t *testing.T) {
 	if err := errors.Join(txs[0].Commit(t.Context()), txs[1].Rollback(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	got := pgtest.One[string](t, db, `select string_agg(convert_from(payload, 'UTF8') || substr(headers->>'traceparent', 4, 2), ' ' order by id) from outbox_event`)
+	got := pgtest.One[string](t, db,
+		`select string_agg(convert_from(payload, 'UTF8') || substr(headers->>'traceparent', 4, 2), ' ' order by id)
+			from outbox_event`)
 	if got != "001 101 202 501" {
 		t.Errorf("appended %q", got)
 	}
@@ -290,7 +295,8 @@ func TestARefusedMessageParksItsKey(t *testing.T) {
 		}
 		return watermill.NotRefused
 	}}))
-	if got := pgtest.One[string](t, db, `select string_agg(convert_from(payload, 'UTF8'), ' ' order by id) from outbox_parked`); got != "bad 2" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(convert_from(payload, 'UTF8'), ' ' order by id) from outbox_parked`); got != "bad 2" {
 		t.Errorf("parked %q", got)
 	}
 	if len(b.sent) != 2 || b.of("1") != "1" || b.of("3") != "3" {
@@ -320,8 +326,9 @@ func TestInKafkaAsWatermillWritesIt(t *testing.T) {
 	}
 	r := records[0]
 	for name, want := range map[string]string{
-		watermill.MetadataUUID: m.UUID, "correlation_id": "c", "name": "Placed", "partition_key": "k", "ce_type": "Placed",
-		"ce_id": event.ForeignID(topic, m.UUID).String(),
+		watermill.MetadataUUID: m.UUID, "correlation_id": "c", "name": "Placed", "partition_key": "k",
+		"ce_type": "Placed",
+		"ce_id":   event.ForeignID(topic, m.UUID).String(),
 	} {
 		if got := r.Get(name); got != want {
 			t.Errorf("header %s is %q, want %q", name, got, want)
@@ -336,7 +343,8 @@ func TestInKafkaAsWatermillWritesIt(t *testing.T) {
 			t.Errorf("header %s stands twice", h.Key)
 		}
 	}
-	if _, err := uuid.Parse(r.Get("ce_id")); err != nil || slices.ContainsFunc(r.Headers, func(h kafkatest.Header) bool { return h.Key == "" }) {
+	if _, err := uuid.Parse(r.Get("ce_id")); err != nil ||
+		slices.ContainsFunc(r.Headers, func(h kafkatest.Header) bool { return h.Key == "" }) {
 		t.Error(err, r.Headers)
 	}
 }

@@ -68,8 +68,11 @@ func claim(lanes, n int) (events []event.Event) {
 	for i := range n {
 		for l := range lanes {
 			events = append(events, event.Event{
-				ID: event.NewID(), Topic: "t", Type: "T", Key: fmt.Sprint("k", l), Payload: fmt.Appendf(nil, "%d/%d", l, i),
-				Position: event.Position{Lane: int16(l), Epoch: "x.1", Seq: int64(i)},
+				ID: event.NewID(), Topic: "t", Type: "T", Key: fmt.Sprint("k", l),
+				Payload: fmt.Appendf(nil, "%d/%d", l, i), Position: event.Position{
+					Lane: int16(l), Epoch: "x.1",
+					Seq: int64(i),
+				},
 			})
 		}
 	}
@@ -170,7 +173,8 @@ func TestMessagesOfALaneNeverOverlap(t *testing.T) {
 		mu.Unlock()
 		return nil
 	}}
-	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), claim(lanes, 50))); v.count(acked) != lanes*50 {
+	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(t.Context(), claim(lanes, 50))); v.count(
+		acked) != lanes*50 {
 		t.Fatal(v)
 	}
 }
@@ -208,7 +212,9 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	b := &broker{do: func(*message.Message) error { return missing }}
-	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Refusal { return watermill.TopicRefused }})
+	p := newPublisher(t, b, watermill.PublisherConfig{Parallel: 1, Refused: func(string, error) watermill.Refusal {
+		return watermill.TopicRefused
+	}})
 	if v := verdicts(p.Publish(t.Context(), claim(3, 2))); v.count(rejected("topic")) != 1 || v.count(notSent) != 5 {
 		t.Error(v)
 	}
@@ -312,7 +318,8 @@ func TestNoAmbientContext(t *testing.T) {
 	b := &broker{}
 	events := claim(1, 2)
 	events[0].Headers = map[string]string{event.HeaderTraceParent: parent}
-	ambient := trace.ContextWithSpanContext(context.WithValue(t.Context(), key{}, "secret"), trace.NewSpanContext(trace.SpanContextConfig{TraceID: [16]byte{1}, SpanID: [8]byte{1}}))
+	ambient := trace.ContextWithSpanContext(context.WithValue(t.Context(), key{}, "secret"),
+		trace.NewSpanContext(trace.SpanContextConfig{TraceID: [16]byte{1}, SpanID: [8]byte{1}}))
 	if v := verdicts(newPublisher(t, b, watermill.PublisherConfig{}).Publish(ambient, events)); v.count(acked) != 2 {
 		t.Fatal(v)
 	}
@@ -323,7 +330,8 @@ func TestNoAmbientContext(t *testing.T) {
 		}
 		traces = append(traces, trace.SpanContextFromContext(m.Context()).TraceID().String())
 	}
-	if want := []string{"4bf92f3577b34da6a3ce929d0e0e4736", trace.TraceID{}.String()}; !slices.Equal(traces, want) || b.sent[0].Metadata["traceparent"] != parent {
+	if want := []string{"4bf92f3577b34da6a3ce929d0e0e4736", trace.TraceID{}.String()}; !slices.Equal(traces, want) ||
+		b.sent[0].Metadata["traceparent"] != parent {
 		t.Errorf("traces %v, want %v", traces, want)
 	}
 }

@@ -17,12 +17,17 @@ import (
 // that a message that is parked comes back as it was.
 func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 	at, known := i.cfg.Origin(m)
-	r := event.Record{Topic: topic, Partition: at.Partition, Offset: at.Offset, Time: at.Time, Key: at.Key, Value: m.Payload}
+	r := event.Record{
+		Topic: topic, Partition: at.Partition, Offset: at.Offset, Time: at.Time, Key: at.Key,
+		Value: m.Payload,
+	}
 	if !known && i.in.Dedup() != inbox.ByID {
-		return event.Event{}, errors.New("InboxConfig.Origin does not tell its place in Kafka, and the inbox knows messages by their numbers there: set it, or inbox.Config.Dedup to ByID")
+		return event.Event{}, errors.New("InboxConfig.Origin does not tell its place in Kafka, and the inbox knows " +
+			"messages by their numbers there: set it, or inbox.Config.Dedup to ByID")
 	}
 	if at.Time.IsZero() && known && i.in.Dedup() == inbox.ByOffset {
-		return event.Event{}, errors.New("InboxConfig.Origin does not tell the time of its record, by which an inbox that goes by offsets knows a topic that was made again: set it")
+		return event.Event{}, errors.New("InboxConfig.Origin does not tell the time of its record, by which an inbox " +
+			"that goes by offsets knows a topic that was made again: set it")
 	}
 	if !known {
 		r = event.Record{Topic: topic, Partition: unknownPartition, Offset: i.arrival(), Value: m.Payload}
@@ -52,7 +57,8 @@ func (i *Inbox) event(topic string, m *message.Message) (event.Event, error) {
 		case m.UUID != "":
 			e.ID = event.ForeignID(first(e.Source, topic), m.UUID)
 		case !known:
-			return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log that InboxConfig.Origin tells: nobody could know it again")
+			return event.Event{}, errors.New("it has no UUID, no metadata " + i.cfg.ID + " and no place in a log " +
+				"that InboxConfig.Origin tells: nobody could know it again")
 		}
 	}
 	if !known {

@@ -83,7 +83,8 @@ func (c *call) attempt(l lane, e *event.Event) error {
 func (c *call) publish(l lane, m *message.Message) error {
 	// Of its own: values of the relay's context are nobody's business, and what the publisher hands over to a
 	// subscriber in this process must not end with this call.
-	ctx, cancel := context.WithCancel(c.cfg.Propagator.Extract(context.Background(), propagation.MapCarrier(m.Metadata)))
+	ctx, cancel := context.WithCancel(c.cfg.Propagator.Extract(context.Background(),
+		propagation.MapCarrier(m.Metadata)))
 	m.SetContext(ctx)
 	answer := make(chan error, 1)
 	go func() {

@@ -105,7 +105,8 @@ func (p *Publisher) Publish(ctx context.Context, events []event.Event) []error {
 		for at, i := range list {
 			if p.produce(ctx, records, verdicts, list[at:at+1]); verdicts[i] != nil {
 				for _, later := range list[at+1:] {
-					verdicts[later] = fmt.Errorf("not sent: an earlier event of its partition was not acked: %s", verdicts[i])
+					verdicts[later] = fmt.Errorf("not sent: an earlier event of its partition was not acked: %s",
+						verdicts[i])
 				}
 				break
 			}
@@ -181,11 +182,13 @@ func (p *Publisher) produce(ctx context.Context, records []kgo.Record, verdicts 
 }
 
 func recordRefused(err error) bool {
-	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) ||
+		errors.Is(err, kerr.InvalidRecord)
 }
 
 func topicRefused(err error) bool {
-	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.InvalidTopicException) || errors.Is(err, kerr.PolicyViolation)
+	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.InvalidTopicException) ||
+		errors.Is(err, kerr.PolicyViolation)
 }
 
 // refusal is certain.

@@ -24,7 +24,10 @@ func TestPublish(t *testing.T) {
 	defer func() { _ = p.Close() }()
 	var events []event.Event
 	for i := range 20 {
-		e := event.Event{ID: event.NewID(), Topic: topic, Key: fmt.Sprint("k", i%5), Type: "T", Payload: fmt.Append(nil, i)}
+		e := event.Event{
+			ID: event.NewID(), Topic: topic, Key: fmt.Sprint("k", i%5), Type: "T",
+			Payload: fmt.Append(nil, i),
+		}
 		if i == 7 {
 			e.Payload = bytes.Repeat([]byte{byte(i), 0xfe, 3, 0x55}, 10_000)
 			for j := range e.Payload {

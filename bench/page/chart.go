@@ -79,7 +79,8 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	height := chartTop + len(bars)*(barHeight+barGap) + 16
 	var b bytes.Buffer
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`, chartWidth, height, chartWidth, height)
+	say(
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-labelledby="title desc">`, chartWidth, height, chartWidth, height)
 	say(`<title id="title">%s</title>`, escape(title))
 	say(`<desc id="desc">%s</desc>`, escape(describe(bars)))
 	say(`<style>%s</style>`, chartStyle)
@@ -87,8 +88,10 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 	say(`<text class="title" x="16" y="26">%s</text>`, escape(title))
 	say(`<text class="quiet" x="16" y="%d">bar: median; line: min to max</text>`, chartTop-14)
 	for d := from; d <= to; d++ {
-		say(`<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/>`, x(math.Pow(10, d)), chartTop-8, x(math.Pow(10, d)), height-12)
-		say(`<text class="quiet" x="%.1f" y="%d" text-anchor="middle">%s</text>`, x(math.Pow(10, d)), chartTop-14, number(math.Pow(10, d)))
+		say(`<line class="grid" x1="%.1f" y1="%d" x2="%.1f" y2="%d"/>`, x(math.Pow(10, d)), chartTop-8,
+			x(math.Pow(10, d)), height-12)
+		say(`<text class="quiet" x="%.1f" y="%d" text-anchor="middle">%s</text>`, x(math.Pow(10, d)), chartTop-14,
+			number(math.Pow(10, d)))
 	}
 	for i, r := range bars {
 		y, class := chartTop+i*(barHeight+barGap), "bar"
@@ -97,7 +100,8 @@ func Chart(cases []*Case, title, ours string) ([]byte, error) {
 		}
 		middle := float64(y) + barHeight/2
 		say(`<text x="%d" y="%.1f" text-anchor="end">%s</text>`, labelWidth-10, middle+4.5, escape(shorten(r.name)))
-		say(`<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, labelWidth, y, x(r.mid)-labelWidth, barHeight)
+		say(`<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, labelWidth, y,
+			x(r.mid)-labelWidth, barHeight)
 		say(`<line class="whisker" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, x(r.low), middle, x(r.high), middle)
 		for _, end := range []float64{r.low, r.high} {
 			say(`<line class="whisker" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, x(end), middle-5, x(end), middle+5)

@@ -49,7 +49,10 @@ func TestTables(t *testing.T) {
 			t.Errorf("%q is shown:\n%s", stray, got)
 		}
 	}
-	for name, bad := range map[string]string{"nothing": "", "an about alone": `{"about":{}}`, "nonsense": "{", "a stranger": `{"x":1}`} {
+	for name, bad := range map[string]string{
+		"nothing": "", "an about alone": `{"about":{}}`, "nonsense": "{",
+		"a stranger": `{"x":1}`,
+	} {
 		if _, err := Read(strings.NewReader(bad)); err == nil {
 			t.Errorf("%s was taken", name)
 		}
@@ -74,7 +77,8 @@ func TestChart(t *testing.T) {
 		t.Fatalf("no XML: %v\n%s", err, svg)
 	}
 	for _, want := range []string{
-		`role="img"`, "<title id=\"title\">Rates &lt; of today</title>", "a|b &amp; c: 110,000 (100,000 to 120,000); slow: 1,500 (1,500 to 1,500); slower: 1,100 (1,100 to 1,100).", "prefers-color-scheme: dark",
+		`role="img"`, "<title id=\"title\">Rates &lt; of today</title>", "a|b &amp; c: 110,000 (100,000 to 120,000); " +
+			"slow: 1,500 (1,500 to 1,500); slower: 1,100 (1,100 to 1,100).", "prefers-color-scheme: dark",
 		// From 1,000 to 1,000,000: 1,500 is at 0.1761 of 3 decades in 460 pixels.
 		`<rect class="bar ours" x="330" y="98" width="27.0"`,
 	} {
@@ -90,7 +94,8 @@ func TestChart(t *testing.T) {
 func TestNumber(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]string{
-		0: "0", 0.8764: "0.876", 1.5: "1.5", 2: "2", 3.14159: "3.14", 20.04: "20", 999.94: "999.9", 1234: "1,234", 114285.7: "114,300", 1e6: "1,000,000", -2500: "-2,500",
+		0: "0", 0.8764: "0.876", 1.5: "1.5", 2: "2", 3.14159: "3.14", 20.04: "20", 999.94: "999.9", 1234: "1,234",
+		114285.7: "114,300", 1e6: "1,000,000", -2500: "-2,500",
 	} {
 		if got := number(v); got != want {
 			t.Errorf("%v is printed as %s, want %s", v, got, want)
@@ -114,7 +119,8 @@ func TestFill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "before\n<!-- a -->\n\none\n\n<!-- end of a -->\nbetween\n<!-- b -->\n\ntwo\n\n<!-- end of b -->\nafter\n"; string(got) != want {
+	if want := "before\n<!-- a -->\n\none\n\n<!-- end of a -->\nbetween\n<!-- b -->\n\ntwo\n\n<!-- end of b " +
+		"-->\nafter\n"; string(got) != want {
 		t.Errorf("got\n%s", got)
 	}
 	write("no marks")

@@ -47,7 +47,8 @@ func goals(l Lines) string {
 			if !g.Met {
 				met = "**not met**"
 			}
-			fmt.Fprintf(&b, "| %s | %s | **%s** (%s to %s) | %s %s | %s |\n", c.Name, cell(g.What), number(g.Median), number(g.Min), number(g.Max), sign, number(g.Want), met)
+			fmt.Fprintf(&b, "| %s | %s | **%s** (%s to %s) | %s %s | %s |\n", c.Name, cell(g.What), number(g.Median),
+				number(g.Min), number(g.Max), sign, number(g.Want), met)
 		}
 	}
 	return b.String()
@@ -60,7 +61,8 @@ func figures(c *Case) string {
 		fmt.Fprintf(&b, "%s.\n\n", strings.TrimSuffix(c.Note, "."))
 	}
 	if about := c.About; about["date"] != "" {
-		fmt.Fprintf(&b, "%s, %s cores, load average %s at the start, turns: %d.\n\n", about["date"], about["cores"], about["load"], turns(c))
+		fmt.Fprintf(&b, "%s, %s cores, load average %s at the start, turns: %d.\n\n", about["date"], about["cores"],
+			about["load"], turns(c))
 	}
 	if len(c.Figures) == 0 {
 		return b.String()

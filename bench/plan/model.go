@@ -67,7 +67,8 @@ func For(c Costs, a Assumptions, rate float64) Need {
 	n.partitions(c, a)
 	n.outbox(c, a)
 	n.inbox(c, a)
-	n.OutboxFullest, n.InboxFullest = n.fullest(n.outboxLimits(c, a), n.Outboxes), n.fullest(n.inboxLimits(a), n.InboxDatabases)
+	n.OutboxFullest, n.InboxFullest = n.fullest(n.outboxLimits(c, a), n.Outboxes),
+		n.fullest(n.inboxLimits(a), n.InboxDatabases)
 	n.sizes(c, a)
 	return n
 }
@@ -166,7 +167,8 @@ func (n *Need) outboxLimits(c Costs, a Assumptions) []Limit {
 
 func (n *Need) inbox(c Costs, a Assumptions) {
 	relay := c.relayed(n.ClaimSize, n.Partitions/n.Outboxes)
-	one := c.Inbox.Per(n.InboxSize).plus(c.Fetch.Per(clamp(n.ClaimSize/float64(n.Partitions/n.Outboxes), 1, n.InboxSize)), 1)
+	one := c.Inbox.Per(n.InboxSize).plus(c.Fetch.Per(clamp(n.ClaimSize/float64(n.Partitions/n.Outboxes), 1,
+		n.InboxSize)), 1)
 	n.Inbox, n.Workers = cores(one.Postgres, n.Rate), cores(one.Client, n.Rate)
 	// A follower fetches and writes what the leader has taken; that costs it about what producing costs the leader.
 	n.Kafka = cores(relay.Kafka*a.Replicas+one.Kafka, n.Rate)

@@ -11,19 +11,31 @@ import (
 // simple costs: numbers that can be followed by hand.
 func simple() Costs {
 	return Costs{
-		Append:     Stage{Batch: Cost{Client: 20, Postgres: 80, WAL: 100}, Event: Cost{Client: 5, Postgres: 15, WAL: 900, DatabaseNet: 1000}},
-		Relay:      Stage{Batch: Cost{Client: 100, Postgres: 800, Kafka: 100}, Event: Cost{Client: 4, Postgres: 10, Kafka: 6, WAL: 100, DatabaseNet: 800, KafkaNet: 400}},
+		Append: Stage{
+			Batch: Cost{Client: 20, Postgres: 80, WAL: 100},
+			Event: Cost{Client: 5, Postgres: 15, WAL: 900, DatabaseNet: 1000},
+		},
+		Relay: Stage{
+			Batch: Cost{Client: 100, Postgres: 800, Kafka: 100},
+			Event: Cost{Client: 4, Postgres: 10, Kafka: 6, WAL: 100, DatabaseNet: 800, KafkaNet: 400},
+		},
 		ClaimShare: 0.5,
 		Fetch:      Stage{Batch: Cost{Client: 50, Kafka: 50}},
-		Inbox:      Stage{Batch: Cost{Client: 100, Postgres: 400}, Event: Cost{Client: 5, Postgres: 15, WAL: 300, DatabaseNet: 100, KafkaNet: 400}},
-		Waits:      Waits{Append: 1, Claim: 1, Publish: 1, Settle: 1, Handle: 1},
-		Sizes:      Sizes{OutboxHeap: 700, OutboxIndex: 50, InboxHeap: 60, InboxIndex: 40, Kafka: 400},
+		Inbox: Stage{Batch: Cost{Client: 100, Postgres: 400}, Event: Cost{
+			Client: 5, Postgres: 15, WAL: 300,
+			DatabaseNet: 100, KafkaNet: 400,
+		}},
+		Waits: Waits{Append: 1, Claim: 1, Publish: 1, Settle: 1, Handle: 1},
+		Sizes: Sizes{OutboxHeap: 700, OutboxIndex: 50, InboxHeap: 60, InboxIndex: 40, Kafka: 400},
 	}
 }
 
 func TestFit(t *testing.T) {
 	t.Parallel()
-	want := Stage{Batch: Cost{Client: 30, Postgres: 200, Kafka: 1, WAL: 50}, Event: Cost{Client: 2, Postgres: 7, WAL: 500, KafkaNet: 9}}
+	want := Stage{
+		Batch: Cost{Client: 30, Postgres: 200, Kafka: 1, WAL: 50},
+		Event: Cost{Client: 2, Postgres: 7, WAL: 500, KafkaNet: 9},
+	}
 	got := Fit(Sample{10, want.Per(10)}, Sample{1000, want.Per(1000)})
 	a, b := got.Batch.parts(), want.Batch.parts()
 	c, d := got.Event.parts(), want.Event.parts()
@@ -53,7 +65,8 @@ func TestWhatEndsAnOutbox(t *testing.T) {
 		t.Errorf("%+v, want Postgres' CPU at %.0f", got, want)
 	}
 	n := For(c, a, 1_000_000)
-	if want := int(math.Ceil(1_000_000 / got.Rate)); n.Outboxes != want || n.OutboxFullest.Part > 1.001 || n.OutboxFullest.Part < 0.9 {
+	if want := int(math.Ceil(1_000_000 / got.Rate)); n.Outboxes != want || n.OutboxFullest.Part > 1.001 ||
+		n.OutboxFullest.Part < 0.9 {
 		t.Errorf("%d databases, want %d; they are full to %v", n.Outboxes, want, n.OutboxFullest)
 	}
 	// Forty in a transaction: the log comes first, at 1,002.5 bytes an event.
@@ -71,8 +84,10 @@ func TestMoreNeedsMore(t *testing.T) {
 		n := For(simple(), DefaultAssumptions(), rate)
 		if i > 0 {
 			for what, pair := range map[string][2]float64{
-				"cores of Postgres": {last.Append, n.Append}, "relays": {float64(last.Relays) - 1, float64(n.Relays)}, "partitions": {float64(last.Partitions) - 1, float64(n.Partitions)},
-				"log": {last.OutboxWAL, n.OutboxWAL}, "inbox": {last.InboxWeek, n.InboxWeek}, "claims": {last.ClaimSize - 1, n.ClaimSize},
+				"cores of Postgres": {last.Append, n.Append}, "relays": {float64(last.Relays) - 1, float64(n.Relays)},
+				"partitions": {float64(last.Partitions) - 1, float64(n.Partitions)},
+				"log":        {last.OutboxWAL, n.OutboxWAL}, "inbox": {last.InboxWeek, n.InboxWeek},
+				"claims": {last.ClaimSize - 1, n.ClaimSize},
 			} {
 				if pair[1] <= pair[0] {
 					t.Errorf("%s: %v at %v events a second, %v at less", what, pair[1], rate, pair[0])
@@ -85,7 +100,8 @@ func TestMoreNeedsMore(t *testing.T) {
 		last = n
 	}
 	// A hundred bytes a row: a week of 1,000 events a second.
-	if n := For(simple(), DefaultAssumptions(), 1000); math.Abs(n.InboxWeek-60.48e9) > 1e6 || math.Abs(n.InboxWindow-120.96e9) > 1e6 {
+	if n := For(simple(), DefaultAssumptions(), 1000); math.Abs(n.InboxWeek-60.48e9) > 1e6 ||
+		math.Abs(n.InboxWindow-120.96e9) > 1e6 {
 		t.Errorf("a week weighs %v, the window %v", n.InboxWeek, n.InboxWindow)
 	}
 }
@@ -113,7 +129,8 @@ func TestSimulateSteady(t *testing.T) {
 func TestSimulateSaturated(t *testing.T) {
 	t.Parallel()
 	c := simple()
-	perEvent := c.Relay.Per(claimEvents).Seconds() + c.Inbox.Per(inboxBatch).Seconds() + c.Fetch.Batch.Seconds()/inboxBatch
+	perEvent := c.Relay.Per(claimEvents).Seconds() + c.Inbox.Per(inboxBatch).Seconds() +
+		c.Fetch.Batch.Seconds()/inboxBatch
 	out := Simulate(c, Load{Seconds: 60, Cores: 2, Pumps: 2, Partitions: 8, Waiting: 200_000})
 	if bound := 2 / perEvent; out.Rate > bound*1.02 || out.Rate < bound*0.7 {
 		t.Errorf("%.0f events a second, bound by %.0f", out.Rate, bound)
@@ -141,7 +158,8 @@ func TestTablesAndFile(t *testing.T) {
 	}
 	all := Sections(c, DefaultAssumptions())
 	for mark, want := range map[string]string{
-		"costs": "| append, a transaction for each | 25.0 | 95.0 | - | 1,000 | 1,000 | - |", "needs": "| inbox: a week of it | 60.5 GB | 605 GB | 6.0 TB | 60.5 TB |",
+		"costs":  "| append, a transaction for each | 25.0 | 95.0 | - | 1,000 | 1,000 | - |",
+		"needs":  "| inbox: a week of it | 60.5 GB | 605 GB | 6.0 TB | 60.5 TB |",
 		"limits": "| partition | ", "checks": "| 5,000/s | events a second | 5,100 | 5,000 | +2% |",
 	} {
 		if !strings.Contains(all[mark], want) {

@@ -13,13 +13,17 @@ func Rates() []float64 { return []float64{1_000, 10_000, 100_000, 1_000_000} }
 
 // Sections are the tables by the name of the mark that they stand under in docs/scaling.md, in Markdown.
 func Sections(c Costs, a Assumptions) map[string]string {
-	return map[string]string{"costs": CostTable(c), "needs": NeedTable(c, a), "limits": LimitTable(c, a), "checks": CheckTable(c)}
+	return map[string]string{
+		"costs": CostTable(c), "needs": NeedTable(c, a), "limits": LimitTable(c, a),
+		"checks": CheckTable(c),
+	}
 }
 
 // CostTable says what one event costs in each step, in small and in large batches.
 func CostTable(c Costs) string {
 	var t table
-	t.row("one event costs", "client, µs CPU", "Postgres, µs CPU", "Kafka, µs CPU", "log, bytes", "to and from Postgres, bytes", "to and from Kafka, bytes")
+	t.row("one event costs", "client, µs CPU", "Postgres, µs CPU", "Kafka, µs CPU", "log, bytes",
+		"to and from Postgres, bytes", "to and from Kafka, bytes")
 	line := func(name string, k Cost) {
 		t.row(name, fig(k.Client), fig(k.Postgres), fig(k.Kafka), fig(k.WAL), fig(k.DatabaseNet), fig(k.KafkaNet))
 	}
@@ -32,9 +36,12 @@ func CostTable(c Costs) string {
 	line("a relay that finds nothing, each second", c.Idle)
 	z, w := c.Sizes, c.Waits
 	return aboutLine(c.About) + t.String() + fmt.Sprintf(
-		"\nOf the relay's CPU in Postgres the claim has %.0f%%, the settle the rest. A step waits, besides for a core, for %.1f ms (append), %.1f (claim), %.1f (publish), %.1f (settle), %.1f (inbox).\n"+
-			"\nBytes that an event takes: %.0f in `outbox_event` and %.0f in its index, %.0f in Kafka and replica, %.0f in `inbox_message` and %.0f in its index.\n",
-		c.ClaimShare*100, w.Append, w.Claim, w.Publish, w.Settle, w.Handle, z.OutboxHeap, z.OutboxIndex, z.Kafka, z.InboxHeap, z.InboxIndex)
+		"\nOf the relay's CPU in Postgres the claim has %.0f%%, the settle the rest. A step waits, besides for a "+
+			"core, for %.1f ms (append), %.1f (claim), %.1f (publish), %.1f (settle), %.1f (inbox).\n"+
+			"\nBytes that an event takes: %.0f in `outbox_event` and %.0f in its index, %.0f in Kafka and replica, "+
+			"%.0f in `inbox_message` and %.0f in its index.\n",
+		c.ClaimShare*100, w.Append, w.Claim, w.Publish, w.Settle, w.Handle, z.OutboxHeap, z.OutboxIndex, z.Kafka,
+		z.InboxHeap, z.InboxIndex)
 }
 
 func aboutLine(about map[string]string) string {
@@ -67,7 +74,8 @@ func NeedTable(c Costs, a Assumptions) string {
 	}
 	size := func(get func(Need) float64) func(Need) string { return func(n Need) string { return bytes(get(n)) } }
 	line("**outbox databases**", whole(func(n Need) int { return n.Outboxes }))
-	line("the same with 40 events in a producer's transaction", func(n Need) string { b := a; b.PerAppend = 40; return group(float64(For(c, b, n.Rate).Outboxes)) })
+	line("the same with 40 events in a producer's transaction",
+		func(n Need) string { b := a; b.PerAppend = 40; return group(float64(For(c, b, n.Rate).Outboxes)) })
 	line("fullest part of each, of what may be used", func(n Need) string { return fullness(n.OutboxFullest) })
 	line("**inbox databases**", whole(func(n Need) int { return n.InboxDatabases }))
 	line("fullest part of each, of what may be used", func(n Need) string { return fullness(n.InboxFullest) })
@@ -82,21 +90,37 @@ func NeedTable(c Costs, a Assumptions) string {
 	line("busy cores: brokers, followers included", number(func(n Need) float64 { return n.Kafka }))
 	line("busy cores: workers", number(func(n Need) float64 { return n.Workers }))
 	line("busy cores: Postgres, inbox and effect", number(func(n Need) float64 { return n.Inbox }))
-	line("events of a claim, of an inbox transaction", func(n Need) string { return fig(n.ClaimSize) + ", " + fig(n.InboxSize) })
-	line("connections: producers, relays, workers", func(n Need) string {
-		return fmt.Sprintf("%s, %s, %s", group(float64(n.ProducerConns)), group(float64(n.RelayConns)), group(float64(n.WorkerConns)))
+	line("events of a claim, of an inbox transaction", func(n Need) string {
+		return fig(n.ClaimSize) + ", " +
+			fig(n.InboxSize)
 	})
-	line("log a second: outbox, inbox and effect", func(n Need) string { return bytes(n.OutboxWAL) + ", " + bytes(n.InboxWAL) })
+	line("connections: producers, relays, workers", func(n Need) string {
+		return fmt.Sprintf("%s, %s, %s", group(float64(n.ProducerConns)), group(float64(n.RelayConns)),
+			group(float64(n.WorkerConns)))
+	})
+	line("log a second: outbox, inbox and effect", func(n Need) string {
+		return bytes(n.OutboxWAL) + ", " +
+			bytes(n.InboxWAL)
+	})
 	line("log a day, for archive and standby", size(func(n Need) float64 { return n.WALPerDay }))
-	line("network a second: outbox, inbox", func(n Need) string { return bytes(n.OutboxNet) + ", " + bytes(n.InboxNet) })
-	line("network a second: Kafka's clients, its replicas", func(n Need) string { return bytes(n.KafkaNet) + ", " + bytes(n.ReplicasNet) })
+	line("network a second: outbox, inbox", func(n Need) string {
+		return bytes(n.OutboxNet) + ", " +
+			bytes(n.InboxNet)
+	})
+	line("network a second: Kafka's clients, its replicas", func(n Need) string {
+		return bytes(n.KafkaNet) + ", " +
+			bytes(n.ReplicasNet)
+	})
 	line("outbox after an outage of Kafka", size(func(n Need) float64 { return n.Backlog }))
 	line("Kafka's disks, replicas included", size(func(n Need) float64 { return n.KafkaDisk }))
 	line("inbox: a week of it", size(func(n Need) float64 { return n.InboxWeek }))
 	line("inbox: its window", size(func(n Need) float64 { return n.InboxWindow }))
-	return t.String() + fmt.Sprintf("\nAssumed: %.0f event in a producer's transaction, whose connection is busy for %.0f ms beyond what is measured; databases of %.0f cores and brokers of %.0f, "+
-		"disks that take %s of log a second, networks of %s a second, %.0f%% of each used; %.0f replicas, %.0f days of retention, a window of %.0f days, %.0f minutes without Kafka.\n",
-		a.PerAppend, a.HandleUsed*1e3, a.DatabaseCores, a.BrokerCores, bytes(a.WALRate), bytes(a.NetRate), a.Use*100, a.Replicas, a.KafkaDays, a.WindowDays, a.Outage/60)
+	return t.String() + fmt.Sprintf("\nAssumed: %.0f event in a producer's transaction, whose connection is busy for "+
+		"%.0f ms beyond what is measured; databases of %.0f cores and brokers of %.0f, "+
+		"disks that take %s of log a second, networks of %s a second, %.0f%% of each used; %.0f replicas, %.0f days "+
+		"of retention, a window of %.0f days, %.0f minutes without Kafka.\n",
+		a.PerAppend, a.HandleUsed*1e3, a.DatabaseCores, a.BrokerCores, bytes(a.WALRate), bytes(a.NetRate), a.Use*100,
+		a.Replicas, a.KafkaDays, a.WindowDays, a.Outage/60)
 }
 
 // LimitTable says at which rate one of each kind is full.

@@ -40,7 +40,8 @@ func (c *archiveMaintainCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return outboxError(err)
 		}
-		p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped), "rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
+		p.log.Info("the archive is maintained", "days_made", len(done.Made), "days_dropped", len(done.Dropped),
+			"rows_cleaned", done.Cleaned, "left_for_next_time", done.Left)
 		return nil
 	})
 }
@@ -80,7 +81,8 @@ event twice. Of one key, old facts come after newer ones: consumers that keep th
 }
 
 func (c *replayCommand) run(ctx context.Context, p *program) error {
-	switch archived := !c.From.IsZero() || !c.To.IsZero() || c.Topic != "" || c.Key != nil || c.Tenant != nil || c.Type != ""; {
+	switch archived := !c.From.IsZero() || !c.To.IsZero() || c.Topic != "" || c.Key != nil || c.Tenant != nil ||
+		c.Type != ""; {
 	case c.Query != "" && archived:
 		return service.Usage("--query chooses by itself: leave --from, --to, --topic, --key, --tenant and --type out")
 	case c.Query == "" && (c.From.IsZero() || c.Topic == ""):
@@ -91,12 +93,15 @@ func (c *replayCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 	}
-	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error { return c.replay(ctx, p, o) })
+	return c.operate(ctx, p, c.Timeout, c.Operator, func(ctx context.Context, o *operator.Operator) error {
+		return c.replay(ctx, p, o)
+	})
 }
 
 func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Operator) error {
 	choice := operator.Replay{
-		Query: c.Query, From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type, After: c.After, Rate: c.Rate,
+		Query: c.Query, From: c.From, To: c.To, Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Type: c.Type,
+		After: c.After, Rate: c.Rate,
 	}
 	if c.DryRun {
 		plan, err := o.PlanReplay(ctx, choice)
@@ -113,7 +118,8 @@ func (c *replayCommand) replay(ctx context.Context, p *program, o *operator.Oper
 	case err != nil && done.To.IsZero(): // it has not begun
 		return err
 	case err != nil && c.Query != "":
-		return fmt.Errorf("%w (go on with --after %d, if the query gives its rows in the same order again)", err, done.Last)
+		return fmt.Errorf("%w (go on with --after %d, if the query gives its rows in the same order again)", err,
+			done.Last)
 	case err != nil:
 		return fmt.Errorf("%w (go on with --after %d --to %s)", err, done.Last, done.To.UTC().Format(time.RFC3339Nano))
 	}
@@ -131,7 +137,8 @@ func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 	}
 	fmt.Fprintf(w, "%d events of %d keys, %d bytes", plan.Events, plan.Keys, plan.Bytes)
 	if plan.First != nil {
-		fmt.Fprintf(w, ", published from %s to %s", plan.First.UTC().Format(time.RFC3339), plan.Last.UTC().Format(time.RFC3339))
+		fmt.Fprintf(w, ", published from %s to %s", plan.First.UTC().Format(time.RFC3339),
+			plan.Last.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprint(w, ".")
 	if twice := plan.Events - plan.IDs; twice > 0 {
@@ -145,11 +152,13 @@ func writePlan(w io.Writer, plan operator.ReplayPlan) error {
 		if e.PublishedAt != nil {
 			published = e.PublishedAt.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Pos, published, e.MessageID, e.Tenant, e.Topic, e.Key, e.Type, e.Bytes)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Pos, published, e.MessageID, e.Tenant, e.Topic, e.Key,
+			e.Type, e.Bytes)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "\nNothing was changed. Workers with an inbox remove what they know; consumers without one see these twice.")
+	_, err := fmt.Fprintln(w, "\nNothing was changed. Workers with an inbox remove what they know; consumers without "+
+		"one see these twice.")
 	return err
 }

@@ -171,7 +171,8 @@ func refusal(err error) string {
 	case "3D000":
 		return "Postgres has no such database: look at --database-url"
 	case pgerr.InsufficientPrivilege:
-		return "the role of --database-url lacks a grant: `relay migrate --roles --print` has those that each role needs"
+		return "the role of --database-url lacks a grant: `relay migrate --roles --print` has those that each " +
+			"role needs"
 	}
 	return ""
 }

@@ -33,7 +33,8 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	for _, want := range []string{
-		`(?m)^BACKLOG +OLDEST\n100 +\d`, `(?m)^the-first +[0-9a-f-]{36} +0-31 +0 +100 +\d`, `(?m)^payments +70 +\d`, `(?m)^refunds +30 +\d`,
+		`(?m)^BACKLOG +OLDEST\n100 +\d`, `(?m)^the-first +[0-9a-f-]{36} +0-31 +0 +100 +\d`, `(?m)^payments +70 +\d`,
+		`(?m)^refunds +30 +\d`,
 	} {
 		if !regexp.MustCompile(want).MatchString(table) {
 			t.Errorf("no line like %s in\n%s", want, table)
@@ -48,12 +49,14 @@ func TestStatus(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &st); err != nil {
 		t.Fatal(err)
 	}
-	if st.Backlog != 100 || len(st.Lanes) != 32 || len(st.Topics) != 2 || st.Lanes[0].Name != "the-first" || st.Oldest <= 0 {
+	if st.Backlog != 100 || len(st.Lanes) != 32 || len(st.Topics) != 2 || st.Lanes[0].Name != "the-first" ||
+		st.Oldest <= 0 {
 		t.Errorf("%s", text)
 	}
 	running.signal()
 	running.end()
-	if _, table, _ = command(t, env, "status"); !regexp.MustCompile(`(?m)^- +\(free\) +0-31 +0 +100 `).MatchString(table) {
+	if _, table, _ = command(t, env, "status"); !regexp.MustCompile(`(?m)^- +\(free\) +0-31 +0 +100 `).MatchString(
+		table) {
 		t.Errorf("free lanes look like this:\n%s", table)
 	}
 }
@@ -66,11 +69,17 @@ func TestStatusOfWhatIsAside(t *testing.T) {
 	paused := time.Now().Add(-time.Hour)
 	if err := writeStatus(&text, operator.Status{
 		Lanes: []operator.LaneStatus{{Held: 50}, {Lane: 1, Held: 1, Parked: 2}},
-		Aside: []operator.Topic{{Topic: "orders", Held: 41}, {Topic: "payments", Held: 10, PausedAt: &paused, PausedBy: "anna", Reason: "broken"}},
+		Aside: []operator.Topic{{Topic: "orders", Held: 41}, {
+			Topic: "payments", Held: 10, PausedAt: &paused,
+			PausedBy: "anna", Reason: "broken",
+		}},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`(?m)^HELD +PARKED\n51 +2$`, `(?m)^orders +41 +- +- +-$`, `(?m)^payments +10 +1h0m0s +anna +broken$`} {
+	for _, want := range []string{
+		`(?m)^HELD +PARKED\n51 +2$`, `(?m)^orders +41 +- +- +-$`,
+		`(?m)^payments +10 +1h0m0s +anna +broken$`,
+	} {
 		if !regexp.MustCompile(want).MatchString(text.String()) {
 			t.Errorf("no line like %s in\n%s", want, text.String())
 		}
@@ -86,8 +95,11 @@ func TestStatusOfConsumers(t *testing.T) {
 	}
 	both := pgtest.New(t, migrations.Outbox, migrations.Inbox)
 	both.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
-	both.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at, halted_at) values
-		('ledger', 't', 0, 1, 1, now() - interval '1 hour', null), ('ledger', 't', 1, 1, 1, now() - interval '2 hours', now())`)
+	both.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, updated_at,
+				halted_at) values
+		('ledger', 't', 0, 1, 1, now() - interval '1 hour', null), ('ledger', 't', 1, 1, 1, now() - interval '2 hours',
+			now())`)
 	code, text, stderr := command(t, settings(both), "status")
 	if code != codeOK || !regexp.MustCompile(`(?m)^ledger +2 +1 +0 +0 +1h0m\ds$`).MatchString(text) {
 		t.Errorf("exit code %d: %s%s", code, text, stderr)
@@ -97,7 +109,8 @@ func TestStatusOfConsumers(t *testing.T) {
 		Lanes     []operator.LaneStatus
 		Consumers []consumerLine
 	}
-	if err := json.Unmarshal([]byte(text), &st); err != nil || code != codeOK || len(st.Lanes) != 32 || len(st.Consumers) != 1 || st.Consumers[0].Halted != 1 {
+	if err := json.Unmarshal([]byte(text), &st); err != nil || code != codeOK || len(st.Lanes) != 32 ||
+		len(st.Consumers) != 1 || st.Consumers[0].Halted != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}
 }
@@ -107,7 +120,10 @@ func TestSafe(t *testing.T) {
 	t.Parallel()
 	left := int64(5 << 30)
 	for want, s := range map[string]relay.WALStatus{
-		"no limit": {Exists: true, State: "reserved"}, "-": {}, "5.0 GiB": {Exists: true, State: "extended", SafeBytes: &left},
+		"no limit": {Exists: true, State: "reserved"}, "-": {}, "5.0 GiB": {
+			Exists: true, State: "extended",
+			SafeBytes: &left,
+		},
 	} {
 		if got := safe(&s); got != want {
 			t.Errorf("%+v: %s, want %s", s, got, want)
@@ -120,7 +136,8 @@ func TestMigrate(t *testing.T) {
 	db := pgtest.New(t)
 	// The schema by flag, on a URL without a search_path, as an operator has it.
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
-	if code, _, stderr := command(t, env, "migrate", "--check"); code != codeSchema || !strings.Contains(stderr, "relay migrate") {
+	if code, _, stderr := command(t, env, "migrate", "--check"); code != codeSchema ||
+		!strings.Contains(stderr, "relay migrate") {
 		t.Fatalf("before: exit code %d: %s", code, stderr)
 	}
 	for range 2 { // the second has nothing to do
@@ -137,10 +154,12 @@ func TestMigrate(t *testing.T) {
 	if code, _, stderr := command(t, env, "status"); code != codeOK {
 		t.Errorf("status: exit code %d: %s", code, stderr)
 	}
-	if code, _, stderr := command(t, env, "inbox", "maintain"); code != codeOK || !strings.Contains(stderr, "maintained") {
+	if code, _, stderr := command(t, env, "inbox", "maintain"); code != codeOK ||
+		!strings.Contains(stderr, "maintained") {
 		t.Errorf("maintain: exit code %d: %s", code, stderr)
 	}
-	if n := pgtest.One[int](t, db, `select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n == 0 {
+	if n := pgtest.One[int](t, db,
+		`select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n == 0 {
 		t.Error("maintain made no day")
 	}
 }
@@ -170,7 +189,8 @@ func TestPrint(t *testing.T) {
 	if code, _, _ := command(t, env, "migrate", "--check"); code != codeSchema {
 		t.Errorf("both sets: exit code %d", code)
 	}
-	if code, sql, _ := command(t, env, "migrate", "--print-pending"); code != codeOK || !strings.Contains(sql, "20001_inbox") || strings.Contains(sql, "10001_outbox") {
+	if code, sql, _ := command(t, env, "migrate", "--print-pending"); code != codeOK ||
+		!strings.Contains(sql, "20001_inbox") || strings.Contains(sql, "10001_outbox") {
 		t.Errorf("pending, exit code %d:\n%s", code, sql)
 	}
 }
@@ -179,7 +199,8 @@ func TestMissingTables(t *testing.T) {
 	t.Parallel()
 	env := environment{"RELAY_DATABASE_URL": pgtest.New(t).URL}
 	for _, args := range [][]string{{"status"}, {"inbox", "maintain"}} {
-		if code, _, stderr := command(t, env, args...); code != codeSchema || !strings.Contains(stderr, "run `relay migrate") {
+		if code, _, stderr := command(t, env, args...); code != codeSchema ||
+			!strings.Contains(stderr, "run `relay migrate") {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -188,7 +209,10 @@ func TestMissingTables(t *testing.T) {
 // TestWrongSettings: each is refused with what to do, and nothing is connected.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
-	good := environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db", "RELAY_KAFKA_BROKERS": deadBroker, "RELAY_LISTEN": "off"}
+	good := environment{
+		"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db", "RELAY_KAFKA_BROKERS": deadBroker,
+		"RELAY_LISTEN": "off",
+	}
 	file := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(file, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -198,42 +222,52 @@ func TestWrongSettings(t *testing.T) {
 		args string
 		want string
 	}{
-		"no command":        {good, "", `expected one of "run", "migrate", "status"`},
-		"unknown command":   {good, "start", "unexpected argument start"},
-		"unknown flag":      {good, "run --leas=3s", "did you mean"},
-		"no database":       {good.with("RELAY_DATABASE_URL", ""), "run", "RELAY_DATABASE_URL_FILE) is missing"},
-		"not Postgres":      {good.with("RELAY_DATABASE_URL", "mysql://u@h/db"), "run", "begins with postgres://"},
-		"bad port":          {good.with("RELAY_DATABASE_URL", "postgres://u@h:99999/db"), "run", "invalid port"},
-		"bad TLS":           {good.with("RELAY_DATABASE_URL", "postgres://u@h/db?sslmode=perhaps"), "run", "failed to configure TLS"},
+		"no command":      {good, "", `expected one of "run", "migrate", "status"`},
+		"unknown command": {good, "start", "unexpected argument start"},
+		"unknown flag":    {good, "run --leas=3s", "did you mean"},
+		"no database":     {good.with("RELAY_DATABASE_URL", ""), "run", "RELAY_DATABASE_URL_FILE) is missing"},
+		"not Postgres":    {good.with("RELAY_DATABASE_URL", "mysql://u@h/db"), "run", "begins with postgres://"},
+		"bad port":        {good.with("RELAY_DATABASE_URL", "postgres://u@h:99999/db"), "run", "invalid port"},
+		"bad TLS": {
+			good.with("RELAY_DATABASE_URL", "postgres://u@h/db?sslmode=perhaps"), "run",
+			"failed to configure TLS",
+		},
 		"password with /":   {good.with("RELAY_DATABASE_URL", "postgres://u:a/b@h/db"), "run", "percent-encode"},
 		"empty secret file": {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file), "run", "is empty"},
-		"no secret file":    {good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file+"s"), "run", "RELAY_DATABASE_URL_FILE: open "},
+		"no secret file": {
+			good.with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", file+"s"), "run",
+			"RELAY_DATABASE_URL_FILE: open ",
+		},
 		"no brokers":        {good.with("RELAY_KAFKA_BROKERS", ""), "run", "--kafka-brokers is missing"},
 		"broker sans port":  {good.with("RELAY_KAFKA_BROKERS", "kafka"), "run", `write broker "kafka" as host:port`},
 		"lease no duration": {good.with("RELAY_LEASE", "15"), "run", "RELAY_LEASE: expected duration"},
 		"lease too short":   {good, "run --lease 10ms", "--lease is 10ms: at least 1s"},
 		"lease zero":        {good, "run --lease 0s", "--lease: want a value above zero"},
 		"pumps":             {good, "run --pumps 64", "relay: --pumps is 64: from 1 to 32"},
-		"compression":       {good.with("RELAY_COMPRESSION", "lz5"), "run", "RELAY_COMPRESSION: want one of none, gzip, snappy, lz4, zstd"},
-		"schema":            {good, `run --schema App`, "want 1 to 63 of a-z"},
-		"listen":            {good, "run --listen 9187", `want host:port that is free, or "off"`},
-		"log format":        {good, "run --log-format xml", `"text","json"`},
-		"two prints":        {good, "migrate --print --check", "choose one of"},
-		"roles sans print":  {good, "migrate --roles", "--roles only prints: add --print"},
-		"role prefix":       {good, "migrate --roles --print --role-prefix a-b", "want 1 to 41 of a-z"},
-		"discard nothing":   {good, "parked discard --reason x", "name what is meant"},
-		"release sans why":  {good, "parked release --topic t --key k", "--reason is missing"},
-		"release two":       {good, "parked release --topic t --key k --id 3 --reason x", "name what is meant"},
-		"all of a key":      {good, "parked release --all --topic t --key k --reason x", "name what is meant"},
-		"topic alone":       {good, "parked release --topic t --reason x", "name what is meant"},
-		"edit nothing":      {good, "parked edit --id 3 --reason x", "nothing to change"},
-		"edit two":          {good, "parked edit --id 3 --tombstone --payload-file x --reason x", "choose one of"},
-		"show nothing":      {good, "parked show", "--id is missing"},
-		"show an argument":  {good, "parked show 28", "unexpected argument 28: relay parked show wants --id=...;"},
-		"a URL, and a slip": {good, "run --database-url postgres://u:p@127.0.0.1:1/db --source tabel", `--source must be one of "table","wal" but got "tabel"`},
-		"SASL sans user":    {good, "run --kafka-sasl plain", "wants --kafka-username and --kafka-password"},
-		"unknown set":       {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},
-		"days ahead":        {good, "inbox maintain --days-ahead 100", "--days-ahead is 100: want 1 to 60"},
+		"compression": {good.with("RELAY_COMPRESSION", "lz5"), "run", "RELAY_COMPRESSION: want one of none, " +
+			"gzip, snappy, lz4, zstd"},
+		"schema":           {good, `run --schema App`, "want 1 to 63 of a-z"},
+		"listen":           {good, "run --listen 9187", `want host:port that is free, or "off"`},
+		"log format":       {good, "run --log-format xml", `"text","json"`},
+		"two prints":       {good, "migrate --print --check", "choose one of"},
+		"roles sans print": {good, "migrate --roles", "--roles only prints: add --print"},
+		"role prefix":      {good, "migrate --roles --print --role-prefix a-b", "want 1 to 41 of a-z"},
+		"discard nothing":  {good, "parked discard --reason x", "name what is meant"},
+		"release sans why": {good, "parked release --topic t --key k", "--reason is missing"},
+		"release two":      {good, "parked release --topic t --key k --id 3 --reason x", "name what is meant"},
+		"all of a key":     {good, "parked release --all --topic t --key k --reason x", "name what is meant"},
+		"topic alone":      {good, "parked release --topic t --reason x", "name what is meant"},
+		"edit nothing":     {good, "parked edit --id 3 --reason x", "nothing to change"},
+		"edit two":         {good, "parked edit --id 3 --tombstone --payload-file x --reason x", "choose one of"},
+		"show nothing":     {good, "parked show", "--id is missing"},
+		"show an argument": {good, "parked show 28", "unexpected argument 28: relay parked show wants --id=...;"},
+		"a URL, and a slip": {
+			good, "run --database-url postgres://u:p@127.0.0.1:1/db --source tabel",
+			`--source must be one of "table","wal" but got "tabel"`,
+		},
+		"SASL sans user": {good, "run --kafka-sasl plain", "wants --kafka-username and --kafka-password"},
+		"unknown set":    {good, "migrate --print --sets=outbox,outbx", `no set "outbx"`},
+		"days ahead":     {good, "inbox maintain --days-ahead 100", "--days-ahead is 100: want 1 to 60"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,7 +287,8 @@ func TestAMisspeltVariable(t *testing.T) {
 	t.Setenv("RELAY_KAFKA_BROKER", "h:1")
 	t.Setenv("RELAY_PORT_9187_TCP", "tcp://10.0.0.1:9187") // as Kubernetes makes it of a service named relay
 	code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": "postgres://u@127.0.0.1:1/db"}, "status")
-	if code != codeUsage || !strings.Contains(stderr, `RELAY_KAFKA_BROKER is no setting's variable, did you mean "RELAY_KAFKA_BROKERS"?`) {
+	if code != codeUsage || !strings.Contains(stderr,
+		`RELAY_KAFKA_BROKER is no setting's variable, did you mean "RELAY_KAFKA_BROKERS"?`) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
@@ -269,7 +304,8 @@ func TestRefusedByPostgres(t *testing.T) {
 	u.Path = "/no_such_database"
 	env := settings(db, deadBroker).with("RELAY_DATABASE_URL", u.String(), "RELAY_LOG_FORMAT", "text")
 	for _, args := range [][]string{{"run"}, {"status"}, {"migrate"}, {"migrate", "--check"}, {"inbox", "maintain"}} {
-		if code, _, stderr := command(t, env, args...); code != codeUsage || !strings.Contains(stderr, "no such database: look at --database-url") {
+		if code, _, stderr := command(t, env, args...); code != codeUsage ||
+			!strings.Contains(stderr, "no such database: look at --database-url") {
 			t.Errorf("%v: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -296,9 +332,13 @@ func TestSecrets(t *testing.T) {
 		args     []string
 		yaml     string
 	}{
-		"no grant":         {at(func(*url.URL) {}), []string{"status"}, ""},
-		"no database":      {at(func(u *url.URL) { u.Path = "/none" }), []string{"status"}, ""},
-		"no such user":     {at(func(u *url.URL) { u.User = url.UserPassword("nobody", canary) }), []string{"status"}, ""},
+		"no grant":    {at(func(*url.URL) {}), []string{"status"}, ""},
+		"no database": {at(func(u *url.URL) { u.Path = "/none" }), []string{"status"}, ""},
+		"no such user": {
+			at(func(u *url.URL) { u.User = url.UserPassword("nobody", canary) }),
+			[]string{"status"},
+			"",
+		},
 		"nothing there":    {at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), []string{"status"}, ""},
 		"bad host":         {at(func(u *url.URL) { u.Host = "no-such-host.invalid" }), []string{"status"}, ""},
 		"bad parameter":    {at(func(u *url.URL) { u.RawQuery = "sslmode=none" }), []string{"run"}, ""},
@@ -315,13 +355,20 @@ func TestSecrets(t *testing.T) {
 		"after a value":    {"", []string{"run", "--lease=postgres://u:" + canary + "@h/db"}, ""},
 		"help":             {at(func(*url.URL) {}), []string{"run", "--help"}, ""},
 		"help of all":      {at(func(*url.URL) {}), []string{"--help"}, ""},
-		"own password":     {at(func(u *url.URL) { u.User, u.Host = url.User("nobody"), "127.0.0.1:1" }), []string{"status", "--database-password", canary}, ""},
+		"own password": {
+			at(func(u *url.URL) { u.User, u.Host = url.User("nobody"), "127.0.0.1:1" }),
+			[]string{"status", "--database-password", canary},
+			"",
+		},
 		"own password, =":  {"", []string{"run", "--database-password=" + canary, "--lease=x"}, ""},
 		"mistyped flag":    {"", []string{"run", "--kafka-pasword=" + canary}, ""},
 		"mistyped flag, 2": {"", []string{"run", "--kafka-passwort", canary}, ""},
 		"kafka: no SASL":   {at(func(*url.URL) {}), []string{"run"}, ""},
 		"kafka: bad SASL":  {at(func(*url.URL) {}), []string{"run", "--kafka-sasl=x"}, ""},
-		"kafka: bad TLS":   {at(func(*url.URL) {}), []string{"run", "--kafka-sasl=plain", "--kafka-tls", "--kafka-ca-file=none"}, ""},
+		"kafka: bad TLS": {at(func(*url.URL) {}), []string{
+			"run", "--kafka-sasl=plain", "--kafka-tls",
+			"--kafka-ca-file=none",
+		}, ""},
 		"kafka: help":      {at(func(*url.URL) {}), []string{"run", "--help"}, ""},
 		"doctor":           {at(func(*url.URL) {}), []string{"doctor"}, ""},
 		"doctor, no Kafka": {at(func(*url.URL) {}), []string{"doctor", "--kafka-brokers", deadBroker}, ""},
@@ -334,7 +381,10 @@ func TestSecrets(t *testing.T) {
 		"yaml, nested":     {"", []string{"run"}, "database-url: {password: " + canary + "}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env := environment{"RELAY_DATABASE_URL": c.database, "RELAY_KAFKA_BROKERS": deadBroker, "RELAY_LISTEN": "off", "RELAY_LOG_LEVEL": "debug"}
+			env := environment{
+				"RELAY_DATABASE_URL": c.database, "RELAY_KAFKA_BROKERS": deadBroker,
+				"RELAY_LISTEN": "off", "RELAY_LOG_LEVEL": "debug",
+			}
 			if c.yaml != "" {
 				if err := os.WriteFile(file, []byte(c.yaml), 0o600); err != nil {
 					t.Fatal(err)
@@ -354,8 +404,12 @@ func TestSecrets(t *testing.T) {
 		})
 	}
 	t.Run("run", func(t *testing.T) {
-		relay := inProcess(t, settings(db, deadBroker).with("RELAY_DATABASE_URL", at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "RELAY_LOG_LEVEL", "debug", "RELAY_PPROF", "true"))
-		pgtest.Await(t, "it waits", func() (bool, error) { return strings.Contains(relay.output(), "does not answer"), nil })
+		relay := inProcess(t, settings(db, deadBroker).with("RELAY_DATABASE_URL",
+			at(func(u *url.URL) { u.Host = "127.0.0.1:1" }), "RELAY_LOG_LEVEL", "debug", "RELAY_PPROF", "true"))
+		pgtest.Await(t, "it waits", func() (bool, error) {
+			return strings.Contains(relay.output(), "does not answer"),
+				nil
+		})
 		pages := relay.output()
 		for _, page := range []string{"/readyz", "/healthz/moving", "/metrics", "/debug/pprof/cmdline"} {
 			_, body, err := relay.get(page)
@@ -392,18 +446,29 @@ func TestPrecedence(t *testing.T) {
 		args []string
 		want int
 	}{
-		"yaml":                  {environment{"RELAY_CONFIG": onlyYAML}, nil, codeOK},
-		"yaml by flag":          {environment{"RELAY_CONFIG": yaml}, []string{"--config", onlyYAML}, codeOK},
-		"file over yaml":        {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret}, nil, codeOK},
-		"variable over file":    {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret, "RELAY_DATABASE_URL": elsewhere}, nil, codeFailed},
-		"flag over variable":    {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": elsewhere}, []string{"--database-url", db.URL}, codeOK},
-		"empty is not set":      {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": "", "RELAY_DATABASE_URL_FILE": secret}, nil, codeOK},
+		"yaml":           {environment{"RELAY_CONFIG": onlyYAML}, nil, codeOK},
+		"yaml by flag":   {environment{"RELAY_CONFIG": yaml}, []string{"--config", onlyYAML}, codeOK},
+		"file over yaml": {environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret}, nil, codeOK},
+		"variable over file": {environment{
+			"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL_FILE": secret,
+			"RELAY_DATABASE_URL": elsewhere,
+		}, nil, codeFailed},
+		"flag over variable": {
+			environment{"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": elsewhere},
+			[]string{"--database-url", db.URL},
+			codeOK,
+		},
+		"empty is not set": {environment{
+			"RELAY_CONFIG": yaml, "RELAY_DATABASE_URL": "",
+			"RELAY_DATABASE_URL_FILE": secret,
+		}, nil, codeOK},
 		"a list by variable":    {environment{"RELAY_CONFIG": onlyYAML, "RELAY_SETS": "outbox,inbox"}, nil, codeSchema},
 		"yaml of another place": {environment{"RELAY_CONFIG": filepath.Join(dir, "none")}, nil, codeUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if code, _, stderr := command(t, c.env, append([]string{"migrate", "--check"}, c.args...)...); code != c.want {
+			if code, _, stderr := command(t, c.env,
+				append([]string{"migrate", "--check"}, c.args...)...); code != c.want {
 				t.Errorf("exit code %d, want %d: %s", code, c.want, stderr)
 			}
 		})
@@ -417,13 +482,23 @@ func TestHelp(t *testing.T) {
 	if code != codeOK {
 		t.Fatalf("exit code %d", code)
 	}
-	for _, want := range []string{"--database-url +RELAY_DATABASE_URL\\[_FILE\\] ", "--lease +RELAY_LEASE +15s ", "--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "a flag wins over its variable"} {
+	for _, want := range []string{
+		"--database-url +RELAY_DATABASE_URL\\[_FILE\\] ", "--lease +RELAY_LEASE +15s ",
+		"--listen +RELAY_LISTEN +127.0.0.1:9187 ", "Exit codes:", "a flag wins over its variable",
+	} {
 		if !regexp.MustCompile(want).MatchString(help) {
 			t.Errorf("no %s in\n%s", want, help)
 		}
 	}
-	for _, args := range [][]string{{"--help"}, {"migrate", "--help"}, {"status", "--help"}, {"inbox", "--help"}, {"inbox", "maintain", "--help"}} {
-		if code, help, stderr := command(t, environment{}, args...); code != codeOK || !strings.HasPrefix(help, "Usage: relay") {
+	for _, args := range [][]string{
+		{"--help"},
+		{"migrate", "--help"},
+		{"status", "--help"},
+		{"inbox", "--help"},
+		{"inbox", "maintain", "--help"},
+	} {
+		if code, help, stderr := command(t, environment{}, args...); code != codeOK ||
+			!strings.HasPrefix(help, "Usage: relay") {
 			t.Errorf("%v: exit code %d: %s%s", args, code, help, stderr)
 		}
 	}

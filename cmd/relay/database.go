@@ -25,7 +25,8 @@ const urlSetting = "--database-url (RELAY_DATABASE_URL, RELAY_DATABASE_URL_FILE)
 
 // config reads the URL. It connects to nothing.
 func (d database) config() (*pgxpool.Config, error) {
-	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword, AllowPlain: d.Plaintext}.PoolConfig(urlSetting)
+	cfg, err := service.Database{URL: d.DatabaseURL, Password: d.DatabasePassword, AllowPlain: d.Plaintext}.PoolConfig(
+		urlSetting)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,9 @@ func (d database) pool(ctx context.Context) (*pgxpool.Pool, error) {
 }
 
 // opened gives do a pool, and so much time with it.
-func (d database) opened(ctx context.Context, timeout time.Duration, do func(ctx context.Context, pool *pgxpool.Pool) error) error {
+func (d database) opened(ctx context.Context, timeout time.Duration,
+	do func(ctx context.Context, pool *pgxpool.Pool) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	pool, err := d.pool(ctx)
@@ -126,7 +129,8 @@ func sayKafka(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn) {
 		case err == nil:
 			return
 		case !said:
-			log.Error("kafka does not answer as it should; events wait until it does: look at --kafka-brokers and its login", "err", err)
+			log.Error("kafka does not answer as it should; events wait until it does: look at --kafka-brokers and "+
+				"its login", "err", err)
 		}
 		timer := time.NewTimer(pause.NextBackOff())
 		select {

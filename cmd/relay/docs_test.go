@@ -13,7 +13,8 @@ import (
 
 // quotedCommand is a command as documents show it: in backticks, or in a block, where what it quotes may have several
 // lines.
-var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay ((?:[a-z]|\"[^\"]*\")(?:[^|<>#\n\"]|\"[^\"]*\")*)")
+var quotedCommand = regexp.MustCompile("(?m)`relay ([a-z][^`|<]*)`|^(?:\\./)?relay " +
+	"((?:[a-z]|\"[^\"]*\")(?:[^|<>#\n\"]|\"[^\"]*\")*)")
 
 var quotedText = regexp.MustCompile(`"[^"]*"`)
 
@@ -21,7 +22,10 @@ var quotedText = regexp.MustCompile(`"[^"]*"`)
 func TestDocumentsNameCommands(t *testing.T) {
 	t.Parallel()
 	var files []string
-	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/operations/*.md", "../../docs/runbooks/*.md"} {
+	for _, pattern := range []string{
+		"../../README.md", "../../docs/*.md", "../../docs/operations/*.md",
+		"../../docs/runbooks/*.md",
+	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +45,8 @@ func TestDocumentsNameCommands(t *testing.T) {
 			line := service.CommandLine{Name: "relay", Prefix: "RELAY_", Env: environment{}.get}
 			_, err := line.Parse(&c, args, io.Discard, io.Discard)
 			// A document may leave out what everybody has to give, and may speak of a group of commands.
-			if err != nil && !strings.Contains(err.Error(), "missing flags") && !strings.HasPrefix(err.Error(), "expected one of") {
+			if err != nil && !strings.Contains(err.Error(), "missing flags") &&
+				!strings.HasPrefix(err.Error(), "expected one of") {
 				t.Errorf("%s: relay %s: %v", file, strings.Join(args, " "), err)
 			}
 		}

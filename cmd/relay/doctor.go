@@ -77,14 +77,16 @@ func restored(ctx context.Context, db *pgxpool.Pool, schema string, conn *kafkac
 	if behind, ok := errors.AsType[*operator.BehindError](err); ok {
 		return []doctor.Finding{{
 			Check: "restored", Severity: doctor.Fail, Found: behind.Error(),
-			Means: "The database is older than what was published from it, or is the old primary of a failover. Consumers that compare numbers would drop new events as repeats.",
-			Next:  "docs/failover.md and docs/restore.md; then relay fence --reason \"...\"",
+			Means: "The database is older than what was published from it, or is the old primary of a failover. " +
+				"Consumers that compare numbers would drop new events as repeats.",
+			Next: "docs/failover.md and docs/restore.md; then relay fence --reason \"...\"",
 		}}
 	}
 	if err != nil {
 		return nil
 	}
-	return []doctor.Finding{{Check: "restored", Severity: doctor.OK, Found: "no number in Kafka that this outbox has not given out"}}
+	return []doctor.Finding{{Check: "restored", Severity: doctor.OK, Found: "no number in Kafka that this outbox has " +
+		"not given out"}}
 }
 
 func writeFindings(w io.Writer, list []doctor.Finding) error {

@@ -20,7 +20,9 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	for _, want := range []string{
-		`(?m)^ok    sequence +cache 1`, `(?m)^fail  topic no-such-topic +does not exist\n      means: .+\n      next:  kafka-topics.sh`, `\n\d+ fail, \d+ warn, \d+ ok\n`,
+		`(?m)^ok    sequence +cache 1`,
+		`(?m)^fail  topic no-such-topic +does not exist\n      means: .+\n      next:  kafka-topics.sh`,
+		`\n\d+ fail, \d+ warn, \d+ ok\n`,
 	} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("no %s in\n%s", want, text)
@@ -60,11 +62,13 @@ func TestDoctorAfterARestore(t *testing.T) {
 	drained(t, db)
 	running.signal()
 	running.end()
-	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "no number in Kafka that this outbox has not given out") {
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "no number in Kafka that this outbox has not "+
+		"given out") {
 		t.Error(text)
 	}
 	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup has it
-	if code, text, _ := command(t, env, "doctor"); code != codeUnwell || !regexp.MustCompile(`(?m)^fail  restored `).MatchString(text) {
+	if code, text, _ := command(t, env, "doctor"); code != codeUnwell ||
+		!regexp.MustCompile(`(?m)^fail  restored `).MatchString(text) {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 }

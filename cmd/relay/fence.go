@@ -37,11 +37,14 @@ func (c *fenceCommand) run(ctx context.Context, p *program) error {
 	if c.JSON {
 		return writeJSON(p.stdout, f)
 	}
-	fmt.Fprintf(p.stdout, "A new numbering has begun: %s (before: %s). Every lane is free; running relays take them again.\n", f.Epoch, f.Before)
+	fmt.Fprintf(p.stdout, "A new numbering has begun: %s (before: %s). Every lane is free; running relays take them "+
+		"again.\n", f.Epoch, f.Before)
 	if f.Forwarded {
-		fmt.Fprintf(p.stdout, "The sequence of ids was behind its table, at %d, and was turned forward to %d.\n", f.LastID, f.KnownID)
+		fmt.Fprintf(p.stdout, "The sequence of ids was behind its table, at %d, and was turned forward to %d.\n",
+			f.LastID, f.KnownID)
 	}
-	fmt.Fprintf(p.stdout, `%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they come again under the
+	fmt.Fprintf(p.stdout,
+		`%d events wait, %d of them were being published. After a restore many of them are in Kafka already: they come again under the
 same ids. Workers with an inbox remove what they know, and need nothing. Consumers without deduplication see them twice.
 Consumers that go by watermark stop at the first event of the new numbering until somebody accepts it for them (relay inbox
 accept): what was published before cannot be told from what is new there.

@@ -22,7 +22,10 @@ func TestP5FenceCommand(t *testing.T) {
 	if code != codeOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	for _, want := range []string{"A new numbering has begun: ", "turned forward to 10", "10 events wait", "watermark"} {
+	for _, want := range []string{
+		"A new numbering has begun: ", "turned forward to 10", "10 events wait",
+		"watermark",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it does not say %q:\n%s", want, text)
 		}
@@ -32,7 +35,9 @@ func TestP5FenceCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &f); err != nil || code != codeOK || f.Waiting != 10 || f.Forwarded {
 		t.Errorf("exit code %d: %v: %s%s", code, err, text, stderr)
 	}
-	if got := pgtest.One[string](t, db, `select string_agg(operator || ':' || reason, ',' order by id) from outbox_audit`); got != "kim:restored last night,lee:again" {
+	if got := pgtest.One[string](t, db,
+		`select string_agg(operator || ':' || reason, ',' order by id) from outbox_audit`); got != "kim:restored "+
+		"last night,lee:again" {
 		t.Errorf("the audit has %s", got)
 	}
 }

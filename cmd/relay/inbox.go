@@ -44,11 +44,13 @@ func (c *maintainCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--days-ahead is %d: want 1 to 60", c.DaysAhead)
 	}
 	return c.opened(ctx, c.Timeout, func(ctx context.Context, pool *pgxpool.Pool) error {
-		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log}, c.BelieveClock)
+		info, err := inbox.MaintainAll(ctx, pool, inbox.Config{Schema: c.Schema, DaysAhead: c.DaysAhead, Logger: p.log},
+			c.BelieveClock)
 		if err != nil {
 			return inboxError(err)
 		}
-		p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped), "rows_cleaned", info.Cleaned)
+		p.log.Info("the inbox is maintained", "days_made", len(info.Made), "days_dropped", len(info.Dropped),
+			"rows_cleaned", info.Cleaned)
 		return nil
 	})
 }
@@ -69,7 +71,8 @@ func (c *inboxRetireCommand) run(ctx context.Context, p *program) error {
 		if err := o.Retire(ctx, c.Reason); err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"consumer": c.Consumer}, "Consumer %s is retired. Days are kept for the windows of the others.", c.Consumer)
+		return c.report(p, map[string]any{"consumer": c.Consumer}, "Consumer %s is retired. Days are kept for the "+
+			"windows of the others.", c.Consumer)
 	})
 }
 
@@ -90,7 +93,8 @@ A group that is moved without this goes back to where the inbox is.`
 
 func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Partition < 0 || c.To < 0 {
-		return service.Usage("--topic, --partition and --to say what is skipped; relay inbox consumers shows where each partition is")
+		return service.Usage("--topic, --partition and --to say what is skipped; relay inbox consumers shows where " +
+			"each partition is")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		from, err := o.SkipTo(ctx, c.Topic, c.Partition, c.To, c.Reason)
@@ -98,7 +102,8 @@ func (c *inboxSkipCommand) run(ctx context.Context, p *program) error {
 			return err
 		}
 		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition, "from": from, "to": c.To},
-			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.", c.Topic, c.Partition, from, c.To, c.To)
+			"The account of %s/%d has moved from %d to %d. Set the group to offset %d now, before its workers start.",
+			c.Topic, c.Partition, from, c.To, c.To)
 	})
 }
 
@@ -124,7 +129,8 @@ func (c *inboxAcceptCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"epoch": c.Epoch, "partitions": n}, "Numbering %s is accepted. %d halted partitions go on within seconds.", c.Epoch, n)
+		return c.report(p, map[string]any{"epoch": c.Epoch, "partitions": n}, "Numbering %s is accepted. %d halted "+
+			"partitions go on within seconds.", c.Epoch, n)
 	})
 }
 
@@ -150,7 +156,8 @@ func (c *inboxMoveCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its workers with that setting; until %s they look at ids as well.",
+		return c.report(p, map[string]any{"to": c.To, "ids_until": until}, "Consumer %s goes by %s. Start its "+
+			"workers with that setting; until %s they look at ids as well.",
 			c.Consumer, c.To, until.UTC().Format(time.DateOnly))
 	})
 }
@@ -175,6 +182,7 @@ func (c *inboxForgetCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"topic": c.Topic, "partitions": n}, "The offsets of %s are forgotten. %d halted partitions go on within seconds.", c.Topic, n)
+		return c.report(p, map[string]any{"topic": c.Topic, "partitions": n}, "The offsets of %s are forgotten. %d "+
+			"halted partitions go on within seconds.", c.Topic, n)
 	})
 }

@@ -32,12 +32,16 @@ func TestP9_8_Commands(t *testing.T) {
 	const one, two = "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", "5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.7"
 	events := make([]event.Event, 2)
 	for i := range events {
-		events[i] = event.Event{ID: event.NewID(), Topic: "payments", Key: "k", Type: "T", Position: event.Position{Epoch: []string{one, two}[i], Seq: 1, Offset: int64(2 + i)}}
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: "payments", Key: "k", Type: "T",
+			Position: event.Position{Epoch: []string{one, two}[i], Seq: 1, Offset: int64(2 + i)},
+		}
 	}
 	if _, err := do.Handle(t.Context(), events); err == nil || n != 1 {
 		t.Fatalf("%d applied: %v", n, err)
 	}
-	if text := f.must(t, "consumers"); !strings.Contains(text, "new_numbering") || !strings.Contains(text, "relay inbox accept --epoch "+two) {
+	if text := f.must(t, "consumers"); !strings.Contains(text, "new_numbering") ||
+		!strings.Contains(text, "relay inbox accept --epoch "+two) {
 		t.Error(text)
 	}
 	var said struct{ Partitions int }
@@ -51,7 +55,8 @@ func TestP9_8_Commands(t *testing.T) {
 	if _, err := do.Handle(t.Context(), events); err != nil || n != 2 {
 		t.Errorf("%d applied: %v", n, err)
 	}
-	if text := f.must(t, "audit"); !strings.Contains(text, "accept numbering") || !strings.Contains(text, "move consumer") {
+	if text := f.must(t, "audit"); !strings.Contains(text, "accept numbering") ||
+		!strings.Contains(text, "move consumer") {
 		t.Error(text)
 	}
 	f.Exec(t, "update inbox_progress set updated_at = clock_timestamp()")
@@ -69,7 +74,8 @@ func TestP9_8_Commands(t *testing.T) {
 		"never started: relay":       "retire --consumer email --reason x",
 		"--consumer is missing: a":   "forget-offsets --topic t --reason x",
 	} {
-		if code, _, stderr := command(t, f.env, append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
+		if code, _, stderr := command(t, f.env,
+			append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}

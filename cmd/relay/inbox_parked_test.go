@@ -62,7 +62,10 @@ func (f *failing) handle(t *testing.T, key string, payloads ...string) {
 	t.Helper()
 	events := make([]event.Event, len(payloads))
 	for i, p := range payloads {
-		events[i] = event.Event{ID: event.NewID(), Topic: "payments", Key: key, Type: "T", Payload: []byte(p), Position: event.Position{Offset: f.offset}}
+		events[i] = event.Event{
+			ID: event.NewID(), Topic: "payments", Key: key, Type: "T", Payload: []byte(p),
+			Position: event.Position{Offset: f.offset},
+		}
 		f.offset++
 	}
 	if _, err := f.do.Handle(t.Context(), events); err != nil {
@@ -81,7 +84,8 @@ func (f *failing) must(t *testing.T, args ...string) string {
 
 func (f *failing) list(t *testing.T, args ...string) (list []operator.ParkedEvent) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(f.must(t, append([]string{"parked", "list", "--json"}, args...)...)), &list); err != nil {
+	if err := json.Unmarshal([]byte(f.must(t, append([]string{"parked", "list", "--json"}, args...)...)),
+		&list); err != nil {
 		t.Fatal(err)
 	}
 	return list
@@ -89,7 +93,8 @@ func (f *failing) list(t *testing.T, args ...string) (list []operator.ParkedEven
 
 func (f *failing) awaitApplied(t *testing.T, key, payloads string) {
 	t.Helper()
-	pgtest.AwaitSQL(t, f.DB, `select coalesce(string_agg(payload, ' ' order by n), '') = $2 from effect where key = $1`, key, payloads)
+	pgtest.AwaitSQL(t, f.DB, `select coalesce(string_agg(payload, ' ' order by n), '') = $2 from effect where key = $1`,
+		key, payloads)
 }
 
 // TestInboxParkedCommands: the way of a failing event through every verb.
@@ -101,21 +106,26 @@ func TestInboxParkedCommands(t *testing.T) {
 	}
 	f.handle(t, "", "bad alone")
 	list := f.list(t, "--consumer", "ledger", "--key", "mended")
-	if len(list) != 4 || list[0].Kind != "failed" || list[1].Kind != "behind" || list[0].Payload != nil || len(f.list(t)) != 13 ||
-		len(f.list(t, "--kind", "failed")) != 4 || len(f.list(t, "--code", "bad_payload", "--limit", "2")) != 2 || len(f.list(t, "--consumer", "email")) != 0 {
+	if len(list) != 4 || list[0].Kind != "failed" || list[1].Kind != "behind" || list[0].Payload != nil ||
+		len(f.list(t)) != 13 ||
+		len(f.list(t, "--kind", "failed")) != 4 || len(f.list(t, "--code", "bad_payload", "--limit", "2")) != 2 ||
+		len(f.list(t, "--consumer", "email")) != 0 {
 		t.Fatalf("%+v", list)
 	}
 	text := f.must(t, "parked", "list")
-	if !regexp.MustCompile(`(?m)^\d+ +ledger +[0-9a-f-]{36} +"" +payments +mended +T +failed +\d+ +\S+ +bad_payload +".*as the test\\nwants it`).MatchString(text) {
+	if !regexp.MustCompile(
+		`(?m)^\d+ +ledger +[0-9a-f-]{36} +"" +payments +mended +T +failed +\d+ +\S+ +bad_payload +".*as the test\\nwants it`).MatchString(text) {
 		t.Error(text)
 	}
-	if text := f.must(t, "parked", "keys"); !regexp.MustCompile(`(?m)^ledger +"" +payments +skipped +parked +\S+ +4 `).MatchString(text) {
+	if text := f.must(t, "parked", "keys"); !regexp.MustCompile(
+		`(?m)^ledger +"" +payments +skipped +parked +\S+ +4 `).MatchString(text) {
 		t.Error(text)
 	}
 
 	for _, e := range list {
 		id := fmt.Sprint(e.ID)
-		if text := f.must(t, "parked", "show", "--id", id); strings.Contains(text, "\nbad") || !strings.Contains(text, e.MessageID.String()) {
+		if text := f.must(t, "parked", "show", "--id", id); strings.Contains(text, "\nbad") ||
+			!strings.Contains(text, e.MessageID.String()) {
 			t.Error(text)
 		}
 		text := f.must(t, "parked", "show", "--id", id, "--payload")
@@ -128,20 +138,24 @@ func TestInboxParkedCommands(t *testing.T) {
 		}
 		f.must(t, "parked", "edit", "--id", id, "--payload-file", file, "--reason", "a typing error")
 	}
-	if text := f.must(t, "parked", "release", "--consumer", "ledger", "--topic", "payments", "--key", "mended", "--reason", "mended"); !strings.Contains(text, "a worker that has the effect applies the 4 events") {
+	if text := f.must(t, "parked", "release", "--consumer", "ledger", "--topic", "payments", "--key", "mended",
+		"--reason", "mended"); !strings.Contains(text, "a worker that has the effect applies the 4 events") {
 		t.Error(text)
 	}
 	f.awaitApplied(t, "mended", "a mended b mended c")
 
-	if text := f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped", "--reason", "not needed"); !strings.Contains(text, "the 3 events behind it are released") {
+	if text := f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped",
+		"--reason", "not needed"); !strings.Contains(text, "the 3 events behind it are released") {
 		t.Error(text)
 	}
 	f.awaitApplied(t, "skipped", "a b")
 	pgtest.AwaitSQL(t, f.DB, `select count(*) = 1 from inbox_parked_key where key = 'skipped' and state = 'parked'`)
-	f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped", "--reason", "nor that")
+	f.must(t, "parked", "skip-head", "--consumer", "ledger", "--topic", "payments", "--key", "skipped", "--reason",
+		"nor that")
 	f.awaitApplied(t, "skipped", "a b c")
 
-	if text := f.must(t, "parked", "discard", "--consumer", "ledger", "--topic", "payments", "--key", "given up", "--reason", "closed"); !strings.Contains(text, "4 events are given up for good.") {
+	if text := f.must(t, "parked", "discard", "--consumer", "ledger", "--topic", "payments", "--key", "given up",
+		"--reason", "closed"); !strings.Contains(text, "4 events are given up for good.") {
 		t.Error(text)
 	}
 	f.handle(t, "given up", "d")
@@ -151,12 +165,15 @@ func TestInboxParkedCommands(t *testing.T) {
 		t.Fatalf("%+v", alone)
 	}
 	f.must(t, "parked", "release", "--all", "--consumer", "ledger", "--reason", "once more")
-	pgtest.AwaitSQL(t, f.DB, `select count(*) = 1 from inbox_parked where state = 'parked' and attempts + release_attempts > 1`)
+	pgtest.AwaitSQL(t, f.DB,
+		`select count(*) = 1 from inbox_parked where state = 'parked' and attempts + release_attempts > 1`)
 	f.must(t, "parked", "discard", "--id", fmt.Sprint(alone[0].ID), "--reason", "closed", "--json")
 	if left := f.list(t); len(left) != 0 {
 		t.Errorf("%+v", left)
 	}
-	if text := f.must(t, "audit"); !regexp.MustCompile(`(?m) anna +discard key +ledger +payments +given up .* closed `).MatchString(text) || !strings.Contains(text, "edit parked") {
+	if text := f.must(t, "audit"); !regexp.MustCompile(
+		`(?m) anna +discard key +ledger +payments +given up .* closed `).MatchString(text) || !strings.Contains(text,
+		"edit parked") {
 		t.Error(text)
 	}
 	for want, args := range map[string]string{
@@ -165,7 +182,8 @@ func TestInboxParkedCommands(t *testing.T) {
 		"--consumer is missing": "parked discard --topic t --key k --reason x",
 		"what is to go on":      "resume --consumer ledger --reason x",
 	} {
-		if code, _, stderr := command(t, f.env, append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
+		if code, _, stderr := command(t, f.env,
+			append([]string{"inbox"}, strings.Fields(args)...)...); code == codeOK || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -175,20 +193,27 @@ func TestInboxResume(t *testing.T) {
 	t.Parallel()
 	f := newFailing(t)
 	f.handle(t, "k", "a")
-	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason)
+	f.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at,
+				halted_code, halted_reason)
 		values ('ledger', 'payments', 3, 7, 9, 10, now(), 'killed', 'again and again')`)
-	f.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, trying_at, trying_reason)
+	f.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, trying_at, trying_reason)
 		values ('ledger', 'payments', 4, 5, 9, now(), 'the card network is away')`)
-	if text := f.must(t, "consumers"); !regexp.MustCompile(`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) ||
-		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +0 +- +trying +the card network is away$`).MatchString(text) {
+	if text := f.must(t, "consumers"); !regexp.MustCompile(
+		`(?m)^ledger +id +14 days .* payments/3 +7 +- +- +\S+ +10 +\S+ +killed +again and again$`).MatchString(text) ||
+		!regexp.MustCompile(`(?m) payments/4 +5 +- +- +\S+ +0 +- +trying +the card network is away$`).MatchString(
+			text) {
 		t.Error(text)
 	}
 	var list []operator.ConsumerState
-	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 || list[0].Partitions[len(list[0].Partitions)-2].HaltedAt == nil {
+	if err := json.Unmarshal([]byte(f.must(t, "consumers", "--json")), &list); err != nil || len(list) != 1 ||
+		list[0].Partitions[len(list[0].Partitions)-2].HaltedAt == nil {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, partition := range []string{"3", "4"} {
-		f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", partition, "--reason", "more memory")
+		f.must(t, "resume", "--consumer", "ledger", "--topic", "payments", "--partition", partition, "--reason",
+			"more memory")
 	}
 	if n := pgtest.One[int](t, f.DB, `select count(*) from inbox_progress
 		where halted_at is not null or trying_at is not null or partition = 3 and attempts > 0`); n != 0 {
@@ -204,22 +229,31 @@ func TestConsumersShowTheirLag(t *testing.T) {
 	record := kafkatest.Record{Value: []byte("v")}
 	kafkatest.Produce(t, topic, record, record, record)
 	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('ledger', now(), 14)`)
-	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at)
 		values ('ledger', $1, 0, 1, 3, 2, now() - interval '1 hour')`, topic)
-	for brokers, want := range map[string]string{"": `/0 +1 +- +- +1h0m\ds +2 +- `, kafkatest.Brokers(t)[0]: `/0 +1 +3 +2 +1h0m\ds +2 +- `} {
+	for brokers, want := range map[string]string{
+		"":                      `/0 +1 +- +- +1h0m\ds +2 +- `,
+		kafkatest.Brokers(t)[0]: `/0 +1 +3 +2 +1h0m\ds +2 +- `,
+	} {
 		code, text, stderr := command(t, settings(db).with("RELAY_KAFKA_BROKERS", brokers), "inbox", "consumers")
 		if code != codeOK || !regexp.MustCompile(topic+want).MatchString(text) {
 			t.Errorf("exit code %d: no %s in\n%s%s", code, want, text, stderr)
 		}
 	}
-	db.Exec(t, `update inbox_consumer set programs = jsonb_build_object('acme/copy', jsonb_build_object('host', 'b', 'seen', now()),
-		'acme/ledger', jsonb_build_object('host', 'a', 'seen', now()), 'old', jsonb_build_object('host', 'c', 'seen', now() - interval '4 min'))`)
-	if code, text, stderr := command(t, settings(db), "inbox", "consumers"); code != codeOK || !strings.Contains(text, "acme/copy@b AND acme/ledger@a  ") || strings.Contains(text, "old@c") {
+	db.Exec(t,
+		`update inbox_consumer set programs = jsonb_build_object('acme/copy', jsonb_build_object('host', 'b', 'seen',
+				now()),
+		'acme/ledger', jsonb_build_object('host', 'a', 'seen', now()), 'old', jsonb_build_object('host', 'c', 'seen',
+			now() - interval '4 min'))`)
+	if code, text, stderr := command(t, settings(db), "inbox", "consumers"); code != codeOK ||
+		!strings.Contains(text, "acme/copy@b AND acme/ledger@a  ") || strings.Contains(text, "old@c") {
 		t.Errorf("exit code %d: not both programs in\n%s%s", code, text, stderr)
 	}
 	code, text, _ := command(t, settings(db, kafkatest.Brokers(t)...), "inbox", "consumers", "--json")
 	var list []consumerEnds
-	if err := json.Unmarshal([]byte(text), &list); err != nil || code != codeOK || len(list) != 1 || *list[0].Partitions[0].End != 3 || list[0].Partitions[0].From != 1 {
+	if err := json.Unmarshal([]byte(text), &list); err != nil || code != codeOK || len(list) != 1 ||
+		*list[0].Partitions[0].End != 3 || list[0].Partitions[0].From != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}
 }

@@ -58,7 +58,8 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST START\tPROGRAM\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
+		const head = "CONSUMER\tDEDUP\tWINDOW\tFLOOR\tLAST " +
+			"START\tPROGRAM\tPARTITION\tDATABASE\tEND\tLAG\tUNMOVED\tTRIES\tHALTED\tCODE\tREASON"
 		return writeList(p.stdout, c.JSON, shown, head, func(table io.Writer, s consumerEnds) {
 			dedup := s.Dedup
 			if s.IDsUntil != nil && time.Now().Before(*s.IDsUntil) {
@@ -68,7 +69,8 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 			if s.RetiredAt != nil {
 				window = "retired"
 			}
-			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly), age(time.Since(s.SeenAt), true), programs(s.Programs))
+			begin := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", s.Consumer, dedup, window, s.Floor.Format(time.DateOnly),
+				age(time.Since(s.SeenAt), true), programs(s.Programs))
 			if len(s.Partitions) == 0 {
 				fmt.Fprintf(table, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t-\n", begin)
 			}
@@ -82,7 +84,8 @@ func (c *inboxConsumersCommand) run(ctx context.Context, p *program) error {
 					code, reason = "trying", t.Trying
 				}
 				end, lag := t.lag()
-				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From, end, lag, age(t.Unmoved, true),
+				fmt.Fprintf(table, "%s\t%s/%d\t%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", begin, t.Topic, t.Partition, t.From,
+					end, lag, age(t.Unmoved, true),
 					t.Attempts, halted, code, reasonOf(reason))
 			}
 		})
@@ -118,7 +121,8 @@ func (c *inboxConsumersCommand) ends(ctx context.Context, list []operator.Consum
 		}
 		ends, err := doctor.Ends(ctx, conn, s.Partitions)
 		if err != nil {
-			return nil, fmt.Errorf("the ends of the logs of consumer %s (without --kafka-brokers they are left out): %w", s.Consumer, err)
+			return nil, fmt.Errorf("the ends of the logs of consumer %s (without --kafka-brokers they are left "+
+				"out): %w", s.Consumer, err)
 		}
 		for j := range ends {
 			all[i].Partitions[j].End = &ends[j]
@@ -144,12 +148,14 @@ does a released event of the partition that waits because its effect answers Ret
 
 func (c *inboxResumeCommand) run(ctx context.Context, p *program) error {
 	if c.Topic == "" || c.Partition < 0 {
-		return service.Usage("--topic and --partition say what is to go on; relay inbox consumers lists what has halted")
+		return service.Usage("--topic and --partition say what is to go on; relay inbox consumers lists what " +
+			"has halted")
 	}
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		if err := o.Resume(ctx, c.Topic, c.Partition, c.Reason); err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition}, "Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
+		return c.report(p, map[string]any{"topic": c.Topic, "partition": c.Partition},
+			"Partition %s/%d goes on within seconds, where it stands.", c.Topic, c.Partition)
 	})
 }

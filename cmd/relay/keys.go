@@ -39,7 +39,8 @@ func (d keysDatabase) open(ctx context.Context, do func(ctx context.Context, s *
 			return &service.UsageError{Err: err}
 		}
 		if err = do(ctx, s); wrongSchema(err) {
-			return fmt.Errorf("the table of keys is missing or old: run `relay migrate --sets idempotency`, or set --schema: %w", err)
+			return fmt.Errorf("the table of keys is missing or old: run `relay migrate --sets idempotency`, or set "+
+				"--schema: %w", err)
 		}
 		return explained(err)
 	})
@@ -54,7 +55,9 @@ type ofOperation struct {
 }
 
 // take gives do the operation under a lease, and tells what it is.
-func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error) error {
+func (c ofOperation) take(ctx context.Context, do func(ctx context.Context, s *pgstore.Store,
+	taken store.ClaimResult) error,
+) error {
 	k := idempotency.Key{Tenant: c.Tenant, Operation: c.Operation, Value: c.Key}
 	if err := k.Check(); err != nil {
 		return &service.UsageError{Err: err}
@@ -106,8 +109,8 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 		var list []stuckKey
 		for _, rec := range found[:min(len(found), c.Limit)] {
 			k := stuckKey{
-				Tenant: rec.Key.Tenant, Operation: rec.Key.Operation, Key: rec.Key.Value, Stage: rec.Progress.Stage, Attempts: rec.Attempts,
-				Age: rec.Age, Reason: rec.Reason,
+				Tenant: rec.Key.Tenant, Operation: rec.Key.Operation, Key: rec.Key.Value, Stage: rec.Progress.Stage,
+				Attempts: rec.Attempts, Age: rec.Age, Reason: rec.Reason,
 			}
 			for _, step := range rec.Progress.Steps {
 				if step.State == store.StepSent || step.State == store.StepUndoing {
@@ -118,7 +121,8 @@ func (c *keysStuckCommand) run(ctx context.Context, p *program) error {
 		}
 		const head = "OPERATION\tTENANT\tKEY\tSTAGE\tOPEN STEP\tDOWNSTREAM KEY\tATTEMPTS\tAGE\tREASON"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, k stuckKey) {
-			fmt.Fprintf(table, "%s\t%s\t%q\t%s\t%s\t%s\t%d\t%s\t%q\n", k.Operation, cmp.Or(k.Tenant, "-"), k.Key, k.Stage, cmp.Or(k.Open, "-"),
+			fmt.Fprintf(table, "%s\t%s\t%q\t%s\t%s\t%s\t%d\t%s\t%q\n", k.Operation, cmp.Or(k.Tenant, "-"), k.Key,
+				k.Stage, cmp.Or(k.Open, "-"),
 				cmp.Or(k.Asked, "-"), k.Attempts, age(k.Age, true), k.Reason)
 		})
 	})
@@ -230,7 +234,8 @@ type keysFreeCommand struct {
 
 func (c *keysFreeCommand) run(ctx context.Context, p *program) error {
 	if !c.Sure {
-		return service.Usage("--sure is missing: ask the provider first, for a key that is freed although its operation has happened lets the caller do it twice")
+		return service.Usage("--sure is missing: ask the provider first, for a key that is freed although its " +
+			"operation has happened lets the caller do it twice")
 	}
 	err := c.take(ctx, func(ctx context.Context, s *pgstore.Store, taken store.ClaimResult) error {
 		return s.Release(ctx, taken.Lease)

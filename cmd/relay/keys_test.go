@@ -36,8 +36,12 @@ func giveUp(t *testing.T, s *pgstore.Store, values ...string) *guard.Guard {
 		t.Fatal(err)
 	}
 	for _, value := range values {
-		_, err := g.Run(t.Context(), payment(value), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-			_, err := op.CallAs(ctx, "charge", "provider_"+value, func(context.Context, guard.Call) ([]byte, error) { return nil, errors.New("no answer") })
+		_, err := g.Run(t.Context(), payment(value), func(ctx context.Context, op *guard.Op) (idempotency.Result,
+			error,
+		) {
+			_, err := op.CallAs(ctx, "charge", "provider_"+value, func(context.Context, guard.Call) ([]byte, error) {
+				return nil, errors.New("no answer")
+			})
 			return idempotency.Result{}, err
 		})
 		if !errors.Is(err, idempotency.ErrUnknown) {
@@ -67,11 +71,13 @@ func TestKeysCommands(t *testing.T) {
 
 	for _, args := range [][]string{{"keys", "stuck"}, {"keys", "stuck", "--json", "--operation=payment.create"}} {
 		code, text, stderr := command(t, env, args...)
-		if code != codeOK || strings.Count(text, "PROVIDER_REQUEST_SENT") != 5 || !strings.Contains(text, "provider_happened") || strings.Contains(text, "personal") {
+		if code != codeOK || strings.Count(text, "PROVIDER_REQUEST_SENT") != 5 ||
+			!strings.Contains(text, "provider_happened") || strings.Contains(text, "personal") {
 			t.Errorf("%v, exit code %d: %s\n%s", args, code, text, stderr)
 		}
 	}
-	if code, text, _ := command(t, env, "keys", "stuck", "--operation=another", "--json"); code != codeOK || strings.TrimSpace(text) != "[]" {
+	if code, text, _ := command(t, env, "keys", "stuck", "--operation=another", "--json"); code != codeOK ||
+		strings.TrimSpace(text) != "[]" {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 
@@ -107,7 +113,8 @@ func TestKeysCommands(t *testing.T) {
 		t.Error("it ran")
 		return idempotency.Result{}, nil
 	}
-	if res, err := g.Run(t.Context(), payment("happened"), never); err != nil || res.Code != 201 || string(res.Body) != `{"payment":"p1"}` || !res.Replayed {
+	if res, err := g.Run(t.Context(), payment("happened"), never); err != nil || res.Code != 201 ||
+		string(res.Body) != `{"payment":"p1"}` || !res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if _, found, err := s.Get(t.Context(), payment("did-not").Key); found || err != nil {
@@ -117,7 +124,8 @@ func TestKeysCommands(t *testing.T) {
 	if err != nil || len(taken) != 3 || taken[0].Record.Reason != "by hand: the bank is back" {
 		t.Errorf("%+v, %v", taken, err)
 	}
-	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure"}, of("again")...)...); code == codeOK || !strings.Contains(stderr, "not a person's") {
+	if code, _, stderr := command(t, env, append([]string{"keys", "free", "--sure"},
+		of("again")...)...); code == codeOK || !strings.Contains(stderr, "not a person's") {
 		t.Errorf("what recovery has, exit code %d: %s", code, stderr)
 	}
 }
@@ -127,7 +135,8 @@ func TestKeysCommandsSayWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema}
-	if code, _, stderr := command(t, env, "keys", "stuck"); code != codeSchema || !strings.Contains(stderr, "relay migrate --sets idempotency") {
+	if code, _, stderr := command(t, env, "keys", "stuck"); code != codeSchema ||
+		!strings.Contains(stderr, "relay migrate --sets idempotency") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
@@ -150,7 +159,8 @@ func TestRoleIdempotency(t *testing.T) {
 	giveUp(t, s, "stuck-1", "stuck-2")
 	env := environment{"RELAY_DATABASE_URL": h.url(t, h.user("idempotency"))}
 	for _, args := range []string{
-		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1", "keys retry --all --operation=payment.create --reason=r",
+		"keys stuck", "keys free --sure --tenant=acme --operation=payment.create --key=stuck-1",
+		"keys retry --all --operation=payment.create --reason=r",
 	} {
 		if code, _, stderr := command(t, env, strings.Fields(args)...); code != codeOK {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
@@ -166,8 +176,10 @@ func TestRoleIdempotency(t *testing.T) {
 		t.Error(err)
 	}
 	refused(
-		t, pool, `truncate idempotency_key`, `drop table idempotency_key`, `alter table idempotency_key disable trigger all`, `delete from idempotency_block`,
+		t, pool, `truncate idempotency_key`, `drop table idempotency_key`,
+		`alter table idempotency_key disable trigger all`, `delete from idempotency_block`,
 		`select setval('idempotency_fence', 1)`, `insert into effectonce_migration default values`, `create table x ()`,
-		`select from outbox_event`, `insert into outbox_event (topic, type) values ('t', 'T')`, `select from inbox_message`,
+		`select from outbox_event`, `insert into outbox_event (topic, type) values ('t', 'T')`,
+		`select from inbox_message`,
 	)
 }

@@ -37,6 +37,7 @@ func (c *lanesCommand) run(ctx context.Context, p *program) error {
 		if l.Lease > 0 {
 			lease = age(l.Lease, true)
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\n", l.Lane, cmp.Or(l.Name, "-"), owner, l.Fence, lease, l.Claimed, age(l.Oldest, l.Waiting), l.Held, l.Parked)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\n", l.Lane, cmp.Or(l.Name, "-"), owner, l.Fence, lease,
+			l.Claimed, age(l.Oldest, l.Waiting), l.Held, l.Parked)
 	})
 }

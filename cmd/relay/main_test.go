@@ -68,7 +68,8 @@ func fill(t *testing.T, db *pgtest.DB, topic string, n int, from ...int) {
 		first += f
 	}
 	db.Exec(t, `insert into outbox_event (topic, key, type, payload)
-		select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8') from generate_series($2::int, $2::int + $3 - 1) g`, topic, first, n)
+		select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8')
+		from generate_series($2::int, $2::int + $3 - 1) g`, topic, first, n)
 }
 
 // command runs a command to its end within this process.
@@ -239,7 +240,8 @@ func builtBinary(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "relay"), ".").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "relay"),
+			".").CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
 		binary.dir = dir

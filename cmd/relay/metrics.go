@@ -17,9 +17,11 @@ type figures struct {
 
 func newFigures() (*figures, error) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "effectonce", Subsystem: "relay", Name: "build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version()},
+		Namespace: "effectonce", Subsystem: "relay", Name: "build_info", Help: "Always 1.",
+		ConstLabels: prometheus.Labels{"version": version()},
 	})
 	info.Set(1)
 	registry.MustRegister(info)

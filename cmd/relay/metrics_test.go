@@ -27,8 +27,9 @@ func TestMetrics(t *testing.T) {
 		return strings.Contains(figures, "effectonce_relay_settled_events_total 700\n"), err
 	})
 	for _, want := range []string{
-		"effectonce_relay_published_events_total 700\n", "effectonce_relay_lanes_owned 32\n", `effectonce_relay_outage{system="kafka"} 0`,
-		`effectonce_relay_kafka_acked_events_total{topic="` + topic + `"} 700`,
+		"effectonce_relay_published_events_total 700\n", "effectonce_relay_lanes_owned 32\n",
+		`effectonce_relay_outage{system="kafka"} 0`, `effectonce_relay_kafka_acked_events_total{topic="` + topic +
+			`"} 700`,
 		"go_goroutines ", "process_resident_memory_bytes ",
 	} {
 		if !strings.Contains(figures, want) {
@@ -44,7 +45,8 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `(effectonce_relay_\\w+)").FindAllStringSubmatch(string(manual), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(effectonce_relay_\\w+)").FindAllStringSubmatch(string(manual),
+		-1) {
 		documented = append(documented, m[1])
 	}
 	slices.Sort(served)

@@ -67,13 +67,16 @@ func operatorName(p *program, name string) (string, error) {
 		}
 	}
 	if name == "" {
-		return "", service.Usage("--operator is missing, and this process has no user name: say who you are, for the audit")
+		return "", service.Usage("--operator is missing, and this process has no user name: say who you are, for " +
+			"the audit")
 	}
 	return name, nil
 }
 
 // operate opens the outbox for a person, and gives do so much time with it.
-func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *operator.Operator) error) error {
+func (d database) operate(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o *operator.Operator) error,
+) error {
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
@@ -93,7 +96,9 @@ type outboxRead struct {
 	readFlags
 }
 
-func (c outboxRead) look(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
+func (c outboxRead) look(ctx context.Context, p *program,
+	do func(ctx context.Context, o *operator.Operator) error,
+) error {
 	return c.operate(ctx, p, c.Timeout, nobody, do)
 }
 
@@ -103,7 +108,9 @@ type inboxRead struct {
 	readFlags
 }
 
-func (c inboxRead) look(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+func (c inboxRead) look(ctx context.Context, p *program,
+	do func(ctx context.Context, o *inboxoperator.Operator) error,
+) error {
 	return c.operate(ctx, p, c.Timeout, nobody, do)
 }
 
@@ -113,7 +120,9 @@ type inboxChange struct {
 	changeFlags
 }
 
-func (c inboxChange) change(ctx context.Context, p *program, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+func (c inboxChange) change(ctx context.Context, p *program,
+	do func(ctx context.Context, o *inboxoperator.Operator) error,
+) error {
 	if err := c.namesKeys(); err != nil {
 		return err
 	}
@@ -134,7 +143,8 @@ func outboxError(err error) error {
 // inboxError does the same about an inbox.
 func inboxError(err error) error {
 	if wrongSchema(err) {
-		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set --schema: %w", err)
+		return fmt.Errorf("the inbox's tables are missing or old: run `relay migrate --sets inbox`, or set "+
+			"--schema: %w", err)
 	}
 	return explained(err)
 }

@@ -46,7 +46,8 @@ type parkedOperator interface {
 // side is an outbox or an inbox: the flags that name it, and what differs.
 type side interface {
 	// act opens it for a person, and gives do so much time with it.
-	act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error
+	act(ctx context.Context, p *program, timeout time.Duration, name string,
+		do func(ctx context.Context, o parkedOperator) error) error
 	list(ctx context.Context, o parkedOperator, f audit.ParkedFilter) ([]parkedEvent, error)
 	event(ctx context.Context, o parkedOperator, id int64, payload bool) (parkedEvent, error)
 	// namesKeys: the flags name all that a key is one of.
@@ -83,7 +84,9 @@ func (e *parkedEvent) state() string {
 // outboxFlags name an outbox.
 type outboxFlags struct{ database }
 
-func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error {
+func (f outboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
 	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *operator.Operator) error { return do(ctx, o) })
 }
 
@@ -136,7 +139,9 @@ type inboxFlags struct {
 }
 
 // operate opens the inbox of a schema for a person, and gives do so much time with it.
-func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o *inboxoperator.Operator) error) error {
+func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o *inboxoperator.Operator) error,
+) error {
 	name, err := operatorName(p, name)
 	if err != nil {
 		return err
@@ -150,8 +155,12 @@ func (f inboxFlags) operate(ctx context.Context, p *program, timeout time.Durati
 	})
 }
 
-func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string, do func(ctx context.Context, o parkedOperator) error) error {
-	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *inboxoperator.Operator) error { return do(ctx, o) })
+func (f inboxFlags) act(ctx context.Context, p *program, timeout time.Duration, name string,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
+	return f.operate(ctx, p, timeout, name, func(ctx context.Context, o *inboxoperator.Operator) error {
+		return do(ctx, o)
+	})
 }
 
 func (inboxFlags) list(ctx context.Context, o parkedOperator, f audit.ParkedFilter) (list []parkedEvent, err error) {
@@ -250,7 +259,8 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 		return err
 	}
 	filter := audit.ParkedFilter{
-		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, Kind: c.Kind, OlderThan: c.OlderThan, After: c.After, Limit: c.Limit,
+		MessageID: id, Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, Kind: c.Kind, OlderThan: c.OlderThan,
+		After: c.After, Limit: c.Limit,
 	}
 	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
 		list, err := c.Side.list(ctx, o, filter)
@@ -264,10 +274,13 @@ func (c *parkedListCommand[S]) run(ctx context.Context, p *program) error {
 			}
 			return writeJSON(p.stdout, events)
 		}
-		head := "ID\t" + w.column("CONSUMER") + "MESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
+		head := "ID\t" + w.column("CONSUMER") +
+			"MESSAGE ID\tTENANT\tTOPIC\tKEY\tTYPE\tSTATE\tATTEMPTS\tPARKED\tCODE\tREASON"
 		return writeList(p.stdout, false, list, head, func(table io.Writer, e parkedEvent) {
-			fmt.Fprintf(table, "%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, w.column(e.consumer), e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
-				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"), reasonOf(e.Reason))
+			fmt.Fprintf(table, "%d\t%s%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", e.ID, w.column(e.consumer),
+				e.MessageID, shown(e.Tenant), e.Topic, shown(e.Key),
+				shown(e.Type), e.state(), e.Attempts, age(time.Since(e.ParkedAt), true), cmp.Or(e.Code, "-"),
+				reasonOf(e.Reason))
 		})
 	})
 }
@@ -290,7 +303,10 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	filter := audit.BlockedFilter{Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan, Limit: c.Limit}
+	filter := audit.BlockedFilter{
+		Tenant: c.Tenant, Topic: c.Topic, Key: c.Key, Code: c.Code, OlderThan: c.OlderThan,
+		Limit: c.Limit,
+	}
 	return c.Side.act(ctx, p, c.Timeout, nobody, func(ctx context.Context, o parkedOperator) error {
 		list, err := o.BlockedKeys(ctx, filter)
 		if err != nil {
@@ -306,8 +322,10 @@ func (c *parkedKeysCommand[S]) run(ctx context.Context, p *program) error {
 			case k.AtBound:
 				state = "full" // its partition halts
 			}
-			fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", w.column(k.Consumer), shown(k.Tenant), k.Topic, shown(k.Key), state,
-				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head), cmp.Or(k.Code, "-"), reasonOf(k.Reason))
+			fmt.Fprintf(table, "%s%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", w.column(k.Consumer), shown(k.Tenant),
+				k.Topic, shown(k.Key), state,
+				age(time.Since(k.Since), true), k.Waiting, age(time.Since(k.Oldest), true), idOrNone(k.Head),
+				cmp.Or(k.Code, "-"), reasonOf(k.Reason))
 		})
 	})
 }

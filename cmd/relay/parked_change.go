@@ -19,14 +19,18 @@ type keyFlags struct {
 // chosen refuses a command that names nothing, or two things.
 func (k keyFlags) chosen(id int64, all bool) error {
 	switch {
-	case all && (id > 0 || k.Key != "" || k.Tenant != ""), id > 0 && (k != keyFlags{}), !all && id <= 0 && (k.Topic == "" || k.Key == ""):
-		return service.Usage("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an event by --id")
+	case all && (id > 0 || k.Key != "" || k.Tenant != ""), id > 0 && (k != keyFlags{}), !all && id <= 0 &&
+		(k.Topic == "" || k.Key == ""):
+		return service.Usage("name what is meant: a key by --topic and --key (and --tenant, if it has one), or an " +
+			"event by --id")
 	}
 	return nil
 }
 
 // changeParked opens the side for a change. Without an id it is one of a key.
-func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, id int64, do func(ctx context.Context, o parkedOperator) error) error {
+func changeParked[S side](ctx context.Context, p *program, s S, c changeFlags, id int64,
+	do func(ctx context.Context, o parkedOperator) error,
+) error {
 	if id <= 0 {
 		if err := s.namesKeys(); err != nil {
 			return err
@@ -61,7 +65,8 @@ func (c *parkedEditCommand[S]) run(ctx context.Context, p *program) error {
 		if err := o.EditParked(ctx, c.ID, edit, c.Reason); err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.", c.ID)
+		return c.report(p, map[string]any{"id": c.ID}, "Event %d is changed. It stays parked until it is released.",
+			c.ID)
 	})
 }
 
@@ -96,7 +101,8 @@ func (c *parkedEditCommand[S]) edit() (edit audit.Edit, err error) {
 		edit.ContentType = &c.ContentType
 	}
 	if edit == (audit.Edit{}) {
-		return edit, service.Usage("nothing to change: give --payload-file, --tombstone, --header, --no-headers or --content-type")
+		return edit, service.Usage("nothing to change: give --payload-file, --tombstone, --header, --no-headers or " +
+			"--content-type")
 	}
 	return edit, nil
 }
@@ -132,7 +138,8 @@ func (c *parkedReleaseCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		return c.report(p, map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events of its list, in order.", shown(c.Key), c.Topic, does, n)
+		return c.report(p, map[string]any{"keys": 1, "events": n}, "Key %s of topic %s is released: %s the %d events "+
+			"of its list, in order.", shown(c.Key), c.Topic, does, n)
 	})
 }
 
@@ -183,7 +190,8 @@ func (c *parkedReleaseCommand[S]) releaseAll(ctx context.Context, p *program, o 
 		}
 	}
 	return c.report(p, map[string]any{"keys": keys, "events": events + lone},
-		"%d keys and %d lone events are released, %d events in all: %s them, each key in order.", keys, lone, events+lone, does)
+		"%d keys and %d lone events are released, %d events in all: %s them, each key in order.", keys, lone,
+		events+lone, does)
 }
 
 type parkedDiscardCommand[S side] struct {
@@ -218,7 +226,8 @@ func mayAppear(d audit.DiscardResult) string {
 	if d.MayAppear == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" An attempt to send %d of them may have reached Kafka: each may still appear once, late and out of its order.", d.MayAppear)
+	return fmt.Sprintf(" An attempt to send %d of them may have reached Kafka: each may still appear once, late and "+
+		"out of its order.", d.MayAppear)
 }
 
 type parkedSkipHeadCommand[S side] struct {
@@ -246,15 +255,20 @@ func (c *parkedSkipHeadCommand[S]) run(ctx context.Context, p *program) error {
 		if err != nil {
 			return err
 		}
-		done := map[string]any{"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MayAppear, "released": int64(0)}
+		done := map[string]any{
+			"id": head.HeadID, "message_id": head.Head, "may_appear": gone.MayAppear,
+			"released": int64(0),
+		}
 		if c.Keep {
-			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s", head.HeadID, head.Head, mayAppear(gone))
+			return c.report(p, done, "Event %d (%s) is given up for good; the rest of the key stays parked.%s",
+				head.HeadID, head.Head, mayAppear(gone))
 		}
 		n, err := o.ReleaseKey(ctx, c.Tenant, c.Topic, c.Key, c.Reason)
 		if err != nil && !overtaken(err) {
 			return err
 		}
 		done["released"] = n
-		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s", head.HeadID, head.Head, n, mayAppear(gone))
+		return c.report(p, done, "Event %d (%s) is given up for good, and the %d events behind it are released.%s",
+			head.HeadID, head.Head, n, mayAppear(gone))
 	})
 }

@@ -38,7 +38,8 @@ func (r *refusing) append(t *testing.T, key, payload string, large bool) {
 	if large {
 		payload += strings.Repeat(".", 5000)
 	}
-	r.Exec(t, `insert into outbox_event (topic, key, type, payload) values ($1, $2, 'T', convert_to($3, 'UTF8'))`, r.topic, key, payload)
+	r.Exec(t, `insert into outbox_event (topic, key, type, payload) values ($1, $2, 'T', convert_to($3, 'UTF8'))`,
+		r.topic, key, payload)
 }
 
 func (r *refusing) must(t *testing.T, args ...string) string {
@@ -95,17 +96,22 @@ func TestParkedCommands(t *testing.T) {
 			t.Errorf("%+v", list)
 		}
 		text := r.must(t, "list", "--topic", r.topic)
-		if !regexp.MustCompile(`(?m)^\d+ +[0-9a-f-]{36} +"" +\S+ +mended +T +behind +0 `).MatchString(text) || !regexp.MustCompile(`(?m) +"" +T +alone +1 `).MatchString(text) {
+		if !regexp.MustCompile(`(?m)^\d+ +[0-9a-f-]{36} +"" +\S+ +mended +T +behind +0 `).MatchString(text) ||
+			!regexp.MustCompile(`(?m) +"" +T +alone +1 `).MatchString(text) {
 			t.Error(text)
 		}
 		code := list[0].Code
-		if code == "" || len(r.list(t, "--code", code)) == 0 || len(r.list(t, "--code", "no such")) != 0 || len(r.list(t, "--older-than", "1h")) != 0 ||
-			len(r.list(t, "--message-id", list[2].MessageID.String())) != 1 || len(r.list(t, "--after", fmt.Sprint(list[3].ID), "--key", "mended")) != 0 ||
-			len(r.list(t, "--limit", "2")) != 2 || len(r.list(t, "--tenant", "x")) != 0 || len(r.list(t, "--tenant=")) != 13 {
+		if code == "" || len(r.list(t, "--code", code)) == 0 || len(r.list(t, "--code", "no such")) != 0 ||
+			len(r.list(t, "--older-than", "1h")) != 0 ||
+			len(r.list(t, "--message-id", list[2].MessageID.String())) != 1 ||
+			len(r.list(t, "--after", fmt.Sprint(list[3].ID), "--key", "mended")) != 0 ||
+			len(r.list(t, "--limit", "2")) != 2 || len(r.list(t, "--tenant", "x")) != 0 ||
+			len(r.list(t, "--tenant=")) != 13 {
 			t.Error("a filter does not")
 		}
 		keys := r.must(t, "keys")
-		if !regexp.MustCompile(`(?m)^"" +\S+ +"given up" +parked +\S+ +4 |(?m)^"" +\S+ +given up +parked +\S+ +4 `).MatchString(keys) {
+		if !regexp.MustCompile(
+			`(?m)^"" +\S+ +"given up" +parked +\S+ +4 |(?m)^"" +\S+ +given up +parked +\S+ +4 `).MatchString(keys) {
 			t.Error(keys)
 		}
 	})
@@ -124,10 +130,13 @@ func TestParkedCommands(t *testing.T) {
 				t.Error(whole)
 			}
 			file := filepath.Join(t.TempDir(), "payload")
-			if err := os.WriteFile(file, []byte(strings.TrimRight(strings.TrimSpace(whole[strings.LastIndex(whole, "\n\n"):]), ".")), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(
+				strings.TrimRight(strings.TrimSpace(whole[strings.LastIndex(whole, "\n\n"):]), ".")),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
-			r.must(t, "edit", "--id", id, "--payload-file", file, "--header", "mended-by=anna,or=whom", "--reason", "too long")
+			r.must(t, "edit", "--id", id, "--payload-file", file, "--header", "mended-by=anna,or=whom", "--reason",
+				"too long")
 		}
 	})
 	t.Run("P4.release: in order, the later ones after the earlier", func(t *testing.T) {
@@ -193,12 +202,16 @@ func TestParkedCommands(t *testing.T) {
 		if code != codeOK {
 			t.Fatal(stderr)
 		}
-		for _, want := range []string{"edit parked", "release key", "discard event", "discard key", "release event", `(?m) anna +discard key .* closed `} {
+		for _, want := range []string{
+			"edit parked", "release key", "discard event", "discard key", "release event",
+			`(?m) anna +discard key .* closed `,
+		} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("no %s in\n%s", want, text)
 			}
 		}
-		if code, _, stderr := command(t, r.env, "parked", "discard", "--id", "1", "--reason", "x"); code != codeFailed || !strings.Contains(stderr, "not parked") {
+		if code, _, stderr := command(t, r.env, "parked", "discard", "--id", "1", "--reason",
+			"x"); code != codeFailed || !strings.Contains(stderr, "not parked") {
 			t.Errorf("exit code %d: %s", code, stderr)
 		}
 	})
@@ -208,16 +221,22 @@ func TestLanes(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	env := settings(db, deadBroker)
-	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), fence = 7, lease_until = now() - interval '1 s' where lane = 3`)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+	db.Exec(t,
+		`update outbox_lane set owner = gen_random_uuid(), fence = 7, lease_until = now() - interval '1 s'
+			where lane = 3`)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at)
 		values (3, 1, 't', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	code, text, stderr := command(t, env, "lanes")
-	if code != codeOK || !regexp.MustCompile(`(?m)^3 +- +[0-9a-f-]{36} +7 +overdue +0 +- +1 +0$`).MatchString(text) || strings.Count(text, "(free)") != 31 {
+	if code != codeOK || !regexp.MustCompile(`(?m)^3 +- +[0-9a-f-]{36} +7 +overdue +0 +- +1 +0$`).MatchString(text) ||
+		strings.Count(text, "(free)") != 31 {
 		t.Errorf("exit code %d: %s%s", code, text, stderr)
 	}
 	code, text, _ = command(t, env, "lanes", "--json")
 	var lanes []operator.LaneStatus
-	if err := json.Unmarshal([]byte(text), &lanes); err != nil || code != codeOK || len(lanes) != 32 || lanes[3].Held != 1 {
+	if err := json.Unmarshal([]byte(text), &lanes); err != nil || code != codeOK || len(lanes) != 32 ||
+		lanes[3].Held != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, text)
 	}
 }

@@ -89,9 +89,11 @@ func TestPostgresTLS(t *testing.T) {
 		})
 	}
 	ok("the right certificate", s.env(t))
-	refused("another CA", s.env(t, "sslrootcert", kafkatest.NewAuthority(t).File(t)), "stands on another CA than sslrootcert's")
+	refused("another CA", s.env(t, "sslrootcert", kafkatest.NewAuthority(t).File(t)),
+		"stands on another CA than sslrootcert's")
 	refused("the system's CAs", s.env(t, "sslrootcert", "system"), "stands on another CA")
-	refused("a wrong password", with(t, s.env(t), func(u *url.URL) { u.User = url.UserPassword("app", canary+"x") }), "Postgres refuses this user or password")
+	refused("a wrong password", with(t, s.env(t), func(u *url.URL) { u.User = url.UserPassword("app", canary+"x") }),
+		"Postgres refuses this user or password")
 	s.serve(t, s.ca, time.Now().Add(time.Hour), "db.example")
 	refused("another name", s.env(t), "the certificate of Postgres is not for 127.0.0.1")
 	ok("another name, and nobody looks", s.env(t, "sslmode", "verify-ca"))
@@ -126,7 +128,8 @@ func (s *strict) whileItRuns(t *testing.T) {
 		}
 	}
 	write(canary)
-	env := with(t, s.env(t), func(u *url.URL) { u.User = url.User("app") }).with("RELAY_DATABASE_PASSWORD_FILE", file, "RELAY_LEASE", "1s",
+	env := with(t, s.env(t), func(u *url.URL) { u.User = url.User("app") }).with("RELAY_DATABASE_PASSWORD_FILE", file,
+		"RELAY_LEASE", "1s",
 		"RELAY_KAFKA_BROKERS", strings.Join(kafkatest.Brokers(t), ","), "RELAY_LOG_LEVEL", "debug")
 	relay := inProcess(t, env)
 	fill(t, s.db, topic, 100)

@@ -34,12 +34,14 @@ func checkRestored(ctx context.Context, log *slog.Logger, db *pgxpool.Pool, sche
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()
 	for _, topic := range topics {
-		tail, err := consumer.Tail(ctx, conn.Brokers(), topic, tailLength, consumer.Config{Dial: conn.Dial, SASL: conn.SASL(), FetchWait: 50 * time.Millisecond})
+		tail, err := consumer.Tail(ctx, conn.Brokers(), topic, tailLength,
+			consumer.Config{Dial: conn.Dial, SASL: conn.SASL(), FetchWait: 50 * time.Millisecond})
 		switch {
 		case errors.Is(err, kafka.UnknownTopicOrPartition):
 			continue // never published to, or deleted since
 		case err != nil:
-			log.Warn("could not look whether Kafka is ahead of this database, as it is after a restore; relay doctor looks again",
+			log.Warn("could not look whether Kafka is ahead of this database, as it is after a restore; relay doctor "+
+				"looks again",
 				"topic", topic, "err", err)
 			if ctx.Err() != nil {
 				return nil
@@ -65,7 +67,8 @@ func sayEmpty(ctx context.Context, log *slog.Logger, conn *kafkaconn.Conn, topic
 		return
 	}
 	if written, err := kafkaconn.Written(ctx, client, topic, len(meta.Topics[0].Partitions)); err == nil && !written {
-		log.Error("nothing was ever written to a topic that this outbox has published to: it was deleted and made again, or nothing could be written yet; "+
+		log.Error("nothing was ever written to a topic that this outbox has published to: it was deleted and made "+
+			"again, or nothing could be written yet; "+
 			"relay doctor says what it means", "topic", topic)
 	}
 }

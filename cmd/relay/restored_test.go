@@ -32,7 +32,8 @@ func TestP10ARestoredOutboxIsNotPublished(t *testing.T) {
 	db.Exec(t, `update outbox_lane set reserved_seq = 0`) // as a backup from before the first event has it
 	fill(t, db, topic, 50)
 	code, _, stderr := command(t, env, "run")
-	if code != codeFailed || !strings.Contains(stderr, "relay fence") || !strings.Contains(stderr, "restored from a backup") {
+	if code != codeFailed || !strings.Contains(stderr, "relay fence") ||
+		!strings.Contains(stderr, "restored from a backup") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 50 {

@@ -15,26 +15,38 @@ import (
 var may = map[string]map[string]string{
 	"append": {"effectonce_migration": "S", "outbox_event": "i", "outbox_scheduled": "i"},
 	"relay": {
-		"effectonce_migration": "S", "outbox_event": "SiD", "outbox_scheduled": "SD", "outbox_lane": "SU", "outbox_meta": "SU", "outbox_claim": "SID",
-		"outbox_topic": "SIU", "relay_member": "SIUD", "outbox_held": "SIUD", "outbox_parked_key": "SIUD", "outbox_parked": "SIUD",
+		"effectonce_migration": "S", "outbox_event": "SiD", "outbox_scheduled": "SD", "outbox_lane": "SU",
+		"outbox_meta": "SU", "outbox_claim": "SID",
+		"outbox_topic": "SIU", "relay_member": "SIUD", "outbox_held": "SIUD", "outbox_parked_key": "SIUD",
+		"outbox_parked":  "SIUD",
 		"outbox_archive": "SI", "outbox_paused_topic": "SID", "outbox_audit": "SI",
 		"outbox_wal": "SIU", "outbox_streamed": "SIUD",
 	},
 	"inbox": {
-		"effectonce_migration": "S", "inbox_message": "SID", "inbox_message_any": "SID", "inbox_consumer": "SIU", "inbox_days": "S",
+		"effectonce_migration": "S", "inbox_message": "SID", "inbox_message_any": "SID", "inbox_consumer": "SIU",
+		"inbox_days":       "S",
 		"inbox_parked_key": "SIUD", "inbox_parked": "SIUD", "inbox_progress": "SIUD", "inbox_audit": "SI",
 		"inbox_watermark": "SID", "inbox_numbering": "SIU",
 	},
-	"inbox_maintainer": {"effectonce_migration": "S", "inbox_message": "S", "inbox_days": "SU", "inbox_consumer": "S", "inbox_message_any": "SD", "inbox_parked": "s"},
-	"idempotency":      {"effectonce_migration": "S", "idempotency_key": "SIUD", "idempotency_block": "SIU"},
+	"inbox_maintainer": {
+		"effectonce_migration": "S", "inbox_message": "S", "inbox_days": "SU", "inbox_consumer": "S",
+		"inbox_message_any": "SD", "inbox_parked": "s",
+	},
+	"idempotency": {"effectonce_migration": "S", "idempotency_key": "SIUD", "idempotency_block": "SIU"},
 }
 
 // sequences is what each role may do with sequences: s(elect) and (us)e. The table draws its own numbers, nobody else.
-var sequences = map[string]string{"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u", "idempotency idempotency_fence": "u"}
+var sequences = map[string]string{
+	"relay outbox_event_id_seq": "s", "relay outbox_archive_pos_seq": "u",
+	"idempotency idempotency_fence": "u",
+}
 
 // functions is what each role may run: the rules of a table run as who writes to it, and days are made as the tables'
 // owner.
-var functions = map[string]string{"idempotency idempotency_key_valid": "false", "inbox_maintainer inbox_make_day": "true", "inbox_maintainer inbox_drop_day": "true"}
+var functions = map[string]string{
+	"idempotency idempotency_key_valid": "false",
+	"inbox_maintainer inbox_make_day":   "true", "inbox_maintainer inbox_drop_day": "true",
+}
 
 // columns are what a producer may write: no id, no lane, no time of its own.
 var columns = map[string]string{
@@ -47,7 +59,8 @@ const queryGranted = `select c.relname::text, case when c.relowner = r.oid then 
 	(select coalesce(string_agg(case when has_table_privilege(r.oid, c.oid, p) then upper(left(p, 1))
 		when p <> 'delete' and has_any_column_privilege(r.oid, c.oid, p) then left(p, 1) end, '' order by n), '')
 		from unnest(array['select', 'insert', 'update', 'delete']) with ordinality as v(p, n)) ||
-	(select coalesce(string_agg(' ' || p, ''), '') from unnest(array['truncate', 'references', 'trigger']) p where has_table_privilege(r.oid, c.oid, p)) end
+	(select coalesce(string_agg(' ' || p, ''), '') from unnest(array['truncate', 'references', 'trigger']) p
+		where has_table_privilege(r.oid, c.oid, p)) end
 	from pg_class c, pg_roles r
 	where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
@@ -61,7 +74,10 @@ func TestRolesMatrix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pairs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p [2]string, err error) { return p, row.Scan(&p[0], &p[1]) })
+		pairs, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p [2]string, err error) {
+			return p,
+				row.Scan(&p[0], &p[1])
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,15 +96,18 @@ func TestRolesMatrix(t *testing.T) {
 				continue
 			}
 			list := collect(`select '', string_agg(a.attname, ' ' order by a.attname) from pg_attribute a
-				where a.attrelid = $2::regclass and a.attnum > 0 and has_column_privilege($1, a.attrelid, a.attnum, 'insert')`, name, p[0])
+				where a.attrelid = $2::regclass and a.attnum > 0 and has_column_privilege($1, a.attrelid, a.attnum,
+					'insert')`, name, p[0])
 			want = cmp.Or(columns[role+" "+p[0]], columns[p[0]])
 			if got := list[0][1]; got != want {
 				t.Errorf("%s may insert the columns %q of %s, want %q", role, got, p[0], want)
 			}
 		}
 		for _, p := range collect(`select c.relname::text, (case when has_sequence_privilege(r.oid, c.oid, 'select') then 's' else '' end) ||
-			(case when has_sequence_privilege(r.oid, c.oid, 'usage') then 'u' else '' end) || (case when has_sequence_privilege(r.oid, c.oid, 'update') then 'U' else '' end)
-			from pg_class c, pg_roles r where r.rolname = $1 and c.relnamespace = 'public'::regnamespace and c.relkind = 'S'`, name) {
+			(case when has_sequence_privilege(r.oid, c.oid, 'usage') then 'u' else '' end) || (case
+				when has_sequence_privilege(r.oid, c.oid, 'update') then 'U' else '' end)
+			from pg_class c, pg_roles r where r.rolname = $1 and c.relnamespace = 'public'::regnamespace
+				and c.relkind = 'S'`, name) {
 			if want := sequences[role+" "+p[0]]; p[1] != want {
 				t.Errorf("%s on the sequence %s: %q, want %q", role, p[0], p[1], want)
 			}
@@ -101,8 +120,10 @@ func TestRolesMatrix(t *testing.T) {
 		}
 		// What a role is beyond its grants: nothing that the server would ask for a password for.
 		for _, p := range collect(`select concat_ws(' ', case when rolsuper then 'superuser' end, case when rolcreaterole then 'createrole' end,
-			case when rolcreatedb then 'createdb' end, case when rolcanlogin then 'login' end, case when rolreplication then 'replication' end,
-			case when rolbypassrls then 'bypassrls' end), has_schema_privilege($1, 'public', 'create')::text from pg_roles where rolname = $1`, name) {
+			case when rolcreatedb then 'createdb' end, case when rolcanlogin then 'login' end, case
+			when rolreplication then 'replication' end,
+			case when rolbypassrls then 'bypassrls' end), has_schema_privilege($1, 'public', 'create')::text
+			from pg_roles where rolname = $1`, name) {
 			if p[0] != "" || p[1] != "false" {
 				t.Errorf("%s is %q, may create in the schema: %s", role, p[0], p[1])
 			}
@@ -118,7 +139,9 @@ func TestRolesMatrix(t *testing.T) {
 		}
 	}
 	// The matrix names no table that is gone.
-	all := collect(`select c.relname::text, '' from pg_class c where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')`)
+	all := collect(
+		`select c.relname::text, '' from pg_class c where c.relnamespace = 'public'::regnamespace
+			and c.relkind in ('r', 'p')`)
 	for role, wanted := range may {
 		for table := range wanted {
 			if !slices.Contains(all, [2]string{table, ""}) {

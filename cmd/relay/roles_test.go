@@ -42,8 +42,10 @@ func openHardened(t *testing.T) *hardened {
 	for _, sql := range []string{
 		"do $$ begin execute format('revoke all on database %I from public', current_database()); end $$",
 		"revoke all on schema public from public", "revoke all on all tables in schema public from public",
-		"revoke all on all sequences in schema public from public", "revoke all on all functions in schema public from public",
-		"revoke all on function pg_control_system() from public", "revoke all on function pg_current_wal_lsn() from public",
+		"revoke all on all sequences in schema public from public", "revoke all on all functions in schema public " +
+			"from public",
+		"revoke all on function pg_control_system() from public", "revoke all on function pg_current_wal_lsn() " +
+			"from public",
 		"revoke all on function pg_walfile_name(pg_lsn) from public", "revoke all on pg_locks from public",
 	} {
 		h.Exec(t, sql)
@@ -75,7 +77,8 @@ func (h *hardened) removed(t *testing.T, names ...string) {
 		defer func() { _ = conn.Close(ctx) }()
 		for _, name := range names {
 			for _, role := range []string{h.user(name), h.user(name) + "2", h.prefix + "_" + name} {
-				if _, err := conn.Exec(ctx, fmt.Sprintf(`do $$ begin if exists (select from pg_roles where rolname = '%[1]s') then
+				if _, err := conn.Exec(ctx, fmt.Sprintf(
+					`do $$ begin if exists (select from pg_roles where rolname = '%[1]s') then
 					reassign owned by %[1]s to current_user; drop owned by %[1]s cascade; drop role %[1]s; end if; end $$`, role)); err != nil {
 					t.Errorf("drop role %s: %v", role, err)
 				}
@@ -86,7 +89,8 @@ func (h *hardened) removed(t *testing.T, names ...string) {
 
 func (h *hardened) grant(t *testing.T) {
 	t.Helper()
-	code, sql, stderr := command(t, environment{}, "migrate", "--roles", "--print", "--schema", h.Schema, "--role-prefix", h.prefix)
+	code, sql, stderr := command(t, environment{}, "migrate", "--roles", "--print", "--schema", h.Schema,
+		"--role-prefix", h.prefix)
 	if code != codeOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -152,10 +156,13 @@ func TestRolesByOwner(t *testing.T) {
 		}
 	}
 	h.Exec(t, fmt.Sprintf("create role %s login in role %s_inbox_maintainer", h.user("inbox_maintainer"), h.prefix))
-	if code, _, stderr := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox_maintainer"))), "inbox", "maintain"); code != codeOK {
+	if code, _, stderr := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox_maintainer"))), "inbox",
+		"maintain"); code != codeOK {
 		t.Errorf("maintain: exit code %d: %s", code, stderr)
 	}
-	if n := pgtest.One[int](t, db, `select count(distinct relowner) from pg_class where relname like 'inbox\_message%' and relname not like '%any%' and relkind in ('r', 'p')`); n != 1 {
+	if n := pgtest.One[int](t, db,
+		`select count(distinct relowner) from pg_class where relname like 'inbox\_message%' and relname not like '%any%'
+			and relkind in ('r', 'p')`); n != 1 {
 		t.Errorf("%d owners", n)
 	}
 	if _, err := pool.Exec(t.Context(), "alter table app.inbox_message add column later int"); err != nil {
@@ -172,7 +179,8 @@ func TestRolesCoverAllTables(t *testing.T) {
 	h := openHardened(t)
 	rows, err := h.Pool.Query(t.Context(), `select c.relname::text from pg_class c
 		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p', 'v') and not c.relispartition
-			and not exists (select from pg_roles r, pg_attribute a where r.rolname like $1 || '\_%' and not r.rolcanlogin
+			and not exists (select from pg_roles r, pg_attribute a where r.rolname like $1 || '\_%'
+				and not r.rolcanlogin
 				and a.attrelid = c.oid and a.attnum > 0
 				and has_column_privilege(r.oid, c.oid, a.attnum, 'select, insert, update'))`, h.prefix)
 	if err != nil {
@@ -193,7 +201,10 @@ func TestRoleAppend(t *testing.T) {
 	pool := h.pool(t, "append")
 	many := make([]event.Event, 3000) // enough for COPY
 	for i := range many {
-		many[i] = event.Event{Topic: "payments", Key: fmt.Sprint(i), Type: "T", Payload: []byte("{}"), Headers: map[string]string{"a": "b"}}
+		many[i] = event.Event{
+			Topic: "payments", Key: fmt.Sprint(i), Type: "T", Payload: []byte("{}"),
+			Headers: map[string]string{"a": "b"},
+		}
 	}
 	later := slices.Clone(many[:300])
 	for i := range later {
@@ -225,18 +236,22 @@ func TestRoleAppend(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Error(err)
 	}
-	if _, err := pool.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', 'x')`); err != nil {
+	if _,
+		err := pool.Exec(t.Context(),
+		`insert into outbox_event (topic, key, type, payload) values ('t', 'k', 'T', 'x')`); err != nil {
 		t.Errorf("plain SQL: %v", err)
 	}
 	if n := pgtest.One[int](t, h.DB, `select count(*) from outbox_event`); n != 3042 {
 		t.Errorf("%d events", n)
 	}
 	refused(
-		t, pool, `select from outbox_event`, `delete from outbox_event`, `update outbox_event set topic = ''`, `truncate outbox_event`,
+		t, pool, `select from outbox_event`, `delete from outbox_event`, `update outbox_event set topic = ''`,
+		`truncate outbox_event`,
 		`insert into outbox_event (id, topic, type) overriding system value values (1, 't', 'T')`,
 		`insert into outbox_event (topic, type, created_at) values ('t', 'T', now())`,
-		`select nextval('outbox_event_id_seq')`, `select setval('outbox_event_id_seq', 1)`, `alter table outbox_event alter id restart`,
-		`select from outbox_lane`, `select from outbox_parked`, `select from outbox_scheduled`, `select from inbox_message`, `create table x ()`,
+		`select nextval('outbox_event_id_seq')`, `select setval('outbox_event_id_seq', 1)`,
+		`alter table outbox_event alter id restart`, `select from outbox_lane`, `select from outbox_parked`,
+		`select from outbox_scheduled`, `select from inbox_message`, `create table x ()`,
 	)
 }
 
@@ -253,7 +268,8 @@ func TestRoleRelay(t *testing.T) {
 		}
 	}
 	write(h.user("relay"))
-	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", secret, "RELAY_LEASE", "1s")
+	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", "", "RELAY_DATABASE_URL_FILE", secret,
+		"RELAY_LEASE", "1s")
 	running := inProcess(t, env)
 	drained(t, h.DB)
 	running.awaitPage("/readyz", 200)
@@ -265,25 +281,35 @@ func TestRoleRelay(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
-	h.Exec(t, `insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type, content_type, created_at)
+	h.Exec(t,
+		`insert into outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
 		values (1, 1, true, false, 1, gen_random_uuid(), '', '', 't', 'k', 'T', '', now())`)
-	for _, args := range []string{"parked edit --id 1 --content-type text/plain", "parked discard --id 1", "topics pause --topic no", "topics resume --topic no"} {
-		if code, _, stderr := command(t, env.with("RELAY_REASON", "as the test wants it"), strings.Fields(args)...); code != codeOK {
+	for _, args := range []string{
+		"parked edit --id 1 --content-type text/plain", "parked discard --id 1",
+		"topics pause --topic no", "topics resume --topic no",
+	} {
+		if code, _, stderr := command(t, env.with("RELAY_REASON", "as the test wants it"),
+			strings.Fields(args)...); code != codeOK {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
 	// What doctor asks for is what the role has.
-	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") || strings.Contains(text, "could not look") {
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "all that a relay needs") ||
+		strings.Contains(text, "could not look") {
 		t.Error(text)
 	}
-	if _, text, _ := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("append"))), "doctor"); !strings.Contains(text, "the role lacks function pg_catalog.pg_control_system(): execute") {
+	if _, text, _ := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("append"))),
+		"doctor"); !strings.Contains(text, "the role lacks function pg_catalog.pg_control_system(): execute") {
 		t.Error(text)
 	}
 	refused(
 		t, h.pool(t, "relay"), `insert into outbox_event (created_at, topic, type) values (now(), 't', 'T')`,
-		`insert into outbox_scheduled (due, topic, type) values (now(), 't', 'T')`, `update outbox_event set topic = 't'`, `truncate outbox_event`, `drop table outbox_event`,
-		`insert into outbox_lane (lane) values (31)`, `delete from outbox_lane`, `delete from outbox_meta`, `delete from outbox_audit`,
-		`update outbox_audit set operator = 'x'`, `select nextval('outbox_event_id_seq')`, `select from inbox_message`, `create table x ()`,
+		`insert into outbox_scheduled (due, topic, type) values (now(), 't', 'T')`,
+		`update outbox_event set topic = 't'`, `truncate outbox_event`, `drop table outbox_event`,
+		`insert into outbox_lane (lane) values (31)`, `delete from outbox_lane`, `delete from outbox_meta`,
+		`delete from outbox_audit`, `update outbox_audit set operator = 'x'`, `select nextval('outbox_event_id_seq')`,
+		`select from inbox_message`, `create table x ()`,
 	)
 	write(h.user("relay") + "2")
 	h.Exec(t, "alter role "+h.user("relay")+" nologin")
@@ -292,7 +318,8 @@ func TestRoleRelay(t *testing.T) {
 	h.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now(), $1, 'T')`, topic)
 	pgtest.AwaitSQL(t, h.DB, `select not exists (select from outbox_scheduled)`)
 	drained(t, h.DB)
-	if n := pgtest.One[int](t, h.DB, "select count(*) from pg_stat_activity where usename = $1", h.user("relay")+"2"); n == 0 {
+	if n := pgtest.One[int](t, h.DB, "select count(*) from pg_stat_activity where usename = $1", h.user("relay")+
+		"2"); n == 0 {
 		t.Error("the relay is not connected as its second user")
 	}
 	running.signal()
@@ -310,7 +337,8 @@ func TestRoleRelayOperates(t *testing.T) {
 	t.Parallel()
 	h := openHardened(t)
 	topic := kafkatest.Topic(t, 3)
-	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", h.url(t, h.user("relay")), "RELAY_ARCHIVE_DAYS", "30", "USER", "kim")
+	env := settings(h.DB, kafkatest.Brokers(t)...).with("RELAY_DATABASE_URL", h.url(t, h.user("relay")),
+		"RELAY_ARCHIVE_DAYS", "30", "USER", "kim")
 	fill(t, h.DB, topic, 50)
 	running := inProcess(t, env)
 	pgtest.AwaitSQL(t, h.DB, `select count(*) = 50 from outbox_archive`)
@@ -333,7 +361,8 @@ func TestRoleRelayOperates(t *testing.T) {
 		}
 	}
 	pgtest.AwaitSQL(t, h.DB, `select count(*) = 101 from outbox_archive`)
-	if code, _, stderr := command(t, env, "archive", "maintain"); code != codeUsage || !strings.Contains(stderr, "as the owner of the tables") {
+	if code, _, stderr := command(t, env, "archive", "maintain"); code != codeUsage ||
+		!strings.Contains(stderr, "as the owner of the tables") {
 		t.Errorf("archive maintain: exit code %d: %s", code, stderr)
 	}
 	running.signal()
@@ -346,13 +375,17 @@ func TestRoleRelayOperates(t *testing.T) {
 // make the day waits for the maintainer, who makes it.
 func (h *hardened) releaseOfAnotherDay(t *testing.T, do inbox.Handler, person, maintain environment) {
 	t.Helper()
-	ahead := event.Event{ID: event.IDAt(time.Now().AddDate(0, 0, 20)), Topic: "payments", Type: "T", Position: event.Position{Offset: 3}}
+	ahead := event.Event{
+		ID: event.IDAt(time.Now().AddDate(0, 0, 20)), Topic: "payments", Type: "T",
+		Position: event.Position{Offset: 3},
+	}
 	out, err := do.Handle(t.Context(), []event.Event{ahead})
 	if err != nil || out[0] != inbox.Quarantined {
 		t.Fatalf("%v, %v", out, err)
 	}
 	id := pgtest.One[int64](t, h.DB, `select id from inbox_parked where message_id = $1`, ahead.ID)
-	if code, _, stderr := command(t, person, "inbox", "parked", "release", "--id", strconv.FormatInt(id, 10)); code != codeOK {
+	if code, _, stderr := command(t, person, "inbox", "parked", "release", "--id",
+		strconv.FormatInt(id, 10)); code != codeOK {
 		t.Fatal(stderr)
 	}
 	if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
@@ -369,7 +402,10 @@ func TestRoleInbox(t *testing.T) {
 	h.Exec(t, "create table effect (id uuid)")
 	h.Exec(t, fmt.Sprintf("grant insert on effect to %s_inbox", h.prefix))
 	var said output
-	in, err := inbox.New(pool, "worker", inbox.Config{MaintainEvery: -1, ReleaseEvery: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	in, err := inbox.New(pool, "worker", inbox.Config{
+		MaintainEvery: -1, ReleaseEvery: 10 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(&said, nil)),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +418,8 @@ func TestRoleInbox(t *testing.T) {
 	})
 	e := event.Event{ID: event.NewID(), Topic: "payments", Key: "k", Type: "T"}
 	// At its first start a worker says how long its window is; then maintenance can make its days.
-	if _, err := do.Handle(t.Context(), []event.Event{e}); err == nil || !strings.Contains(err.Error(), "relay inbox maintain") {
+	if _, err := do.Handle(t.Context(), []event.Event{e}); err == nil ||
+		!strings.Contains(err.Error(), "relay inbox maintain") {
 		t.Errorf("without days: %v", err)
 	}
 	for range 2 {
@@ -398,19 +435,28 @@ func TestRoleInbox(t *testing.T) {
 			t.Errorf("round %d: %v, %v", i, out, err)
 		}
 	}
-	poison := event.Event{ID: event.NewID(), Topic: "payments", Key: "p", Type: "poison", Position: event.Position{Offset: 1}}
-	behind := event.Event{ID: event.NewID(), Topic: "payments", Key: "p", Type: "T", Position: event.Position{Offset: 2}}
+	poison := event.Event{
+		ID: event.NewID(), Topic: "payments", Key: "p", Type: "poison",
+		Position: event.Position{Offset: 1},
+	}
+	behind := event.Event{
+		ID: event.NewID(), Topic: "payments", Key: "p", Type: "T",
+		Position: event.Position{Offset: 2},
+	}
 	out, err := do.Handle(t.Context(), []event.Event{poison, behind})
 	if err != nil || out[0] != inbox.Parked || out[1] != inbox.Parked {
 		t.Errorf("parked: %v, %v", out, err)
 	}
 	// Its operator is the same role.
-	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON", "as the test wants it")
+	person := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")), "RELAY_CONSUMER", "worker", "RELAY_REASON",
+		"as the test wants it")
 	for _, args := range []string{
-		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain", "parked skip-head --topic payments --key p --keep",
+		"parked list", "parked keys", "consumers", "parked edit --id 1 --content-type text/plain",
+		"parked skip-head --topic payments --key p --keep",
 		"parked release --topic payments --key p", "parked discard --topic payments --key p", "audit",
 	} {
-		if code, _, stderr := command(t, person, append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
+		if code, _, stderr := command(t, person,
+			append([]string{"inbox"}, strings.Fields(args)...)...); code != codeOK {
 			t.Errorf("inbox %s: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -423,7 +469,8 @@ func TestRoleInbox(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ran, before := make(chan error, 1), len(said.String())
 	go func() { ran <- in.Run(ctx) }()
-	if code, _, stderr := command(t, person, "inbox", "parked", "skip-head", "--topic", "payments", "--key", "q"); code != codeOK {
+	if code, _, stderr := command(t, person, "inbox", "parked", "skip-head", "--topic", "payments", "--key",
+		"q"); code != codeOK {
 		t.Error(stderr)
 	}
 	pgtest.AwaitSQL(t, h.DB, `select exists (select from effect where id = $1)`, behind.ID)
@@ -439,28 +486,36 @@ func TestRoleInbox(t *testing.T) {
 		t.Error(err)
 	}
 	// A day that is over goes, although somebody else made it; the next migration still finds its way.
-	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on conflict do nothing")
+	h.Exec(t, "insert into inbox_consumer (consumer_name, floor, window_days) values ('old', '2020-01-01', 1) on "+
+		"conflict do nothing")
 	h.Exec(t, "update inbox_consumer set window_days = 1")
 	h.grant(t)
 	if code, _, stderr := command(t, maintain, "inbox", "maintain"); code != codeOK {
 		t.Errorf("maintain: exit code %d: %s", code, stderr)
 	}
-	if n := pgtest.One[int](t, h.DB, `select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n != 10 {
+	if n := pgtest.One[int](t, h.DB,
+		`select count(*) from pg_inherits where inhparent = 'inbox_message'::regclass`); n != 10 {
 		t.Errorf("%d days, want yesterday, today, seven ahead and the released one", n)
 	}
 	env := maintain.with("RELAY_DATABASE_URL", h.url(t, h.user("inbox")))
-	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "a worker's user needs none") || !strings.Contains(text, "all that a worker needs") || strings.Contains(text, "could not look") {
+	if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "a worker's user needs none") ||
+		!strings.Contains(text, "all that a worker needs") || strings.Contains(text, "could not look") {
 		t.Error(text)
 	}
-	today := "inbox_message_" + pgtest.One[string](t, h.DB, `select to_char(clock_timestamp() at time zone 'utc', 'YYYYMMDD')`)
+	today := "inbox_message_" + pgtest.One[string](t, h.DB,
+		`select to_char(clock_timestamp() at time zone 'utc', 'YYYYMMDD')`)
 	refused(
-		t, pool, `create table inbox_message_20200101 ()`, `drop table inbox_message`, `update inbox_days set dropped_before = '2100-01-01'`,
-		`update inbox_message set status = 'done'`, `delete from inbox_audit`, `select from outbox_event`, `select from outbox_parked`,
+		t, pool, `create table inbox_message_20200101 ()`, `drop table inbox_message`,
+		`update inbox_days set dropped_before = '2100-01-01'`, `update inbox_message set status = 'done'`,
+		`delete from inbox_audit`, `select from outbox_event`, `select from outbox_parked`,
 	)
 	refused(
-		t, h.pool(t, "inbox_maintainer"), `select record_value, reason from inbox_parked`, `insert into inbox_message_any (consumer_name, message_id) values ('', gen_random_uuid())`,
-		`drop table inbox_parked`, `drop table inbox_message_any`, `select from outbox_event`, `drop table outbox_event`, `update inbox_consumer set window_days = 1`,
-		`create function own() returns trigger language plpgsql as 'begin return new; end'`, `drop table inbox_message`, `drop table `+today, `truncate `+today,
+		t, h.pool(t, "inbox_maintainer"), `select record_value, reason from inbox_parked`,
+		`insert into inbox_message_any (consumer_name, message_id) values ('', gen_random_uuid())`,
+		`drop table inbox_parked`, `drop table inbox_message_any`, `select from outbox_event`,
+		`drop table outbox_event`, `update inbox_consumer set window_days = 1`,
+		`create function own() returns trigger language plpgsql as 'begin return new; end'`, `drop table inbox_message`,
+		`drop table `+today, `truncate `+today,
 		`create trigger own after insert on inbox_message execute function suppress_redundant_updates_trigger()`,
 		`create trigger own after insert on `+today+` execute function suppress_redundant_updates_trigger()`,
 	)
@@ -468,7 +523,8 @@ func TestRoleInbox(t *testing.T) {
 		`select inbox_drop_day((clock_timestamp() at time zone 'utc')::date)`: "is remembered",
 		`select inbox_make_day('1969-12-31')`:                                 "is never made again",
 	} {
-		if _, err := h.pool(t, "inbox_maintainer").Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := h.pool(t, "inbox_maintainer").Exec(t.Context(), sql); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -485,15 +541,18 @@ func TestP9_7_DroppingForTheOwner(t *testing.T) {
 	if _, err := inbox.MaintainAll(t.Context(), pool, inbox.Config{DaysAhead: 1}, false); err != nil {
 		t.Fatal(err)
 	}
-	old := pgtest.One[string](t, h.DB, `select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'inbox_message'::regclass`)
+	old := pgtest.One[string](t, h.DB,
+		`select min(inhrelid::regclass::text) from pg_inherits where inhparent = 'inbox_message'::regclass`)
 	h.Exec(t, `insert into inbox_message (consumer_name, message_id)
-		select 'worker', (lpad(to_hex(extract(epoch from to_date(right($1, 8), 'YYYYMMDD'))::bigint * 1000), 12, '0') || '70008000000000000000')::uuid`, old)
+		select 'worker', (lpad(to_hex(extract(epoch from to_date(right($1, 8), 'YYYYMMDD'))::bigint * 1000), 12,
+			'0') || '70008000000000000000')::uuid`, old)
 	tx, err := h.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `insert into inbox_message (consumer_name, message_id) values ('worker', $1)`, event.NewID()); err != nil {
+	if _, err := tx.Exec(t.Context(), `insert into inbox_message (consumer_name, message_id) values ('worker', $1)`,
+		event.NewID()); err != nil {
 		t.Fatal(err)
 	}
 	h.Exec(t, "update inbox_consumer set window_days = 9")

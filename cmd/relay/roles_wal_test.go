@@ -27,7 +27,10 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	run := func() (*relay.Relay, func()) {
-		r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{Source: relay.SourceWAL, Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler)})
+		r, err := relay.New(h.pool(t, "relay"), acking{}, relay.Config{
+			Source: relay.SourceWAL, Lease: 3 * time.Second,
+			Logger: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +45,9 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 		}
 	}
 	add := func() {
-		h.Exec(t, `insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '{}' from generate_series(1, 100) g`)
+		h.Exec(t,
+			`insert into outbox_event (topic, key, type, payload) select 't', 'k' || g, 'T', '{}'
+				from generate_series(1, 100) g`)
 		pgtest.AwaitSQL(t, h.DB, `select not exists (select from outbox_event)`)
 	}
 	r, stop := run()
@@ -59,7 +64,8 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 	if err := r.WALUnavailable(); err != nil {
 		t.Error(err)
 	}
-	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.URL}, "wal", "drop"); code == codeOK || !strings.Contains(stderr, "reads the replication slot") {
+	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.URL}, "wal", "drop"); code == codeOK ||
+		!strings.Contains(stderr, "reads the replication slot") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	code, out, _ := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("relay"))}, "status")
@@ -71,14 +77,17 @@ func TestRoleRelayReadsTheWAL(t *testing.T) {
 	if code == codeOK || !strings.Contains(stderr, "the replication slot is dropped; the publication is left") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	if n := pgtest.One[int](t, h.DB, `select count(*) from pg_replication_slots where database = current_database()`); n != 0 {
+	if n := pgtest.One[int](t, h.DB,
+		`select count(*) from pg_replication_slots where database = current_database()`); n != 0 {
 		t.Errorf("%d slots are left", n)
 	}
 	h.removed(t, "owner")
 	h.Exec(t, "create role "+h.user("owner")+" login")
-	h.Exec(t, "do $$ begin execute format('alter publication %I owner to "+h.user("owner")+"', (select pubname from pg_publication)); end $$")
+	h.Exec(t, "do $$ begin execute format('alter publication %I owner to "+h.user("owner")+"', (select pubname from "+
+		"pg_publication)); end $$")
 	h.Exec(t, "grant "+h.prefix+"_relay to "+h.user("owner"))
-	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("owner"))}, "wal", "drop"); code != codeOK {
+	if code, _, stderr := command(t, environment{"RELAY_DATABASE_URL": h.url(t, h.user("owner"))}, "wal",
+		"drop"); code != codeOK {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

@@ -135,7 +135,8 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 		p.log.Warn(unwise)
 	}
 	if host := service.PlainText(cfg.ConnConfig); host != "" {
-		p.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL", "host", host)
+		p.log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
+			"host", host)
 	}
 	if err := c.refuseZero(); err != nil {
 		return nil, err
@@ -156,16 +157,18 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 		return nil, service.Usage("--schema: %w", err)
 	}
 	s.kafka, err = publisher.NewKafka(conn.Brokers(), publisher.Config{
-		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes, RequestBytes: c.RequestBytes,
-		Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log, Observer: s.metrics.Publisher(),
+		ClientID: c.KafkaClientID, Compression: c.Compression, Timeout: c.PublishTimeout, BatchBytes: c.BatchBytes,
+		RequestBytes: c.RequestBytes, Dial: conn.Dial, SASL: conn.SASL(), Pin: pin, Logger: p.log,
+		Observer: s.metrics.Publisher(),
 	})
 	if err != nil {
 		return nil, &service.UsageError{Err: err}
 	}
 	s.relay, err = relay.New(s.pool, s.kafka, relay.Config{
-		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents, ClaimBytes: c.ClaimBytes,
-		ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond), DrainTimeout: c.drainTimeout(),
-		HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays, Logger: p.log, Observer: s.metrics.Observer(),
+		Schema: c.Schema, Name: c.Name, Source: c.source(), Lease: c.Lease, Pumps: c.Pumps, ClaimEvents: c.ClaimEvents,
+		ClaimBytes: c.ClaimBytes, ProbeAwake: c.ProbeInterval, ProbeIdle: max(c.ProbeInterval, 250*time.Millisecond),
+		DrainTimeout: c.drainTimeout(), HoldAfter: c.HoldAfter, Park: c.park(), ArchiveDays: c.ArchiveDays,
+		Logger: p.log, Observer: s.metrics.Observer(),
 	})
 	if err != nil {
 		_ = s.kafka.Close()
@@ -176,16 +179,22 @@ func (c *runCommand) start(p *program) (_ *started, err error) {
 
 // asFlags is an error about a relay.Config with the flags in place of the fields that they set.
 func asFlags(err error) string {
-	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is", "--claim-events is",
-		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "ArchiveDays is", "--archive-days is").Replace(err.Error())
+	return strings.NewReplacer("relay: ", "", "Lease is", "--lease is", "Pumps is", "--pumps is", "ClaimEvents is",
+		"--claim-events is",
+		"ClaimBytes is", "--claim-bytes is", "ProbeAwake is", "--probe-interval is", "ArchiveDays is",
+		"--archive-days is").Replace(err.Error())
 }
 
 // refuseZero: to the packages zero is a default, which nobody means who writes it here.
 func (c *runCommand) refuseZero() error {
 	for flag, zero := range map[string]bool{
-		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0, "claim-bytes": c.ClaimBytes == 0,
-		"hold-after": c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0, "publish-timeout": c.PublishTimeout == 0,
-		"batch-bytes": c.BatchBytes == 0, "request-bytes": c.RequestBytes == 0, "stalled-after": c.StalledAfter <= 0, "memory-limit": c.MemoryLimit == 0,
+		"lease": c.Lease == 0, "pumps": c.Pumps == 0, "claim-events": c.ClaimEvents == 0,
+		"claim-bytes": c.ClaimBytes == 0,
+		"hold-after":  c.HoldAfter == 0, "probe-interval": c.ProbeInterval == 0,
+		"publish-timeout": c.PublishTimeout == 0,
+		"batch-bytes":     c.BatchBytes == 0, "request-bytes": c.RequestBytes == 0,
+		"stalled-after": c.StalledAfter <= 0,
+		"memory-limit":  c.MemoryLimit == 0,
 	} {
 		if zero {
 			return service.Usage("--%s: want a value above zero, or leave it out for its default", flag)
@@ -233,7 +242,8 @@ func slotFallsBehind(st *relay.WALStatus) error {
 	if st == nil || st.State != "unreserved" && st.State != "lost" {
 		return nil
 	}
-	return fmt.Errorf("the replication slot %s is %s: it is %s behind, more than max_slot_wal_keep_size allows; is the relay kept from publishing?", st.Slot, st.State, size(st.LagBytes))
+	return fmt.Errorf("the replication slot %s is %s: it is %s behind, more than max_slot_wal_keep_size allows; is "+
+		"the relay kept from publishing?", st.Slot, st.State, size(st.LagBytes))
 }
 
 // health: Kafka is not in Ready, because no other relay would be readier.
@@ -257,7 +267,8 @@ func (c *runCommand) health(ctx context.Context, s *started) service.Health {
 		},
 		Moving: func() error {
 			if stalled := s.relay.Stalled(); stalled > c.StalledAfter {
-				return fmt.Errorf("events wait, and none was published for %v%s", stalled.Round(time.Second), s.metrics.away())
+				return fmt.Errorf("events wait, and none was published for %v%s", stalled.Round(time.Second),
+					s.metrics.away())
 			}
 			return nil
 		},

@@ -27,7 +27,8 @@ func TestDrain(t *testing.T) {
 	if code := relay.end(); code != codeOK {
 		t.Fatalf("exit code %d: %s", code, relay.output())
 	}
-	if !pgtest.One[bool](t, db, `select not exists (select from outbox_claim) and not exists (select from outbox_lane where owner is not null)
+	if !pgtest.One[bool](t, db,
+		`select not exists (select from outbox_claim) and not exists (select from outbox_lane where owner is not null)
 		and not exists (select from relay_member)`) {
 		t.Error("the relay left claims, lanes or its membership behind")
 	}
@@ -47,7 +48,8 @@ func TestTakeOver(t *testing.T) {
 	env := settings(db, kafkatest.Brokers(t)...).with("RELAY_LEASE", "5s", "RELAY_CLAIM_EVENTS", "256")
 	first, killed := ownProcess(t, env.with("RELAY_NAME", "first"))
 	ownProcess(t, env.with("RELAY_NAME", "second"))
-	const shared = `select count(*) filter (where m.name = 'first') = 16 and count(*) filter (where m.name = 'second') = 16
+	const shared = `select count(*) filter (where m.name = 'first') = 16
+		and count(*) filter (where m.name = 'second') = 16
 		from outbox_lane l join relay_member m on m.owner = l.owner`
 	pgtest.AwaitSQL(t, db, shared)
 	const n = 5000
@@ -234,12 +236,14 @@ func TestStopBeforeStart(t *testing.T) {
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
-	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = clock_timestamp() + interval '30 minutes'`)
+	db.Exec(t,
+		`update outbox_lane set owner = gen_random_uuid(), lease_until = clock_timestamp() + interval '30 minutes'`)
 	relay := inProcess(t, settings(db, deadBroker).with("RELAY_LEASE", "1h"))
 	pgtest.AwaitSQL(t, db, `select exists (select from relay_member)`)
 	relay.awaitPage("/readyz", 200)
 	relay.awaitPage("/healthz/moving", 200)
-	if _, figures, err := relay.get("/metrics"); err != nil || !strings.Contains(figures, "effectonce_relay_lanes_owned 0\n") {
+	if _, figures, err := relay.get("/metrics"); err != nil ||
+		!strings.Contains(figures, "effectonce_relay_lanes_owned 0\n") {
 		t.Errorf("it owns lanes, or does not say so: %v", err)
 	}
 }
@@ -275,7 +279,9 @@ func TestPortTaken(t *testing.T) {
 func TestAKafkaThatIsAwayIsToldAtTheStart(t *testing.T) {
 	t.Parallel()
 	r := inProcess(t, settings(outboxDB(t), "127.0.0.1:1"))
-	pgtest.Await(t, "what the relay says", func() (bool, error) { return strings.Contains(r.output(), "kafka does not answer"), nil })
+	pgtest.Await(t, "what the relay says", func() (bool, error) {
+		return strings.Contains(r.output(), "kafka does not answer"), nil
+	})
 	r.signal()
 	if code := r.end(); code != codeOK || strings.Count(r.output(), "kafka does not answer") != 1 {
 		t.Errorf("exit code %d: %s", code, r.output())

@@ -30,13 +30,17 @@ func (c *scheduledListCommand) run(ctx context.Context, p *program) error {
 		return service.Usage("--limit wants a number above zero")
 	}
 	return c.look(ctx, p, func(ctx context.Context, o *operator.Operator) error {
-		list, err := o.Scheduled(ctx, operator.ScheduledFilter{Topic: c.Topic, Key: c.Key, Tenant: c.Tenant, Limit: c.Limit})
+		list, err := o.Scheduled(ctx, operator.ScheduledFilter{
+			Topic: c.Topic, Key: c.Key, Tenant: c.Tenant,
+			Limit: c.Limit,
+		})
 		if err != nil {
 			return err
 		}
 		const head = "SEQ\tDUE\tTOPIC\tTENANT\tKEY\tTYPE\tBYTES\tID"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.ScheduledEvent) {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic, cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, idOrNone(e.MessageID))
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%q\t%s\t%d\t%s\n", e.Seq, e.Due.UTC().Format(time.RFC3339), e.Topic,
+				cmp.Or(e.Tenant, "-"), e.Key, e.Type, e.Bytes, idOrNone(e.MessageID))
 		})
 	})
 }

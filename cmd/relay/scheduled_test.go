@@ -12,15 +12,20 @@ func TestP8ScheduledCommands(t *testing.T) {
 	t.Parallel()
 	db := outboxDB(t)
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema, "USER": "kim"}
-	db.Exec(t, `insert into outbox_scheduled (due, topic, key, type) values (timestamptz '2126-01-02 03:04:05+00', 'payments', 'k', 'T')`)
-	if code, text, stderr := command(t, env, "scheduled", "list"); code != codeOK || !regexp.MustCompile(`(?m)^1 +2126-01-02T03:04:05Z +payments +- +"k" +T +-1 +-$`).MatchString(text) {
+	db.Exec(t,
+		`insert into outbox_scheduled (due, topic, key, type) values (timestamptz '2126-01-02 03:04:05+00', 'payments',
+				'k', 'T')`)
+	if code, text, stderr := command(t, env, "scheduled", "list"); code != codeOK ||
+		!regexp.MustCompile(`(?m)^1 +2126-01-02T03:04:05Z +payments +- +"k" +T +-1 +-$`).MatchString(text) {
 		t.Errorf("exit code %d: %s\n%s", code, stderr, text)
 	}
-	if code, text, _ := command(t, env, "status"); code != codeOK || !regexp.MustCompile(`(?m)^SCHEDULED .*\n1 +0 +2126-01-02T03:04:05Z$`).MatchString(text) {
+	if code, text, _ := command(t, env, "status"); code != codeOK ||
+		!regexp.MustCompile(`(?m)^SCHEDULED .*\n1 +0 +2126-01-02T03:04:05Z$`).MatchString(text) {
 		t.Errorf("status, exit code %d:\n%s", code, text)
 	}
 	for want, args := range map[string][]string{"--seq": {"--reason=r"}, "--reason": {"--seq=1"}} {
-		if code, _, stderr := command(t, env, append([]string{"scheduled", "cancel"}, args...)...); code != codeUsage || !strings.Contains(stderr, want) {
+		if code, _, stderr := command(t, env, append([]string{"scheduled", "cancel"}, args...)...); code != codeUsage ||
+			!strings.Contains(stderr, want) {
 			t.Errorf("without %s: exit code %d: %s", want, code, stderr)
 		}
 	}
@@ -30,7 +35,8 @@ func TestP8ScheduledCommands(t *testing.T) {
 	if n := pgtest.One[int](t, db, `select count(*) from outbox_scheduled`); n != 0 {
 		t.Error("it is still there")
 	}
-	if code, text, _ := command(t, env, "scheduled", "list", "--json"); code != codeOK || strings.TrimSpace(text) != "[]" {
+	if code, text, _ := command(t, env, "scheduled", "list", "--json"); code != codeOK ||
+		strings.TrimSpace(text) != "[]" {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 }

@@ -43,7 +43,10 @@ func consume(t *testing.T, cfg kafkaconn.Config, topic string, log *slog.Logger)
 		t.Fatal(err)
 	}
 	h := &counting{}
-	c, err := consumer.New(h, conn.Brokers(), []string{topic}, consumer.Config{Group: topic, Dial: conn.Dial, SASL: conn.SASL(), Logger: log})
+	c, err := consumer.New(h, conn.Brokers(), []string{topic}, consumer.Config{
+		Group: topic, Dial: conn.Dial,
+		SASL: conn.SASL(), Logger: log,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +85,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	quiet := slog.New(slog.DiscardHandler)
 	with := func(mechanism string, password secret.Value) kafkaconn.Config {
 		return kafkaconn.Config{
-			Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: mechanism, Username: kafkatest.SecureUser, Password: password,
+			Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: mechanism, Username: kafkatest.SecureUser,
+			Password: password,
 		}
 	}
 	for _, mechanism := range []string{kafkaconn.Plain, kafkaconn.ScramSHA256, kafkaconn.ScramSHA512} {
@@ -91,7 +95,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			db := outboxDB(t)
 			topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
 			fill(t, db, topic, 100)
-			inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", mechanism,
+			inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
+				"RELAY_KAFKA_SASL", mechanism,
 				"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword))
 			drained(t, db)
 			consume(t, with(mechanism, secret.Of(kafkatest.SecurePassword)), topic, quiet).await(t, 100)
@@ -119,13 +124,17 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 			}
 		}
 		write(canary)
-		relay := inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_LOG_LEVEL", "debug",
-			"RELAY_KAFKA_SASL", "scram-sha-256", "RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD_FILE", password))
+		relay := inProcess(t, settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
+			"RELAY_LOG_LEVEL", "debug",
+			"RELAY_KAFKA_SASL", "scram-sha-256", "RELAY_KAFKA_USERNAME", kafkatest.SecureUser,
+			"RELAY_KAFKA_PASSWORD_FILE", password))
 		var said output
-		h := consume(t, with(kafkaconn.ScramSHA256, secret.InFile(password)), topic, slog.New(slog.NewTextHandler(&said, nil)))
+		h := consume(t, with(kafkaconn.ScramSHA256, secret.InFile(password)), topic,
+			slog.New(slog.NewTextHandler(&said, nil)))
 		pgtest.Await(t, "both say what is wrong", func() (bool, error) {
 			const why = "SASL Authentication failed"
-			return strings.Contains(strings.ToLower(relay.output()), strings.ToLower(why)) && strings.Contains(strings.ToLower(said.String()), strings.ToLower(why)), nil
+			return strings.Contains(strings.ToLower(relay.output()), strings.ToLower(why)) &&
+				strings.Contains(strings.ToLower(said.String()), strings.ToLower(why)), nil
 		})
 		if n := pgtest.One[int](t, db, `select count(*) from outbox_event`); n != 100 {
 			t.Errorf("%d events are left of 100", n)
@@ -143,7 +152,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	})
 	t.Run("doctor", func(t *testing.T) {
 		t.Parallel()
-		env := settings(outboxDB(t), kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", "scram-sha-512",
+		env := settings(outboxDB(t), kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile,
+			"RELAY_KAFKA_SASL", "scram-sha-512",
 			"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
 		if _, text, _ := command(t, env, "doctor"); !strings.Contains(text, "1 brokers of cluster ") {
 			t.Error(text)
@@ -157,7 +167,8 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		t.Parallel()
 		db := outboxDB(t)
 		fill(t, db, "payments", 1)
-		relay := inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", kafkatest.NewAuthority(t).File(t),
+		relay := inProcess(t, settings(db, kafka.MTLS).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE",
+			kafkatest.NewAuthority(t).File(t),
 			"RELAY_DRAIN_TIMEOUT", "0"))
 		pgtest.Await(t, "it says what is wrong", func() (bool, error) {
 			return strings.Contains(relay.output(), "stands on another CA than those of --kafka-ca-file"), nil
@@ -170,11 +181,12 @@ func waysIn(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 	db := outboxDB(t)
 	topic := kafkatest.TopicAt(t, kafka.Brokers(), 2)
-	env := settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL", "scram-sha-512",
+	env := settings(db, kafka.SASL).with("RELAY_KAFKA_TLS", "true", "RELAY_KAFKA_CA_FILE", caFile, "RELAY_KAFKA_SASL",
+		"scram-sha-512",
 		"RELAY_KAFKA_USERNAME", kafkatest.SecureUser, "RELAY_KAFKA_PASSWORD", kafkatest.SecurePassword)
 	cfg := kafkaconn.Config{
-		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.ScramSHA512, Username: kafkatest.SecureUser,
-		Password: secret.Of(kafkatest.SecurePassword),
+		Brokers: []string{kafka.SASL}, TLS: true, CAFile: caFile, SASL: kafkaconn.ScramSHA512,
+		Username: kafkatest.SecureUser, Password: secret.Of(kafkatest.SecurePassword),
 	}
 	// One that has its connections open while the certificate runs out.
 	fill(t, db, topic, 100)
@@ -186,8 +198,9 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		hosts []string
 		want  string
 	}{
-		"expired":      {time.Now().Add(-time.Minute), nil, "the broker's certificate has run out"},
-		"another name": {time.Now().Add(time.Hour), []string{"kafka.example"}, "the broker's certificate is not for 127.0.0.1"},
+		"expired": {time.Now().Add(-time.Minute), nil, "the broker's certificate has run out"},
+		"another name": {time.Now().Add(time.Hour), []string{"kafka.example"}, "the broker's certificate is not for " +
+			"127.0.0.1"},
 	} {
 		kafka.UseCertificate(t, kafka.CA, c.until, c.hosts...)
 		if code, text, stderr := command(t, env, "doctor"); code != codeUnwell || !strings.Contains(text, c.want) {
@@ -209,11 +222,13 @@ func refusedCertificates(t *testing.T, kafka *kafkatest.Secure, caFile string) {
 		kafka.UseCertificate(t, kafka.CA, time.Now().Add(time.Hour))
 		drained(t, own)
 		h.await(t, 100)
-		if n := pgtest.One[int](t, own, `select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
+		if n := pgtest.One[int](t, own,
+			`select (select count(*) from outbox_parked) + (select count(*) from outbox_held)`); n != 0 {
 			t.Errorf("%s: %d events are parked or held", name, n)
 		}
 	}
-	if code, text, _ := command(t, env.with("RELAY_KAFKA_TLS", "false", "RELAY_KAFKA_CA_FILE", ""), "doctor"); code != codeUnwell || !strings.Contains(text, "fail  kafka ") {
+	if code, text, _ := command(t, env.with("RELAY_KAFKA_TLS", "false", "RELAY_KAFKA_CA_FILE", ""),
+		"doctor"); code != codeUnwell || !strings.Contains(text, "fail  kafka ") {
 		t.Errorf("no TLS: exit code %d: %s", code, text)
 	}
 	for _, said := range outputs {

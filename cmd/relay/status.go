@@ -44,7 +44,8 @@ func (c *statusCommand) run(ctx context.Context, p *program) error {
 	}
 	const head = "\nCONSUMER\tPARTITIONS\tHALTED\tPARKED\tQUARANTINED\tUNMOVED"
 	return writeList(p.stdout, false, consumers, head, func(table io.Writer, l consumerLine) {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", l.Consumer, l.Partitions, l.Halted, l.Parked, l.Quarantined, age(l.Unmoved, l.Partitions > 0))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", l.Consumer, l.Partitions, l.Halted, l.Parked, l.Quarantined,
+			age(l.Unmoved, l.Partitions > 0))
 	})
 }
 
@@ -66,7 +67,10 @@ func (d database) consumers(ctx context.Context, timeout time.Duration) (list []
 			return nil
 		}
 		for _, c := range found.Consumers {
-			l := consumerLine{Consumer: c.Consumer, Partitions: len(c.Partitions), Parked: c.Parked, Quarantined: c.Quarantined}
+			l := consumerLine{
+				Consumer: c.Consumer, Partitions: len(c.Partitions), Parked: c.Parked,
+				Quarantined: c.Quarantined,
+			}
 			for i, p := range c.Partitions {
 				if p.HaltedAt != nil {
 					l.Halted++
@@ -123,7 +127,9 @@ func shares(st operator.Status) []share {
 	for _, s := range byOwner {
 		list = append(list, *s)
 	}
-	slices.SortFunc(list, func(a, b share) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner)) })
+	slices.SortFunc(list, func(a, b share) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.owner, b.owner))
+	})
 	return list
 }
 
@@ -144,19 +150,24 @@ func writeStatus(w io.Writer, st operator.Status) error {
 			if t.PausedAt != nil {
 				paused = age(time.Since(*t.PausedAt), true)
 			}
-			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", t.Topic, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
+			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", t.Topic, t.Held, paused, cmp.Or(t.PausedBy, "-"),
+				cmp.Or(t.Reason, "-"))
 		}
 	}
 	if s := st.Scheduled; s.Next != nil {
-		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue, s.Next.UTC().Format(time.RFC3339))
+		fmt.Fprintf(table, "\nSCHEDULED\tDUE NOW\tNEXT\n%d\t%d\t%s\n", s.Events, s.Overdue,
+			s.Next.UTC().Format(time.RFC3339))
 	}
 	if s := st.WAL; s != nil {
-		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),
-			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes), safe(s))
+		fmt.Fprintf(table, "\nSLOT\tSTATE\tREADER\tLANES\tLAG\tSINCE\tHELD\tSAFE\n%s\t%s\t%s\t%d of "+
+			"%d\t%s\t%s\t%s\t%s\n", s.Slot, slotState(s),
+			cmp.Or(s.Reader, "-"), s.Lanes, relay.Lanes, size(s.LagBytes), age(s.LagTime, true), size(s.HeldBytes),
+			safe(s))
 	}
 	fmt.Fprintln(table, "\nRELAY\tOWNER\tLANES\tOVERDUE\tCLAIMED\tOLDEST")
 	for _, s := range shares(st) {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue, s.claimed, age(s.oldest, s.oldest > 0))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%s\n", cmp.Or(s.name, "-"), s.owner, ranges(s.lanes), s.overdue,
+			s.claimed, age(s.oldest, s.oldest > 0))
 	}
 	if len(st.Topics) > 0 {
 		fmt.Fprintln(table, "\nTOPIC\tBACKLOG\tOLDEST")

@@ -39,7 +39,8 @@ func (c *topicsListCommand) run(ctx context.Context, p *program) error {
 			if t.PausedAt != nil {
 				paused = t.PausedAt.UTC().Format(time.RFC3339)
 			}
-			fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Topic, t.Partitions, t.Held, paused, cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
+			fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\n", t.Topic, t.Partitions, t.Held, paused,
+				cmp.Or(t.PausedBy, "-"), cmp.Or(t.Reason, "-"))
 		})
 	})
 }
@@ -52,7 +53,9 @@ type topicChange struct {
 	Timeout time.Duration `default:"30s" help:"How long it may take."`
 }
 
-func (c topicChange) change(ctx context.Context, p *program, do func(ctx context.Context, o *operator.Operator) error) error {
+func (c topicChange) change(ctx context.Context, p *program,
+	do func(ctx context.Context, o *operator.Operator) error,
+) error {
 	if c.Topic == "" {
 		return service.Usage("--topic is missing")
 	}
@@ -79,7 +82,8 @@ func (c *topicsAcceptCommand) run(ctx context.Context, p *program) error {
 	return c.change(ctx, p, func(ctx context.Context, o *operator.Operator) error {
 		err := o.AcceptPartitions(ctx, c.Topic, c.Partitions, c.Anyway, c.Reason)
 		if errors.Is(err, operator.ErrUncertain) {
-			return fmt.Errorf("%w. Try again in a moment; if it stays so, --anyway accepts that these may appear twice, in two partitions", err)
+			return fmt.Errorf("%w. Try again in a moment; if it stays so, --anyway accepts that these may appear "+
+				"twice, in two partitions", err)
 		}
 		if err == nil {
 			fmt.Fprintf(p.stdout, "Topic %s is pinned to %d partitions.\n", c.Topic, c.Partitions)
@@ -164,7 +168,8 @@ func (c *topicsHeldCommand) run(ctx context.Context, p *program) error {
 		}
 		const head = "PARTITION\tMESSAGE ID\tTENANT\tKEY\tTYPE\tBYTES\tHELD\tMAY BE IN KAFKA"
 		return writeList(p.stdout, c.JSON, list, head, func(table io.Writer, e operator.HeldEvent) {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Partition, e.MessageID, shown(e.Tenant), shown(e.Key), e.Type, e.Bytes,
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Partition, e.MessageID, shown(e.Tenant),
+				shown(e.Key), e.Type, e.Bytes,
 				age(time.Since(e.HeldAt), true), yesNo(e.MaybePublished))
 		})
 	})

@@ -11,8 +11,11 @@ func TestTopicsCommands(t *testing.T) {
 	db := outboxDB(t)
 	env := environment{"RELAY_DATABASE_URL": db.AdminURL, "RELAY_SCHEMA": db.Schema, "USER": "kim"}
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('payments', 6)`)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
-		select 1, g, 'payments', 0, g, g = 1, ('00000000-0000-7000-8000-00000000000' || g)::uuid, '', '', 'k', 'T', '', now() from generate_series(1, 3) g`)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at)
+		select 1, g, 'payments', 0, g, g = 1, ('00000000-0000-7000-8000-00000000000' || g)::uuid, '', '', 'k', 'T', '',
+			now() from generate_series(1, 3) g`)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -22,7 +25,10 @@ func TestTopicsCommands(t *testing.T) {
 		{[]string{"topics", "held", "--topic=payments"}, codeOK, "00000000-0000-7000-8000-000000000001"},
 		{[]string{"topics", "discard", "--topic=payments", "--reason=gone"}, codeUsage, "--all"},
 		{[]string{"topics", "discard", "--topic=payments", "--all"}, codeUsage, "--reason"},
-		{[]string{"topics", "discard", "--topic=payments", "--message-id=00000000-0000-7000-8000-000000000001", "--reason=gone"}, codeOK, "each may still appear once"},
+		{[]string{
+			"topics", "discard", "--topic=payments", "--message-id=00000000-0000-7000-8000-000000000001",
+			"--reason=gone",
+		}, codeOK, "each may still appear once"},
 		{[]string{"topics", "discard", "--topic=payments", "--all", "--reason=gone"}, codeOK, "2 events are given up"},
 		{[]string{"topics", "discard", "--topic=payments", "--all", "--reason=gone"}, codeFailed, "not held"},
 		{[]string{"topics", "pause", "--reason=r"}, codeUsage, "--topic"},
@@ -33,17 +39,26 @@ func TestTopicsCommands(t *testing.T) {
 		{[]string{"topics", "resume", "--topic=payments", "--reason=it is back"}, codeOK, "goes on"},
 		{[]string{"topics", "resume", "--topic=payments", "--reason=again"}, codeFailed, "has not paused it"},
 		{[]string{"topics", "accept", "--topic=payments", "--reason=resized"}, codeFailed, "at least 1"},
-		{[]string{"topics", "accept", "--topic=payments", "--partitions=12", "--reason=resized"}, codeOK, "pinned to 12"},
+		{
+			[]string{"topics", "accept", "--topic=payments", "--partitions=12", "--reason=resized"},
+			codeOK,
+			"pinned to 12",
+		},
 		{[]string{"topics", "accept-cluster", "--reason=moved"}, codeUsage, "--cluster"},
 		{[]string{"topics", "accept-cluster", "--cluster=abc"}, codeUsage, "--reason"},
-		{[]string{"topics", "accept-cluster", "--cluster=abc", "--reason=moved"}, codeOK, "pinned to Kafka cluster abc"},
+		{
+			[]string{"topics", "accept-cluster", "--cluster=abc", "--reason=moved"},
+			codeOK,
+			"pinned to Kafka cluster abc",
+		},
 	} {
 		code, stdout, stderr := command(t, env, c.args...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 			t.Errorf("%v: exit code %d:\n%s%s", c.args, code, stdout, stderr)
 		}
 	}
-	if _, table, _ := command(t, env, "topics", "list"); !regexp.MustCompile(`(?m)^payments +12 +0 +- `).MatchString(table) {
+	if _, table, _ := command(t, env, "topics", "list"); !regexp.MustCompile(`(?m)^payments +12 +0 +- `).MatchString(
+		table) {
 		t.Errorf("the list is\n%s", table)
 	}
 }

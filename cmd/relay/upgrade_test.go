@@ -95,7 +95,8 @@ func lastRelease(t *testing.T) (path, tag string) {
 	out, err := exec.Command("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^").Output()
 	tag = strings.TrimSpace(string(out))
 	if err != nil || tag == "" {
-		t.Log("there is no release before this commit: this relay takes the old one's part, and the schema's next version is invented")
+		t.Log("there is no release before this commit: this relay takes the old one's part, and the schema's next " +
+			"version is invented")
 		return builtBinary(t), ""
 	}
 	dir := t.TempDir()
@@ -174,7 +175,8 @@ func inventNextVersion(t *testing.T, db *pgtest.DB) {
 func migrateByHand(t *testing.T, db *pgtest.DB, sql string, version int64) {
 	t.Helper()
 	pgtest.Await(t, "migration", func() (bool, error) {
-		_, err := db.Pool.Exec(t.Context(), fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
+		_, err := db.Pool.Exec(t.Context(), fmt.Sprintf(
+			`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
 			insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, version))
 		if pgerr.Retry(err) {
 			return false, nil
@@ -192,7 +194,8 @@ func load(t *testing.T, db *pgtest.DB, topic string) (stop func(), appended func
 		for ctx.Err() == nil {
 			// Not ctx: a cut statement may have been committed.
 			if _, err := db.Pool.Exec(context.WithoutCancel(ctx), `insert into outbox_event (topic, key, type, payload)
-				select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8') from generate_series($2::int, $2::int + 49) g`, topic, n); err != nil {
+				select $1, 'k' || (g % 50), 'T', convert_to((g / 50)::text, 'UTF8')
+				from generate_series($2::int, $2::int + 49) g`, topic, n); err != nil {
 				done <- err
 				return
 			}

@@ -36,7 +36,10 @@ func newLedger(t *testing.T, topic string) *ledger {
 // member starts a worker; stop ends it in order.
 func (l *ledger) member() (stop func()) {
 	l.t.Helper()
-	in, err := inbox.New(l.Pool, "ledger", inbox.Config{Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, MaintainEvery: 100 * time.Millisecond})
+	in, err := inbox.New(l.Pool, "ledger", inbox.Config{
+		Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1,
+		MaintainEvery: 100 * time.Millisecond,
+	})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -45,11 +48,13 @@ func (l *ledger) member() (stop func()) {
 		for _, e := range events {
 			keys, values = append(keys, e.Key), append(values, string(e.Payload))
 		}
-		_, err := tx.Exec(ctx, "insert into effect (key, n) select k, n from unnest($1::text[], $2::text[]) with ordinality t (k, n, o) order by o", keys, values)
+		_, err := tx.Exec(ctx, "insert into effect (key, n) select k, n from unnest($1::text[], $2::text[]) with "+
+			"ordinality t (k, n, o) order by o", keys, values)
 		return err
 	})
 	c, err := consumer.New(h, l.brokers, []string{l.topic}, consumer.Config{
-		Group: "ledger-" + l.topic, Batch: 50, SessionTimeout: 6 * time.Second, HeartbeatInterval: 200 * time.Millisecond, RebalanceTimeout: 8 * time.Second,
+		Group: "ledger-" + l.topic, Batch: 50, SessionTimeout: 6 * time.Second,
+		HeartbeatInterval: 200 * time.Millisecond, RebalanceTimeout: 8 * time.Second,
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -99,7 +104,8 @@ func (l *ledger) inventNextVersion() {
 	l.books(1)
 	// A worker that looks after its days meanwhile finalizes any detach that it finds pending, for Postgres allows one
 	// at a time.
-	_, err = l.Pool.Exec(l.t.Context(), "alter table inbox_message detach partition inbox_message_invented concurrently")
+	_, err = l.Pool.Exec(l.t.Context(), "alter table inbox_message detach partition inbox_message_invented "+
+		"concurrently")
 	if err != nil && !pgerr.Is(err, pgerr.UndefinedTable) {
 		l.t.Fatalf("detaching: %v", err)
 	}

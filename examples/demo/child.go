@@ -109,8 +109,8 @@ func runPayments(ctx context.Context, p places, log *slog.Logger) error {
 		return err
 	}
 	return payments.Run(ctx, payments.Config{
-		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true, Logger: log, Cards: bank,
-		Guard:    guard.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
+		DatabaseURL: secret.Of(p.DatabaseURL), Schema: p.Schema, Listen: p.CardAPI, Topic: p.Topic, SkipMigrate: true,
+		Logger: log, Cards: bank, Guard: guard.Config{Lease: cardLease, RecoverAfter: 2 * cardTimeout},
 		Recovery: recovery.Config{Every: recoverEvery, Grace: 2 * cardTimeout, Backoff: recoverEvery, SweepEvery: -1},
 	})
 }

@@ -38,7 +38,8 @@ func newCrew(dir string, p places, say func(string, ...any)) (*crew, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding this program, to run it again: %w", err)
 	}
-	return &crew{self: self, dir: dir, places: p, say: say, lost: make(chan error, 1), members: map[string]*member{}}, nil
+	return &crew{self: self, dir: dir, places: p, say: say, lost: make(chan error, 1), members: map[string]*member{}},
+		nil
 }
 
 // start starts a child; the name is that of its log, too. After stop it does nothing.

@@ -185,7 +185,13 @@ func descendants(t *testing.T, pid int) (all []int) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"--payments=0"}, {"--rate=0"}, {"--payments=many"}, {"--nonsense"}, {"--database-url=mysql://here"}} {
+	for _, args := range [][]string{
+		{"--payments=0"},
+		{"--rate=0"},
+		{"--payments=many"},
+		{"--nonsense"},
+		{"--database-url=mysql://here"},
+	} {
 		var out, errs bytes.Buffer
 		if code := command(t.Context(), args, &out, &errs, nil); code != 2 || errs.Len() == 0 {
 			t.Errorf("%v: exit code %d with %q", args, code, errs.String())

@@ -53,11 +53,30 @@ func breakAll(ctx context.Context, t *testing.T, s *stack, e evidence) error {
 		{"", func() error { return nil }},
 		{"payments with more than one mail: 1 (", func() error { return mailAgain(ctx, s) }},
 		{"charges of no payment: 1 (", func() error { return chargeAgain(ctx, s) }},
-		{"payments without exactly one ledger pair: 1 (", sql("delete from {schema}ledger_entry where id = (select min(id) from {schema}ledger_entry)")},
-		{"payments without exactly one notification that was sent: 1 (", sql("update {schema}email_notification set status = 'failed', sent_at = null where id = (select min(id) from {schema}email_notification)")},
-		{"the inbox has 19 rows of ledger for 20 payments", sql("delete from {schema}inbox_message where consumer_name = 'ledger' and message_id = (select min(event_id::text)::uuid from {schema}payment)")},
-		{"payments that differ from what the customer was told: 1 (", sql("update {schema}payment set amount = amount + 1 where payment_id = (select max(payment_id::text)::uuid from {schema}payment)")},
-		{"payments that a customer was told of and that are not there: 1 (", sql("delete from {schema}payment where payment_id = (select min(payment_id::text)::uuid from {schema}payment)")},
+		{
+			"payments without exactly one ledger pair: 1 (",
+			sql("delete from {schema}ledger_entry where id = (select min(id) from {schema}ledger_entry)"),
+		},
+		{
+			"payments without exactly one notification that was sent: 1 (",
+			sql("update {schema}email_notification set status = 'failed', sent_at = null where id = (select min(id) " +
+				"from {schema}email_notification)"),
+		},
+		{
+			"the inbox has 19 rows of ledger for 20 payments",
+			sql("delete from {schema}inbox_message where consumer_name = 'ledger' and message_id = (select " +
+				"min(event_id::text)::uuid from {schema}payment)"),
+		},
+		{
+			"payments that differ from what the customer was told: 1 (",
+			sql("update {schema}payment set amount = amount + 1 where payment_id = (select " +
+				"max(payment_id::text)::uuid from {schema}payment)"),
+		},
+		{
+			"payments that a customer was told of and that are not there: 1 (",
+			sql("delete from {schema}payment where payment_id = (select min(payment_id::text)::uuid from " +
+				"{schema}payment)"),
+		},
 		{"records of no payment (partition/offset): 2 (", func() error {
 			return s.topic.client.ProduceSync(ctx, &kgo.Record{Topic: s.topic.name, Value: []byte("{}")}).FirstErr()
 		}},
@@ -86,7 +105,10 @@ func mailAgain(ctx context.Context, s *stack) error {
 	}
 	all := s.box.Mails()
 	m := all[len(all)-1] // of a payment that stays
-	return smtp.Send(ctx, email.Message{ID: m.MessageID, From: "receipts@effectonce.example", To: m.To[0], Subject: m.Subject, Body: m.Body})
+	return smtp.Send(ctx, email.Message{
+		ID: m.MessageID, From: "receipts@effectonce.example", To: m.To[0],
+		Subject: m.Subject, Body: m.Body,
+	})
 }
 
 // chargeAgain asks the bank for one of its charges a second time.
@@ -96,6 +118,9 @@ func chargeAgain(ctx context.Context, s *stack) error {
 		return err
 	}
 	c := s.bank.Ledger()[0]
-	_, err = bank.Charge(ctx, payments.Charge{Key: c.Key, AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency})
+	_, err = bank.Charge(ctx, payments.Charge{
+		Key: c.Key, AccountID: c.AccountID, Amount: c.Amount,
+		Currency: c.Currency,
+	})
 	return err
 }

@@ -24,7 +24,8 @@ select payment_id::text, charge, amount from {schema}payment where charge is not
 
 // Recovery counts how often it has taken an operation.
 const queryRecovered = `-- demo: payments that recovery completed
-select count(*) from {schema}idempotency_key where attempts > 0 and state = 'COMPLETED' and operation = 'payment.create'`
+select count(*) from {schema}idempotency_key where attempts > 0 and state = 'COMPLETED'
+	and operation = 'payment.create'`
 
 const queryUnfinished = `-- demo: keys whose outcome is open
 select count(*) from {schema}idempotency_key where state not in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED')`
@@ -38,7 +39,8 @@ left join {schema}payment p on p.event_id = m.message_id
 group by m.consumer_name order by m.consumer_name`
 
 const queryPairs = `-- demo: payments and what is booked of them
-select p.payment_id::text, count(l.id) from {schema}payment p left join {schema}ledger_entry l on l.source_payment_id = p.payment_id
+select p.payment_id::text, count(l.id) from {schema}payment p
+	left join {schema}ledger_entry l on l.source_payment_id = p.payment_id
 group by p.payment_id
 having count(*) filter (where l.amount = p.amount and l.currency = p.currency) <> 1
 	or count(*) filter (where l.amount = -p.amount and l.currency = p.currency and l.account_id = p.account_id) <> 1

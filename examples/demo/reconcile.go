@@ -35,8 +35,9 @@ type evidence struct {
 
 func (s *stack) evidence(buyers *customers) evidence {
 	return evidence{
-		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(), flagged: buyers.flagged.Load(),
-		mails: s.box.Mails(), charges: s.bank.Ledger(), consumers: []string{"email", "ledger"},
+		db: s.db, prefix: s.prefix, scan: s.topic.scan, told: buyers.told, replays: buyers.replays.Load(),
+		flagged: buyers.flagged.Load(), mails: s.box.Mails(), charges: s.bank.Ledger(),
+		consumers: []string{"email", "ledger"},
 	}
 }
 
@@ -69,7 +70,8 @@ func reconcile(ctx context.Context, e evidence) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = e.db.QueryRow(ctx, e.q(queryFigures)).Scan(&r.outbox, &r.claims, &r.entries, &r.booked, &r.balance, &r.sent, &r.unsent)
+	err = e.db.QueryRow(ctx, e.q(queryFigures)).Scan(&r.outbox, &r.claims, &r.entries, &r.booked, &r.balance, &r.sent,
+		&r.unsent)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,11 @@ func (r *report) print(out io.Writer) {
 	}
 	fmt.Fprintln(out)
 	line("payments", r.payments, "of %s cents; %d requests came twice and were one payment", grouped(r.sum), r.replays)
-	line("card charges", r.charges, "of %s cents, by the bank's own ledger; completed by recovery: %d", grouped(r.charged), r.recovered)
+	line("card charges", r.charges, "of %s cents, by the bank's own ledger; completed by recovery: %d",
+		grouped(r.charged), r.recovered)
 	line("outbox rows left", r.outbox, "")
-	line("records in Kafka", int64(r.records), "of %s events: %s duplicates", grouped(int64(r.events)), grouped(int64(r.records-r.events)))
+	line("records in Kafka", int64(r.records), "of %s events: %s duplicates", grouped(int64(r.events)),
+		grouped(int64(r.records-r.events)))
 	for _, consumer := range slices.Sorted(maps.Keys(r.inbox)) {
 		line("inbox rows of "+consumer, r.inbox[consumer], "")
 	}

@@ -14,7 +14,10 @@ import (
 // run is the demo. before may be nil.
 func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 	tell := newTeller(out, f.Payments)
-	broken := &faults{on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{}), cardAgain: make(chan struct{})}
+	broken := &faults{
+		on: f.Faults, n: f.Payments, say: tell.say, mailAgain: make(chan struct{}),
+		cardAgain: make(chan struct{}),
+	}
 	s, err := openStack(ctx, f, tell.say, broken)
 	if err != nil {
 		return err
@@ -29,7 +32,13 @@ func run(ctx context.Context, f flags, out io.Writer, before tamper) error {
 	defer tell.end()
 	buyers := newCustomers(s.api, "http://"+s.places.CardAPI+"/payments", f.Payments, f.Rate, f.Faults)
 	broken.crew, broken.topic, broken.counter = hands, s.topic, newCounter(s.db, s.prefix, &buyers.paid)
-	for _, c := range []struct{ name, role string }{{"relay-1", roleRelay}, {"relay-2", roleRelay}, {"ledger", roleLedger}, {"email", roleEmail}, {"payments", rolePayments}} {
+	for _, c := range []struct{ name, role string }{
+		{"relay-1", roleRelay},
+		{"relay-2", roleRelay},
+		{"ledger", roleLedger},
+		{"email", roleEmail},
+		{"payments", rolePayments},
+	} {
 		if err := hands.start(c.name, c.role); err != nil {
 			return err
 		}
@@ -98,7 +107,8 @@ func steps(ctx context.Context, s *stack, buyers *customers, broken *faults, tel
 		if err := buyers.run(both); err != nil {
 			return err
 		}
-		tell.say("made %d payments; %d requests that came twice got the first one's answer", buyers.paid.Load(), buyers.replays.Load())
+		tell.say("made %d payments; %d requests that came twice got the first one's answer", buyers.paid.Load(),
+			buyers.replays.Load())
 		return nil
 	})
 	group.Go(func() error { return broken.run(both) })
@@ -158,8 +168,8 @@ Everything stays up until Ctrl-C:
   kafka      %s  (topic %s, groups %s and %s)
   mail       %s, asked at %s
   logs       %s
-`, s.api, s.places.DatabaseURL, s.places.Schema, strings.Join(s.places.Brokers, ","), s.places.Topic, s.places.LedgerGroup,
-		s.places.EmailGroup, s.places.SMTPAddr, s.places.MailLookup, s.dir)
+`, s.api, s.places.DatabaseURL, s.places.Schema, strings.Join(s.places.Brokers, ","), s.places.Topic,
+		s.places.LedgerGroup, s.places.EmailGroup, s.places.SMTPAddr, s.places.MailLookup, s.dir)
 	select {
 	case <-ctx.Done():
 	case err := <-hands.lost:

@@ -151,11 +151,13 @@ func (s *stack) openDatabase(ctx context.Context, suffix string, say func(string
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		_, err := s.db.Exec(ctx, strings.ReplaceAll(queryDrop, pgschema.Placeholder, pgx.Identifier{s.places.Schema}.Sanitize()))
+		_, err := s.db.Exec(ctx, strings.ReplaceAll(queryDrop, pgschema.Placeholder,
+			pgx.Identifier{s.places.Schema}.Sanitize()))
 		s.complain(err)
 	})
 	for _, tables := range []worker.Tables{payments.Tables(), ledger.Tables(), email.Tables()} {
-		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.places.DatabaseURL)}, s.places.Schema, tables, false, slog.New(slog.DiscardHandler))
+		pool, err := worker.Open(ctx, service.Database{URL: secret.Of(s.places.DatabaseURL)}, s.places.Schema, tables,
+			false, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return fmt.Errorf("making the tables: %w", err)
 		}

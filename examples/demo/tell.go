@@ -49,8 +49,9 @@ func (t *teller) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.bar = progressbar.NewOptions(t.total, progressbar.OptionSetWriter(t.out), progressbar.OptionSetWidth(30),
-		progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false), progressbar.OptionClearOnFinish(),
-		progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionUseANSICodes(true))
+		progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
+		progressbar.OptionClearOnFinish(), progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionUseANSICodes(true))
 	_ = t.bar.RenderBlank()
 }
 

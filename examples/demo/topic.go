@@ -25,7 +25,8 @@ type topic struct {
 
 // openTopic makes the topic, or takes one that is there and empty.
 func openTopic(ctx context.Context, brokers []string, name string) (*topic, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DisableIdempotentWrite())
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.DisableIdempotentWrite())
 	if err != nil {
 		return nil, fmt.Errorf("connecting to Kafka: %w", err)
 	}
@@ -225,7 +226,10 @@ func (t *topic) redeliver(ctx context.Context, n int) (int, error) {
 	var again []*kgo.Record
 	for i := 0; i < len(records); i += n {
 		r := records[i]
-		again = append(again, &kgo.Record{Topic: t.name, Partition: r.Partition, Key: r.Key, Value: r.Value, Headers: r.Headers})
+		again = append(again, &kgo.Record{
+			Topic: t.name, Partition: r.Partition, Key: r.Key, Value: r.Value,
+			Headers: r.Headers,
+		})
 	}
 	return len(again), t.client.ProduceSync(ctx, again...).FirstErr()
 }

@@ -28,7 +28,8 @@ func TestEdge(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{}}
 	post := func(key, body string) (int, string, string) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/orders", strings.NewReader(body))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+listener.Addr().String()+"/orders",
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,10 +49,12 @@ func TestEdge(t *testing.T) {
 	if code != http.StatusCreated || replayed != "" {
 		t.Errorf("%d %s, replayed %q", code, first, replayed)
 	}
-	if code, again, replayed := post(`"k"`, `{ "amount": 2, "item": "tea" }`); code != http.StatusCreated || again != first || replayed != "true" {
+	if code, again, replayed := post(`"k"`, `{ "amount": 2, "item": "tea" }`); code != http.StatusCreated ||
+		again != first || replayed != "true" {
 		t.Errorf("again: %d %s, replayed %q", code, again, replayed)
 	}
-	if code, body, _ := post("k", `{"item":"tea","amount":3}`); code != http.StatusUnprocessableEntity || !strings.Contains(body, "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST") {
+	if code, body, _ := post("k", `{"item":"tea","amount":3}`); code != http.StatusUnprocessableEntity ||
+		!strings.Contains(body, "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST") {
 		t.Errorf("another order: %d %s", code, body)
 	}
 	if code, body, _ := post("l", `{"item":"tea","amount":2,"discount":1}`); code != http.StatusBadRequest {
@@ -81,6 +84,7 @@ func TestDocsShowThisCode(t *testing.T) {
 		t.Fatal("main.go has no code between docs:begin and docs:end")
 	}
 	if !strings.Contains(read("../../docs/idempotency.md"), "```go\n"+code+"\n```") {
-		t.Error("docs/idempotency.md's \"Begin\" differs from examples/edge/main.go: copy what stands between its marks")
+		t.Error("docs/idempotency.md's \"Begin\" differs from examples/edge/main.go: copy what stands between " +
+			"its marks")
 	}
 }

@@ -48,7 +48,8 @@ func (f flags) config() (email.Config, error) {
 		return email.Config{}, err
 	}
 	cfg := email.Config{
-		Config: base, From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders, SendTimeout: f.SendTimeout, Lease: f.Lease,
+		Config: base, From: f.From, RecipientDomain: f.RecipientDomain, Senders: f.Senders, SendTimeout: f.SendTimeout,
+		Lease: f.Lease,
 	}
 	if f.OnUnknown == "resend" {
 		cfg.OnUnknown = email.Resend
@@ -57,7 +58,10 @@ func (f flags) config() (email.Config, error) {
 	if err != nil {
 		return cfg, fmt.Errorf("--smtp-password: %w", err)
 	}
-	if cfg.Provider, err = email.NewSMTP(email.SMTPConfig{Addr: f.SMTPAddr, TLS: f.SMTPTLS, Username: f.SMTPUsername, Password: password}); err != nil {
+	if cfg.Provider, err = email.NewSMTP(email.SMTPConfig{
+		Addr: f.SMTPAddr, TLS: f.SMTPTLS, Username: f.SMTPUsername,
+		Password: password,
+	}); err != nil {
 		return cfg, err
 	}
 	if f.LookupURL != "" {

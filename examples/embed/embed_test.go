@@ -42,6 +42,7 @@ func TestReadmeShowsThisCode(t *testing.T) {
 		t.Fatal("main.go has no code between readme:begin and readme:end")
 	}
 	if !strings.Contains(read("../../README.md"), "```go\n"+code+"\n```") {
-		t.Error("the README's \"embed it\" differs from examples/embed/main.go: copy what stands between its readme marks")
+		t.Error("the README's \"embed it\" differs from examples/embed/main.go: copy what stands between its " +
+			"readme marks")
 	}
 }

@@ -12,7 +12,8 @@ import (
 
 func main() {
 	var flags worker.Flags
-	os.Exit(worker.Main(&flags, "ledger", "Books payments from Kafka in a double-entry ledger, once.", "127.0.0.1:9188", "LEDGER",
+	os.Exit(worker.Main(&flags, "ledger", "Books payments from Kafka in a double-entry ledger, once.", "127.0.0.1:9188",
+		"LEDGER",
 		func(ctx context.Context, log *slog.Logger) error {
 			cfg, err := flags.Worker()
 			if err != nil {

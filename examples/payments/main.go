@@ -21,7 +21,8 @@ type flags struct {
 
 func main() {
 	var f flags
-	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.", "127.0.0.1:8080", "PAYMENTS",
+	os.Exit(worker.Main(&f, "payments", "Accepts payments: POST /payments {account_id, amount, currency}.",
+		"127.0.0.1:8080", "PAYMENTS",
 		func(ctx context.Context, log *slog.Logger) error {
 			var cards payments.Provider
 			if f.Cards != "" {
@@ -32,8 +33,8 @@ func main() {
 			}
 			return payments.Run(ctx, payments.Config{
 				Cards:       cards,
-				DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema, Listen: f.Listen, Topic: f.Topic,
-				SkipMigrate: !f.Migrate, Logger: log,
+				DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema,
+				Listen: f.Listen, Topic: f.Topic, SkipMigrate: !f.Migrate, Logger: log,
 			})
 		}))
 }

@@ -91,7 +91,8 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 // placeOrder makes an order and publishes it: both, or neither.
 func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `insert into orders (id, customer, amount) values ($1, $2, $3)`, o.ID, o.Customer, o.Amount); err != nil {
+		if _, err := tx.Exec(ctx, `insert into orders (id, customer, amount) values ($1, $2, $3)`, o.ID, o.Customer,
+			o.Amount); err != nil {
 			return err
 		}
 		payload, err := json.Marshal(o)
@@ -118,7 +119,8 @@ func newRouter(in *inbox.Inbox, brokers []string) (*message.Router, error) {
 	config := wkafka.DefaultSaramaSubscriberConfig()
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
-		Brokers: brokers, ConsumerGroup: in.Consumer(), Unmarshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: config,
+		Brokers: brokers, ConsumerGroup: in.Consumer(), Unmarshaler: wkafka.DefaultMarshaler{},
+		OverwriteSaramaConfig: config,
 	}, nil)
 	if err != nil {
 		return nil, err

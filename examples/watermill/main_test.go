@@ -54,7 +54,8 @@ func TestThePageShowsThisCode(t *testing.T) {
 	for _, part := range []string{"producer", "router"} {
 		_, code, _ := strings.Cut(read("main.go"), "// "+part+":begin\n")
 		code, _, _ = strings.Cut(code, "// "+part+":end\n")
-		if code = strings.TrimSpace(code); code == "" || !strings.Contains(read("../../docs/watermill.md"), "```go\n"+code+"\n```") {
+		if code = strings.TrimSpace(code); code == "" || !strings.Contains(read("../../docs/watermill.md"),
+			"```go\n"+code+"\n```") {
 			t.Errorf("docs/watermill.md does not show what stands between the marks of %q in main.go", part)
 		}
 	}

@@ -49,7 +49,8 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		body = string(b)
 	}
-	s.keys, s.bodies, s.times = append(s.keys, r.Header.Get("Idempotency-Key")), append(s.bodies, body), append(s.times, time.Now())
+	s.keys, s.bodies, s.times = append(s.keys, r.Header.Get("Idempotency-Key")), append(s.bodies, body),
+		append(s.times, time.Now())
 	now := s.steps[min(len(s.keys), len(s.steps))-1]
 	if now.hang {
 		<-r.Context().Done()
@@ -58,7 +59,10 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	if now.err != nil {
 		return nil, now.err
 	}
-	res := &http.Response{StatusCode: now.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(now.body)), Request: r}
+	res := &http.Response{
+		StatusCode: now.status, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(now.body)), Request: r,
+	}
 	if name, value, ok := strings.Cut(now.header, ": "); ok {
 		res.Header.Set(name, value)
 	}
@@ -76,7 +80,8 @@ var (
 func post(t *testing.T, ctx context.Context, s *script, cfg client.Config) (*http.Response, string, error) {
 	t.Helper()
 	cfg.Base = s
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://payments.test/payments", io.NopCloser(strings.NewReader("the body")))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://payments.test/payments",
+		io.NopCloser(strings.NewReader("the body")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,43 +106,82 @@ func TestOutcome(t *testing.T) {
 		tries int
 		want  client.Verdict
 	}{
-		"done at once":                           {[]step{{status: 201}}, 1, client.Done},
-		"done after a busy server":               {[]step{{status: 503}, {status: 500}, {status: 201}}, 3, client.Done},
-		"done after a lost answer":               {[]step{{err: reset}, {status: 201}}, 2, client.Done},
-		"in progress, then done":                 {[]step{inProgress, {status: 201}}, 2, client.Done},
-		"accepted, then done":                    {[]step{{status: 202, header: "Retry-After: 1"}, {status: 201}}, 2, client.Done},
-		"refused by the business":                {[]step{{status: 402}}, 1, client.NotDone},
-		"refused, after a lost answer":           {[]step{{err: reset}, {status: 402}}, 2, client.Unknown},
-		"refused the first time":                 {[]step{{err: reset}, {status: 402, header: "Idempotent-Replayed: true"}}, 2, client.NotDone},
-		"a conflict that is none of the key's":   {[]step{{status: 409}}, 1, client.NotDone},
-		"another command, by its key":            {[]step{reused}, 1, client.Unknown},
-		"another release's fingerprint":          {[]step{{err: reset}, reused}, 2, client.Unknown},
-		"an old key":                             {[]step{{status: 400, body: `{"code":"IDEMPOTENCY_KEY_OUTSIDE_WINDOW"}`}}, 1, client.Unknown},
-		"a conflict, after a 502":                {[]step{{status: 502}, {status: 409}}, 2, client.Unknown},
-		"gone, after a 502":                      {[]step{{status: 502}, {status: 410}}, 2, client.Unknown},
-		"a precondition, after a 502":            {[]step{{status: 502}, {status: 412}}, 2, client.Unknown},
-		"not valid, after a 502":                 {[]step{{status: 502}, {status: 422}}, 2, client.Unknown},
-		"a dependency, after a 502":              {[]step{{status: 502}, {status: 424}}, 2, client.Unknown},
-		"not allowed":                            {[]step{{status: 401}}, 1, client.NotDone},
-		"not allowed, after a lost answer":       {[]step{{err: reset}, {status: 401}}, 2, client.Unknown},
-		"not allowed, after a 500":               {[]step{{status: 500}, {status: 403}}, 2, client.Unknown},
-		"never there":                            {[]step{{err: refused}}, 4, client.NotDone},
-		"never there but once":                   {[]step{{err: refused}, {err: reset}, {err: refused}}, 4, client.Unknown},
+		"done at once":             {[]step{{status: 201}}, 1, client.Done},
+		"done after a busy server": {[]step{{status: 503}, {status: 500}, {status: 201}}, 3, client.Done},
+		"done after a lost answer": {[]step{{err: reset}, {status: 201}}, 2, client.Done},
+		"in progress, then done":   {[]step{inProgress, {status: 201}}, 2, client.Done},
+		"accepted, then done": {
+			[]step{{status: 202, header: "Retry-After: 1"}, {status: 201}},
+			2,
+			client.Done,
+		},
+		"refused by the business":      {[]step{{status: 402}}, 1, client.NotDone},
+		"refused, after a lost answer": {[]step{{err: reset}, {status: 402}}, 2, client.Unknown},
+		"refused the first time": {
+			[]step{{err: reset}, {status: 402, header: "Idempotent-Replayed: true"}}, 2, client.NotDone,
+		},
+		"a conflict that is none of the key's": {[]step{{status: 409}}, 1, client.NotDone},
+		"another command, by its key":          {[]step{reused}, 1, client.Unknown},
+		"another release's fingerprint":        {[]step{{err: reset}, reused}, 2, client.Unknown},
+		"an old key": {
+			[]step{{status: 400, body: `{"code":"IDEMPOTENCY_KEY_OUTSIDE_WINDOW"}`}}, 1, client.Unknown,
+		},
+		"a conflict, after a 502":          {[]step{{status: 502}, {status: 409}}, 2, client.Unknown},
+		"gone, after a 502":                {[]step{{status: 502}, {status: 410}}, 2, client.Unknown},
+		"a precondition, after a 502":      {[]step{{status: 502}, {status: 412}}, 2, client.Unknown},
+		"not valid, after a 502":           {[]step{{status: 502}, {status: 422}}, 2, client.Unknown},
+		"a dependency, after a 502":        {[]step{{status: 502}, {status: 424}}, 2, client.Unknown},
+		"not allowed":                      {[]step{{status: 401}}, 1, client.NotDone},
+		"not allowed, after a lost answer": {[]step{{err: reset}, {status: 401}}, 2, client.Unknown},
+		"not allowed, after a 500":         {[]step{{status: 500}, {status: 403}}, 2, client.Unknown},
+		"never there":                      {[]step{{err: refused}}, 4, client.NotDone},
+		"never there but once": {
+			[]step{{err: refused}, {err: reset}, {err: refused}},
+			4,
+			client.Unknown,
+		},
 		"no answer at all":                       {[]step{{hang: true}}, 4, client.Unknown},
 		"too many requests":                      {[]step{{status: 429}}, 4, client.NotDone},
 		"too many requests, after a lost answer": {[]step{{err: reset}, {status: 429}}, 4, client.Unknown},
 		"busy for ever":                          {[]step{{status: 503}}, 4, client.Unknown},
 		"in progress for ever":                   {[]step{inProgress}, 4, client.Unknown},
-		"unknown for ever":                       {[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown},
-		"done, the answer is not kept":           {[]step{{err: reset}, {status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":201}`}}, 2, client.Done},
-		"finished, by what says no status":       {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED"}`}}, 1, client.Done},
-		"refused, by what says no status":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","failure":"card_declined"}`}}, 1, client.NotDone},
-		"done, and deleted since":                {[]step{{err: reset}, {status: 410, body: `{"code":"RESOURCE_GONE","first_status":201}`}}, 2, client.Done},
-		"nobody there, after a lost answer":      {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
-		"not found, after a lost answer":         {[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.Unknown},
-		"refused, the answer is not kept":        {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":402}`}}, 1, client.NotDone},
-		"a problem that cannot be read":          {[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPI`}}, 1, client.Unknown},
-		"elsewhere":                              {[]step{{status: 303, header: "Idempotent-Replayed: true"}}, 1, client.Done},
+		"unknown for ever": {
+			[]step{{status: 503, body: `{"code":"IDEMPOTENCY_OUTCOME_UNKNOWN"}`}}, 4, client.Unknown,
+		},
+		"done, the answer is not kept": {
+			[]step{{err: reset}, {status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":201}`}},
+			2,
+			client.Done,
+		},
+		"finished, by what says no status": {
+			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED"}`}},
+			1, client.Done,
+		},
+		"refused, by what says no status": {
+			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","failure":"card_declined"}`}},
+			1,
+			client.NotDone,
+		},
+		"done, and deleted since": {
+			[]step{{err: reset}, {status: 410, body: `{"code":"RESOURCE_GONE","first_status":201}`}}, 2, client.Done,
+		},
+		"nobody there, after a lost answer": {[]step{{err: reset}, {status: 404}}, 2, client.Unknown},
+		"not found, after a lost answer": {
+			[]step{{err: reset}, {status: 404, body: `{"code":"NO_SUCH_ACCOUNT"}`}}, 2, client.Unknown,
+		},
+		"refused, the answer is not kept": {
+			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPIRED","first_status":402}`}}, 1, client.NotDone,
+		},
+		"a problem that cannot be read": {
+			[]step{{status: 410, body: `{"code":"IDEMPOTENCY_RESULT_EXPI`}},
+			1,
+			client.Unknown,
+		},
+		"elsewhere": {
+			[]step{{status: 303, header: "Idempotent-Replayed: true"}},
+			1,
+			client.Done,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -235,12 +279,16 @@ func TestPausesGrowAndDiffer(t *testing.T) {
 		first := map[time.Duration]bool{}
 		for range 20 {
 			s := &script{steps: []step{{status: 503}}}
-			if _, _, err := post(t, t.Context(), s, client.Config{Attempts: 5, First: time.Second, Most: 4 * time.Second}); err != nil {
+			if _, _, err := post(t, t.Context(), s, client.Config{
+				Attempts: 5, First: time.Second,
+				Most: 4 * time.Second,
+			}); err != nil {
 				t.Fatal(err)
 			}
 			first[s.times[1].Sub(s.times[0])] = true
 			for i, middle := range []time.Duration{1000, 1500, 2250, 3375} {
-				if pause := s.times[i+1].Sub(s.times[i]).Round(time.Millisecond); pause < middle*time.Millisecond/2 || pause > middle*time.Millisecond*3/2 {
+				if pause := s.times[i+1].Sub(s.times[i]).Round(time.Millisecond); pause < middle*time.Millisecond/2 ||
+					pause > middle*time.Millisecond*3/2 {
 					t.Errorf("pause %d is %v, want %v, half of it more or less", i, pause, middle*time.Millisecond)
 				}
 			}
@@ -360,12 +408,16 @@ func TestNetHTTPSendsAgainByItself(t *testing.T) {
 // it is another question.
 func TestARedirectIsTheSameIntent(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]client.Verdict{http.StatusTemporaryRedirect: client.Unknown, http.StatusFound: client.Unknown} {
+	for status, want := range map[int]client.Verdict{
+		http.StatusTemporaryRedirect: client.Unknown,
+		http.StatusFound:             client.Unknown,
+	} {
 		s := &script{steps: []step{{err: reset}, {status: status, header: "Location: /elsewhere"}, {status: 401}}}
 		if status == http.StatusFound {
 			s.steps = []step{{status: status, header: "Location: /login"}, {status: 200}}
 		}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://payments.test/payments", strings.NewReader("the body"))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://payments.test/payments",
+			strings.NewReader("the body"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -184,7 +184,8 @@ func (i *intent) judge(res *http.Response, sent int64, err error) (again bool, a
 	switch res.StatusCode {
 	case http.StatusTooEarly, http.StatusTooManyRequests:
 		again = true
-	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again, i.doubt = true, true
 	default:
 		again = later(res, i.code)

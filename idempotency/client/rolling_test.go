@@ -38,7 +38,8 @@ func TestRollingDeploys(t *testing.T) {
 			}
 			verdicts[got]++
 			if got == client.Done && w.effects != 1 || got == client.NotDone && w.effects != 0 {
-				t.Errorf("seed %d: the verdict is %q, and it was done %d times:\n%s", seed, got, w.effects, strings.Join(w.history, "\n"))
+				t.Errorf("seed %d: the verdict is %q, and it was done %d times:\n%s", seed, got, w.effects,
+					strings.Join(w.history, "\n"))
 			}
 		})
 		if t.Failed() {
@@ -70,7 +71,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0)} //nolint:gosec // a test's
 	w.store = memstore.New(memstore.Config{Now: func() time.Time { return w.now }})
 	var err error
-	if w.guard, err = guard.New(w.store, guard.Config{RecoverAfter: -1, Keep: idempotency.Retention{Tombstone: -1}}); err != nil {
+	if w.guard, err = guard.New(w.store, guard.Config{
+		RecoverAfter: -1,
+		Keep:         idempotency.Retention{Tombstone: -1},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	w.releases[0].Version, w.releases[1].Version = 1, 2
@@ -87,10 +91,14 @@ func (w *world) say(format string, args ...any) {
 
 // call is the caller, who repeats what stays unknown, and may die over it.
 func (w *world) call() client.Verdict {
-	c := &http.Client{Transport: client.New(client.Config{Base: w, Attempts: 1 + w.rand.IntN(4), First: time.Millisecond})}
+	c := &http.Client{Transport: client.New(client.Config{
+		Base: w, Attempts: 1 + w.rand.IntN(4),
+		First: time.Millisecond,
+	})}
 	ctx, key := w.t.Context(), ""
 	for calls := 0; ; calls++ {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://payments.test/payments", strings.NewReader(`{"amount":1}`))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://payments.test/payments",
+			strings.NewReader(`{"amount":1}`))
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -161,7 +169,8 @@ func (w *world) serve(key string, body []byte) *http.Response {
 	}
 	res, err := w.guard.Do(context.Background(), req, w.work)
 	httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}.Write(rec, res, err)
-	w.say("release %d: %d %s %s", release+1, rec.Code, rec.Header().Get(httpedge.HeaderReplayed), bytes.TrimSpace(rec.Body.Bytes()))
+	w.say("release %d: %d %s %s", release+1, rec.Code, rec.Header().Get(httpedge.HeaderReplayed),
+		bytes.TrimSpace(rec.Body.Bytes()))
 	return rec.Result()
 }
 
@@ -190,13 +199,17 @@ func (w *world) recover() {
 	if w.rand.IntN(2) == 0 {
 		return
 	}
-	taken, err := w.store.Recover(context.Background(), store.RecoverOptions{Limit: 1, Lease: time.Minute, Token: "recovery"})
+	taken, err := w.store.Recover(context.Background(), store.RecoverOptions{
+		Limit: 1, Lease: time.Minute,
+		Token: "recovery",
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	for _, c := range taken {
 		if w.effects > 0 {
-			err = w.store.Finish(context.Background(), c.Lease, idempotency.Result{Code: 201}, idempotency.Retention{Tombstone: -1})
+			err = w.store.Finish(context.Background(), c.Lease, idempotency.Result{Code: 201},
+				idempotency.Retention{Tombstone: -1})
 		} else {
 			err = w.store.Release(context.Background(), c.Lease)
 		}

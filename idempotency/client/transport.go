@@ -101,7 +101,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		res, err := t.once(ctx, r, i.key, body)
 		again, after := i.judge(res, sent.Swap(0), err)
 		wait := max(pace.NextBackOff(), after)
-		if !again || t.cfg.Attempts > 0 && i.attempts >= t.cfg.Attempts || t.cfg.Patience > 0 && after > t.cfg.Patience || !sooner(ctx, wait) {
+		if !again || t.cfg.Attempts > 0 && i.attempts >= t.cfg.Attempts || t.cfg.Patience > 0 &&
+			after > t.cfg.Patience || !sooner(ctx, wait) {
 			return i.end(res, err)
 		}
 		if res != nil {
@@ -137,7 +138,8 @@ func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error)
 		return nil, fmt.Errorf("reading the request's body: %w", err)
 	}
 	if t.cfg.MaxBody > 0 && int64(len(kept)) > t.cfg.MaxBody {
-		return nil, fmt.Errorf("the request's body is longer than the %d bytes that are kept for a retry: set its GetBody", t.cfg.MaxBody)
+		return nil, fmt.Errorf("the request's body is longer than the %d bytes that are kept for a retry: set its "+
+			"GetBody", t.cfg.MaxBody)
 	}
 	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(kept)), nil }, nil
 }
@@ -145,7 +147,9 @@ func (t *Transport) body(r *http.Request) (func() (io.ReadCloser, error), error)
 var errSlow = errors.New("no answer within the time of one attempt")
 
 // once makes one attempt. Its time counts until the head of the answer is there; the body has the caller's.
-func (t *Transport) once(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (*http.Response, error) {
+func (t *Transport) once(ctx context.Context, r *http.Request, key string, body func() (io.ReadCloser, error)) (
+	*http.Response, error,
+) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	out := r.Clone(ctx)
 	out.Header.Set(HeaderKey, key)

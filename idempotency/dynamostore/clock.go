@@ -70,7 +70,8 @@ func (c *clock) watch(o *dynamodb.Options) {
 			out, md, err := next.HandleDeserialize(ctx, in)
 			received := time.Now()
 			// Without a request id the answer is not DynamoDB's but of something between.
-			if res, ok := out.RawResponse.(*smithyhttp.Response); ok && res != nil && res.Header.Get("X-Amzn-Requestid") != "" {
+			if res, ok := out.RawResponse.(*smithyhttp.Response); ok && res != nil &&
+				res.Header.Get("X-Amzn-Requestid") != "" {
 				if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 					c.learn(date, sent, received)
 				}

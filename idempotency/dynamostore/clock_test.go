@@ -25,7 +25,8 @@ func TestClock_HoldsTheServersTime(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(t, "calls") {
 			sent := host
 			pass("there", 300*time.Millisecond)
-			date := truth.Add(time.Duration(rapid.Int64Range(-int64(skew), int64(skew)).Draw(t, "skew"))).Truncate(time.Second)
+			date := truth.Add(time.Duration(rapid.Int64Range(-int64(skew), int64(skew)).Draw(t, "skew"))).Truncate(
+				time.Second)
 			pass("back", 300*time.Millisecond)
 			c.learn(date, sent, host)
 			pass("idle", 2*time.Second)

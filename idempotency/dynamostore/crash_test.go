@@ -31,7 +31,8 @@ func TestCrash_ServerKilled(t *testing.T) {
 		err                error
 	}
 	finish := func(f *fate) {
-		if f.err = s.Finish(t.Context(), f.lease, idempotency.Result{Code: 1, Body: []byte("b")}, idempotency.Retention{}); f.err == nil {
+		if f.err = s.Finish(t.Context(), f.lease, idempotency.Result{Code: 1, Body: []byte("b")},
+			idempotency.Retention{}); f.err == nil {
 			f.completed = true
 		}
 	}
@@ -74,7 +75,8 @@ func TestCrash_ServerKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed && (rec.State != idempotency.Completed || string(rec.Result.Body) != "b") {
+			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed &&
+				(rec.State != idempotency.Completed || string(rec.Result.Body) != "b") {
 				t.Errorf("acknowledged and forgotten: %+v is %+v", f, rec)
 			}
 			if f.err == nil {

@@ -23,7 +23,8 @@ var (
 type values map[string]types.AttributeValue
 
 func (v values) unchanged(old item) values {
-	v[":wasState"], v[":wasToken"], v[":wasFence"], v[":wasLease"] = old["state"], old["token"], old["fence"], old["lease"]
+	v[":wasState"], v[":wasToken"], v[":wasFence"], v[":wasLease"] = old["state"], old["token"], old["fence"],
+		old["lease"]
 	return v
 }
 

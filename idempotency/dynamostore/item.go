@@ -40,7 +40,8 @@ func member(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "
 func keyOf(member string) (idempotency.Key, error) {
 	parts := strings.Split(member, "\n")
 	if len(parts) != 3 {
-		return idempotency.Key{}, fmt.Errorf("dynamostore: %d parts in an item's key, want 3: who else writes to this table?", len(parts))
+		return idempotency.Key{}, fmt.Errorf("dynamostore: %d parts in an item's key, want 3: who else writes to "+
+			"this table?", len(parts))
 	}
 	return idempotency.Key{Operation: parts[0], Tenant: parts[1], Value: parts[2]}, nil
 }
@@ -51,7 +52,8 @@ func newItem(r idempotency.Request, token string, fence, now, ends, span int64) 
 	i := item{
 		"key": text(m), "part": text(partRecord), "state": text(string(idempotency.InProgress)),
 		"print": text(strconv.Itoa(int(r.Fingerprint.Version)) + ":" + hex.EncodeToString(r.Fingerprint.Sum[:])),
-		"token": text(token), "fence": number(fence), "lease": number(ends), "span": number(span), "due": number(0), "claimed": number(now), "tries": number(0),
+		"token": text(token), "fence": number(fence), "lease": number(ends), "span": number(span), "due": number(0),
+		"claimed": number(now), "tries": number(0),
 		"bucket": number(int64(crc32.ChecksumIEEE([]byte(m)) % buckets)), "ready": number(ends),
 	}
 	if r.Input != nil {
@@ -116,16 +118,16 @@ func (s *Store) record(ctx context.Context, k idempotency.Key, i item) (store.Re
 	}
 	rec := store.Record{
 		Key: k, State: i.state(), Fingerprint: i.print(), Fence: i.number("fence"), Input: i.bytes("input"),
-		Age: max(0, elapsed(low, i.number("claimed"))), Attempts: int(i.number("tries")), Reason: i.text("reason"), Stuck: i.has("stuck"),
-		LeaseLeft: left(i, low), Progress: store.Progress{Stage: idempotency.Received},
+		Age: max(0, elapsed(low, i.number("claimed"))), Attempts: int(i.number("tries")), Reason: i.text("reason"),
+		Stuck: i.has("stuck"), LeaseLeft: left(i, low), Progress: store.Progress{Stage: idempotency.Received},
 	}
 	if !i.finished() {
 		return rec, decode(i, "progress", &rec.Progress)
 	}
 	rec.LeaseLeft = 0
 	rec.Result = idempotency.Result{
-		Code: int(i.number("code")), Resource: i.text("resource"), Schema: int(i.number("schema")), Failure: i.text("failure"),
-		At: time.UnixMicro(i.number("at")),
+		Code: int(i.number("code")), Resource: i.text("resource"), Schema: int(i.number("schema")),
+		Failure: i.text("failure"), At: time.UnixMicro(i.number("at")),
 	}
 	if !i.over("body", low) {
 		if !i.has("apart") {

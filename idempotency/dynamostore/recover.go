@@ -32,7 +32,8 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 			if i.state() == idempotency.InProgress && i.number("ready")+micros(opt.Grace) > low {
 				return true
 			}
-			if k, err := keyOf(i.text("key")); err == nil && (opt.Operations == nil || slices.Contains(opt.Operations, k.Operation)) {
+			if k, err := keyOf(i.text("key")); err == nil &&
+				(opt.Operations == nil || slices.Contains(opt.Operations, k.Operation)) {
 				heads[b] = append(heads[b], i)
 			}
 			return len(heads[b]) < opt.Limit
@@ -76,9 +77,12 @@ func eachBucket(ctx context.Context, ask func(ctx context.Context, bucket int64)
 // first, until each says that it is enough.
 func (s *Store) query(ctx context.Context, bucket, from, until int64, each func(item) (more bool)) error {
 	pages := dynamodb.NewQueryPaginator(s.client, &dynamodb.QueryInput{
-		TableName: &s.table, IndexName: aws.String(indexName), KeyConditionExpression: aws.String(`#bucket = :bucket and #ready between :from and :until`),
-		ExpressionAttributeNames:  names(`#bucket #ready`),
-		ExpressionAttributeValues: values{":bucket": number(bucket), ":from": number(from), ":until": number(until)},
+		TableName: &s.table, IndexName: aws.String(indexName),
+		KeyConditionExpression:   aws.String(`#bucket = :bucket and #ready between :from and :until`),
+		ExpressionAttributeNames: names(`#bucket #ready`), ExpressionAttributeValues: values{
+			":bucket": number(bucket),
+			":from":   number(from), ":until": number(until),
+		},
 	})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx, s.clock.watch)
@@ -106,7 +110,8 @@ func (s *Store) take(ctx context.Context, found item, opt store.RecoverOptions) 
 		`set #state = :unknown, #token = :token, #fence = #fence + :one, #tries = #tries + :one, #lease = :ends, #span = :span, #ready = :ends, #due = :zero remove #writer, #seq`,
 		`#state = :unknown and attribute_not_exists(#stuck) and #lease <= :now and #due <= :now or #state = :working and #lease <= :grace`,
 		values{
-			":token": text(opt.Token), ":one": number(1), ":zero": number(0), ":ends": number(ends), ":span": number(micros(opt.Lease)), ":now": number(low),
+			":token": text(opt.Token), ":one": number(1), ":zero": number(0), ":ends": number(ends),
+			":span": number(micros(opt.Lease)), ":now": number(low),
 			":grace": number(low - micros(opt.Grace)),
 		})
 	var failed *types.ConditionalCheckFailedException
@@ -123,7 +128,8 @@ func (s *Store) take(ctx context.Context, found item, opt store.RecoverOptions) 
 	if err != nil {
 		return store.ClaimResult{}, false, err
 	}
-	return store.ClaimResult{Won: true, Lease: store.Lease{Key: k, Fence: rec.Fence, Token: opt.Token}, Record: rec}, true, nil
+	return store.ClaimResult{Won: true, Lease: store.Lease{Key: k, Fence: rec.Fence, Token: opt.Token}, Record: rec},
+		true, nil
 }
 
 // Sweep implements store.Recoverer. It removes nothing: the table's TTL does.

@@ -64,7 +64,8 @@ func (s *Store) now(ctx context.Context, k idempotency.Key) (low, top int64, err
 		return 0, 0, err
 	}
 	if low, top, ok = s.clock.now(); !ok {
-		return 0, 0, errors.New("dynamostore: the server's responses have no Date: is there a proxy between that removes it?")
+		return 0, 0, errors.New("dynamostore: the server's responses have no Date: is there a proxy between that " +
+			"removes it?")
 	}
 	return low, top, nil
 }
@@ -107,7 +108,9 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 
 // attempt does what a claim does to the item that was found; the write's condition is that it is still there as it was.
 // It returns the item as it is now.
-func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, old item) (now item, won bool, err error) {
+func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, old item) (now item,
+	won bool, err error,
+) {
 	low, top, _ := s.clock.now()
 	span := micros(opt.Lease)
 	ends := top + span
@@ -125,16 +128,21 @@ func (s *Store) attempt(ctx context.Context, r idempotency.Request, opt store.Cl
 	switch ended := lease <= low; {
 	case !r.Matches(old.print()):
 	case working && old.text("token") == opt.Token:
-		now, err = s.update(ctx, r.Key, `set #lease = :ends, #ready = :ends, #span = :span`, same, values{":ends": number(ends), ":span": number(span)}.unchanged(old))
+		now, err = s.update(ctx, r.Key, `set #lease = :ends, #ready = :ends, #span = :span`, same,
+			values{":ends": number(ends), ":span": number(span)}.unchanged(old))
 		return now, true, err
 	case rerun && ended && (working || unknown):
 		now, err = s.update(ctx, r.Key,
 			`set #state = :working, #token = :mine, #fence = #fence + :one, #lease = :ends, #span = :span, #due = :zero, #ready = :ends remove #stuck, #writer, #seq`, same,
-			values{":mine": text(opt.Token), ":one": number(1), ":ends": number(ends), ":span": number(span), ":zero": number(0)}.unchanged(old))
+			values{
+				":mine": text(opt.Token), ":one": number(1), ":ends": number(ends), ":span": number(span),
+				":zero": number(0),
+			}.unchanged(old))
 		return now, true, err
 	case working && ended:
 		// The lease goes with the note: a client whose clock is behind would see it run still.
-		now, err = s.update(ctx, r.Key, `set #state = :unknown, #due = #lease, #lease = :zero`, same, values{":zero": number(0)}.unchanged(old))
+		now, err = s.update(ctx, r.Key, `set #state = :unknown, #due = #lease, #lease = :zero`, same,
+			values{":zero": number(0)}.unchanged(old))
 		return now, false, err
 	}
 	return old, false, nil
@@ -177,8 +185,9 @@ func (s *Store) read(ctx context.Context, k idempotency.Key, part string) (item,
 // put writes a whole record over what was found, if that is still there as it was.
 func (s *Store) put(ctx context.Context, fresh, old item) error {
 	in := &dynamodb.PutItemInput{
-		TableName: &s.table, Item: fresh, ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
-		ConditionExpression: aws.String(`attribute_not_exists(#key)`),
+		TableName: &s.table, Item: fresh,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		ConditionExpression:                 aws.String(`attribute_not_exists(#key)`),
 	}
 	if old != nil {
 		in.ConditionExpression, in.ExpressionAttributeValues = aws.String(same), values{}.unchanged(old).used(same)
@@ -196,7 +205,8 @@ func (s *Store) update(ctx context.Context, k idempotency.Key, change, condition
 		TableName: &s.table, Key: item{"key": text(member(k)), "part": text(partRecord)},
 		UpdateExpression: &change, ConditionExpression: &condition,
 		ExpressionAttributeNames: names(change + condition), ExpressionAttributeValues: v.used(change + condition),
-		ReturnValues: types.ReturnValueAllNew, ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+		ReturnValues:                        types.ReturnValueAllNew,
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	}, s.clock.watch)
 	if err != nil {
 		return nil, err

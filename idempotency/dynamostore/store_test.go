@@ -32,7 +32,10 @@ import (
 func persistent(o *dynamodb.Options) {
 	o.Retryer = retry.NewStandard(func(so *retry.StandardOptions) {
 		so.MaxAttempts, so.RateLimiter = 10_000, ratelimit.None
-		so.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) { return 5 * time.Millisecond, nil })
+		so.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) {
+			return 5 * time.Millisecond,
+				nil
+		})
 	})
 }
 
@@ -162,7 +165,8 @@ func TestClock_TheServersNotTheHosts(t *testing.T) {
 	s := open(t, client, name)
 	l := win(t, s, request("k", ""))
 	other := claim(t, open(t, client, name), request("k", ""), terms(time.Minute))
-	if other.Won || other.Record.State != idempotency.InProgress || other.Record.LeaseLeft <= 0 || other.Record.LeaseLeft > time.Minute {
+	if other.Won || other.Record.State != idempotency.InProgress || other.Record.LeaseLeft <= 0 ||
+		other.Record.LeaseLeft > time.Minute {
 		t.Fatalf("%+v", other)
 	}
 	if err := s.Finish(t.Context(), l, idempotency.Result{}, idempotency.Retention{}); err != nil {
@@ -183,9 +187,13 @@ func TestLease_NeverShorterThanAsked(t *testing.T) {
 	for i := range 5 {
 		asked := time.Now()
 		l := win(t, open(t, client, name), request(fmt.Sprint(i), "")) // win asks for a minute
-		found, err := client.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: map[string]types.AttributeValue{
-			"key": &types.AttributeValueMemberS{Value: l.Key.Operation + "\n" + l.Key.Tenant + "\n" + l.Key.Value}, "part": &types.AttributeValueMemberS{Value: "record"},
-		}})
+		found, err := client.GetItem(t.Context(), &dynamodb.GetItemInput{
+			TableName: &name,
+			Key: map[string]types.AttributeValue{
+				"key":  &types.AttributeValueMemberS{Value: l.Key.Operation + "\n" + l.Key.Tenant + "\n" + l.Key.Value},
+				"part": &types.AttributeValueMemberS{Value: "record"},
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,8 +243,12 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 	begun := time.Now()
 	for _, err := range []error{
 		s.MarkUnknown(t.Context(), unknown, "", 0),
-		s.Finish(t.Context(), done, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: 10 * time.Hour, Tombstone: 20 * time.Hour}),
-		s.Finish(t.Context(), kept, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: -1, Tombstone: -1}),
+		s.Finish(t.Context(), done, idempotency.Result{Body: []byte("b")}, idempotency.Retention{
+			Body:      10 * time.Hour,
+			Tombstone: 20 * time.Hour,
+		}),
+		s.Finish(t.Context(), kept, idempotency.Result{Body: []byte("b")},
+			idempotency.Retention{Body: -1, Tombstone: -1}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +269,8 @@ func TestTTL_OnlyWhatIsFinished(t *testing.T) {
 			continue
 		}
 		var at int64
-		if err := parse(ends, &at); err != nil || time.Unix(at, 0).Sub(begun) < want || time.Unix(at, 0).Sub(begun) > want+2*time.Hour {
+		if err := parse(ends, &at); err != nil || time.Unix(at, 0).Sub(begun) < want ||
+			time.Unix(at, 0).Sub(begun) > want+2*time.Hour {
 			t.Errorf("%q %s ends at %v: %v", key, part, time.Unix(at, 0), err)
 		}
 	}
@@ -316,7 +329,8 @@ func TestRecover_AsksBucketsTogether(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := open(t, client, name).MarkUnknown(ctx, win(t, open(t, client, name), request("k", "")), "", 0); err != nil {
+	if err := open(t, client, name).MarkUnknown(ctx, win(t, open(t, client, name), request("k", "")), "",
+		0); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, slow, name)
@@ -349,7 +363,8 @@ func TestCheck(t *testing.T) {
 	if _, err := client.CreateTable(t.Context(), without); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(t, client, name+"-without").Check(t.Context()); err == nil || !strings.Contains(err.Error(), "index") {
+	if _, err := open(t, client, name+"-without").Check(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "index") {
 		t.Fatal(err)
 	}
 	if _, err := open(t, client, "nowhere").Check(t.Context()); err == nil {

@@ -22,7 +22,8 @@ func Table(name string) *dynamodb.CreateTableInput {
 	}
 	keys := func(hash, sort string) []types.KeySchemaElement {
 		return []types.KeySchemaElement{
-			{AttributeName: aws.String(hash), KeyType: types.KeyTypeHash}, {AttributeName: aws.String(sort), KeyType: types.KeyTypeRange},
+			{AttributeName: aws.String(hash), KeyType: types.KeyTypeHash},
+			{AttributeName: aws.String(sort), KeyType: types.KeyTypeRange},
 		}
 	}
 	return &dynamodb.CreateTableInput{
@@ -34,7 +35,10 @@ func Table(name string) *dynamodb.CreateTableInput {
 		KeySchema: keys("key", "part"),
 		GlobalSecondaryIndexes: []types.GlobalSecondaryIndex{{
 			IndexName: aws.String(indexName), KeySchema: keys("bucket", "ready"),
-			Projection: &types.Projection{ProjectionType: types.ProjectionTypeInclude, NonKeyAttributes: []string{"state", "claimed"}},
+			Projection: &types.Projection{
+				ProjectionType:   types.ProjectionTypeInclude,
+				NonKeyAttributes: []string{"state", "claimed"},
+			},
 		}},
 	}
 }
@@ -56,7 +60,10 @@ func CreateTable(ctx context.Context, client *dynamodb.Client, name string) erro
 		return nil
 	}
 	if _, err := client.UpdateTimeToLive(ctx, &dynamodb.UpdateTimeToLiveInput{
-		TableName: &name, TimeToLiveSpecification: &types.TimeToLiveSpecification{AttributeName: aws.String("ttl"), Enabled: aws.Bool(true)},
+		TableName: &name, TimeToLiveSpecification: &types.TimeToLiveSpecification{
+			AttributeName: aws.String("ttl"),
+			Enabled:       aws.Bool(true),
+		},
 	}); err != nil {
 		return fmt.Errorf("dynamostore: switch on TTL of table %s: %w", name, err)
 	}
@@ -73,17 +80,21 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	}
 	table, want := out.Table, Table(s.table)
 	if !sameKeys(table.KeySchema, want.KeySchema) {
-		return nil, fmt.Errorf("dynamostore: table %s has other keys than this store's: make one with CreateTable", s.table)
+		return nil, fmt.Errorf("dynamostore: table %s has other keys than this store's: make one with CreateTable",
+			s.table)
 	}
 	found := false
 	for _, index := range table.GlobalSecondaryIndexes {
-		found = found || aws.ToString(index.IndexName) == indexName && sameKeys(index.KeySchema, want.GlobalSecondaryIndexes[0].KeySchema)
+		found = found || aws.ToString(index.IndexName) == indexName &&
+			sameKeys(index.KeySchema, want.GlobalSecondaryIndexes[0].KeySchema)
 	}
 	if !found {
-		return nil, fmt.Errorf("dynamostore: table %s has no index %q with this store's keys: nothing would be recovered", s.table, indexName)
+		return nil, fmt.Errorf("dynamostore: table %s has no index %q with this store's keys: nothing would be "+
+			"recovered", s.table, indexName)
 	}
 	if len(table.Replicas) > 0 && table.MultiRegionConsistency != types.MultiRegionConsistencyStrong {
-		return nil, fmt.Errorf("dynamostore: %s is a global table whose regions agree eventually: two can win one key. Use one region, or strong consistency", s.table)
+		return nil, fmt.Errorf("dynamostore: %s is a global table whose regions agree eventually: two can win one "+
+			"key. Use one region, or strong consistency", s.table)
 	}
 	if !aws.ToBool(table.DeletionProtectionEnabled) {
 		warnings = append(warnings, "deletion protection is off: who deletes the table makes every key new")

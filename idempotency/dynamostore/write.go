@@ -19,7 +19,9 @@ var errLease = errors.New("dynamostore: a lease must be longer than nothing")
 
 // write changes a record whose holder the lease is. repeated judges what a failed condition found, nil for nothing:
 // whether the call was sent again after it had succeeded.
-func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, condition string, v values, repeated func(old item) bool) error {
+func (s *Store) write(ctx context.Context, verb string, l store.Lease, change, condition string, v values,
+	repeated func(old item) bool,
+) error {
 	v[":token"], v[":fence"] = text(l.Token), number(l.Fence)
 	_, err := s.update(ctx, l.Key, change, condition, v)
 	var failed *types.ConditionalCheckFailedException
@@ -57,7 +59,8 @@ func (s *Store) Extend(ctx context.Context, l store.Lease, lease time.Duration) 
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, "extend", l, `set #lease = :ends, #ready = :ends, #span = :span`, mine+` and (#state = :working or #lease > :now)`,
+	return s.write(ctx, "extend", l, `set #lease = :ends, #ready = :ends, #span = :span`,
+		mine+` and (#state = :working or #lease > :now)`,
 		values{":ends": number(top + micros(lease)), ":span": number(micros(lease)), ":now": number(low)}, notRepeated)
 }
 
@@ -75,7 +78,8 @@ func (s *Store) Save(ctx context.Context, l store.Lease, p store.Progress) error
 	seq := s.seq.Add(1)
 	return s.write(ctx, "save", l, `set #progress = :progress, #writer = :writer, #seq = :seq`,
 		mine+` and #lease > :now and (attribute_not_exists(#writer) or #writer <> :writer or #seq <= :seq)`,
-		values{":progress": text(string(b)), ":now": number(low), ":writer": text(s.writer), ":seq": number(seq)}, func(now item) bool {
+		values{":progress": text(string(b)), ":now": number(low), ":writer": text(s.writer), ":seq": number(seq)},
+		func(now item) bool {
 			return now.heldBy(l) && now.text("writer") == s.writer && now.number("seq") > seq
 		})
 }
@@ -103,7 +107,8 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	}
 	change := `set #state = :state, #code = :code, #resource = :resource, #schema = :schema, #failure = :failure, #at = :at, #lease = :zero, #due = :zero`
 	v := values{
-		":state": text(string(state)), ":code": number(int64(res.Code)), ":resource": text(res.Resource), ":schema": number(int64(res.Schema)),
+		":state": text(string(state)), ":code": number(int64(res.Code)), ":resource": text(res.Resource),
+		":schema":  number(int64(res.Schema)),
 		":failure": text(res.Failure), ":at": number(low), ":zero": number(0),
 	}
 	body, tomb := keep.Terms()
@@ -119,23 +124,30 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 		change, v[":body"] = change+`, #body = :body`, number(top+micros(body))
 	}
 	if tomb >= 0 {
-		change, v[":tomb"], v[":ttl"] = change+`, #tomb = :tomb, #ttl = :ttl`, number(top+micros(tomb)), ttl(top+micros(tomb))
+		change, v[":tomb"], v[":ttl"] = change+`, #tomb = :tomb, #ttl = :ttl`, number(top+micros(tomb)),
+			ttl(top+micros(tomb))
 	}
 	orphan := false // the body, when another call's result stands
-	err = s.write(ctx, "finish", l, change+` remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready`, mine, v, func(now item) bool {
-		orphan = apart != "" && now.text("apart") != apart
-		return !now.free(low) && now.heldBy(l) && now.finished()
-	})
+	err = s.write(ctx, "finish", l, change+` remove #input, #progress, #writer, #seq, #stuck, #bucket, #ready`, mine, v,
+		func(now item) bool {
+			orphan = apart != "" && now.text("apart") != apart
+			return !now.free(low) && now.heldBy(l) && now.finished()
+		})
 	if orphan && body < 0 {
 		// Nothing else ends it; if this fails, it stays, and nobody ever looks at it.
-		_, _ = s.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{TableName: &s.table, Key: item{"key": text(member(l.Key)), "part": text(apart)}})
+		_, _ = s.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{
+			TableName: &s.table,
+			Key:       item{"key": text(member(l.Key)), "part": text(apart)},
+		})
 	}
 	return err
 }
 
 // putBody writes what is sensitive of a result, and the progress, into an item with an end of its own, and returns its
 // name: empty when there is nothing to keep, and notKept when it is too large.
-func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res idempotency.Result, keep time.Duration, top int64) (string, error) {
+func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res idempotency.Result, keep time.Duration,
+	top int64,
+) (string, error) {
 	name := "body " + rand.Text()
 	i := item{"key": text(member(k)), "part": text(name)}
 	least, size := len(i), len(res.Body)+len(old.text("progress"))
@@ -162,7 +174,8 @@ func (s *Store) putBody(ctx context.Context, k idempotency.Key, old item, res id
 	if keep >= 0 {
 		i["ttl"] = ttl(top + micros(keep))
 	}
-	if _, err := s.client.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: i}, s.clock.watch); err != nil {
+	if _, err := s.client.PutItem(ctx, &dynamodb.PutItemInput{TableName: &s.table, Item: i},
+		s.clock.watch); err != nil {
 		return "", fmt.Errorf("dynamostore: finish: keep the body: %w", err)
 	}
 	return name, nil
@@ -199,7 +212,9 @@ func (s *Store) Postpone(ctx context.Context, l store.Lease, reason string, afte
 
 // shelve gives up a lease. A delay is no promise to anybody, so it counts from the early end of the interval: no delay
 // is due at once.
-func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration, stuck bool, condition string) error {
+func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason string, after time.Duration, stuck bool,
+	condition string,
+) error {
 	low, _, err := s.begin(ctx, l)
 	if err != nil {
 		return err
@@ -208,7 +223,8 @@ func (s *Store) shelve(ctx context.Context, verb string, l store.Lease, reason s
 	change := `set #state = :unknown, #reason = :reason, #due = :due, #lease = :zero, #ready = :ready`
 	v := values{":reason": text(reason), ":due": number(due), ":zero": number(0), ":ready": number(due)}
 	if stuck {
-		change, v[":stuck"], v[":ready"] = change+`, #stuck = :stuck`, &types.AttributeValueMemberBOOL{Value: true}, number(never)
+		change, v[":stuck"], v[":ready"] = change+`, #stuck = :stuck`, &types.AttributeValueMemberBOOL{Value: true},
+			number(never)
 	}
 	return s.write(ctx, verb, l, change, condition+` and attribute_not_exists(#stuck)`, v,
 		func(old item) bool { return old.heldBy(l) && old.state() == idempotency.Unknown && old.has("stuck") })

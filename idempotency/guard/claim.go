@@ -16,7 +16,9 @@ import (
 const claimFor = 2 * time.Second
 
 // claim claims the key. A claim whose answer was lost is sent again with its token. The lease began at since, or later.
-func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult, since time.Time, err error) {
+func (g *Guard) claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
+	since time.Time, err error,
+) {
 	err = again(ctx, claimFor, func() error {
 		since = time.Now()
 		c, err = g.store.Claim(ctx, r, opt)
@@ -53,7 +55,8 @@ func (g *Guard) takeBack(ctx context.Context, r idempotency.Request, opt store.C
 
 // again repeats a call of the store while its outcome is unknown, until the time is over or ctx ends.
 func again(ctx context.Context, most time.Duration, call func() error) error {
-	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMaxInterval(time.Second),
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
+		backoff.WithMaxInterval(time.Second),
 		backoff.WithMaxElapsedTime(most))
 	var last error
 	return backoff.Retry(func() error {
@@ -72,7 +75,10 @@ func definite(err error) bool {
 	if class, _ := idempotency.Classify(err); class != idempotency.Unclassified {
 		return true
 	}
-	for _, one := range []error{idempotency.ErrInvalidKey, idempotency.ErrMismatch, idempotency.ErrInProgress, idempotency.ErrUnknown, idempotency.ErrExpired, store.ErrLeaseLost} {
+	for _, one := range []error{
+		idempotency.ErrInvalidKey, idempotency.ErrMismatch, idempotency.ErrInProgress,
+		idempotency.ErrUnknown, idempotency.ErrExpired, store.ErrLeaseLost,
+	} {
 		if errors.Is(err, one) {
 			return true
 		}
@@ -83,12 +89,14 @@ func definite(err error) bool {
 // await returns when the key may be free, or until is over: the caller claims again and sees. It only reads. An error
 // is the context's; that of the store is left to the claim.
 func (g *Guard) await(ctx context.Context, r idempotency.Request, rec store.Record, until time.Time) error {
-	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxInterval(500*time.Millisecond),
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
+		backoff.WithMaxInterval(500*time.Millisecond),
 		backoff.WithMaxElapsedTime(0))
 	found := true
 	for {
 		left := time.Until(until)
-		if !found || rec.State != idempotency.InProgress || !r.Matches(rec.Fingerprint) || rec.LeaseLeft <= 0 || left <= 0 {
+		if !found || rec.State != idempotency.InProgress || !r.Matches(rec.Fingerprint) || rec.LeaseLeft <= 0 ||
+			left <= 0 {
 			return nil
 		}
 		timer := time.NewTimer(min(b.NextBackOff(), left, rec.LeaseLeft))

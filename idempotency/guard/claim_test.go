@@ -22,7 +22,10 @@ func TestRerun_AFailureAfterATakeOverFreesNoKey(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				m := memstore.New(memstore.Config{})
-				if _, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: "commits, and vanishes", Lease: time.Second}); err != nil {
+				if _, err := m.Claim(t.Context(), request(1), store.ClaimOptions{
+					Token: "commits, and vanishes",
+					Lease: time.Second,
+				}); err != nil {
 					t.Fatal(err)
 				}
 				pass(2 * time.Second)
@@ -86,7 +89,9 @@ func TestClaim_GivenUpFreesNoLocalPhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFaulty(memstore.New(memstore.Config{}))
 		g := newGuard(t, f, guard.Config{})
-		if _, err := g.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		if _, err := g.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result,
+			error,
+		) {
 			_, err := op.Local(ctx, "payment", func(context.Context, guard.Call) ([]byte, error) { return nil, nil })
 			return idempotency.Result{}, errors.Join(err, errAway)
 		}); !errors.Is(err, errAway) {
@@ -136,7 +141,8 @@ func TestClaim_ATakeOverThatIsGivenUpStaysUnknown(t *testing.T) {
 		if _, err := g.Do(ctx, request(1), created); err == nil {
 			t.Error("it ran")
 		}
-		if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+		if rec, _, err := f.Get(t.Context(), request(1).Key); err != nil || rec.State != idempotency.Unknown ||
+			rec.LeaseLeft > 0 {
 			t.Errorf("%+v, %v", rec, err)
 		}
 	})

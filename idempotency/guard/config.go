@@ -77,7 +77,8 @@ func (c Config) withDefaults() (Config, error) {
 	case c.Lease < 100*time.Millisecond:
 		return c, fmt.Errorf("idempotency: Lease is %v: at least 100 ms, or zero for 30 s", c.Lease)
 	case c.Heartbeat > c.Lease/2:
-		return c, fmt.Errorf("idempotency: Heartbeat is %v: at most half of Lease (%v), so that one that fails can be repeated", c.Heartbeat, c.Lease)
+		return c, fmt.Errorf("idempotency: Heartbeat is %v: at most half of Lease (%v), so that one that fails can "+
+			"be repeated", c.Heartbeat, c.Lease)
 	case c.Wait < 0 || c.RecordFor < 0:
 		return c, errors.New("idempotency: Wait and RecordFor must not be negative")
 	}

@@ -24,7 +24,9 @@ func ExampleGuard_Run() {
 		if err != nil {
 			return idempotency.Result{}, err
 		}
-		card, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), func(context.Context, guard.Call) ([]byte, error) {
+		card, err := op.CallAs(ctx, "charge", "provider_payment_"+string(id), func(context.Context, guard.Call) ([]byte,
+			error,
+		) {
 			charges++ // call the provider with the call's key
 			return []byte("charge-1"), nil
 		})
@@ -63,10 +65,14 @@ func ExampleOp_Saga() {
 			return []byte(what), nil
 		}
 	}
-	res, err := g.Run(context.Background(), idempotency.Request{Key: idempotency.Key{Operation: "trip.book", Value: "t1"}},
+	res, err := g.Run(context.Background(), idempotency.Request{
+		Key: idempotency.Key{Operation: "trip.book", Value: "t1"},
+	},
 		func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 			err := op.Saga(ctx,
-				guard.SagaStep{Name: "flight", Do: book("flight"), Undo: func(_ context.Context, _ guard.Call, data []byte) error {
+				guard.SagaStep{Name: "flight", Do: book("flight"), Undo: func(_ context.Context, _ guard.Call,
+					data []byte,
+				) error {
 					fmt.Println("cancel", string(data))
 					return nil
 				}},

@@ -54,7 +54,9 @@ func New(store store.Store, cfg Config) (*Guard, error) {
 //
 // When the store did not answer the claim, nothing was run: that error is [idempotency.Retryable]. Work that has to
 // give a fence to its effect takes Run, whose [Op.Fence] it is.
-func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx context.Context) (idempotency.Result, error)) (idempotency.Result, error) {
+func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx context.Context) (idempotency.Result,
+	error),
+) (idempotency.Result, error) {
 	return g.run(ctx, r, func(ctx context.Context, _ *Op) (idempotency.Result, error) { return work(ctx) })
 }
 
@@ -68,7 +70,9 @@ func (g *Guard) Do(ctx context.Context, r idempotency.Request, work func(ctx con
 // After a local phase, and before a provider is asked, an error that would free the key only ends its lease. What the
 // phase has committed belongs to this command: another one is refused, and the next attempt goes on from the recovery
 // points, the caller's at once, or recovery's after Config.RecoverAfter. Before the first phase it is as in Do.
-func (g *Guard) Run(ctx context.Context, r idempotency.Request, work func(ctx context.Context, op *Op) (idempotency.Result, error)) (idempotency.Result, error) {
+func (g *Guard) Run(ctx context.Context, r idempotency.Request,
+	work func(ctx context.Context, op *Op) (idempotency.Result, error),
+) (idempotency.Result, error) {
 	return g.run(ctx, r, work)
 }
 
@@ -77,7 +81,9 @@ func (g *Guard) Run(ctx context.Context, r idempotency.Request, work func(ctx co
 // error, a Retryable one too, the key is as it was, with the recovery points made since, and still the caller's, who
 // postpones or releases it. So work must not take back by itself what a recorded phase did: the next attempt goes on as
 // if that were there. A saga's Undo is recorded.
-func (g *Guard) Resume(ctx context.Context, c store.ClaimResult, work func(ctx context.Context, op *Op) (idempotency.Result, error)) (idempotency.Result, error) {
+func (g *Guard) Resume(ctx context.Context, c store.ClaimResult,
+	work func(ctx context.Context, op *Op) (idempotency.Result, error),
+) (idempotency.Result, error) {
 	if !c.Won {
 		return idempotency.Result{}, errors.New("idempotency: the key is not the caller's")
 	}
@@ -109,7 +115,9 @@ func (g *Guard) run(ctx context.Context, r idempotency.Request, do work) (idempo
 }
 
 // lead makes the attempt that the others wait for, in this goroutine: a panic is the caller's.
-func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, until time.Time, do work) (idempotency.Result, error) {
+func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, until time.Time, do work) (
+	idempotency.Result, error,
+) {
 	shared, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	g.flights.begin(f, cancel)
@@ -126,7 +134,9 @@ func (g *Guard) lead(ctx context.Context, f *flight, r idempotency.Request, unti
 var errAgain = errors.New("look again")
 
 // follow waits for the attempt of another caller of this process.
-func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, until time.Time) (idempotency.Result, error) {
+func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, until time.Time) (idempotency.Result,
+	error,
+) {
 	left := context.AfterFunc(ctx, func() { g.flights.leave(f, context.Cause(ctx)) })
 	defer func() {
 		if left() {
@@ -158,20 +168,28 @@ func (g *Guard) follow(ctx context.Context, f *flight, r idempotency.Request, un
 	}
 	res := f.res.Clone()
 	res.Replayed = true
-	notify(g.cfg.Observer.Replayed, idempotency.ReplayedInfo{Operation: r.Key.Operation, Failure: res.Failure, Shared: true})
+	notify(g.cfg.Observer.Replayed, idempotency.ReplayedInfo{
+		Operation: r.Key.Operation, Failure: res.Failure,
+		Shared: true,
+	})
 	return res, nil
 }
 
 // attempt claims the key and works, or says what is there; begin is called when the work begins.
-func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.Time, do work, begin func()) (idempotency.Result, error) {
+func (g *Guard) attempt(ctx context.Context, r idempotency.Request, until time.Time, do work, begin func()) (
+	idempotency.Result, error,
+) {
 	if !g.flights.enter(r.Key.Tenant, g.cfg.PerTenant) {
-		return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are being worked at here", g.cfg.PerTenant))
+		return idempotency.Result{}, idempotency.Retryable(
+			fmt.Errorf("idempotency: the key was not claimed: %d keys of its tenant are being worked at here",
+				g.cfg.PerTenant))
 	}
 	defer g.flights.exit(r.Key.Tenant)
 	opt := store.ClaimOptions{Token: rand.Text(), Lease: g.cfg.Lease}
 	for {
 		if ctx.Err() != nil {
-			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("idempotency: the key was not claimed: %w", context.Cause(ctx)))
+			return idempotency.Result{}, idempotency.Retryable(fmt.Errorf("idempotency: the key was not claimed: %w",
+				context.Cause(ctx)))
 		}
 		c, since, err := g.claim(ctx, r, opt)
 		if err != nil {
@@ -223,7 +241,10 @@ func (g *Guard) finishing(ctx context.Context) (context.Context, func()) {
 // other command's result is nobody's business.
 func known(r idempotency.Request, rec store.Record) (idempotency.Result, error) {
 	if !r.Matches(rec.Fingerprint) {
-		return idempotency.Result{}, &idempotency.MismatchError{State: rec.State, Resource: rec.Result.Resource, Version: rec.Fingerprint.Version}
+		return idempotency.Result{}, &idempotency.MismatchError{
+			State: rec.State, Resource: rec.Result.Resource,
+			Version: rec.Fingerprint.Version,
+		}
 	}
 	switch rec.State {
 	case idempotency.Completed, idempotency.FailedReplayable:
@@ -231,11 +252,17 @@ func known(r idempotency.Request, rec store.Record) (idempotency.Result, error) 
 		res.Replayed = true
 		return res, nil
 	case idempotency.Expired:
-		return idempotency.Result{}, &idempotency.ExpiredError{Code: rec.Result.Code, Failure: rec.Result.Failure, Resource: rec.Result.Resource, At: rec.Result.At}
+		return idempotency.Result{}, &idempotency.ExpiredError{
+			Code: rec.Result.Code, Failure: rec.Result.Failure,
+			Resource: rec.Result.Resource, At: rec.Result.At,
+		}
 	case idempotency.InProgress:
 		return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: max(rec.LeaseLeft, 0), Age: rec.Age}
 	default:
-		return idempotency.Result{}, &idempotency.UnknownError{Stage: rec.Progress.Stage, Stuck: rec.Stuck, Reason: rec.Reason}
+		return idempotency.Result{}, &idempotency.UnknownError{
+			Stage: rec.Progress.Stage, Stuck: rec.Stuck,
+			Reason: rec.Reason,
+		}
 	}
 }
 
@@ -246,7 +273,8 @@ func (g *Guard) observe(operation string, rec store.Record, res idempotency.Resu
 	case err == nil:
 		notify(o.Replayed, idempotency.ReplayedInfo{Operation: operation, Failure: res.Failure})
 	case errors.Is(err, idempotency.ErrMismatch):
-		g.log.Warn("an idempotency key was used for another command, and refused", "operation", operation, "state", rec.State)
+		g.log.Warn("an idempotency key was used for another command, and refused", "operation", operation, "state",
+			rec.State)
 		notify(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: rec.State})
 	case errors.Is(err, idempotency.ErrInProgress):
 		notify(o.InProgress, idempotency.InProgressInfo{Operation: operation, Age: rec.Age})

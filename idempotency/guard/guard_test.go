@@ -50,7 +50,9 @@ func (f *faulty) count(call string) int {
 	return f.calls[call]
 }
 
-func (f *faulty) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult, err error) {
+func (f *faulty) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
+	err error,
+) {
 	if f.claims != nil {
 		f.claims(opt)
 	}
@@ -93,7 +95,11 @@ func TestDo_WhatCannotBeKept(t *testing.T) {
 		{idempotency.Result{Code: 503}, nil, idempotency.ClassUnknown, idempotency.Unknown},
 		{idempotency.Result{Code: 201, Resource: "a\x00b"}, nil, idempotency.ClassUnknown, idempotency.Unknown},
 		{idempotency.Result{Code: 503}, idempotency.Terminal("declined", no), idempotency.ClassRetryable, ""},
-		{idempotency.Result{}, idempotency.Terminal("declined", no), idempotency.Unclassified, idempotency.FailedReplayable},
+		{
+			idempotency.Result{},
+			idempotency.Terminal("declined", no), idempotency.Unclassified,
+			idempotency.FailedReplayable,
+		},
 	} {
 		r := request(1)
 		r.Key.Value = rand.Text()
@@ -127,13 +133,17 @@ func newGuard(t *testing.T, s store.Store, cfg guard.Config) *guard.Guard {
 func pass(d time.Duration) { <-time.After(d) }
 
 func created(context.Context) (idempotency.Result, error) {
-	return idempotency.Result{Code: 201, Header: map[string][]string{"Location": {"/p/1"}}, Body: []byte("one"), Resource: "p1", Schema: 2}, nil
+	return idempotency.Result{
+		Code: 201, Header: map[string][]string{"Location": {"/p/1"}}, Body: []byte("one"),
+		Resource: "p1", Schema: 2,
+	}, nil
 }
 
 // same compares what callers are told, and whether it is a replay.
 func same(t *testing.T, got, want idempotency.Result, replayed bool) {
 	t.Helper()
-	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource || got.Failure != want.Failure ||
+	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
+		got.Failure != want.Failure ||
 		got.Schema != want.Schema || len(got.Header) != len(want.Header) || got.Replayed != replayed {
 		t.Errorf("got %+v, want %+v, replayed %v", got, want, replayed)
 	}
@@ -247,7 +257,9 @@ func TestDo_WhatErrorsMean(t *testing.T) {
 			m := memstore.New(memstore.Config{})
 			g := newGuard(t, m, guard.Config{})
 			refused := idempotency.Result{Code: 402, Body: []byte("no")}
-			res, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) { return refused, c.err })
+			res, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+				return refused, c.err
+			})
 			if got := stateOf(t, m, request(1)); got != c.state {
 				t.Errorf("the state is %q, want %q", got, c.state)
 			}
@@ -269,7 +281,8 @@ func TestDo_WhatErrorsMean(t *testing.T) {
 			}
 			// No transient error burns a key.
 			again, err := g.Do(t.Context(), request(1), created)
-			if c.state == "" && (err != nil || again.Replayed) || c.state != "" && !errors.Is(err, idempotency.ErrUnknown) {
+			if c.state == "" && (err != nil || again.Replayed) || c.state != "" &&
+				!errors.Is(err, idempotency.ErrUnknown) {
 				t.Errorf("the next caller: %+v, %v", again, err)
 			}
 		})
@@ -286,7 +299,9 @@ func TestDo_Classify(t *testing.T) {
 		}
 		return idempotency.Unclassified
 	}})
-	_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) { return idempotency.Result{}, lost })
+	_, err := g.Do(t.Context(), request(1), func(context.Context) (idempotency.Result, error) {
+		return idempotency.Result{}, lost
+	})
 	if !errors.Is(err, idempotency.ErrUnknown) || stateOf(t, m, request(1)) != idempotency.Unknown {
 		t.Errorf("%v, state %s", err, stateOf(t, m, request(1)))
 	}

@@ -29,7 +29,8 @@ func (g *Guard) keep(ctx context.Context, l store.Lease, since time.Time) (conte
 	go func() {
 		defer close(k.ended)
 		if err := k.beat(beating, since.Add(g.cfg.Lease)); err != nil && !k.settling.Load() {
-			g.log.Warn("the lease of an idempotency key is lost: its work is cancelled", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
+			g.log.Warn("the lease of an idempotency key is lost: its work is cancelled", "operation", l.Key.Operation,
+				"fence", l.Fence, "error", err)
 			notify(g.cfg.Observer.LeaseLost, idempotency.LeaseLostInfo{Operation: l.Key.Operation, Fence: l.Fence})
 			k.lose(store.ErrLeaseLost)
 		}

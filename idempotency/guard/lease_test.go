@@ -20,7 +20,8 @@ func TestDo_Waits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
 		owner := newGuard(t, m, guard.Config{})
-		patient, hasty := newGuard(t, m, guard.Config{Wait: time.Minute}), newGuard(t, m, guard.Config{Wait: time.Second})
+		patient, hasty := newGuard(t, m, guard.Config{Wait: time.Minute}),
+			newGuard(t, m, guard.Config{Wait: time.Second})
 		go func() {
 			_, _ = owner.Do(t.Context(), request(1), func(ctx context.Context) (idempotency.Result, error) {
 				pass(40 * time.Second)
@@ -107,7 +108,8 @@ func TestLease_EndCancelsTheWork(t *testing.T) {
 					}
 					return idempotency.Result{}, ctx.Err()
 				})
-				if !errors.Is(err, idempotency.ErrUnknown) || lost != 1 || stateOf(t, f, request(1)) != idempotency.Unknown {
+				if !errors.Is(err, idempotency.ErrUnknown) || lost != 1 ||
+					stateOf(t, f, request(1)) != idempotency.Unknown {
 					t.Errorf("%v, observed %d, state %s", err, lost, stateOf(t, f, request(1)))
 				}
 			})
@@ -169,7 +171,10 @@ func TestPeer_PowertoolsPy8049_NoBlindRerun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memstore.New(memstore.Config{})
-		if _, err := m.Claim(t.Context(), request(1), store.ClaimOptions{Token: "crashed and gone, 128 bits", Lease: time.Minute}); err != nil {
+		if _, err := m.Claim(t.Context(), request(1), store.ClaimOptions{
+			Token: "crashed and gone, 128 bits",
+			Lease: time.Minute,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		g := newGuard(t, m, guard.Config{Wait: 2 * time.Minute})
@@ -270,7 +275,8 @@ func TestFinish_ARefusalThatIsNotRecorded(t *testing.T) {
 		}
 		res, err := g.Do(t.Context(), request(1), refuse)
 		var unknown *idempotency.UnknownError
-		if !errors.As(err, &unknown) || errors.Is(err, guard.ErrUnrecorded) || res.Code != 0 || res.Failure != "" || len(told) != 1 {
+		if !errors.As(err, &unknown) || errors.Is(err, guard.ErrUnrecorded) || res.Code != 0 || res.Failure != "" ||
+			len(told) != 1 {
 			t.Errorf("%+v, %v; the observer %d times", res, err, len(told))
 		}
 		away = false
@@ -324,7 +330,10 @@ func TestShared_WhoLeaves(t *testing.T) {
 // TestFinish: a caller that hangs up leaves a result, and no outcome that is unknown; work without end is cut.
 func TestFinish(t *testing.T) {
 	t.Parallel()
-	for took, want := range map[time.Duration]idempotency.State{5 * time.Second: idempotency.Completed, 20 * time.Second: idempotency.Unknown} {
+	for took, want := range map[time.Duration]idempotency.State{
+		5 * time.Second:  idempotency.Completed,
+		20 * time.Second: idempotency.Unknown,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			m := memstore.New(memstore.Config{})
 			g := newGuard(t, m, guard.Config{})
@@ -367,7 +376,8 @@ func TestPerTenant(t *testing.T) {
 		}
 		synctest.Wait()
 		_, err := g.Do(t.Context(), of("a", "3"), created)
-		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable || stateOf(t, m, of("a", "3")) != "" {
+		if class, _ := idempotency.Classify(err); class != idempotency.ClassRetryable ||
+			stateOf(t, m, of("a", "3")) != "" {
 			t.Errorf("a third key: %v, %s", err, stateOf(t, m, of("a", "3")))
 		}
 		if _, err := g.Do(t.Context(), of("b", "1"), created); err != nil {

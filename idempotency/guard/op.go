@@ -40,7 +40,10 @@ type Call struct {
 }
 
 func newOp(g *Guard, c store.ClaimResult) *Op {
-	return &Op{guard: g, lease: c.Lease, record: c.Record, steps: c.Record.Progress.Clone().Steps, used: map[string]bool{}}
+	return &Op{
+		guard: g, lease: c.Lease, record: c.Record, steps: c.Record.Progress.Clone().Steps,
+		used: map[string]bool{},
+	}
 }
 
 // Record is what was known of the operation when this attempt began, its input included.
@@ -81,7 +84,9 @@ func (o *Op) step(name string) (store.Step, bool) {
 //
 // Terminal is recorded: the phase is not run again. Any other error leaves it to the next attempt; of the first phase,
 // an error that may have come after its COMMIT must be [idempotency.OutcomeUnknown], or the key is freed with it.
-func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
+func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
+	error,
+) {
 	s, known, err := o.use(ctx, name)
 	if err != nil || known {
 		return s.Data, err
@@ -103,13 +108,17 @@ func (o *Op) Local(ctx context.Context, name string, do func(ctx context.Context
 // What an error of do means: [idempotency.Terminal] is a refusal for good, recorded and returned to every later
 // attempt; [idempotency.Retryable] says that certainly nothing has happened; every other one that the outcome is open,
 // and it comes back as [idempotency.OutcomeUnknown].
-func (o *Op) Call(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
+func (o *Op) Call(ctx context.Context, name string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte,
+	error,
+) {
 	return o.CallAs(ctx, name, StepKey(o.lease.Key, name), do)
 }
 
 // CallAs is Call with a downstream key of the caller's, made of an id of the operation's own that an earlier phase
 // recorded: "provider_payment_<payment id>". A step that was begun keeps the key that it began with.
-func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.Context, c Call) ([]byte, error)) ([]byte, error) {
+func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.Context, c Call) ([]byte, error)) (
+	[]byte, error,
+) {
 	if key == "" {
 		return nil, fmt.Errorf("idempotency: step %q needs a key to go downstream", name)
 	}
@@ -134,7 +143,8 @@ func (o *Op) CallAs(ctx context.Context, name, key string, do func(ctx context.C
 	case err == nil:
 		s.State, s.Data = store.StepDone, data
 		if err := o.put(ctx, s); err != nil {
-			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and recording it has no known outcome: %w", name, err))
+			return nil, idempotency.OutcomeUnknown(fmt.Errorf("idempotency: step %q is done, and recording it has no "+
+				"known outcome: %w", name, err))
 		}
 		return data, nil
 	case class == idempotency.ClassTerminal:
@@ -168,7 +178,8 @@ func (o *Op) Resolve(ctx context.Context, name string, to store.StepState, data 
 // use takes a name for a step, and finds what is known of it. known: its outcome is, and was returned.
 func (o *Op) use(ctx context.Context, name string) (s store.Step, known bool, err error) {
 	if ctx.Err() != nil {
-		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name, context.Cause(ctx)))
+		return s, false, idempotency.Retryable(fmt.Errorf("idempotency: step %q was not begun: %w", name,
+			context.Cause(ctx)))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -36,7 +36,10 @@ func marked(err error) error {
 // payOnce is the work of an operation with one local phase and one provider.
 func payOnce(p *fakeprovider.Provider) func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
 	return func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-		id, err := op.Local(ctx, "payment", func(context.Context, guard.Call) ([]byte, error) { return []byte("p1"), nil })
+		id, err := op.Local(ctx, "payment", func(context.Context, guard.Call) ([]byte, error) {
+			return []byte("p1"),
+				nil
+		})
 		if err != nil {
 			return idempotency.Result{}, err
 		}
@@ -58,11 +61,20 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 		step    store.StepState
 		effects int
 	}{
-		"yes":           {fakeprovider.None, idempotency.Completed, idempotency.ProviderConfirmed, store.StepDone, 1},
-		"no":            {fakeprovider.Refuse, idempotency.FailedReplayable, idempotency.ProviderConfirmed, store.StepFailed, 0},
-		"not now":       {fakeprovider.Unavailable, idempotency.Unknown, idempotency.LocalCreated, "", 0},
-		"lost request":  {fakeprovider.LostRequest, idempotency.Unknown, idempotency.ProviderRequestSent, store.StepSent, 0},
-		"lost response": {fakeprovider.LostAnswer, idempotency.Unknown, idempotency.ProviderRequestSent, store.StepSent, 1},
+		"yes": {fakeprovider.None, idempotency.Completed, idempotency.ProviderConfirmed, store.StepDone, 1},
+		"no": {
+			fakeprovider.Refuse, idempotency.FailedReplayable, idempotency.ProviderConfirmed,
+			store.StepFailed, 0,
+		},
+		"not now": {fakeprovider.Unavailable, idempotency.Unknown, idempotency.LocalCreated, "", 0},
+		"lost request": {
+			fakeprovider.LostRequest, idempotency.Unknown, idempotency.ProviderRequestSent,
+			store.StepSent, 0,
+		},
+		"lost response": {
+			fakeprovider.LostAnswer, idempotency.Unknown, idempotency.ProviderRequestSent, store.StepSent,
+			1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,10 +95,12 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 				same(t, again, res, true)
 			}
 			if c.fault == fakeprovider.Unavailable {
-				if class, _ := idempotency.Classify(err); !errors.Is(err, fakeprovider.ErrUnavailable) || class != idempotency.ClassRetryable {
+				if class, _ := idempotency.Classify(err); !errors.Is(err, fakeprovider.ErrUnavailable) ||
+					class != idempotency.ClassRetryable {
 					t.Error(err)
 				}
-				if res, err := g.Run(t.Context(), request(1), payOnce(p)); err != nil || res.Code != 201 || len(p.Effects()) != 1 {
+				if res, err := g.Run(t.Context(), request(1), payOnce(p)); err != nil || res.Code != 201 ||
+					len(p.Effects()) != 1 {
 					t.Errorf("the retry: %+v, %v", res, err)
 				}
 				return
@@ -96,7 +110,8 @@ func TestRun_WhatAProviderAnswers(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 			i := slices.IndexFunc(rec.Progress.Steps, func(s store.Step) bool { return s.Name == "charge" })
-			if rec.Progress.Stage != c.stage || rec.Progress.Steps[i].State != c.step || rec.Progress.Steps[i].Key != "provider_payment_p1" {
+			if rec.Progress.Stage != c.stage || rec.Progress.Steps[i].State != c.step ||
+				rec.Progress.Steps[i].Key != "provider_payment_p1" {
 				t.Errorf("progress %+v", rec.Progress)
 			}
 		})
@@ -118,7 +133,9 @@ func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
 			g := newGuard(t, m, guard.Config{})
 			rows, charged := map[string]byte{}, byte(0)
 			run := func(amount byte, charge func() error) (idempotency.Result, error) {
-				return g.Run(t.Context(), request(amount), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+				return g.Run(t.Context(), request(amount), func(ctx context.Context, op *guard.Op) (idempotency.Result,
+					error,
+				) {
 					id, err := op.Local(ctx, "payment", func(_ context.Context, c guard.Call) ([]byte, error) {
 						if _, there := rows[c.Key]; !there { // insert ... on conflict do nothing
 							rows[c.Key] = amount
@@ -145,7 +162,8 @@ func TestRun_ALocalPhaseKeepsItsKey(t *testing.T) {
 			if res, err := run(200, yes); !errors.Is(err, idempotency.ErrMismatch) {
 				t.Errorf("another command: %+v, %v, charged %d for the rows %v", res, err, charged, rows)
 			}
-			if res, err := run(100, yes); err != nil || res.Code != 201 || res.Replayed || charged != 100 || len(rows) != 1 {
+			if res, err := run(100, yes); err != nil || res.Code != 201 || res.Replayed || charged != 100 ||
+				len(rows) != 1 {
 				t.Errorf("the same command: %+v, %v, charged %d for the rows %v", res, err, charged, rows)
 			}
 		})
@@ -176,7 +194,8 @@ func TestRun_GoesOnFromARecoveryPoint(t *testing.T) {
 		}
 	}
 	if bank.Calls() != 1 || mail.Calls() != 3 || len(mail.Effects()) != 1 {
-		t.Errorf("the bank was called %d times, mail %d times for %d effects", bank.Calls(), mail.Calls(), len(mail.Effects()))
+		t.Errorf("the bank was called %d times, mail %d times for %d effects", bank.Calls(), mail.Calls(),
+			len(mail.Effects()))
 	}
 }
 
@@ -200,14 +219,15 @@ func TestRun_KeepsWhatAProviderDid(t *testing.T) {
 							t.Errorf("recovered %v", got)
 						}
 					}()
-					_, err := g.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-						if called {
-							if _, err := op.Call(ctx, "charge", charge(p, "charge")); err != nil {
-								t.Error(err)
+					_, err := g.Run(t.Context(), request(1),
+						func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+							if called {
+								if _, err := op.Call(ctx, "charge", charge(p, "charge")); err != nil {
+									t.Error(err)
+								}
 							}
-						}
-						return idempotency.Result{}, end()
-					})
+							return idempotency.Result{}, end()
+						})
 					if !errors.Is(err, boom) || errors.Is(err, idempotency.ErrUnknown) != called {
 						t.Error(err)
 					}
@@ -230,10 +250,11 @@ func TestRun_AnOpenStepIsNoSuccess(t *testing.T) {
 	for _, end := range []error{nil, idempotency.Terminal("no", errors.New("no"))} {
 		m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
 		p.Next(fakeprovider.LostAnswer)
-		_, err := newGuard(t, m, guard.Config{}).Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-			_, _ = op.Call(ctx, "charge", charge(p, "charge"))
-			return idempotency.Result{Code: 200}, end
-		})
+		_, err := newGuard(t, m, guard.Config{}).Run(t.Context(), request(1),
+			func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+				_, _ = op.Call(ctx, "charge", charge(p, "charge"))
+				return idempotency.Result{Code: 200}, end
+			})
 		if !errors.Is(err, idempotency.ErrUnknown) || stateOf(t, m, request(1)) != idempotency.Unknown {
 			t.Errorf("%v, state %s", err, stateOf(t, m, request(1)))
 		}
@@ -254,10 +275,11 @@ func TestRun_NothingIsSentThatIsNotRecorded(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := newGuard(t, f, guard.Config{}).Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-			_, err := op.Call(ctx, "charge", charge(p, "charge"))
-			return idempotency.Result{}, err
-		})
+		_, err := newGuard(t, f, guard.Config{}).Run(t.Context(), request(1),
+			func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+				_, err := op.Call(ctx, "charge", charge(p, "charge"))
+				return idempotency.Result{}, err
+			})
 		if !errors.Is(err, errAway) || p.Calls() != 0 || stateOf(t, f, request(1)) != "" {
 			t.Errorf("%v, %d calls, state %q", err, p.Calls(), stateOf(t, f, request(1)))
 		}
@@ -288,7 +310,9 @@ func TestRun_AZombieSendsNothing(t *testing.T) {
 		m, p := memstore.New(memstore.Config{}), &fakeprovider.Provider{}
 		cfg := guard.Config{Lease: time.Second, Heartbeat: -1, Rerun: []string{"payment.create"}}
 		zombie, next := newGuard(t, m, cfg), newGuard(t, m, cfg)
-		res, err := zombie.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		res, err := zombie.Run(t.Context(), request(1), func(ctx context.Context, op *guard.Op) (idempotency.Result,
+			error,
+		) {
 			pass(2 * time.Second)
 			if _, err := next.Run(t.Context(), request(1), payOnce(p)); err != nil {
 				t.Error(err)
@@ -327,7 +351,12 @@ func TestStepKey(t *testing.T) {
 	t.Parallel()
 	k := request(1).Key
 	seen := map[string]bool{k.Value: true}
-	for _, k := range []idempotency.Key{k, {Tenant: "u", Operation: k.Operation, Value: k.Value}, {Tenant: k.Tenant, Operation: "o", Value: k.Value}, {Tenant: "tp", Operation: "ayment.create", Value: k.Value}} {
+	for _, k := range []idempotency.Key{
+		k,
+		{Tenant: "u", Operation: k.Operation, Value: k.Value},
+		{Tenant: k.Tenant, Operation: "o", Value: k.Value},
+		{Tenant: "tp", Operation: "ayment.create", Value: k.Value},
+	} {
 		for _, step := range []string{"charge", "mail"} {
 			if got := guard.StepKey(k, step); seen[got] || got != guard.StepKey(k, step) {
 				t.Errorf("%s of %v is not its own", got, k)

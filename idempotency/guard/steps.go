@@ -31,7 +31,10 @@ func StepKey(k idempotency.Key, step string) string {
 
 // open is the first step whose outcome is not recorded.
 func open(steps []store.Step) (store.Step, bool) {
-	i := slices.IndexFunc(steps, func(s store.Step) bool { return s.State == store.StepSent || s.State == store.StepUndoing })
+	i := slices.IndexFunc(steps, func(s store.Step) bool {
+		return s.State == store.StepSent ||
+			s.State == store.StepUndoing
+	})
 	if i < 0 {
 		return store.Step{}, false
 	}

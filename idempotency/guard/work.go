@@ -142,8 +142,13 @@ func (a *attempt) overtaken(ctx context.Context, err error) (idempotency.Result,
 	g, l := a.guard, a.op.lease
 	var rec store.Record
 	var found bool
-	if a.record(ctx, func(ctx context.Context) (err error) { rec, found, err = g.store.Get(ctx, l.Key); return err }) == nil && found &&
-		rec.Fingerprint == a.op.record.Fingerprint && (rec.State == idempotency.Completed || rec.State == idempotency.FailedReplayable) {
+	if a.record(ctx, func(ctx context.Context) (err error) {
+		rec, found,
+			err = g.store.Get(ctx, l.Key)
+		return err
+	}) == nil && found &&
+		rec.Fingerprint == a.op.record.Fingerprint &&
+		(rec.State == idempotency.Completed || rec.State == idempotency.FailedReplayable) {
 		res := rec.Result
 		res.Replayed = true
 		notify(g.cfg.Observer.Replayed, idempotency.ReplayedInfo{Operation: l.Key.Operation, Failure: res.Failure})
@@ -163,7 +168,8 @@ func (a *attempt) release(ctx context.Context, how ending, cause error) error {
 		return g.store.Release(ctx, l)
 	})
 	if err != nil {
-		g.log.Warn("a key may not be free for its next attempt", "operation", l.Key.Operation, "fence", l.Fence, "error", err)
+		g.log.Warn("a key may not be free for its next attempt", "operation", l.Key.Operation, "fence", l.Fence,
+			"error", err)
 		return fmt.Errorf("%w (and freeing its key failed: %w)", cause, err)
 	}
 	notify(g.cfg.Observer.Released, idempotency.ReleasedInfo{Operation: l.Key.Operation, Err: cause})
@@ -184,10 +190,17 @@ func (a *attempt) doubt(ctx context.Context, cause error) error {
 func (a *attempt) unknown(cause error, recorded bool) error {
 	g, l := a.guard, a.op.lease
 	stage := store.StageOf(a.op.Steps())
-	g.log.Warn("the outcome of an operation is unknown and left to recovery", "operation", l.Key.Operation, "fence", l.Fence, "stage", stage,
+	g.log.Warn("the outcome of an operation is unknown and left to recovery", "operation", l.Key.Operation, "fence",
+		l.Fence, "stage", stage,
 		"error", cause, "recorded", recorded)
-	notify(g.cfg.Observer.Unknown, idempotency.UnknownInfo{Operation: l.Key.Operation, Stage: stage, New: true, Err: cause})
-	return idempotency.OutcomeUnknown(fmt.Errorf("%w: %w", &idempotency.UnknownError{Stage: stage, Reason: store.Reason(cause)}, cause))
+	notify(g.cfg.Observer.Unknown, idempotency.UnknownInfo{
+		Operation: l.Key.Operation, Stage: stage, New: true,
+		Err: cause,
+	})
+	return idempotency.OutcomeUnknown(fmt.Errorf("%w: %w", &idempotency.UnknownError{
+		Stage:  stage,
+		Reason: store.Reason(cause),
+	}, cause))
 }
 
 // panicked records an attempt whose work did not return.

@@ -32,7 +32,9 @@ func (w nowhere) WriteHeader(int) {}
 // everyTime is a guard that runs the work and remembers nothing.
 type everyTime struct{}
 
-func (everyTime) Do(ctx context.Context, _ idempotency.Request, work func(context.Context) (idempotency.Result, error)) (idempotency.Result, error) {
+func (everyTime) Do(ctx context.Context, _ idempotency.Request, work func(context.Context) (idempotency.Result,
+	error),
+) (idempotency.Result, error) {
 	return work(ctx)
 }
 
@@ -62,7 +64,8 @@ func BenchmarkHandler(b *testing.B) {
 	b.Run("Request", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := fingerprints.Request(idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: "k"}, cmd); err != nil {
+			if _, err := fingerprints.Request(idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: "k"},
+				cmd); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -94,12 +97,13 @@ func BenchmarkHandler(b *testing.B) {
 
 // BenchmarkMiddleware: the same around a handler that knows nothing of keys.
 func BenchmarkMiddleware(b *testing.B) {
-	h := httpedge.Middleware(everyTime{}, httpedge.OneTenant, httpedge.Config{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = io.WriteString(w, orderBody)
-	}))
+	h := httpedge.Middleware(everyTime{}, httpedge.OneTenant, httpedge.Config{})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, orderBody)
+		}))
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set(httpedge.HeaderKey, "8e03978e-40d5-43e8-bc93-6894a57f9324")

@@ -32,8 +32,10 @@ func decode(body string, most int64) (to transfer, err error) {
 
 func TestDecode(t *testing.T) {
 	t.Parallel()
-	got, err := decode(` {"amount":7,"note":"é😀","parts":[{"id":"a"}],"at":"2026-01-02T03:04:05Z","Labels":{"A":"x"}} `, 1000)
-	if err != nil || got.Amount != 7 || *got.Note != "é😀" || got.Parts[0].ID != "a" || got.At.IsZero() || got.Labels["A"] != "x" {
+	got, err := decode(` {"amount":7,"note":"é😀","parts":[{"id":"a"}],"at":"2026-01-02T03:04:05Z","Labels":{"A":"x"}} `,
+		1000)
+	if err != nil || got.Amount != 7 || *got.Note != "é😀" || got.Parts[0].ID != "a" || got.At.IsZero() ||
+		got.Labels["A"] != "x" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for body, want := range map[string]string{

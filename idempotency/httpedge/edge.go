@@ -101,7 +101,8 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 	case errors.As(err, &problem):
 		e.Problem(w, *problem)
 	case errors.Is(err, ErrNoKey):
-		e.Problem(w, Problem{Code: CodeKeyMissing, Detail: "this operation needs the header " + HeaderKey + ": a key of 1 to 255 printable ASCII characters, new for each intent and kept for its retries"})
+		e.Problem(w, Problem{Code: CodeKeyMissing, Detail: "this operation needs the header " + HeaderKey +
+			": a key of 1 to 255 printable ASCII characters, new for each intent and kept for its retries"})
 	case errors.Is(err, keys.ErrOutsideWindow):
 		e.Problem(w, Problem{Code: CodeKeyOutsideWindow, Detail: err.Error()})
 	case errors.Is(err, idempotency.ErrInvalidKey):
@@ -118,18 +119,22 @@ func (e Edge) Write(w http.ResponseWriter, res idempotency.Result, err error) {
 		e.wrongRegion(w, wrong)
 	case errors.As(err, &unknown):
 		e.unknown(w, *unknown)
-	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost), errors.Is(err, guard.ErrUnrecorded):
+	case errors.Is(err, idempotency.ErrUnknown), errors.Is(err, store.ErrLeaseLost),
+		errors.Is(err, guard.ErrUnrecorded):
 		e.unknown(w, idempotency.UnknownError{})
 	case class == idempotency.ClassUnknown: // nobody else has said why
 		e.log().Error("whether a request was done cannot be told", "error", err)
 		e.unknown(w, idempotency.UnknownError{})
-	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case class == idempotency.ClassRetryable, errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled):
 		w.Header().Set("Retry-After", "1")
 		e.log().Warn("a request was not finished", "error", err)
-		e.Problem(w, Problem{Code: CodeTryAgain, Detail: "the request was not finished: repeat it with the same Idempotency-Key"})
+		e.Problem(w, Problem{Code: CodeTryAgain, Detail: "the request was not finished: repeat it with the same " +
+			"Idempotency-Key"})
 	default:
 		e.log().Error("a request failed", "error", err)
-		e.Problem(w, Problem{Code: CodeInternal, Detail: "something failed here; a repetition with the same Idempotency-Key is done at most once"})
+		e.Problem(w, Problem{Code: CodeInternal, Detail: "something failed here; a repetition with the same " +
+			"Idempotency-Key is done at most once"})
 	}
 }
 
@@ -150,7 +155,10 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 			if res.Replayed {
 				w.Header().Set(HeaderReplayed, "true")
 			}
-			e.Problem(w, Problem{Code: CodeRefused, Failure: res.Failure, Resource: res.Resource, Detail: "the request was refused for good"})
+			e.Problem(w, Problem{
+				Code: CodeRefused, Failure: res.Failure, Resource: res.Resource,
+				Detail: "the request was refused for good",
+			})
 			return
 		}
 	}
@@ -177,7 +185,8 @@ func (e Edge) answer(w http.ResponseWriter, res idempotency.Result) {
 // mismatch tells what became of the first command, which is the same tenant's: a client that changed its mind after a
 // time-out can then look for it. Its answer is never shown.
 func (e Edge) mismatch(w http.ResponseWriter, err error) {
-	p := Problem{Code: CodeKeyReused, Detail: "this Idempotency-Key belongs to a different request: use a new key for a new intent"}
+	p := Problem{Code: CodeKeyReused, Detail: "this Idempotency-Key belongs to a different request: use a new key " +
+		"for a new intent"}
 	var m *idempotency.MismatchError
 	if errors.As(err, &m) {
 		p.State, p.Resource = m.State, m.Resource
@@ -199,12 +208,14 @@ func (e Edge) inProgress(w http.ResponseWriter, err error) {
 	}
 	e.Problem(w, Problem{
 		Code: CodeInProgress, State: idempotency.InProgress,
-		Detail: "another request with this Idempotency-Key is being worked at: repeat this one, with the same key, a little later",
+		Detail: "another request with this Idempotency-Key is being worked at: repeat this one, with the same key, a " +
+			"little later",
 	})
 }
 
 func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
-	detail := "nobody knows yet whether the request was done: repeat it with the same Idempotency-Key; a new key may do it twice"
+	detail := "nobody knows yet whether the request was done: repeat it with the same Idempotency-Key; a new key may " +
+		"do it twice"
 	wait := cmp.Or(e.RetryUnknown, 15*time.Second)
 	if u.Stuck { // it takes a person, so the time is a guess
 		detail = "nobody knows whether the request was done, and a person has to look; a new key may do it twice"
@@ -223,7 +234,8 @@ func (e Edge) unknown(w http.ResponseWriter, u idempotency.UnknownError) {
 func (e Edge) expired(w http.ResponseWriter, err error) {
 	p := Problem{
 		Code: CodeExpired, State: idempotency.Expired,
-		Detail: "the request was finished, and its answer is no longer kept: look at the resource; for a new intent use a new key",
+		Detail: "the request was finished, and its answer is no longer kept: look at the resource; for a new intent " +
+			"use a new key",
 	}
 	var x *idempotency.ExpiredError
 	if errors.As(err, &x) {

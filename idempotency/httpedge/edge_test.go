@@ -35,7 +35,8 @@ func write(e httpedge.Edge, res idempotency.Result, err error) *httptest.Respons
 func problem(t *testing.T, w *httptest.ResponseRecorder) httpedge.Problem {
 	t.Helper()
 	var p httpedge.Problem
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Header().Get("Content-Type") != "application/problem+json" {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil ||
+		w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("no problem: %v %v %q", err, w.Header(), w.Body)
 	}
 	if p.Status != w.Code || p.Title == "" || p.Type == "" || w.Header().Get("Cache-Control") != "no-store" {
@@ -55,22 +56,37 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 		code       httpedge.Code
 		retryAfter string
 	}{
-		"missing":             {noKey, 400, httpedge.CodeKeyMissing, ""},
-		"malformed":           {badKey, 400, httpedge.CodeKeyInvalid, ""},
-		"an old key":          {keys.Window{}.CheckV7("01890a5d-ac96-774b-bcce-b302099a8057"), 400, httpedge.CodeKeyOutsideWindow, ""},
-		"mismatch":            {&idempotency.MismatchError{State: idempotency.Completed}, 422, httpedge.CodeKeyReused, ""},
-		"in progress":         {&idempotency.InProgressError{RetryAfter: time.Minute}, 409, httpedge.CodeInProgress, "2"},
-		"in progress, nearly": {&idempotency.InProgressError{RetryAfter: time.Millisecond}, 409, httpedge.CodeInProgress, "1"},
-		"unknown":             {&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, 503, httpedge.CodeUnknown, "15"},
-		"unknown, a person":   {&idempotency.UnknownError{Stuck: true}, 503, httpedge.CodeUnknown, ""},
-		"lease lost":          {store.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
-		"doubted":             {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
-		"expired":             {&idempotency.ExpiredError{Code: 201, Resource: "p1"}, 410, httpedge.CodeExpired, ""},
-		"retryable":           {idempotency.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
-		"out of time":         {context.DeadlineExceeded, 503, httpedge.CodeTryAgain, "1"},
-		"anything":            {errors.New("secret"), 500, httpedge.CodeInternal, ""},
-		"own problem":         {&httpedge.Problem{Status: 400, Code: "INVALID_PAYMENT"}, 400, "INVALID_PAYMENT", ""},
-		"gone":                {httpedge.Gone("deleted"), 410, httpedge.CodeResourceGone, ""},
+		"missing":   {noKey, 400, httpedge.CodeKeyMissing, ""},
+		"malformed": {badKey, 400, httpedge.CodeKeyInvalid, ""},
+		"an old key": {
+			keys.Window{}.CheckV7("01890a5d-ac96-774b-bcce-b302099a8057"), 400,
+			httpedge.CodeKeyOutsideWindow, "",
+		},
+		"mismatch": {
+			&idempotency.MismatchError{State: idempotency.Completed}, 422, httpedge.CodeKeyReused,
+			"",
+		},
+		"in progress": {
+			&idempotency.InProgressError{RetryAfter: time.Minute}, 409, httpedge.CodeInProgress,
+			"2",
+		},
+		"in progress, nearly": {
+			&idempotency.InProgressError{RetryAfter: time.Millisecond}, 409,
+			httpedge.CodeInProgress, "1",
+		},
+		"unknown": {
+			&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, 503,
+			httpedge.CodeUnknown, "15",
+		},
+		"unknown, a person": {&idempotency.UnknownError{Stuck: true}, 503, httpedge.CodeUnknown, ""},
+		"lease lost":        {store.ErrLeaseLost, 503, httpedge.CodeUnknown, "15"},
+		"doubted":           {idempotency.OutcomeUnknown(errors.New("secret")), 503, httpedge.CodeUnknown, "15"},
+		"expired":           {&idempotency.ExpiredError{Code: 201, Resource: "p1"}, 410, httpedge.CodeExpired, ""},
+		"retryable":         {idempotency.Retryable(errors.New("secret")), 503, httpedge.CodeTryAgain, "1"},
+		"out of time":       {context.DeadlineExceeded, 503, httpedge.CodeTryAgain, "1"},
+		"anything":          {errors.New("secret"), 500, httpedge.CodeInternal, ""},
+		"own problem":       {&httpedge.Problem{Status: 400, Code: "INVALID_PAYMENT"}, 400, "INVALID_PAYMENT", ""},
+		"gone":              {httpedge.Gone("deleted"), 410, httpedge.CodeResourceGone, ""},
 	} {
 		w := write(httpedge.Edge{}, idempotency.Result{}, c.err)
 		p := problem(t, w)
@@ -85,7 +101,8 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 		}
 		types[p.Type] = p.Code
 	}
-	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{}, &idempotency.ExpiredError{Code: 201, Resource: "p1"})); p.FirstStatus != 201 || p.Resource != "p1" {
+	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{},
+		&idempotency.ExpiredError{Code: 201, Resource: "p1"})); p.FirstStatus != 201 || p.Resource != "p1" {
 		t.Errorf("an expired key's outcome: %+v", p)
 	}
 }
@@ -93,7 +110,10 @@ func TestWrite_EachErrorHasItsCodeAndStatus(t *testing.T) {
 // TestPeer_IETF42_TheStatusMapIsTheUsers: where 422 is taken by validation, a key that was used again is 409.
 func TestPeer_IETF42_TheStatusMapIsTheUsers(t *testing.T) {
 	t.Parallel()
-	e := httpedge.Edge{Status: map[httpedge.Code]int{httpedge.CodeKeyReused: 409}, Types: "https://example.org/problems/"}
+	e := httpedge.Edge{
+		Status: map[httpedge.Code]int{httpedge.CodeKeyReused: 409},
+		Types:  "https://example.org/problems/",
+	}
 	p := problem(t, write(e, idempotency.Result{}, &idempotency.MismatchError{}))
 	if p.Status != 409 || p.Type != "https://example.org/problems/idempotency_key_reused_with_different_request" {
 		t.Errorf("%+v", p)
@@ -104,10 +124,15 @@ func TestPeer_IETF42_TheStatusMapIsTheUsers(t *testing.T) {
 // answer.
 func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
 	t.Parallel()
-	for _, state := range []idempotency.State{idempotency.InProgress, idempotency.Completed, idempotency.FailedReplayable, idempotency.Unknown, idempotency.Expired} {
+	for _, state := range []idempotency.State{
+		idempotency.InProgress, idempotency.Completed,
+		idempotency.FailedReplayable, idempotency.Unknown, idempotency.Expired,
+	} {
 		// A result that comes with a mismatch by mistake is not shown.
-		w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("secret")}, &idempotency.MismatchError{State: state, Resource: "payments/1"})
-		if p := problem(t, w); p.State != state || p.Resource != "payments/1" || strings.Contains(w.Body.String(), "secret") {
+		w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("secret")},
+			&idempotency.MismatchError{State: state, Resource: "payments/1"})
+		if p := problem(t, w); p.State != state || p.Resource != "payments/1" ||
+			strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("%s: %s", state, w.Body)
 		}
 	}
@@ -115,10 +140,15 @@ func TestPeer_IETF36_AMismatchSaysWhatBecameOfTheFirst(t *testing.T) {
 
 func TestWrite_AcceptedWithAPlaceToWatch(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{&idempotency.InProgressError{RetryAfter: time.Minute}, &idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, &idempotency.UnknownError{Stuck: true}} {
+	for _, err := range []error{
+		&idempotency.InProgressError{RetryAfter: time.Minute},
+		&idempotency.UnknownError{Stage: idempotency.ProviderRequestSent}, &idempotency.UnknownError{Stuck: true},
+	} {
 		w := write(httpedge.Edge{}.At("/operations/k"), idempotency.Result{}, err)
 		var op httpedge.Operation
-		if json.Unmarshal(w.Body.Bytes(), &op) != nil || w.Code != 202 || w.Header().Get("Location") != "/operations/k" || op.StatusURL != "/operations/k" || op.State == "" || w.Header().Get("Retry-After") == "" {
+		if json.Unmarshal(w.Body.Bytes(), &op) != nil || w.Code != 202 ||
+			w.Header().Get("Location") != "/operations/k" || op.StatusURL != "/operations/k" || op.State == "" ||
+			w.Header().Get("Retry-After") == "" {
 			t.Errorf("%v: %d %v %s", err, w.Code, w.Header(), w.Body)
 		}
 		if got := client.Outcome(w.Result(), nil); got != client.Unknown {
@@ -137,14 +167,16 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 	first := write(httpedge.Edge{}, res, nil)
 	res.Replayed = true
 	again := write(httpedge.Edge{}, res, nil)
-	if first.Code != 201 || again.Code != 201 || first.Body.String() != again.Body.String() || again.Header().Get("Location") != "/payments/1" {
+	if first.Code != 201 || again.Code != 201 || first.Body.String() != again.Body.String() ||
+		again.Header().Get("Location") != "/payments/1" {
 		t.Errorf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
 	}
 	if first.Header().Get(httpedge.HeaderReplayed) != "" || again.Header().Get(httpedge.HeaderReplayed) != "true" {
 		t.Errorf("Idempotent-Replayed: %v, then %v", first.Header(), again.Header())
 	}
 	// A final refusal comes beside its mark, or without: it is an answer.
-	refused := write(httpedge.Edge{}, idempotency.Result{Code: 402, Failure: "card_declined", Body: []byte("no")}, idempotency.Terminal("card_declined", errors.New("no")))
+	refused := write(httpedge.Edge{}, idempotency.Result{Code: 402, Failure: "card_declined", Body: []byte("no")},
+		idempotency.Terminal("card_declined", errors.New("no")))
 	if refused.Code != 402 || refused.Body.String() != "no" {
 		t.Errorf("a refusal: %d %s", refused.Code, refused.Body)
 	}
@@ -154,11 +186,13 @@ func TestWrite_AReplayIsTheFirstAnswerAndSaysSo(t *testing.T) {
 // was not.
 func TestWrite_WhatIsDoneIsToldAlthoughItMayNotBeRecorded(t *testing.T) {
 	t.Parallel()
-	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")}, fmt.Errorf("%w: time-out", guard.ErrUnrecorded))
+	w := write(httpedge.Edge{}, idempotency.Result{Code: 201, Body: []byte("b")},
+		fmt.Errorf("%w: time-out", guard.ErrUnrecorded))
 	if w.Code != 201 || w.Body.String() != "b" || w.Header().Get("Idempotent-Replayed") != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{}, guard.ErrUnrecorded)); p.Code != httpedge.CodeUnknown {
+	if p := problem(t, write(httpedge.Edge{}, idempotency.Result{},
+		guard.ErrUnrecorded)); p.Code != httpedge.CodeUnknown {
 		t.Errorf("%+v", p)
 	}
 }
@@ -172,7 +206,8 @@ func TestPeer_PowertoolsPY4037_AHookAddsHeadersAndDateIsNotReplayed(t *testing.T
 		Policy:   httpedge.Policy(idempotency.Retention{}),
 	}
 	full := map[string][]string{
-		"Content-Type": {"text/plain"}, "X-Payment-Id": {"1"}, "Date": {"long ago"}, "Set-Cookie": {"session=1"}, "X-Other": {"1"}, "Connection": {"close"},
+		"Content-Type": {"text/plain"}, "X-Payment-Id": {"1"}, "Date": {"long ago"}, "Set-Cookie": {"session=1"},
+		"X-Other": {"1"}, "Connection": {"close"},
 	}
 	kept, err := e.Kept(idempotency.Result{Code: 201, Header: full, Body: []byte("b")})
 	if err != nil || len(kept.Header) != 2 || kept.Header["X-Payment-Id"] == nil || kept.Header["Content-Type"] == nil {
@@ -180,7 +215,9 @@ func TestPeer_PowertoolsPY4037_AHookAddsHeadersAndDateIsNotReplayed(t *testing.T
 	}
 	// Also of a record that has more than it should.
 	w := write(e, idempotency.Result{Code: 201, Header: full, Replayed: true, At: time.Unix(0, 0).UTC()}, nil)
-	if h := w.Header(); h.Get("Set-Cookie") != "" || h.Get("Date") != "" || h.Get("X-Payment-Id") != "1" || h.Get("X-First-At") != "1970-01-01T00:00:00Z" || h.Get("Idempotency-Policy") != "replay=86400, remember=259200" {
+	if h := w.Header(); h.Get("Set-Cookie") != "" || h.Get("Date") != "" || h.Get("X-Payment-Id") != "1" ||
+		h.Get("X-First-At") != "1970-01-01T00:00:00Z" || h.Get("Idempotency-Policy") != "replay=86400, "+
+		"remember=259200" {
 		t.Errorf("replayed %v", h)
 	}
 }
@@ -191,7 +228,8 @@ func TestKept_ATooLargeBodyAndRedaction(t *testing.T) {
 	if _, err := e.Kept(idempotency.Result{Code: 200, Body: []byte("four")}); err == nil {
 		t.Error("four bytes of three are kept")
 	}
-	if res, err := e.Kept(idempotency.Result{Code: 200, Body: []byte("abc")}); err != nil || string(res.Body) != "***" || res.Code != 200 {
+	if res, err := e.Kept(idempotency.Result{Code: 200, Body: []byte("abc")}); err != nil ||
+		string(res.Body) != "***" || res.Code != 200 {
 		t.Errorf("redacted: %+v, %v", res, err)
 	}
 }
@@ -200,7 +238,8 @@ func TestKept_ATooLargeBodyAndRedaction(t *testing.T) {
 func TestJSON_A5xxIsNoResult(t *testing.T) {
 	t.Parallel()
 	e := httpedge.Edge{Redact: func(r *idempotency.Result) { r.Body = []byte("***") }}
-	if res, err := e.JSON(201, "card 4711"); err != nil || string(res.Body) != "***" || res.Header["Content-Type"] == nil {
+	if res, err := e.JSON(201, "card 4711"); err != nil || string(res.Body) != "***" ||
+		res.Header["Content-Type"] == nil {
 		t.Errorf("%+v, %v", res, err)
 	}
 	for _, make := range []func(int, any) (idempotency.Result, error){httpedge.JSON, e.JSON} {
@@ -262,7 +301,8 @@ func TestWrite_AResultWithoutACode(t *testing.T) {
 		} {
 			c.res.Replayed = replayed != ""
 			w := write(httpedge.Edge{}, c.res, nil)
-			if w.Code != c.code || !strings.Contains(w.Body.String(), c.body) || w.Header().Get("Idempotent-Replayed") != replayed {
+			if w.Code != c.code || !strings.Contains(w.Body.String(), c.body) ||
+				w.Header().Get("Idempotent-Replayed") != replayed {
 				t.Errorf("%+v: %d %s %v", c.res, w.Code, w.Body, w.Header())
 			}
 		}
@@ -273,12 +313,16 @@ func TestStatusHandler(t *testing.T) {
 	t.Parallel()
 	s := memstore.New(memstore.Config{})
 	k := idempotency.Key{Tenant: "a", Operation: "payment.create", Value: "k"}
-	claimed, err := s.Claim(t.Context(), idempotency.Request{Key: k}, store.ClaimOptions{Token: "t", Lease: time.Minute})
+	claimed, err := s.Claim(t.Context(), idempotency.Request{Key: k},
+		store.ClaimOptions{Token: "t", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := httpedge.Edge{Logger: quiet}.StatusHandler(s.Get, func(r *http.Request) (idempotency.Key, error) {
-		return idempotency.Key{Tenant: r.Header.Get("X-Tenant"), Operation: "payment.create", Value: r.PathValue("key")}, nil
+		return idempotency.Key{
+			Tenant: r.Header.Get("X-Tenant"), Operation: "payment.create",
+			Value: r.PathValue("key"),
+		}, nil
 	})
 	ask := func(tenant string) (*httptest.ResponseRecorder, httpedge.Operation) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/operations/k", nil)
@@ -296,10 +340,14 @@ func TestStatusHandler(t *testing.T) {
 	if w, _ := ask("b"); w.Code != 404 {
 		t.Errorf("another tenant: %d", w.Code)
 	}
-	if err := s.Finish(t.Context(), claimed.Lease, idempotency.Result{Code: 201, Resource: "p1", Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), claimed.Lease, idempotency.Result{
+		Code: 201, Resource: "p1",
+		Body: []byte("secret"),
+	}, idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
-	if w, op := ask("a"); w.Code != 200 || op.State != idempotency.Completed || op.Status != 201 || op.Resource != "p1" || strings.Contains(w.Body.String(), "secret") || w.Header().Get("Retry-After") != "" {
+	if w, op := ask("a"); w.Code != 200 || op.State != idempotency.Completed || op.Status != 201 ||
+		op.Resource != "p1" || strings.Contains(w.Body.String(), "secret") || w.Header().Get("Retry-After") != "" {
 		t.Errorf("completed: %d %s %v", w.Code, w.Body, w.Header())
 	}
 }

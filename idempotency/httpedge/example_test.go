@@ -33,9 +33,13 @@ func Example() {
 				return idempotency.Result{}, err
 			}
 			if json.NewDecoder(r.Body).Decode(&cmd) != nil || cmd.Amount <= 0 {
-				return idempotency.Result{}, &httpedge.Problem{Code: httpedge.CodeBadRequest, Detail: "amount must be positive"}
+				return idempotency.Result{}, &httpedge.Problem{
+					Code:   httpedge.CodeBadRequest,
+					Detail: "amount must be positive",
+				}
 			}
-			req, err := idempotency.NewRequest(idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: key}, cmd)
+			req, err := idempotency.NewRequest(idempotency.Key{Tenant: "acme", Operation: "payment.create", Value: key},
+				cmd)
 			if err != nil {
 				return idempotency.Result{}, err
 			}
@@ -69,11 +73,12 @@ func ExampleMiddleware() {
 	}
 	tenant := func(r *http.Request) (string, error) { return r.Header.Get("X-Tenant"), nil } // from your authentication
 	mux := http.NewServeMux()
-	mux.Handle("POST /payments", httpedge.Middleware(guard, tenant, httpedge.Config{Classify: httpedge.Atomic})(http.HandlerFunc(
-		func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusCreated)
-			_, _ = io.WriteString(w, "paid")
-		})))
+	mux.Handle("POST /payments", httpedge.Middleware(guard, tenant, httpedge.Config{Classify: httpedge.Atomic})(
+		http.HandlerFunc(
+			func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(http.StatusCreated)
+				_, _ = io.WriteString(w, "paid")
+			})))
 	for range 2 {
 		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 		r.Header.Set("Idempotency-Key", "k")

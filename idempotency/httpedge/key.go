@@ -33,13 +33,15 @@ func Key(r *http.Request) (string, error) {
 		return "", ErrNoKey
 	case 1:
 	default:
-		return "", fmt.Errorf("%w: %s is there %d times; want it once", idempotency.ErrInvalidKey, HeaderKey, len(values))
+		return "", fmt.Errorf("%w: %s is there %d times; want it once", idempotency.ErrInvalidKey, HeaderKey,
+			len(values))
 	}
 	value := strings.Trim(values[0], " \t")
 	if strings.HasPrefix(value, `"`) {
 		var ok bool
 		if value, ok = unquote(value); !ok {
-			return "", fmt.Errorf("%w: %s begins with a quote and is no string of RFC 9651", idempotency.ErrInvalidKey, HeaderKey)
+			return "", fmt.Errorf("%w: %s begins with a quote and is no string of RFC 9651", idempotency.ErrInvalidKey,
+				HeaderKey)
 		}
 	}
 	// The operation is a stand-in: only the key's own part is checked here.

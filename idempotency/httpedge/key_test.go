@@ -18,9 +18,15 @@ func TestKey(t *testing.T) {
 		want   string
 		err    error
 	}{
-		"none":                 {nil, "", httpedge.ErrNoKey},
-		"bare":                 {[]string{"8e03978e-40d5-43e8-bc93-6894a57f9324"}, "8e03978e-40d5-43e8-bc93-6894a57f9324", nil},
-		"quoted":               {[]string{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`}, "8e03978e-40d5-43e8-bc93-6894a57f9324", nil},
+		"none": {nil, "", httpedge.ErrNoKey},
+		"bare": {
+			[]string{"8e03978e-40d5-43e8-bc93-6894a57f9324"},
+			"8e03978e-40d5-43e8-bc93-6894a57f9324", nil,
+		},
+		"quoted": {
+			[]string{`"8e03978e-40d5-43e8-bc93-6894a57f9324"`},
+			"8e03978e-40d5-43e8-bc93-6894a57f9324", nil,
+		},
 		"white space around":   {[]string{" \tk\t "}, "k", nil},
 		"white space inside":   {[]string{`" k "`}, " k ", nil},
 		"escapes":              {[]string{`"a\"b\\c"`}, `a"b\c`, nil},
@@ -70,7 +76,8 @@ func FuzzKey(f *testing.F) {
 		}
 		// The quoted form of what was understood is the same key.
 		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(got) + `"`
-		if again, err := httpedge.Key(&http.Request{Header: http.Header{"Idempotency-Key": {quoted}}}); err != nil || again != got {
+		if again, err := httpedge.Key(&http.Request{Header: http.Header{"Idempotency-Key": {quoted}}}); err != nil ||
+			again != got {
 			t.Fatalf("%q is %q, and quoted %q, %v", s, got, again, err)
 		}
 	})

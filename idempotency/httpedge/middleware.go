@@ -16,7 +16,8 @@ import (
 
 // Guard runs work once per key; *guard.Guard is one.
 type Guard interface {
-	Do(ctx context.Context, r idempotency.Request, work func(context.Context) (idempotency.Result, error)) (idempotency.Result, error)
+	Do(ctx context.Context, r idempotency.Request, work func(context.Context) (idempotency.Result, error)) (
+		idempotency.Result, error)
 }
 
 // Tenant says who asks, from what authentication has found out: never from what the client claims of itself. An error
@@ -145,7 +146,9 @@ func (m *middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 }
 
 // request checks everything that can be refused without having looked anything up.
-func (m *middleware) request(w http.ResponseWriter, r *http.Request, value string) (req idempotency.Request, body []byte, err error) {
+func (m *middleware) request(w http.ResponseWriter, r *http.Request, value string) (req idempotency.Request,
+	body []byte, err error,
+) {
 	tenant, err := m.tenant(r)
 	if err != nil {
 		return req, nil, as(err, CodeUnauthenticated)
@@ -241,7 +244,8 @@ func withBody(r *http.Request, body []byte) *http.Request {
 func (t *turn) handle(ctx context.Context) {
 	defer func() {
 		if t.panic = recover(); t.panic != nil && t.panic != http.ErrAbortHandler {
-			t.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprintf("%T", t.panic), "stack", string(debug.Stack()))
+			t.m.cfg.Edge.log().Error("a handler panicked", "panic", fmt.Sprintf("%T", t.panic), "stack",
+				string(debug.Stack()))
 		}
 	}()
 	t.next.ServeHTTP(t.out, withBody(t.r.WithContext(ctx), t.body))
@@ -270,7 +274,8 @@ func (t *turn) finish(w http.ResponseWriter, res idempotency.Result, err error) 
 		t.m.cfg.Edge.Write(w, res, err)
 	default:
 		if kept && err != nil && !errors.As(err, &a) {
-			t.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error", err)
+			t.m.cfg.Edge.log().Error("a request was done, and whether its answer was recorded is not known", "error",
+				err)
 		}
 		t.out.send(t.m.cfg.Edge, t.res, kept)
 	}

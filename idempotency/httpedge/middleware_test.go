@@ -127,11 +127,13 @@ func TestMiddleware_ACompletedReplay(t *testing.T) {
 	first := send(s.handler, "k", `{"a":1,"b":2}`)
 	again := send(s.handler, `"k"`, ` {"b":2, "a":1}`, "Authorization", "another token of the same principal")
 	s.ran(t, 1)
-	if first.Code != 201 || again.Code != 201 || again.Body.String() != first.Body.String() || first.Body.String() != `made of {"a":1,"b":2}` {
+	if first.Code != 201 || again.Code != 201 || again.Body.String() != first.Body.String() ||
+		first.Body.String() != `made of {"a":1,"b":2}` {
 		t.Fatalf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
 	}
 	a, b := first.Header(), again.Header()
-	if a.Get("Idempotent-Replayed") != "" || b.Get("Idempotent-Replayed") != "true" || b.Get("Location") != "/things/1" || b.Get("Content-Type") != "text/plain" {
+	if a.Get("Idempotent-Replayed") != "" || b.Get("Idempotent-Replayed") != "true" ||
+		b.Get("Location") != "/things/1" || b.Get("Content-Type") != "text/plain" {
 		t.Errorf("%v, then %v", a, b)
 	}
 	if a.Get("Set-Cookie") == "" || b.Get("Set-Cookie") != "" || b.Get("Date") != "" {
@@ -200,7 +202,8 @@ func TestPeer_Stripe_ValidationFailuresAreNotSaved(t *testing.T) {
 func TestPeer_StripeV1_A500IsNotAResult(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{500, 502, 504, 599} {
-		s := newScene(t, httpedge.Config{Classify: func(int) idempotency.Class { return idempotency.Unclassified }}, answers(status, "half"))
+		s := newScene(t, httpedge.Config{Classify: func(int) idempotency.Class { return idempotency.Unclassified }},
+			answers(status, "half"))
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Body.String() != "half" {
 			t.Errorf("first: %d %s", w.Code, w.Body)
 		}
@@ -218,7 +221,9 @@ func TestPeer_StripeV1_A500IsNotAResult(t *testing.T) {
 func TestPeer_Fiber_AnyResponseIsCached(t *testing.T) {
 	t.Parallel()
 	status := 503
-	s := newScene(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	s := newScene(t, httpedge.Config{Classify: httpedge.Atomic}, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+	})
 	// a transaction rolled back leaves nothing: the key is free each time
 	for _, status = range []int{503, 500, 502, 201} {
 		if w := send(s.handler, "k", "{}"); w.Code != status || w.Header().Get("Idempotent-Replayed") != "" {
@@ -240,7 +245,8 @@ func TestMiddleware_AFinalRefusalIsReplayed(t *testing.T) {
 		if w.Code != status || w.Body.String() != "declined" || w.Header().Get("Idempotent-Replayed") != "true" {
 			t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 		}
-		if rec, _ := s.record(t, "k"); rec.State != idempotency.FailedReplayable || rec.Result.Failure != fmt.Sprintf("http_%d", status) {
+		if rec, _ := s.record(t, "k"); rec.State != idempotency.FailedReplayable ||
+			rec.Result.Failure != fmt.Sprintf("http_%d", status) {
 			t.Errorf("kept as %s, %q", rec.State, rec.Result.Failure)
 		}
 	}
@@ -281,7 +287,8 @@ func TestMiddleware_AClientThatHangsUpLeavesAResult(t *testing.T) {
 		t.Fatal("the client has not hung up")
 	}
 	<-served
-	if w := send(s.handler, "k", "{}"); w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "true" {
+	if w := send(s.handler, "k", "{}"); w.Code != http.StatusCreated ||
+		w.Header().Get("Idempotent-Replayed") != "true" {
 		t.Errorf("the retry: %d %s", w.Code, w.Body)
 	}
 	s.ran(t, 1)
@@ -297,12 +304,13 @@ func TestMiddleware_FollowersGetTheRefusal(t *testing.T) {
 			t.Fatal(err)
 		}
 		release, ran := make(chan struct{}), 0
-		h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			ran++
-			<-release
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, "want an amount")
-		}))
+		h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				ran++
+				<-release
+				w.WriteHeader(http.StatusBadRequest)
+				_, _ = io.WriteString(w, "want an amount")
+			}))
 		for range 5 {
 			go func() {
 				if w := send(h, "k", "{}"); w.Code != http.StatusBadRequest || w.Body.String() != "want an amount" {
@@ -357,7 +365,8 @@ func TestMiddleware_APanicsValueIsNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := httpedge.Config{Edge: httpedge.Edge{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
-	h := httpedge.Middleware(guard, tenant, cfg)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("card 4111") }))
+	h := httpedge.Middleware(guard, tenant, cfg)(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("card 4111") }))
 	func() {
 		defer func() { _ = recover() }()
 		send(h, "k", "{}")
@@ -404,7 +413,8 @@ func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
 			"a float": send(s.handler, "k", `{"amount":1.0}`),
 		} {
 			p := problem(t, w)
-			if w.Code != 422 || p.Code != httpedge.CodeKeyReused || p.State == "" || strings.Contains(w.Body.String(), "first one") {
+			if w.Code != 422 || p.Code != httpedge.CodeKeyReused || p.State == "" ||
+				strings.Contains(w.Body.String(), "first one") {
 				t.Errorf("another %s after %d: %d %s", what, status, w.Code, w.Body)
 			}
 		}
@@ -416,7 +426,10 @@ func TestPeer_PowertoolsPY3821_AMismatchIsAlwaysRefused(t *testing.T) {
 func TestPeer_Fiber_NoFingerprint(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Operation: func(*http.Request) string { return "POST /things" }}, echo)
-	for i, path := range []string{"/accounts/1/pay?a=1&b=2", "/accounts/2/pay?a=1&b=2", "/accounts/1/pay?a=2&b=2", "/accounts/1/pay?b=2&a=1"} {
+	for i, path := range []string{
+		"/accounts/1/pay?a=1&b=2", "/accounts/2/pay?a=1&b=2", "/accounts/1/pay?a=2&b=2",
+		"/accounts/1/pay?b=2&a=1",
+	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader("{}"))
 		r.Header.Set("X-Tenant", "a")
 		r.Header.Set("Idempotency-Key", "k")
@@ -460,7 +473,9 @@ func TestPeer_Devlink1195_AnotherTenantsKeyIsAnotherKey(t *testing.T) {
 // TestMiddleware_OneKeyForTwoOperations: it means two things.
 func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 	t.Parallel()
-	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+	s := newScene(t, httpedge.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.URL.Path)
+	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /a/{id}", s.handler)
 	mux.Handle("POST /b/{id}", s.handler)
@@ -474,7 +489,10 @@ func TestMiddleware_OneKeyForTwoOperations(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if _, found, _ := s.store.Get(t.Context(), idempotency.Key{Tenant: "a", Operation: "POST /a/{id}", Value: "k"}); !found {
+	if _, found, _ := s.store.Get(t.Context(), idempotency.Key{
+		Tenant: "a", Operation: "POST /a/{id}",
+		Value: "k",
+	}); !found {
 		t.Error("the operation is not the pattern")
 	}
 }
@@ -543,7 +561,10 @@ func TestMiddleware_AHundredAtOnceAreOneEffect(t *testing.T) {
 func TestMiddleware_WhatPasses(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, httpedge.Config{Optional: true}, echo)
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete} {
+	for _, method := range []string{
+		http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut,
+		http.MethodDelete,
+	} {
 		for range 2 {
 			r := httptest.NewRequestWithContext(t.Context(), method, "/things", nil)
 			r.Header.Set("Idempotency-Key", "k")
@@ -601,7 +622,8 @@ func TestMiddleware_AStreamGoesOutAndIsNotKept(t *testing.T) {
 	again := post()
 	defer again.Body.Close()
 	var p httpedge.Problem
-	if err := json.NewDecoder(again.Body).Decode(&p); err != nil || p.Code != httpedge.CodeNotKept || p.FirstStatus != 200 || p.Resource != "/things/1" {
+	if err := json.NewDecoder(again.Body).Decode(&p); err != nil || p.Code != httpedge.CodeNotKept ||
+		p.FirstStatus != 200 || p.Resource != "/things/1" {
 		t.Errorf("again: %+v, %v", p, err)
 	}
 	s.ran(t, 1)
@@ -656,10 +678,11 @@ func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
 	var hints []int
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
-		hints = append(hints, code)
-		return nil
-	}})
+	ctx := httptrace.WithClientTrace(t.Context(),
+		&httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+			hints = append(hints, code)
+			return nil
+		}})
 	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("a body"))
 	r.Header.Set("X-Tenant", "a")
 	r.Header.Set("Idempotency-Key", "k")
@@ -669,7 +692,8 @@ func TestMiddleware_TheHandlerSeesTheWholeRequest(t *testing.T) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != 202 || string(body) != "a body <nil>" || res.Header.Get("X-Length") != "6" || res.Header.Get("X-Late") != "" {
+	if err != nil || res.StatusCode != 202 || string(body) != "a body <nil>" || res.Header.Get("X-Length") != "6" ||
+		res.Header.Get("X-Late") != "" {
 		t.Errorf("%d %s %v, %v", res.StatusCode, body, res.Header, err)
 	}
 	if len(hints) != 1 || hints[0] != http.StatusEarlyHints {
@@ -701,7 +725,9 @@ func TestMiddleware_AnOvertakenOwnerDoesNotAnswer(t *testing.T) {
 type overtaken struct{ *memstore.Store }
 
 // Finish is of store.Store.
-func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (o overtaken) Finish(ctx context.Context, l store.Lease, res idempotency.Result,
+	keep idempotency.Retention,
+) error {
 	if err := o.MarkUnknown(ctx, l, "", 0); err != nil {
 		return err
 	}
@@ -720,9 +746,11 @@ func TestMiddleware_AnOvertakenOwnerTellsWhatIsRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(answers(http.StatusPaymentRequired, "declined"))
+	h := httpedge.Middleware(guard, tenant, httpedge.Config{Edge: httpedge.Edge{Logger: quiet}})(
+		answers(http.StatusPaymentRequired, "declined"))
 	for range 2 {
-		if w := send(h, "k", "{}"); w.Code != http.StatusAccepted || w.Body.String() != "of the other" || w.Header().Get(httpedge.HeaderReplayed) != "true" {
+		if w := send(h, "k", "{}"); w.Code != http.StatusAccepted || w.Body.String() != "of the other" ||
+			w.Header().Get(httpedge.HeaderReplayed) != "true" {
 			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 		}
 	}
@@ -793,7 +821,15 @@ func TestCanonical(t *testing.T) {
 
 // FuzzCanonical: what is the same to the fingerprint is the same to whoever reads it as JSON.
 func FuzzCanonical(f *testing.F) {
-	for _, s := range [][2]string{{`{"a":1}`, ` {"a":1}`}, {`[[[`, `[[[ `}, {`{"a":1,"a":2}`, `{"a":2}`}, {"\xff", "\xfe"}, {`"\ud800"`, `"\ud801"`}, {`1e999`, `1e998`}, {``, `null`}} {
+	for _, s := range [][2]string{
+		{`{"a":1}`, ` {"a":1}`},
+		{`[[[`, `[[[ `},
+		{`{"a":1,"a":2}`, `{"a":2}`},
+		{"\xff", "\xfe"},
+		{`"\ud800"`, `"\ud801"`},
+		{`1e999`, `1e998`},
+		{``, `null`},
+	} {
 		f.Add([]byte(s[0]), []byte(s[1]))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
@@ -823,7 +859,8 @@ func TestCanonical_DoesNotChangeOverReleases(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/a%20b?y=2&x=1", nil)
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")
 	got := httpedge.Canonical(r, []byte(`{"b": 1.50, "a": ["<", null]}`))
-	if sum := hex.EncodeToString(got.Sum[:]); got.Version != 16384 || sum != "397377f246059864b419933c5b23ec965333bfcb5f80d5bbecfd9688a29984a5" {
+	if sum := hex.EncodeToString(got.Sum[:]); got.Version != 16384 ||
+		sum != "397377f246059864b419933c5b23ec965333bfcb5f80d5bbecfd9688a29984a5" {
 		t.Errorf("version %d, %s", got.Version, sum)
 	}
 }

@@ -41,8 +41,9 @@ const (
 func Codes() map[Code]int {
 	all := map[Code]int{}
 	for _, c := range []Code{
-		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired, CodeNotKept, CodeRefused, CodeWrongRegion,
-		CodeResourceNotFound, CodeResourceGone, CodeResourceChanged, CodeUnauthenticated, CodeTooLarge, CodeBadRequest, CodeTryAgain, CodeInternal,
+		CodeKeyMissing, CodeKeyInvalid, CodeKeyOutsideWindow, CodeKeyReused, CodeInProgress, CodeUnknown, CodeExpired,
+		CodeNotKept, CodeRefused, CodeWrongRegion, CodeResourceNotFound, CodeResourceGone, CodeResourceChanged,
+		CodeUnauthenticated, CodeTooLarge, CodeBadRequest, CodeTryAgain, CodeInternal,
 	} {
 		all[c] = usual(c)
 	}

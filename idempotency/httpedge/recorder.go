@@ -77,7 +77,8 @@ func (c *recorder) Unwrap() http.ResponseWriter { return c.w }
 
 // Hijack refuses, so that Unwrap does not lead past the record.
 func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return nil, nil, fmt.Errorf("a connection cannot be hijacked through the idempotency middleware: %w", http.ErrNotSupported)
+	return nil, nil, fmt.Errorf("a connection cannot be hijacked through the idempotency middleware: %w",
+		http.ErrNotSupported)
 }
 
 func (c *recorder) stream(why string) {

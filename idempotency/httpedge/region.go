@@ -23,7 +23,9 @@ const headerForwarded = "Effectonce-Forwarded-By"
 //
 // key says which key a request has, its tenant from authentication; it must not read the body. Its error is answered as
 // Write does.
-func (e Edge) Region(regions keys.Regions, key func(*http.Request) (idempotency.Key, error), homes map[string]http.Handler, next http.Handler) http.Handler {
+func (e Edge) Region(regions keys.Regions, key func(*http.Request) (idempotency.Key, error),
+	homes map[string]http.Handler, next http.Handler,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		if err == nil {
@@ -56,7 +58,8 @@ func (e Edge) Forward(to *url.URL, transport http.RoundTripper) http.Handler {
 			retryAfter(w, cmp.Or(e.RetryUnknown, 15*time.Second))
 			e.Problem(w, Problem{
 				Code: CodeUnknown, State: idempotency.Unknown,
-				Detail: "this key's home region does not answer, and may have done the request: repeat it with the same Idempotency-Key; a new key may do it twice",
+				Detail: "this key's home region does not answer, and may have done the request: repeat it with the " +
+					"same Idempotency-Key; a new key may do it twice",
 			})
 		},
 	}

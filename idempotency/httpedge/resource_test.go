@@ -57,7 +57,10 @@ func TestResource_StateAware(t *testing.T) {
 	for resource, want := range map[string]struct {
 		status int
 		code   httpedge.Code
-	}{"1": {201, ""}, "2": {410, httpedge.CodeResourceGone}, "3": {409, httpedge.CodeResourceChanged}, "4": {404, httpedge.CodeResourceNotFound}} {
+	}{
+		"1": {201, ""}, "2": {410, httpedge.CodeResourceGone}, "3": {409, httpedge.CodeResourceChanged},
+		"4": {404, httpedge.CodeResourceNotFound},
+	} {
 		stored := idempotency.Result{Code: 201, Resource: resource, Schema: 2, Replayed: true}
 		res, err := httpedge.Render(t.Context(), stored, nil, all.show)
 		w := write(httpedge.Edge{}, res, err)
@@ -80,7 +83,8 @@ func TestResource_SchemaVersion(t *testing.T) {
 	t.Parallel()
 	all := things{"1": {name: "x"}}
 	for schema, want := range map[int]string{1: "{\"title\":\"x\"}\n", 2: "{\"name\":\"x\"}\n"} {
-		res, err := httpedge.Render(t.Context(), idempotency.Result{Code: 201, Resource: "1", Schema: schema}, nil, all.show)
+		res, err := httpedge.Render(t.Context(), idempotency.Result{Code: 201, Resource: "1", Schema: schema}, nil,
+			all.show)
 		if err != nil || string(res.Body) != want || res.Code != 201 || res.Schema != schema || res.Resource != "1" {
 			t.Errorf("schema %d: %+v, %v", schema, res, err)
 		}
@@ -101,13 +105,16 @@ func TestRender_WhatPassesThrough(t *testing.T) {
 		return idempotency.Result{}, nil
 	}
 	for i, res := range []idempotency.Result{
-		{Code: 402, Failure: "declined", Resource: "1", Replayed: true}, {Code: 201, Replayed: true}, {Code: 201, Resource: "1", Body: []byte("b")},
+		{Code: 402, Failure: "declined", Resource: "1", Replayed: true},
+		{Code: 201, Replayed: true},
+		{Code: 201, Resource: "1", Body: []byte("b")},
 	} {
 		if got, err := httpedge.Render(t.Context(), res, nil, never); err != nil || fmt.Sprint(got) != fmt.Sprint(res) {
 			t.Errorf("%d: %+v, %v", i, got, err)
 		}
 	}
-	if _, err := httpedge.Render(t.Context(), idempotency.Result{Resource: "1"}, idempotency.ErrMismatch, never); !errors.Is(err, idempotency.ErrMismatch) {
+	if _, err := httpedge.Render(t.Context(), idempotency.Result{Resource: "1"}, idempotency.ErrMismatch,
+		never); !errors.Is(err, idempotency.ErrMismatch) {
 		t.Error(err)
 	}
 }

@@ -21,7 +21,8 @@ const defaultMaxBody = 1 << 20
 // kept belong to the body or to what was made: they are the same for every caller, whenever it comes.
 func kept(name string) bool {
 	switch name {
-	case "Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location", "Link",
+	case "Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location",
+		"Link",
 		"Etag", "Last-Modified", "Cache-Control", "Vary", "Allow", "Deprecation", "Sunset":
 		return true
 	}
@@ -31,9 +32,12 @@ func kept(name string) bool {
 // never belong to one caller, one moment or one connection.
 func never(name string) bool {
 	switch name {
-	case "Date", "Age", "Expires", "Retry-After", "Set-Cookie", "Set-Cookie2", "Authorization", "Www-Authenticate", "Authentication-Info",
-		"Proxy-Authenticate", "Proxy-Authorization", "Proxy-Authentication-Info", "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer",
-		"Transfer-Encoding", "Upgrade", "Content-Length", "Via", "Server", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
+	case "Date", "Age", "Expires", "Retry-After", "Set-Cookie", "Set-Cookie2", "Authorization", "Www-Authenticate",
+		"Authentication-Info",
+		"Proxy-Authenticate", "Proxy-Authorization", "Proxy-Authentication-Info", "Connection", "Proxy-Connection",
+		"Keep-Alive", "Te", "Trailer",
+		"Transfer-Encoding", "Upgrade", "Content-Length", "Via", "Server", "Alt-Svc", "Strict-Transport-Security",
+		"Clear-Site-Data",
 		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Traceparent", "Tracestate", "X-Request-Id",
 		HeaderReplayed, HeaderPolicy, headerNotKept, headerSealed:
 		return true
@@ -98,7 +102,8 @@ func (e Edge) Kept(res idempotency.Result) (idempotency.Result, error) {
 		return res, err
 	}
 	if most := e.maxBody(); len(res.Body) > most {
-		return res, fmt.Errorf("the answer has %d bytes, %d are kept: return a Resource without a body", len(res.Body), most)
+		return res, fmt.Errorf("the answer has %d bytes, %d are kept: return a Resource without a body", len(res.Body),
+			most)
 	}
 	res.Header = e.storable(res.Header)
 	if e.Redact != nil {
@@ -123,7 +128,9 @@ func (e Edge) maxBody() int {
 // it is replayed or has no body; it looks the resource up and returns the answer in the form that res.Schema says, or a
 // Problem such as Gone. What show leaves empty of Code, Resource and Schema stays as it was. Errors, refusals and
 // results without a Resource pass through.
-func Render(ctx context.Context, res idempotency.Result, err error, show func(ctx context.Context, res idempotency.Result) (idempotency.Result, error)) (idempotency.Result, error) {
+func Render(ctx context.Context, res idempotency.Result, err error,
+	show func(ctx context.Context, res idempotency.Result) (idempotency.Result, error),
+) (idempotency.Result, error) {
 	if err != nil || res.Failure != "" || res.Resource == "" || res.Body != nil && !res.Replayed {
 		return res, err
 	}

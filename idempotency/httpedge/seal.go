@@ -191,7 +191,9 @@ type sealedStore struct {
 }
 
 // Finish seals what it stores. Sent again it has other bytes, which changes nothing: the first ones were kept.
-func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.Result, keep idempotency.Retention) error {
+func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.Result,
+	keep idempotency.Retention,
+) error {
 	res, err := s.seal.Seal(l.Key, res)
 	if err != nil {
 		return err
@@ -201,7 +203,9 @@ func (s sealedStore) Finish(ctx context.Context, l store.Lease, res idempotency.
 
 // Claim opens what it found. What it cannot open is idempotency.OutcomeUnknown: the work is done, and its answer is
 // there for who has the key.
-func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult, error) {
+func (s sealedStore) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (store.ClaimResult,
+	error,
+) {
 	if r.Input != nil {
 		r.Input = s.seal.sealBytes(r.Input, scope("input", r.Key))
 	}

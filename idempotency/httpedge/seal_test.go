@@ -34,13 +34,17 @@ func sealer(t *testing.T, current string, ids ...string) *httpedge.Sealer {
 func TestSealer(t *testing.T) {
 	t.Parallel()
 	k := idempotency.Key{Tenant: "t", Operation: "o", Value: "v"}
-	res := idempotency.Result{Code: 201, Header: map[string][]string{"Location": {"/secret"}}, Body: []byte("secret body"), Resource: "p1", Schema: 2}
+	res := idempotency.Result{
+		Code: 201, Header: map[string][]string{"Location": {"/secret"}},
+		Body: []byte("secret body"), Resource: "p1", Schema: 2,
+	}
 	old := sealer(t, "a", "a")
 	stored, err := old.Seal(k, res)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(stored.Body, []byte("secret")) || stored.Header["Location"] != nil || stored.Code != 201 || stored.Resource != "p1" {
+	if bytes.Contains(stored.Body, []byte("secret")) || stored.Header["Location"] != nil || stored.Code != 201 ||
+		stored.Resource != "p1" {
 		t.Errorf("stored %+v", stored)
 	}
 	if again, _ := old.Seal(k, res); bytes.Equal(again.Body, stored.Body) {
@@ -64,7 +68,8 @@ func TestSealer(t *testing.T) {
 		"a changed byte":                {both, k, changed(stored)},
 		"a body that is much too short": {both, k, idempotency.Result{Header: stored.Header, Body: []byte("x")}},
 	} {
-		if got, err := c.s.Open(c.k, c.res); !errors.Is(err, httpedge.ErrSealed) || bytes.Contains(got.Body, []byte("secret")) {
+		if got, err := c.s.Open(c.k, c.res); !errors.Is(err, httpedge.ErrSealed) ||
+			bytes.Contains(got.Body, []byte("secret")) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -97,10 +102,12 @@ func TestSealer_AStoreKeepsOnlyCiphertext(t *testing.T) {
 	if err != nil || !c.Won {
 		t.Fatal(c, err)
 	}
-	if err := s.Finish(t.Context(), c.Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), c.Lease, idempotency.Result{Code: 200, Body: []byte("secret")},
+		idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
-	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
+	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) ||
+		rec.Result.Body == nil {
 		t.Errorf("stored %q", rec.Result.Body)
 	}
 	if rec, _, err := s.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {
@@ -125,7 +132,8 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	p := store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{step}}
-	if err := errors.Join(s.Save(t.Context(), c.Lease, p), s.MarkUnknown(t.Context(), c.Lease, "no answer", 0)); err != nil {
+	if err := errors.Join(s.Save(t.Context(), c.Lease, p), s.MarkUnknown(t.Context(), c.Lease, "no answer",
+		0)); err != nil {
 		t.Fatal(err)
 	}
 	if string(p.Steps[0].Data) != "secret data" {
@@ -156,7 +164,8 @@ func TestSealer_WhatRecoveryNeedsIsSealed(t *testing.T) {
 // it failed, nor that it may be done with another key; and a person is told why.
 func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	inner, req, log := memstore.New(memstore.Config{}), idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
+	inner, req, log := memstore.New(memstore.Config{}),
+		idempotency.Request{Key: idempotency.Key{Operation: "o", Value: "v"}}, &bytes.Buffer{}
 	for _, key := range []string{"a", "b"} {
 		guard, err := guard.New(sealer(t, key, key).Store(inner), guard.Config{})
 		if err != nil {
@@ -173,7 +182,9 @@ func TestSealer_AKeyThatIsNotThere(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, httpedge.ErrSealed) || w.Code != 503 || !strings.Contains(w.Body.String(), "IDEMPOTENCY_OUTCOME_UNKNOWN") || !strings.Contains(log.String(), "a sealed result cannot be opened") {
+		if !errors.Is(err, httpedge.ErrSealed) || w.Code != 503 ||
+			!strings.Contains(w.Body.String(), "IDEMPOTENCY_OUTCOME_UNKNOWN") ||
+			!strings.Contains(log.String(), "a sealed result cannot be opened") {
 			t.Errorf("%v: %d %s, logged %q", err, w.Code, w.Body, log)
 		}
 	}
@@ -196,10 +207,12 @@ func TestSealer_WhatRecoveryCompletesIsSealed(t *testing.T) {
 	if err != nil || len(taken) != 1 {
 		t.Fatal(taken, err)
 	}
-	if err := s.Finish(t.Context(), taken[0].Lease, idempotency.Result{Code: 200, Body: []byte("secret")}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(t.Context(), taken[0].Lease, idempotency.Result{Code: 200, Body: []byte("secret")},
+		idempotency.Retention{}); err != nil {
 		t.Fatal(err)
 	}
-	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) || rec.Result.Body == nil {
+	if rec, _, _ := inner.Get(t.Context(), req.Key); bytes.Contains(rec.Result.Body, []byte("secret")) ||
+		rec.Result.Body == nil {
 		t.Errorf("stored %q", rec.Result.Body)
 	}
 	if rec, _, err := s.Get(t.Context(), req.Key); err != nil || string(rec.Result.Body) != "secret" {

@@ -33,7 +33,9 @@ func (e Edge) accepted(w http.ResponseWriter, state idempotency.State, stage ide
 // or 404. get is a Store's Get. key says which key a request asks about; its tenant comes from authentication, so that
 // another's key is as if it were not there. Its error is answered as Write does. Bodies of answers are not shown: the
 // retry with the key gets them.
-func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Record, bool, error), key func(*http.Request) (idempotency.Key, error)) http.Handler {
+func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Record, bool, error),
+	key func(*http.Request) (idempotency.Key, error),
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
 		if err == nil {
@@ -53,8 +55,8 @@ func (e Edge) StatusHandler(get func(context.Context, idempotency.Key) (store.Re
 			return
 		}
 		op := Operation{
-			State: rec.State, Stage: rec.Progress.Stage, Status: rec.Result.Code, Failure: rec.Result.Failure, Resource: rec.Result.Resource,
-			NeedsPerson: rec.Stuck,
+			State: rec.State, Stage: rec.Progress.Stage, Status: rec.Result.Code, Failure: rec.Result.Failure,
+			Resource: rec.Result.Resource, NeedsPerson: rec.Stuck,
 		}
 		switch {
 		case rec.State == idempotency.InProgress:

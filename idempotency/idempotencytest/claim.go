@@ -35,9 +35,12 @@ func claimNewRecord(t *testing.T, s *suite) {
 	}
 	got := s.claim(t, r, rand.Text(), long, false)
 	for _, rec := range []store.Record{got.Record, s.get(t, r.Key)} {
-		if rec.State != idempotency.InProgress || rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || rec.Fence < 1 ||
-			rec.LeaseLeft <= 0 || rec.LeaseLeft > long || rec.Age < 0 || rec.Attempts != 0 || rec.Stuck || rec.Reason != "" ||
-			rec.Progress.Stage != idempotency.Received || len(rec.Progress.Steps) != 0 || !sameResult(rec.Result, idempotency.Result{}) {
+		if rec.State != idempotency.InProgress || rec.Fingerprint != r.Fingerprint ||
+			string(rec.Input) != string(r.Input) || rec.Fence < 1 ||
+			rec.LeaseLeft <= 0 || rec.LeaseLeft > long || rec.Age < 0 || rec.Attempts != 0 || rec.Stuck ||
+			rec.Reason != "" ||
+			rec.Progress.Stage != idempotency.Received || len(rec.Progress.Steps) != 0 ||
+			!sameResult(rec.Result, idempotency.Result{}) {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -74,7 +77,8 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 	} {
 		r := good
 		r.Key.Value = bad.value
-		got, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: bad.token, Lease: time.Duration(bad.lease) * long})
+		got, err := s.Store.Claim(t.Context(), r,
+			store.ClaimOptions{Token: bad.token, Lease: time.Duration(bad.lease) * long})
 		if err == nil || got.Won {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -90,7 +94,10 @@ func claimRefusesWhatIsMissing(t *testing.T, s *suite) {
 		t.Errorf("extend by nothing: %v", err)
 	}
 	for _, opt := range []store.RecoverOptions{
-		{Lease: long, Token: "t"}, {Limit: -1, Lease: long, Token: "t"}, {Limit: 1, Token: "t"}, {Limit: 1, Lease: long},
+		{Lease: long, Token: "t"},
+		{Limit: -1, Lease: long, Token: "t"},
+		{Limit: 1, Token: "t"},
+		{Limit: 1, Lease: long},
 	} {
 		opt.Operations = []string{s.op}
 		if got, err := s.Recoverer.Recover(t.Context(), opt); err == nil {
@@ -127,7 +134,10 @@ func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
 	p := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{
-		{Name: "local", State: store.StepDone, Data: []byte{0, 255}}, {Name: "charge", State: store.StepSent, Key: "provider_payment_17"},
+		{Name: "local", State: store.StepDone, Data: []byte{0, 255}}, {
+			Name: "charge", State: store.StepSent,
+			Key: "provider_payment_17",
+		},
 	}}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	ok(t, "extend", s.Store.Extend(t.Context(), l, s.tick()))
@@ -135,7 +145,8 @@ func claimTakeOverKeepsProgress(t *testing.T, s *suite) {
 	again := r
 	again.Input = []byte("another encoding of the same command")
 	got := s.claim(t, again, rand.Text(), long, true)
-	if !got.Won || got.Lease.Fence <= l.Fence || !sameProgress(got.Record.Progress, p) || string(got.Record.Input) != string(r.Input) {
+	if !got.Won || got.Lease.Fence <= l.Fence || !sameProgress(got.Record.Progress, p) ||
+		string(got.Record.Input) != string(r.Input) {
 		t.Fatalf("%+v", got)
 	}
 	isLost(t, "the old owner's save", s.Store.Save(t.Context(), l, store.Progress{}))
@@ -178,7 +189,10 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 	// A lease that ended is taken over by whoever asks for the same in a newer version, and the record stays as old.
 	lapsed := s.fresh()
 	s.lapse(t, lapsed)
-	r.Key, r.Fingerprint.Sum, r.Older = lapsed.Key, lapsed.Fingerprint.Sum, []idempotency.Fingerprint{{Version: 7}, lapsed.Fingerprint}
+	r.Key, r.Fingerprint.Sum, r.Older = lapsed.Key, lapsed.Fingerprint.Sum, []idempotency.Fingerprint{
+		{Version: 7},
+		lapsed.Fingerprint,
+	}
 	if got := s.claim(t, r, rand.Text(), long, true); !got.Won || got.Record.Fingerprint != lapsed.Fingerprint {
 		t.Errorf("%+v", got)
 	}
@@ -187,7 +201,10 @@ func claimOlderFingerprint(t *testing.T, s *suite) {
 // claimMismatchInEveryState: whatever became of the first command, another one under its key learns no more than that,
 // and changes nothing (the matrix tells the latter).
 func claimMismatchInEveryState(t *testing.T, s *suite) {
-	for _, situation := range []string{"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused", "stale", "expired"} {
+	for _, situation := range []string{
+		"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused",
+		"stale", "expired",
+	} {
 		cell := &suite{Harness: s.Harness, op: "op-" + rand.Text()}
 		r := cell.fresh()
 		l := cell.bring(t, r, situation)
@@ -216,7 +233,9 @@ func claimCancelledContext(t *testing.T, s *suite) {
 }
 
 func claimTombstoneOverdueIsNothing(t *testing.T, s *suite) {
-	for _, again := range []func(idempotency.Request) idempotency.Request{func(r idempotency.Request) idempotency.Request { return r }, other} {
+	for _, again := range []func(idempotency.Request) idempotency.Request{
+		func(r idempotency.Request) idempotency.Request { return r }, other,
+	} {
 		r := s.fresh()
 		s.finish(t, s.win(t, r), result("x"), idempotency.Retention{Body: s.tick(), Tombstone: s.tick()})
 		await(t, "the tombstone to be overdue", func() bool {
@@ -224,7 +243,8 @@ func claimTombstoneOverdueIsNothing(t *testing.T, s *suite) {
 			return err == nil && !there
 		})
 		got := s.claim(t, again(r), rand.Text(), long, false)
-		if !got.Won || got.Record.Fingerprint != again(r).Fingerprint || got.Record.Result.Resource != "" || string(got.Record.Input) != string(r.Input) {
+		if !got.Won || got.Record.Fingerprint != again(r).Fingerprint || got.Record.Result.Resource != "" ||
+			string(got.Record.Input) != string(r.Input) {
 			t.Errorf("%+v", got)
 		}
 	}

@@ -32,7 +32,10 @@ func every() []byte {
 }
 
 func bodyAnyBytes(t *testing.T, s *suite) {
-	for name, body := range map[string][]byte{"nil": nil, "empty": {}, "every byte": every(), "no UTF-8": {0xff, 0xfe, 0}, "text": []byte("\"ž\"\\u0000")} {
+	for name, body := range map[string][]byte{
+		"nil": nil, "empty": {}, "every byte": every(),
+		"no UTF-8": {0xff, 0xfe, 0}, "text": []byte("\"ž\"\\u0000"),
+	} {
 		r := s.fresh()
 		res := result("")
 		res.Body = body
@@ -103,8 +106,10 @@ func keyPartsStayApart(t *testing.T, s *suite) {
 	}
 	for _, sep := range []string{":", "/", "|", "#", "{", " ", "-", "_", "%", ".", ","} {
 		keys = append(keys,
-			idempotency.Key{Tenant: "a" + sep + "b", Operation: "c", Value: "d"}, idempotency.Key{Tenant: "a", Operation: "b" + sep + "c", Value: "d"},
-			idempotency.Key{Tenant: "a", Operation: "b", Value: "c" + sep + "d"}, idempotency.Key{Tenant: "", Operation: "a" + sep + "b" + sep + "c", Value: "d"})
+			idempotency.Key{Tenant: "a" + sep + "b", Operation: "c", Value: "d"},
+			idempotency.Key{Tenant: "a", Operation: "b" + sep + "c", Value: "d"},
+			idempotency.Key{Tenant: "a", Operation: "b", Value: "c" + sep + "d"},
+			idempotency.Key{Tenant: "", Operation: "a" + sep + "b" + sep + "c", Value: "d"})
 	}
 	part := rand.Text()
 	for _, k := range keys {
@@ -128,7 +133,10 @@ func keyAnyPrintableByte(t *testing.T, s *suite) {
 	}
 	for _, k := range []idempotency.Key{
 		{Tenant: all.String(), Operation: all.String(), Value: all.String() + rand.Text()},
-		{Tenant: strings.Repeat("t", idempotency.MaxKey), Operation: strings.Repeat("o", idempotency.MaxKey), Value: rand.Text() + strings.Repeat("v", idempotency.MaxKey-26)},
+		{
+			Tenant: strings.Repeat("t", idempotency.MaxKey), Operation: strings.Repeat("o", idempotency.MaxKey),
+			Value: rand.Text() + strings.Repeat("v", idempotency.MaxKey-26),
+		},
 	} {
 		r := s.fresh()
 		r.Key = k
@@ -146,7 +154,10 @@ func memoryIsNotShared(t *testing.T, s *suite) {
 	input := string(r.Input)
 	l := s.win(t, r)
 	clear(r.Input)
-	p := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone, Data: []byte("data")}}}
+	p := store.Progress{
+		Stage: idempotency.LocalCreated,
+		Steps: []store.Step{{Name: "a", State: store.StepDone, Data: []byte("data")}},
+	}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	p.Steps[0].Data[0], p.Steps[0].Name = 0, "b"
 	rec := s.get(t, r.Key)

@@ -63,7 +63,8 @@ func crowdOneEffect(t *testing.T, s *suite) {
 					return
 				case got.Won:
 					at.charge(r.Key.Value)
-					if err := s.Finish(t.Context(), got.Lease, result(fmt.Sprint("by caller ", i)), idempotency.Retention{}); err != nil {
+					if err := s.Finish(t.Context(), got.Lease, result(fmt.Sprint("by caller ", i)),
+						idempotency.Retention{}); err != nil {
 						t.Errorf("finish: %v", err)
 						return
 					}
@@ -104,7 +105,10 @@ func crowdTwoCommands(t *testing.T, s *suite) {
 				mine = other(r)
 			}
 			wg.Go(func() {
-				got, err := s.client(i).Claim(t.Context(), mine, store.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: true})
+				got, err := s.client(i).Claim(t.Context(), mine, store.ClaimOptions{
+					Token: rand.Text(), Lease: long,
+					Rerun: true,
+				})
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -146,7 +150,8 @@ func crowdOwnersVanish(t *testing.T, s *suite) {
 			defer again.Stop()
 			for {
 				for _, r := range all {
-					if got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: s.tick()}); err != nil || got.Won {
+					if got, err := s.client(i).Claim(t.Context(), r,
+						store.ClaimOptions{Token: rand.Text(), Lease: s.tick()}); err != nil || got.Won {
 						t.Errorf("%+v, %v", got, err)
 						return
 					}
@@ -161,7 +166,10 @@ func crowdOwnersVanish(t *testing.T, s *suite) {
 	}
 	finished := 0
 	await(t, "all to be finished", func() bool {
-		got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 5, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+		got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{
+			Limit: 5, Lease: long, Token: rand.Text(),
+			Operations: []string{s.op},
+		})
 		if err != nil {
 			t.Errorf("recover: %v", err)
 		}

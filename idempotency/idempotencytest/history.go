@@ -74,7 +74,8 @@ func (p *play) span(what string) time.Duration {
 
 // step makes one call on both, and compares what they say and what they know afterwards.
 func (p *play) step() {
-	switch kind := rapid.SampledFrom([]string{"claim", "claim", "write", "write", "write", "recover", "sweep"}).Draw(p.t, "call"); {
+	switch kind := rapid.SampledFrom([]string{"claim", "claim", "write", "write", "write", "recover", "sweep"}).Draw(
+		p.t, "call"); {
 	case kind == "recover":
 		p.recover()
 	case kind == "sweep":
@@ -164,15 +165,21 @@ func (p *play) write() {
 	var call func(store.Store, store.Recoverer, store.Lease) error
 	until := leaseEnded
 	var span time.Duration
-	switch kind := rapid.SampledFrom([]string{"extend", "save", "finish", "refuse", "release", "doubt", "postpone", "stuck"}).Draw(p.t, "write"); kind {
+	switch kind := rapid.SampledFrom([]string{
+		"extend", "save", "finish", "refuse", "release", "doubt", "postpone",
+		"stuck",
+	}).Draw(p.t, "write"); kind {
 	case "extend":
 		span = p.span("lease")
 		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Extend(ctx, l, span)
 		}
 	case "save":
-		stage := rapid.SampledFrom([]idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent}).Draw(p.t, "stage")
-		now := store.Progress{Stage: stage, Steps: []store.Step{{Name: text, State: store.StepDone, Data: []byte(text)}}}
+		stage := rapid.SampledFrom([]idempotency.Stage{idempotency.LocalCreated, idempotency.ProviderRequestSent}).Draw(
+			p.t, "stage")
+		now := store.Progress{Stage: stage, Steps: []store.Step{
+			{Name: text, State: store.StepDone, Data: []byte(text)},
+		}}
 		call = func(s store.Store, _ store.Recoverer, l store.Lease) error {
 			return s.Save(ctx, l, now)
 		}
@@ -229,9 +236,12 @@ func (p *play) compare() {
 
 // same compares what both know of the key; a lease that is short may end any time.
 func (p *play) same(got, want store.Record, lease bool) {
-	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint || !sameProgress(got.Progress, want.Progress) ||
-		string(got.Input) != string(want.Input) || (got.Input == nil) != (want.Input == nil) || !sameResult(got.Result, want.Result) ||
-		p.fences[got.Fence] != want.Fence || lease && (got.LeaseLeft > 0) != (want.LeaseLeft > 0) || got.Attempts != want.Attempts ||
+	if got.Key != want.Key || got.State != want.State || got.Fingerprint != want.Fingerprint ||
+		!sameProgress(got.Progress, want.Progress) ||
+		string(got.Input) != string(want.Input) || (got.Input == nil) != (want.Input == nil) ||
+		!sameResult(got.Result, want.Result) ||
+		p.fences[got.Fence] != want.Fence || lease && (got.LeaseLeft > 0) != (want.LeaseLeft > 0) ||
+		got.Attempts != want.Attempts ||
 		got.Reason != want.Reason || got.Stuck != want.Stuck {
 		p.fatal("the store knows %+v,\nthe model %+v (fences %v)", got, want, p.fences)
 	}

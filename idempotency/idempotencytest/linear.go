@@ -33,7 +33,8 @@ func historyLinearizable(t *testing.T, s *suite) {
 		switch porcupine.CheckOperationsTimeout(linModel(s.Features.OwnClocks), c.ops, 20*time.Second) {
 		case porcupine.Illegal:
 			for _, op := range c.ops {
-				t.Logf("%10d %10d client %d: %+v -> %+v", op.Call/1000, op.Return/1000, op.ClientId, op.Input, op.Output)
+				t.Logf("%10d %10d client %d: %+v -> %+v", op.Call/1000, op.Return/1000, op.ClientId, op.Input,
+					op.Output)
 			}
 			t.Fatal("no order of the calls explains their replies")
 		case porcupine.Unknown:
@@ -71,7 +72,10 @@ type concert struct {
 }
 
 func (c *concert) client(t *testing.T, id int) {
-	kinds := []string{"claim", "rerun", "rerun", "other", "recover", "extend", "save", "save", "finish", "release", "doubt", "stuck"}
+	kinds := []string{
+		"claim", "rerun", "rerun", "other", "recover", "extend", "save", "save", "finish", "release",
+		"doubt", "stuck",
+	}
 	token := rand.Text()
 	for i := range 10 {
 		in := linIn{kind: kinds[mathrand.IntN(len(kinds))], short: mathrand.IntN(2) == 0, token: token}
@@ -147,9 +151,15 @@ func (c *concert) do(ctx context.Context, id int, in linIn) (linOut, store.Lease
 			r = other(r)
 		}
 		got, err := s.Claim(ctx, r, store.ClaimOptions{Token: in.token, Lease: lease, Rerun: in.kind == "rerun"})
-		return linOut{won: got.Won, state: got.Record.State, fence: got.Record.Fence, body: string(got.Record.Result.Body)}, got.Lease, err
+		return linOut{
+			won: got.Won, state: got.Record.State, fence: got.Record.Fence,
+			body: string(got.Record.Result.Body),
+		}, got.Lease, err
 	case "recover":
-		got, err := c.s.Recoverer.Recover(ctx, store.RecoverOptions{Limit: 1, Lease: lease, Token: in.token, Operations: []string{c.op}})
+		got, err := c.s.Recoverer.Recover(ctx, store.RecoverOptions{
+			Limit: 1, Lease: lease, Token: in.token,
+			Operations: []string{c.op},
+		})
 		if err != nil || len(got) == 0 {
 			return linOut{}, l, err
 		}

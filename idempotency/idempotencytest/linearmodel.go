@@ -130,7 +130,10 @@ func refusedOrGone(s linState, in linIn) branch {
 // claimed are the ways of a claim; after the end of a lease was noted, the lease is as given.
 func claimed(s linState, in linIn, ended lease) []branch {
 	if s.state == "" {
-		to := linState{state: idempotency.InProgress, other: in.kind == "other", token: in.token, high: s.high, lease: leaseOf(in)}
+		to := linState{
+			state: idempotency.InProgress, other: in.kind == "other", token: in.token, high: s.high,
+			lease: leaseOf(in),
+		}
 		return []branch{{to: to, out: linOut{won: true, state: idempotency.InProgress}, gives: true, claims: true}}
 	}
 	told := branch{to: s, out: linOut{state: s.state, body: s.body}, claims: true}

@@ -135,7 +135,8 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 		if len(got) == 0 {
 			return s.unchanged(t, r.Key, before, was, "skip")
 		}
-		if got[0].Lease.Fence <= before.Fence || got[0].Record.Attempts != before.Attempts+1 || got[0].Record.LeaseLeft <= 0 {
+		if got[0].Lease.Fence <= before.Fence || got[0].Record.Attempts != before.Attempts+1 ||
+			got[0].Record.LeaseLeft <= 0 {
 			return fmt.Sprintf("taken as %+v", got)
 		}
 		return "hand"
@@ -154,15 +155,18 @@ func (s *suite) outcome(t *testing.T, r idempotency.Request, l store.Lease, call
 		return "forget"
 	case after.Fence != before.Fence:
 		return "the fence changed"
-	case after.State == idempotency.Completed && before.State != after.State && sameResult(after.Result, result("second")) && after.Input == nil:
+	case after.State == idempotency.Completed && before.State != after.State &&
+		sameResult(after.Result, result("second")) && after.Input == nil:
 		return "complete"
-	case after.State == idempotency.FailedReplayable && before.State != after.State && after.Result.Failure == "again" && after.Input == nil:
+	case after.State == idempotency.FailedReplayable && before.State != after.State &&
+		after.Result.Failure == "again" && after.Input == nil:
 		return "refuse"
 	case after.State == before.State && after.LeaseLeft > long:
 		return "renew"
 	case after.State == before.State && len(after.Progress.Steps) > len(before.Progress.Steps):
 		return "keep"
-	case after.State == idempotency.Unknown && after.Stuck && !before.Stuck && after.Reason == "second" && after.LeaseLeft <= 0:
+	case after.State == idempotency.Unknown && after.Stuck && !before.Stuck && after.Reason == "second" &&
+		after.LeaseLeft <= 0:
 		return "park"
 	case after.State == idempotency.Unknown && after.Reason == "second" && after.LeaseLeft <= 0 && !after.Stuck:
 		return "shelve"
@@ -179,7 +183,10 @@ func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 	case "Extend":
 		return s.Store.Extend(ctx, l, 3*long)
 	case "Save":
-		return s.Store.Save(ctx, l, store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone}}})
+		return s.Store.Save(ctx, l, store.Progress{
+			Stage: idempotency.LocalCreated,
+			Steps: []store.Step{{Name: "a", State: store.StepDone}},
+		})
 	case "Finish":
 		return s.Store.Finish(ctx, l, res, idempotency.Retention{})
 	case "Finish_failure":
@@ -197,7 +204,9 @@ func (s *suite) write(t *testing.T, l store.Lease, call string) error {
 }
 
 // taken makes a claim, and says what became of it.
-func (s *suite) taken(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record, was bool) string {
+func (s *suite) taken(t *testing.T, r idempotency.Request, l store.Lease, call string, before store.Record,
+	was bool,
+) string {
 	t.Helper()
 	token := rand.Text()
 	if call == "Claim_again" {
@@ -217,7 +226,8 @@ func (s *suite) taken(t *testing.T, r idempotency.Request, l store.Lease, call s
 		return "regrant"
 	case got.Won && fence > before.Fence && !got.Record.Stuck && got.Record.Attempts == before.Attempts:
 		return "takeover"
-	case !got.Won && before.State == idempotency.InProgress && got.Record.State == idempotency.Unknown && fence == before.Fence:
+	case !got.Won && before.State == idempotency.InProgress && got.Record.State == idempotency.Unknown &&
+		fence == before.Fence:
 		return "note"
 	case !got.Won && was:
 		if !sameResult(got.Record.Result, before.Result) {
@@ -236,9 +246,10 @@ func (s *suite) unchanged(t *testing.T, k idempotency.Key, before store.Record, 
 	switch {
 	case is != was:
 		return fmt.Sprintf("%s, but there before: %v, after: %v", word, was, is)
-	case after.State != before.State, after.Fence != before.Fence, after.Stuck != before.Stuck, after.Reason != before.Reason,
-		after.Attempts != before.Attempts, after.LeaseLeft > before.LeaseLeft, !sameResult(after.Result, before.Result),
-		len(after.Progress.Steps) != len(before.Progress.Steps), after.Fingerprint != before.Fingerprint:
+	case after.State != before.State, after.Fence != before.Fence, after.Stuck != before.Stuck,
+		after.Reason != before.Reason, after.Attempts != before.Attempts, after.LeaseLeft > before.LeaseLeft,
+		!sameResult(after.Result, before.Result), len(after.Progress.Steps) != len(before.Progress.Steps),
+		after.Fingerprint != before.Fingerprint:
 		return fmt.Sprintf("%s, but it changed from %+v to %+v", word, before, after)
 	}
 	return word

@@ -24,7 +24,10 @@ func peers() []exam {
 		{"Peer_PowertoolsTS2048_MismatchTellsWhatBecameOfTheFirst", false, mismatchTells},
 		{"Peer_PowertoolsUnconditionalUpdate_LateWriter", false, fencingLateWriter},
 		{"Peer_River1302_RescuerSparesWhatWasFinished", false, rescuerSparesWhatWasFinished},
-		{"Peer_AWSSDKJava2667_GitRemoteS3_67_SREBot1495_GoRedis2985_OwnSuccessIsRecognised", false, ownSuccessIsRecognised},
+		{
+			"Peer_AWSSDKJava2667_GitRemoteS3_67_SREBot1495_GoRedis2985_OwnSuccessIsRecognised", false,
+			ownSuccessIsRecognised,
+		},
 		{"Peer_Devlink1195_773_Fiber_TenantsAndOperationsApart", false, tenantsApart},
 		{"Peer_Temporal487_TombstonesOutliveBodies", false, tombstonesOutliveBodies},
 		{"Peer_DBOSJava491_RecoveryLeavesTheLivingAlone", false, liveOwnerIsNotRobbed},
@@ -42,7 +45,9 @@ func (s *suite) client(i int) store.Store {
 }
 
 // race claims a key from many sides at once, and returns what came of it.
-func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []store.ClaimResult, told []store.Record) {
+func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (won []store.ClaimResult,
+	told []store.Record,
+) {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -50,7 +55,10 @@ func (s *suite) race(t *testing.T, r idempotency.Request, n int, rerun bool) (wo
 	for i := range n {
 		wg.Go(func() {
 			<-begin
-			got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: long, Rerun: rerun})
+			got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{
+				Token: rand.Text(), Lease: long,
+				Rerun: rerun,
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -143,7 +151,8 @@ func mismatchTells(t *testing.T, s *suite) {
 	r := s.fresh()
 	s.finish(t, s.win(t, r), result("the first one's"), idempotency.Retention{})
 	got := s.claim(t, other(r), rand.Text(), long, false)
-	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.Resource != "payment/17" || got.Record.Fingerprint != r.Fingerprint {
+	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.Resource != "payment/17" ||
+		got.Record.Fingerprint != r.Fingerprint {
 		t.Errorf("%+v", got)
 	}
 }
@@ -159,7 +168,10 @@ func rescuerSparesWhatWasFinished(t *testing.T, s *suite) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			var err error
-			taken, err = s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 1, Lease: long, Token: rand.Text(), Operations: []string{cell.op}})
+			taken, err = s.Recoverer.Recover(t.Context(), store.RecoverOptions{
+				Limit: 1, Lease: long,
+				Token: rand.Text(), Operations: []string{cell.op},
+			})
 			if err != nil {
 				t.Errorf("recover: %v", err)
 			}
@@ -167,7 +179,8 @@ func rescuerSparesWhatWasFinished(t *testing.T, s *suite) {
 		wg.Go(func() { finish = s.client(i).Finish(t.Context(), l, result("x"), idempotency.Retention{}) })
 		wg.Wait()
 		rec := cell.get(t, r.Key)
-		if finished := finish == nil; finished == (len(taken) == 1) || finished != (rec.State == idempotency.Completed) {
+		if finished := finish == nil; finished == (len(taken) == 1) ||
+			finished != (rec.State == idempotency.Completed) {
 			t.Fatalf("finish: %v, taken: %+v, the record: %+v", finish, taken, rec)
 		}
 	}
@@ -234,7 +247,10 @@ func neverTwoAtOnce(t *testing.T, s *suite) {
 	for i := range 6 {
 		wg.Go(func() {
 			for range 15 {
-				got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{Token: rand.Text(), Lease: s.tick(), Rerun: true})
+				got, err := s.client(i).Claim(t.Context(), r, store.ClaimOptions{
+					Token: rand.Text(), Lease: s.tick(),
+					Rerun: true,
+				})
 				if err != nil {
 					t.Errorf("claim: %v", err)
 					return
@@ -247,7 +263,8 @@ func neverTwoAtOnce(t *testing.T, s *suite) {
 				if err == nil && got.Lease.Fence < seen {
 					t.Errorf("fence %d wrote after %d was given", got.Lease.Fence, seen)
 				}
-				for seen = highest.Load(); got.Lease.Fence > seen && !highest.CompareAndSwap(seen, got.Lease.Fence); seen = highest.Load() {
+				for seen = highest.Load(); got.Lease.Fence > seen &&
+					!highest.CompareAndSwap(seen, got.Lease.Fence); seen = highest.Load() {
 				}
 			}
 		})

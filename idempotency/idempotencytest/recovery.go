@@ -31,11 +31,15 @@ func recoveries() []exam {
 func recoverTellsAll(t *testing.T, s *suite) {
 	r := s.fresh()
 	l := s.win(t, r)
-	p := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: []store.Step{{Name: "charge", State: store.StepSent, Key: "k"}}}
+	p := store.Progress{
+		Stage: idempotency.ProviderRequestSent,
+		Steps: []store.Step{{Name: "charge", State: store.StepSent, Key: "k"}},
+	}
 	ok(t, "save", s.Store.Save(t.Context(), l, p))
 	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "timed out", 0))
 	rec := s.theOne(t, r.Key).Record
-	if rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || !sameProgress(rec.Progress, p) || rec.Attempts != 1 ||
+	if rec.Fingerprint != r.Fingerprint || string(rec.Input) != string(r.Input) || !sameProgress(rec.Progress, p) ||
+		rec.Attempts != 1 ||
 		rec.Reason != "timed out" || rec.Fence <= l.Fence || rec.LeaseLeft <= 0 || rec.Age < 0 {
 		t.Errorf("%+v", rec)
 	}
@@ -97,7 +101,8 @@ func recoverDueNow(t *testing.T, s *suite) {
 			t.Errorf("attempts: %d, want %d", c.Record.Attempts, i)
 		}
 		ok(t, "postpone", s.Recoverer.Postpone(t.Context(), c.Lease, fmt.Sprint("asked ", i), 0, false))
-		if rec := s.get(t, r.Key); rec.Reason != fmt.Sprint("asked ", i) || rec.State != idempotency.Unknown || rec.LeaseLeft > 0 {
+		if rec := s.get(t, r.Key); rec.Reason != fmt.Sprint("asked ", i) || rec.State != idempotency.Unknown ||
+			rec.LeaseLeft > 0 {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -112,7 +117,10 @@ func recoverOnlyListedOperations(t *testing.T, s *suite) {
 		keys = append(keys, r.Key)
 	}
 	take := func(ops []string) (got []string) {
-		found, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 10, Lease: long, Token: rand.Text(), Operations: ops})
+		found, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{
+			Limit: 10, Lease: long, Token: rand.Text(),
+			Operations: ops,
+		})
 		ok(t, "recover", err)
 		for _, c := range found {
 			got = append(got, c.Record.Key.Operation)
@@ -168,7 +176,10 @@ func recoverDisjoint(t *testing.T, s *suite) {
 	for range 4 {
 		wg.Go(func() {
 			for {
-				got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{Limit: 3, Lease: long, Token: rand.Text(), Operations: []string{s.op}})
+				got, err := s.Recoverer.Recover(t.Context(), store.RecoverOptions{
+					Limit: 3, Lease: long,
+					Token: rand.Text(), Operations: []string{s.op},
+				})
 				mu.Lock()
 				if err != nil {
 					t.Errorf("recover: %v", err)
@@ -200,7 +211,8 @@ func postponeStuckIsLeftAlone(t *testing.T, s *suite) {
 		if got := s.takes(t, 10); len(got) != 0 {
 			t.Fatalf("recovered %+v", got)
 		}
-		if got := s.claim(t, r, rand.Text(), long, false); got.Won || !got.Record.Stuck || got.Record.Reason != "the provider knows nothing" {
+		if got := s.claim(t, r, rand.Text(), long, false); got.Won || !got.Record.Stuck ||
+			got.Record.Reason != "the provider knows nothing" {
 			t.Fatalf("%+v", got)
 		}
 	}
@@ -247,7 +259,8 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 		got, err := lister.Stuck(t.Context(), 10)
 		ok(t, "stuck", err)
 		for _, rec := range got {
-			if rec.Key.Value == "not theirs" || !rec.Stuck || rec.Reason != "asked in vain" || string(rec.Input) != string(keys[rec.Key.Value].Input) {
+			if rec.Key.Value == "not theirs" || !rec.Stuck || rec.Reason != "asked in vain" ||
+				string(rec.Input) != string(keys[rec.Key.Value].Input) {
 				t.Fatalf("%+v", rec)
 			}
 		}
@@ -266,10 +279,12 @@ func stuckIsAPersons(t *testing.T, s *suite) {
 		}
 		return c
 	}
-	ok(t, "finish", s.Store.Finish(t.Context(), take("happened").Lease, result("a person found out"), idempotency.Retention{}))
+	ok(t, "finish", s.Store.Finish(t.Context(), take("happened").Lease, result("a person found out"),
+		idempotency.Retention{}))
 	ok(t, "release", s.Store.Release(t.Context(), take("did not").Lease))
 	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), take("ask again").Lease, "the provider is back", 0))
-	if _, err := store.ClaimStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err, store.ErrNotStuck) {
+	if _, err := store.ClaimStuck(t.Context(), s.Store, keys["not theirs"].Key, long); !errors.Is(err,
+		store.ErrNotStuck) {
 		t.Errorf("what recovery has: %v", err)
 	}
 	isState(t, s.get(t, keys["happened"].Key), idempotency.Completed)

@@ -70,7 +70,10 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
 	shared := open(t)
 	var exams []exam
-	for _, part := range [][]exam{claims(), writes(), recoveries(), sweeps(), contents(), peers(), crowds(), histories()} {
+	for _, part := range [][]exam{
+		claims(), writes(), recoveries(), sweeps(), contents(), peers(), crowds(),
+		histories(),
+	} {
 		exams = append(exams, part...)
 	}
 	for _, e := range exams {
@@ -117,13 +120,16 @@ func other(r idempotency.Request) idempotency.Request {
 	return r
 }
 
-func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease time.Duration, rerun bool) store.ClaimResult {
+func (s *suite) claim(t *testing.T, r idempotency.Request, token string, lease time.Duration,
+	rerun bool,
+) store.ClaimResult {
 	t.Helper()
 	got, err := s.Store.Claim(t.Context(), r, store.ClaimOptions{Token: token, Lease: lease, Rerun: rerun})
 	if err != nil {
 		t.Fatalf("claim: %v", err)
 	}
-	if got.Won && (got.Lease.Key != r.Key || got.Lease.Token != token || got.Lease.Fence != got.Record.Fence || got.Record.State != idempotency.InProgress) {
+	if got.Won && (got.Lease.Key != r.Key || got.Lease.Token != token || got.Lease.Fence != got.Record.Fence ||
+		got.Record.State != idempotency.InProgress) {
 		t.Fatalf("the lease and the record of a won claim: %+v", got)
 	}
 	return got

@@ -57,7 +57,8 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 	if got, err := s.Recoverer.Sweep(t.Context(), 0); err != nil || got.Bodies+got.Tombstones != 0 {
 		t.Fatalf("sweep 0: %+v, %v", got, err)
 	}
-	if got, err := s.Recoverer.Sweep(t.Context(), 3); err != nil || !s.Features.ServerTTL && (got.Bodies != 3 || !got.More) {
+	if got, err := s.Recoverer.Sweep(t.Context(), 3); err != nil || !s.Features.ServerTTL &&
+		(got.Bodies != 3 || !got.More) {
 		t.Fatalf("sweep 3: %+v, %v", got, err)
 	}
 	if got := s.sweepAll(t, 3); !s.Features.ServerTTL && got.Bodies != n-3 || got.Tombstones != 0 {
@@ -92,7 +93,8 @@ func sweepBodiesThenTombstones(t *testing.T, s *suite) {
 // sweepNeverWhatIsUnfinished: in progress or unknown, however old.
 func sweepNeverWhatIsUnfinished(t *testing.T, s *suite) {
 	states := map[string]idempotency.State{
-		"leased": idempotency.InProgress, "lapsed": idempotency.InProgress, "waiting": idempotency.Unknown, "due": idempotency.Unknown,
+		"leased": idempotency.InProgress, "lapsed": idempotency.InProgress, "waiting": idempotency.Unknown,
+		"due":        idempotency.Unknown,
 		"recovering": idempotency.Unknown, "stuck": idempotency.Unknown,
 	}
 	keys := map[string]idempotency.Request{}
@@ -120,7 +122,14 @@ func sweepLeavesWhatIsNotOverdue(t *testing.T, s *suite) {
 		res idempotency.Result
 	}
 	var all []kept
-	for _, keep := range []idempotency.Retention{{}, {Body: -1}, {Tombstone: -1}, {Body: -1, Tombstone: -1}, {Body: long}, {Tombstone: s.tick(), Body: long}} {
+	for _, keep := range []idempotency.Retention{
+		{},
+		{Body: -1},
+		{Tombstone: -1},
+		{Body: -1, Tombstone: -1},
+		{Body: long},
+		{Tombstone: s.tick(), Body: long},
+	} {
 		for _, res := range []idempotency.Result{result("yes"), refusal} {
 			r := s.fresh()
 			s.finish(t, s.win(t, r), res, keep)
@@ -157,7 +166,8 @@ func sweepSparesANewOwner(t *testing.T, s *suite) {
 		if err != nil || !got.Won {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		ok(t, "the new owner's save", s.Store.Save(t.Context(), got.Lease, store.Progress{Stage: idempotency.LocalCreated}))
+		ok(t, "the new owner's save", s.Store.Save(t.Context(), got.Lease,
+			store.Progress{Stage: idempotency.LocalCreated}))
 	}
 }
 
@@ -168,18 +178,23 @@ func expiredTellsTheOutcome(t *testing.T, s *suite) {
 	for _, res := range []idempotency.Result{result("yes"), refusal} {
 		r := s.fresh()
 		l := s.win(t, r)
-		ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{{Name: "a", Data: []byte("card")}}}))
+		ok(t, "save", s.Store.Save(t.Context(), l, store.Progress{
+			Stage: idempotency.ProviderConfirmed,
+			Steps: []store.Step{{Name: "a", Data: []byte("card")}},
+		}))
 		s.finish(t, l, res, idempotency.Retention{Body: s.tick()})
 		await(t, "the body to be overdue", func() bool { return s.get(t, r.Key).State == idempotency.Expired })
 		for range 2 {
 			want := res
 			want.Body, want.Header = nil, nil
 			for _, rec := range []store.Record{s.get(t, r.Key), s.claim(t, r, rand.Text(), long, true).Record} {
-				if rec.State != idempotency.Expired || !sameResult(rec.Result, want) || rec.Result.At.IsZero() || len(rec.Progress.Steps) != 0 {
+				if rec.State != idempotency.Expired || !sameResult(rec.Result, want) || rec.Result.At.IsZero() ||
+					len(rec.Progress.Steps) != 0 {
 					t.Errorf("%+v", rec)
 				}
 			}
-			if got := s.claim(t, other(r), rand.Text(), long, true); got.Won || other(r).Matches(got.Record.Fingerprint) {
+			if got := s.claim(t, other(r), rand.Text(), long, true); got.Won ||
+				other(r).Matches(got.Record.Fingerprint) {
 				t.Errorf("another command: %+v", got)
 			}
 			s.sweepAll(t, 10)
@@ -196,7 +211,10 @@ func statsCounts(t *testing.T, s *suite) {
 	if got := count(); got != (store.Stats{}) {
 		t.Fatalf("of nothing: %+v", got)
 	}
-	for _, situation := range []string{"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused", "expired"} {
+	for _, situation := range []string{
+		"leased", "lapsed", "waiting", "due", "recovering", "stuck", "done", "refused",
+		"expired",
+	} {
 		cell := &suite{Harness: s.Harness, op: "op-" + situation}
 		cell.bring(t, cell.fresh(), situation)
 	}

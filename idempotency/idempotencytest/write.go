@@ -105,7 +105,8 @@ func finishByARecoverer(t *testing.T, s *suite) {
 	ok(t, "extend", s.Store.Extend(t.Context(), c.Lease, 2*long))
 	ok(t, "save", s.Store.Save(t.Context(), c.Lease, store.Progress{Stage: idempotency.ProviderConfirmed}))
 	s.finish(t, c.Lease, result("asked the provider"), idempotency.Retention{})
-	if rec := s.get(t, r.Key); rec.State != idempotency.Completed || !sameResult(rec.Result, result("asked the provider")) {
+	if rec := s.get(t, r.Key); rec.State != idempotency.Completed ||
+		!sameResult(rec.Result, result("asked the provider")) {
 		t.Errorf("%+v", rec)
 	}
 }
@@ -140,7 +141,8 @@ func doubtGivesTheReason(t *testing.T, s *suite) {
 	ok(t, "doubt", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	ok(t, "doubt again", s.Store.MarkUnknown(t.Context(), l, "the provider did not answer: žluťoučký", long))
 	rec := s.get(t, r.Key)
-	if rec.State != idempotency.Unknown || rec.Reason != "the provider did not answer: žluťoučký" || rec.LeaseLeft > 0 || string(rec.Input) != string(r.Input) {
+	if rec.State != idempotency.Unknown || rec.Reason != "the provider did not answer: žluťoučký" ||
+		rec.LeaseLeft > 0 || string(rec.Input) != string(r.Input) {
 		t.Errorf("%+v", rec)
 	}
 	if got := s.claim(t, r, rand.Text(), long, false); got.Won || got.Record.Reason != rec.Reason {
@@ -156,9 +158,16 @@ func fencingLateWriter(t *testing.T, s *suite) {
 	if !now.Won {
 		t.Fatalf("%+v", now)
 	}
-	mixed := []store.Lease{old, {Key: r.Key, Fence: now.Lease.Fence, Token: old.Token}, {Key: r.Key, Fence: old.Fence, Token: now.Lease.Token}}
+	mixed := []store.Lease{
+		old,
+		{Key: r.Key, Fence: now.Lease.Fence, Token: old.Token},
+		{Key: r.Key, Fence: old.Fence, Token: now.Lease.Token},
+	}
 	for _, l := range mixed {
-		for _, call := range []string{"Extend", "Save", "Finish", "Finish_failure", "Release", "MarkUnknown", "Postpone", "Postpone_stuck"} {
+		for _, call := range []string{
+			"Extend", "Save", "Finish", "Finish_failure", "Release", "MarkUnknown",
+			"Postpone", "Postpone_stuck",
+		} {
 			isLost(t, call, s.write(t, l, call))
 		}
 	}

@@ -101,7 +101,8 @@ func (w Window) check(at time.Time) error {
 func parseKey(value string, version uuid.Version) (uuid.UUID, error) {
 	id, err := uuid.Parse(value)
 	if err != nil || id.Version() != version || id.Variant() != uuid.RFC4122 || id.String() != value {
-		return uuid.UUID{}, fmt.Errorf("%w: it is no UUIDv%d in lower case with hyphens", idempotency.ErrInvalidKey, version)
+		return uuid.UUID{}, fmt.Errorf("%w: it is no UUIDv%d in lower case with hyphens", idempotency.ErrInvalidKey,
+			version)
 	}
 	return id, nil
 }

@@ -41,7 +41,8 @@ func TestWindow(t *testing.T) {
 		v7 := event.IDAt(now.Add(c.at)).String()
 		id := ulid.MustNew(ulid.Timestamp(now.Add(c.at)), ulid.DefaultEntropy()).String()
 		for value, err := range map[string]error{v7: c.w.CheckV7(v7), id: c.w.CheckULID(id)} {
-			if c.good != (err == nil) || !c.good && (!errors.Is(err, keys.ErrOutsideWindow) || !errors.Is(err, idempotency.ErrInvalidKey)) {
+			if c.good != (err == nil) || !c.good && (!errors.Is(err, keys.ErrOutsideWindow) ||
+				!errors.Is(err, idempotency.ErrInvalidKey)) {
 				t.Errorf("%s, %v off: %v", value, c.at, err)
 			}
 		}
@@ -59,18 +60,29 @@ func TestKeyFormats_OneSpelling(t *testing.T) {
 	t.Parallel()
 	v4, v7 := keys.NewV4(), keys.NewV7()
 	id := ulid.Make().String()
-	for _, bad := range []string{"", "x", strings.ToUpper(v4), "{" + v4 + "}", "urn:uuid:" + v4, strings.ReplaceAll(v4, "-", ""), v4 + " ", v7, id} {
+	for _, bad := range []string{
+		"", "x", strings.ToUpper(v4), "{" + v4 + "}", "urn:uuid:" + v4,
+		strings.ReplaceAll(v4, "-", ""), v4 + " ", v7, id,
+	} {
 		if err := keys.CheckV4(bad); !errors.Is(err, idempotency.ErrInvalidKey) {
 			t.Errorf("v4 %q: %v", bad, err)
 		}
 	}
-	for _, bad := range []string{"", strings.ToUpper(v7), strings.ReplaceAll(v7, "-", ""), v4, id, uuid.Nil.String(), uuid.Max.String()} {
-		if err := (keys.Window{}).CheckV7(bad); !errors.Is(err, idempotency.ErrInvalidKey) || errors.Is(err, keys.ErrOutsideWindow) {
+	for _, bad := range []string{
+		"", strings.ToUpper(v7), strings.ReplaceAll(v7, "-", ""), v4, id, uuid.Nil.String(),
+		uuid.Max.String(),
+	} {
+		if err := (keys.Window{}).CheckV7(bad); !errors.Is(err, idempotency.ErrInvalidKey) ||
+			errors.Is(err, keys.ErrOutsideWindow) {
 			t.Errorf("v7 %q: %v", bad, err)
 		}
 	}
-	for _, bad := range []string{"", strings.ToLower(id), id + "0", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", strings.Repeat("U", 26), v7} {
-		if err := (keys.Window{}).CheckULID(bad); !errors.Is(err, idempotency.ErrInvalidKey) || errors.Is(err, keys.ErrOutsideWindow) {
+	for _, bad := range []string{
+		"", strings.ToLower(id), id + "0", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ",
+		strings.Repeat("U", 26), v7,
+	} {
+		if err := (keys.Window{}).CheckULID(bad); !errors.Is(err, idempotency.ErrInvalidKey) ||
+			errors.Is(err, keys.ErrOutsideWindow) {
 			t.Errorf("ulid %q: %v", bad, err)
 		}
 	}
@@ -85,8 +97,10 @@ func TestIntent(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for name, key := range map[string]string{
-		"one": keys.Intent(ns, 1, "a", "b"), "joined": keys.Intent(ns, 1, "ab"), "cut elsewhere": keys.Intent(ns, 1, "a:1:b"),
-		"another version": keys.Intent(ns, 2, "a", "b"), "another namespace": keys.Intent(uuid.NameSpaceURL, 1, "a", "b"),
+		"one": keys.Intent(ns, 1, "a", "b"), "joined": keys.Intent(ns, 1, "ab"),
+		"cut elsewhere":   keys.Intent(ns, 1, "a:1:b"),
+		"another version": keys.Intent(ns, 2, "a", "b"), "another namespace": keys.Intent(uuid.NameSpaceURL, 1, "a",
+			"b"),
 		"none": keys.Intent(ns, 1), "empty": keys.Intent(ns, 1, ""), "two empty": keys.Intent(ns, 1, "", ""),
 	} {
 		if other, twice := seen[key]; twice {

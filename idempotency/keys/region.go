@@ -58,7 +58,8 @@ func (r Regions) Home(k idempotency.Key) (string, error) {
 		return home, nil
 	}
 	if r.Default == "" {
-		return "", fmt.Errorf("%w: it names no region: want one of %s, a dot, and the key", idempotency.ErrInvalidKey, strings.Join(r.Known, ", "))
+		return "", fmt.Errorf("%w: it names no region: want one of %s, a dot, and the key", idempotency.ErrInvalidKey,
+			strings.Join(r.Known, ", "))
 	}
 	return r.Default, r.known(r.Default)
 }

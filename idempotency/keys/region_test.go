@@ -12,7 +12,9 @@ func TestRegions_Home(t *testing.T) {
 	t.Parallel()
 	all := keys.Regions{
 		Here: "us1", Known: []string{"eu1", "us1"}, Default: "us1",
-		TenantHome: func(tenant string) string { return map[string]string{"bavaria": "eu1", "atlantis": "sea9"}[tenant] },
+		TenantHome: func(tenant string) string {
+			return map[string]string{"bavaria": "eu1", "atlantis": "sea9"}[tenant]
+		},
 	}
 	strict := all
 	strict.Default = ""
@@ -42,18 +44,22 @@ func TestRegions_Home(t *testing.T) {
 		}
 		err = c.of.Check(k)
 		var wrong *keys.WrongRegionError
-		if errors.As(err, &wrong) != (c.home != "us1") || wrong != nil && (wrong.Home != c.home || !errors.Is(err, keys.ErrWrongRegion)) {
+		if errors.As(err, &wrong) != (c.home != "us1") || wrong != nil &&
+			(wrong.Home != c.home || !errors.Is(err, keys.ErrWrongRegion)) {
 			t.Errorf("%+v: %v", k, err)
 		}
 	}
 	for name, r := range map[string]keys.Regions{
-		"nothing": {}, "an unknown here": {Here: "x", Known: []string{"eu1"}, Default: "eu1"}, "an unknown default": {Here: "eu1", Known: []string{"eu1"}, Default: "x"},
+		"nothing": {}, "an unknown here": {Here: "x", Known: []string{"eu1"}, Default: "eu1"},
+		"an unknown default": {Here: "eu1", Known: []string{"eu1"}, Default: "x"},
 	} {
-		if err := r.Check(idempotency.Key{Operation: "o", Value: "v"}); err == nil || errors.Is(err, keys.ErrWrongRegion) {
+		if err := r.Check(idempotency.Key{Operation: "o", Value: "v"}); err == nil ||
+			errors.Is(err, keys.ErrWrongRegion) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := all.Check(idempotency.Key{Tenant: "atlantis", Operation: "o", Value: "v"}); err == nil || errors.Is(err, keys.ErrWrongRegion) {
+	if err := all.Check(idempotency.Key{Tenant: "atlantis", Operation: "o", Value: "v"}); err == nil ||
+		errors.Is(err, keys.ErrWrongRegion) {
 		t.Errorf("a tenant of no region: %v", err)
 	}
 	if err := all.Check(idempotency.Key{Operation: "o", Value: "\n"}); !errors.Is(err, idempotency.ErrInvalidKey) {

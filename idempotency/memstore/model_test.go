@@ -97,7 +97,8 @@ func (w *world) view() view {
 	v := view{there: w.there, booked: w.booked, completed: w.completed, bad: w.wrong != ""}
 	fences := [processes + 2]int64{}
 	if w.there {
-		v.at, v.stuck, v.lease, v.due = w.e.situation(modelNow), w.e.Stuck, w.e.lease.After(modelNow), w.e.due.After(modelNow)
+		v.at, v.stuck, v.lease, v.due = w.e.situation(modelNow), w.e.Stuck, w.e.lease.After(modelNow),
+			w.e.due.After(modelNow)
 		fences[processes], v.noted = w.e.Fence, len(w.e.Progress.Steps) > 0
 	}
 	fences[processes+1] = w.seen
@@ -122,7 +123,10 @@ func (w *world) view() view {
 
 // memory is the store of a world.
 func (v *variant) memory(w *world) *Store {
-	m := &Store{now: func() time.Time { return modelNow }, table: &v.rules, keys: map[idempotency.Key]*entry{}, fence: w.fence}
+	m := &Store{
+		now: func() time.Time { return modelNow }, table: &v.rules, keys: map[idempotency.Key]*entry{},
+		fence: w.fence,
+	}
 	if w.there {
 		e := w.e
 		m.keys[modelKey] = &e
@@ -176,7 +180,8 @@ func (v *variant) next(w *world, emit func(explore.Step[world])) {
 	}
 	step(true, "another command's caller claims, and releases what it wins", func(t *world) {
 		v.on(t, func(m *Store) {
-			got, err := m.Claim(context.Background(), idempotency.Request{Key: modelKey, Fingerprint: modelOthers}, store.ClaimOptions{Token: "other", Lease: time.Hour, Rerun: true})
+			got, err := m.Claim(context.Background(), idempotency.Request{Key: modelKey, Fingerprint: modelOthers},
+				store.ClaimOptions{Token: "other", Lease: time.Hour, Rerun: true})
 			if err == nil && got.Won {
 				_ = m.Release(context.Background(), got.Lease)
 			}
@@ -230,7 +235,8 @@ func (v *variant) caller(w *world, i int, step emitter) {
 			}
 			var got store.ClaimResult
 			v.on(t, func(m *Store) {
-				got, _ = m.Claim(context.Background(), idempotency.Request{Key: modelKey}, store.ClaimOptions{Token: fmt.Sprint(q.token), Lease: time.Hour, Rerun: v.rerun})
+				got, _ = m.Claim(context.Background(), idempotency.Request{Key: modelKey},
+					store.ClaimOptions{Token: fmt.Sprint(q.token), Lease: time.Hour, Rerun: v.rerun})
 			})
 			switch {
 			case !answered:
@@ -271,7 +277,10 @@ func (v *variant) recoverer(w *world, step emitter) {
 			t.tokens++
 			v.on(t, func(m *Store) {
 				if got, won := get(m, fmt.Sprint(t.tokens)); won {
-					t.who[recoverer] = process{phase: holds, token: t.tokens, lease: got.Lease, open: len(got.Record.Progress.Steps) > 0}
+					t.who[recoverer] = process{
+						phase: holds, token: t.tokens, lease: got.Lease,
+						open: len(got.Record.Progress.Steps) > 0,
+					}
 				}
 			})
 		})
@@ -285,7 +294,8 @@ func (v *variant) recoverer(w *world, step emitter) {
 	})
 	if w.there && w.e.Stuck {
 		take("a person takes the stuck key", func(m *Store, token string) (store.ClaimResult, bool) {
-			got, _ := m.Claim(context.Background(), idempotency.Request{Key: modelKey}, store.ClaimOptions{Token: token, Lease: time.Hour, Rerun: true})
+			got, _ := m.Claim(context.Background(), idempotency.Request{Key: modelKey},
+				store.ClaimOptions{Token: token, Lease: time.Hour, Rerun: true})
 			return got, got.Won
 		})
 	}
@@ -324,35 +334,44 @@ func (v *variant) worker(w *world, i int, step emitter) {
 	case holds:
 		write(true, "extends its lease", p, func(m *Store) error { return m.Extend(ctx, p.lease, time.Hour) })
 		if !p.open {
-			write(i != recoverer, "knows that nothing was done, and releases", process{}, func(m *Store) error { return m.Release(ctx, p.lease) })
+			write(i != recoverer, "knows that nothing was done, and releases", process{},
+				func(m *Store) error { return m.Release(ctx, p.lease) })
 		}
 		if i != recoverer {
 			then := p
 			then.phase = noted
 			write(false, "notes that it will charge", then, func(m *Store) error {
-				return m.Save(ctx, p.lease, store.Progress{Steps: []store.Step{{Name: "charge", State: store.StepSent}}})
+				return m.Save(ctx, p.lease, store.Progress{
+					Steps: []store.Step{{Name: "charge", State: store.StepSent}},
+				})
 			})
-			write(true, "fails before it charged, and does not know of others", process{}, func(m *Store) error { return m.MarkUnknown(ctx, p.lease, "", 0) })
+			write(true, "fails before it charged, and does not know of others", process{},
+				func(m *Store) error { return m.MarkUnknown(ctx, p.lease, "", 0) })
 		}
 	case noted:
 		v.charges(w, i, step)
 		if !p.open {
-			write(true, "is told to come again, and releases", process{}, func(m *Store) error { return m.Release(ctx, p.lease) })
+			write(true, "is told to come again, and releases", process{},
+				func(m *Store) error { return m.Release(ctx, p.lease) })
 		}
 	case booked:
 		write(false, "records the result", process{}, finish)
 		write(true, "records the result; the reply is lost", p, finish)
 	case denied:
 		if v.frees {
-			write(false, "releases, for nothing was booked", process{}, func(m *Store) error { return m.Release(ctx, p.lease) })
+			write(false, "releases, for nothing was booked", process{},
+				func(m *Store) error { return m.Release(ctx, p.lease) })
 		} else {
 			v.charges(w, i, step)
 		}
 	case unclear:
-		write(false, "leaves it unknown", process{}, func(m *Store) error { return m.MarkUnknown(ctx, p.lease, "", time.Hour) })
+		write(false, "leaves it unknown", process{},
+			func(m *Store) error { return m.MarkUnknown(ctx, p.lease, "", time.Hour) })
 		if i == recoverer {
-			write(false, "postpones", process{}, func(m *Store) error { return m.Postpone(ctx, p.lease, "", time.Hour, false) })
-			write(false, "gives it to a person", process{}, func(m *Store) error { return m.Postpone(ctx, p.lease, "", 0, true) })
+			write(false, "postpones", process{},
+				func(m *Store) error { return m.Postpone(ctx, p.lease, "", time.Hour, false) })
+			write(false, "gives it to a person", process{},
+				func(m *Store) error { return m.Postpone(ctx, p.lease, "", 0, true) })
 		}
 	}
 }
@@ -407,7 +426,10 @@ func good(w *world) bool {
 }
 
 func (v *variant) explore() explore.Found {
-	return explore.Run(explore.Model[world, view]{Start: []world{{}}, Next: v.next, Key: (*world).view, Bad: bad, Good: good})
+	return explore.Run(explore.Model[world, view]{
+		Start: []world{{}}, Next: v.next, Key: (*world).view, Bad: bad,
+		Good: good,
+	})
 }
 
 // TestModel: in every state that two callers, a recoverer and the clock can reach, one owner's effect stands, no ended
@@ -437,7 +459,8 @@ func TestModel(t *testing.T) {
 func TestModel_FreeingWithoutAFenceIsFound(t *testing.T) {
 	t.Parallel()
 	v := variant{rules: table, frees: true}
-	if found := v.explore(); found.Violation == nil || found.Violation.What != "the provider booked, and the key is free" {
+	if found := v.explore(); found.Violation == nil || found.Violation.What != "the provider booked, and the key "+
+		"is free" {
 		t.Fatal(found)
 	}
 }
@@ -446,23 +469,26 @@ func TestModel_FreeingWithoutAFenceIsFound(t *testing.T) {
 func TestModel_FindsSeededBugs(t *testing.T) {
 	t.Parallel()
 	for name, seed := range map[string]func(r *rules){
-		"an ended lease is free":                       func(r *rules) { r[claim][lapsed] = grant },
-		"an unknown outcome is free":                   func(r *rules) { r[claim][due] = grant },
-		"an unknown outcome is run again":              func(r *rules) { r[claim][waiting] = takeOver },
-		"a living owner is robbed by a caller":         func(r *rules) { r[claim][leased] = takeOver },
-		"a living owner is robbed by the recoverer":    func(r *rules) { r[recover][leased] = hand },
-		"a living recoverer is robbed":                 func(r *rules) { r[recover][recovering] = hand },
-		"a completed key is recovered":                 func(r *rules) { r[recover][done] = hand },
-		"a late writer is told yes under a recoverer":  func(r *rules) { r[foreign][recovering] = repeat },
-		"a late writer is told yes under another":      func(r *rules) { r[foreign][leased] = repeat },
-		"a late owner frees what another holds":        func(r *rules) { r[foreign][leased] = forget },
-		"another command takes a completed key":        func(r *rules) { r[claimOther][done] = grant },
-		"another command takes an unknown one":         func(r *rules) { r[claimOther][due] = grant },
-		"the sweeper removes an unknown key":           func(r *rules) { r[sweep][due] = forget },
-		"the sweeper removes an abandoned key":         func(r *rules) { r[sweep][lapsed] = forget },
-		"the sweeper removes a result":                 func(r *rules) { r[sweep][stale] = forget },
-		"an expired result is run again":               func(r *rules) { r[claim][expired] = grant },
-		"recovery leaves an unknown key lying":         func(r *rules) { r[recover][due] = skip; r[claimRerun][due] = tell },
+		"an ended lease is free":                      func(r *rules) { r[claim][lapsed] = grant },
+		"an unknown outcome is free":                  func(r *rules) { r[claim][due] = grant },
+		"an unknown outcome is run again":             func(r *rules) { r[claim][waiting] = takeOver },
+		"a living owner is robbed by a caller":        func(r *rules) { r[claim][leased] = takeOver },
+		"a living owner is robbed by the recoverer":   func(r *rules) { r[recover][leased] = hand },
+		"a living recoverer is robbed":                func(r *rules) { r[recover][recovering] = hand },
+		"a completed key is recovered":                func(r *rules) { r[recover][done] = hand },
+		"a late writer is told yes under a recoverer": func(r *rules) { r[foreign][recovering] = repeat },
+		"a late writer is told yes under another":     func(r *rules) { r[foreign][leased] = repeat },
+		"a late owner frees what another holds":       func(r *rules) { r[foreign][leased] = forget },
+		"another command takes a completed key":       func(r *rules) { r[claimOther][done] = grant },
+		"another command takes an unknown one":        func(r *rules) { r[claimOther][due] = grant },
+		"the sweeper removes an unknown key":          func(r *rules) { r[sweep][due] = forget },
+		"the sweeper removes an abandoned key":        func(r *rules) { r[sweep][lapsed] = forget },
+		"the sweeper removes a result":                func(r *rules) { r[sweep][stale] = forget },
+		"an expired result is run again":              func(r *rules) { r[claim][expired] = grant },
+		"recovery leaves an unknown key lying": func(r *rules) {
+			r[recover][due] = skip
+			r[claimRerun][due] = tell
+		},
 		"a stuck key cannot be taken by a person":      func(r *rules) { r[claimRerun][stuck] = tell },
 		"a doubted key is free":                        func(r *rules) { r[doubt][leased] = forget },
 		"a result that comes after a note is dropped":  func(r *rules) { r[succeed][due] = repeat },

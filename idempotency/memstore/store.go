@@ -113,7 +113,10 @@ func (m *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	did := m.table[what][e.situation(now)]
 	switch did {
 	case grant:
-		e = &entry{Record: store.Record{Key: r.Key, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received}, Input: slices.Clone(r.Input)}}
+		e = &entry{Record: store.Record{
+			Key: r.Key, Fingerprint: r.Fingerprint,
+			Progress: store.Progress{Stage: idempotency.Received}, Input: slices.Clone(r.Input),
+		}}
 		e.claimed = now
 		m.keys[r.Key] = e
 		m.give(e, opt.Token, now.Add(opt.Lease))
@@ -162,7 +165,9 @@ func (m *Store) give(e *entry, token string, until time.Time) {
 }
 
 // write does what a holder asks for: apply is called with the effect, unless nothing is to change.
-func (m *Store) write(ctx context.Context, l store.Lease, what event, apply func(e *entry, did effect, now time.Time)) error {
+func (m *Store) write(ctx context.Context, l store.Lease, what event,
+	apply func(e *entry, did effect, now time.Time),
+) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -274,7 +279,8 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		if opt.Operations != nil && !slices.Contains(opt.Operations, e.Key.Operation) {
 			continue
 		}
-		if at := e.situation(now); m.table[recover][at] == hand && (at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
+		if at := e.situation(now); m.table[recover][at] == hand &&
+			(at != lapsed || !e.lease.Add(opt.Grace).After(now)) {
 			found = append(found, e)
 		}
 	}
@@ -284,7 +290,10 @@ func (m *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		e.Attempts++
 		m.give(e, opt.Token, now.Add(opt.Lease))
 		e.turn(hand)
-		out = append(out, store.ClaimResult{Won: true, Lease: store.Lease{Key: e.Key, Fence: e.Fence, Token: e.token}, Record: e.record(now)})
+		out = append(out, store.ClaimResult{
+			Won: true, Lease: store.Lease{Key: e.Key, Fence: e.Fence, Token: e.token},
+			Record: e.record(now),
+		})
 	}
 	return out, nil
 }

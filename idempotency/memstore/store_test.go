@@ -31,11 +31,13 @@ func TestMemory_GoesByTheClockOfItsBubble(t *testing.T) {
 		if err != nil || again.Won || again.Record.State != idempotency.Unknown {
 			t.Fatal(again, err)
 		}
-		if err := m.Finish(t.Context(), got.Lease, idempotency.Result{Code: 201, Body: []byte("x")}, idempotency.Retention{}); err != nil {
+		if err := m.Finish(t.Context(), got.Lease, idempotency.Result{Code: 201, Body: []byte("x")},
+			idempotency.Retention{}); err != nil {
 			t.Fatal(err)
 		}
 		pass(24 * time.Hour)
-		if rec, _, _ := m.Get(t.Context(), r.Key); rec.State != idempotency.Expired || rec.Result.Body != nil || rec.Result.Code != 201 {
+		if rec, _, _ := m.Get(t.Context(), r.Key); rec.State != idempotency.Expired || rec.Result.Body != nil ||
+			rec.Result.Code != 201 {
 			t.Fatalf("%+v", rec)
 		}
 		pass(48 * time.Hour)

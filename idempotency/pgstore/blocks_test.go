@@ -44,7 +44,8 @@ func TestBlocks_NobodyGetsANumberTwice(t *testing.T) {
 	if len(all) != 12*each || len(slices.Compact(all)) != 12*each || all[0] != 1 {
 		t.Errorf("%d numbers from %d on, some twice", len(all), all[0])
 	}
-	if n, err := s.open(s.Pool, pgstore.Config{Schema: s.Schema}).NextBlock(t.Context(), "refund", 10); n != 1 || err != nil {
+	if n, err := s.open(s.Pool, pgstore.Config{Schema: s.Schema}).NextBlock(t.Context(), "refund", 10); n != 1 ||
+		err != nil {
 		t.Errorf("another name begins with %d, %v", n, err)
 	}
 	for name, size := range map[string]int64{"": 1, "a": 0} {

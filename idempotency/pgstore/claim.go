@@ -29,7 +29,8 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 	}
 	k := r.Key
 	for range turns {
-		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version, r.Fingerprint.Sum[:],
+		known, err := scan(s.db.QueryRow(ctx, s.sql.claim, k.Tenant, k.Operation, k.Value, r.Fingerprint.Version,
+			r.Fingerprint.Sum[:],
 			opt.Token, microseconds(opt.Lease), r.Input, s.lockTimeout, s.lockNumber(k)), k)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
@@ -52,8 +53,8 @@ func (s *Store) Claim(ctx context.Context, r idempotency.Request, opt store.Clai
 // hidden is what is known of a key that another transaction holds.
 func (s *Store) hidden(r idempotency.Request) store.Record {
 	return store.Record{
-		Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received},
-		LeaseLeft: s.cfg.Wait,
+		Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint,
+		Progress: store.Progress{Stage: idempotency.Received}, LeaseLeft: s.cfg.Wait,
 	}
 }
 
@@ -63,25 +64,30 @@ func fresh(r idempotency.Request, opt store.ClaimOptions, fence int64) store.Cla
 		Won:   true,
 		Lease: store.Lease{Key: r.Key, Fence: fence, Token: opt.Token},
 		Record: store.Record{
-			Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint, Progress: store.Progress{Stage: idempotency.Received},
-			Input: append([]byte(nil), r.Input...), Fence: fence, LeaseLeft: opt.Lease,
+			Key: r.Key, State: idempotency.InProgress, Fingerprint: r.Fingerprint,
+			Progress: store.Progress{Stage: idempotency.Received}, Input: append([]byte(nil), r.Input...), Fence: fence,
+			LeaseLeft: opt.Lease,
 		},
 	}
 }
 
 // met goes by what is known of the key. again: it changed before anything was done.
-func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, known row) (out store.ClaimResult, again bool, err error) {
+func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimOptions, known row) (
+	out store.ClaimResult, again bool, err error,
+) {
 	k, rec := r.Key, known.record
 	at := []any{k.Tenant, k.Operation, k.Value, rec.Fence, known.token}
 	lease := microseconds(opt.Lease)
 	ended := rec.LeaseLeft <= 0
 	switch {
 	case known.gone:
-		return s.step(ctx, k, opt, s.sql.regain, append(at, opt.Token, lease, r.Fingerprint.Version, r.Fingerprint.Sum[:], r.Input))
+		return s.step(ctx, k, opt, s.sql.regain, append(at, opt.Token, lease, r.Fingerprint.Version,
+			r.Fingerprint.Sum[:], r.Input))
 	case !r.Matches(rec.Fingerprint):
 	case rec.State == idempotency.InProgress && known.token == opt.Token:
 		return s.step(ctx, k, opt, s.sql.regrant, append(at, lease))
-	case (opt.Rerun || rec.Progress.Stage == idempotency.LocalCreated) && ended && (rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
+	case (opt.Rerun || rec.Progress.Stage == idempotency.LocalCreated) && ended &&
+		(rec.State == idempotency.InProgress || rec.State == idempotency.Unknown):
 		return s.step(ctx, k, opt, s.sql.takeOver, append(at, opt.Token, lease))
 	case ended && rec.State == idempotency.InProgress:
 		return s.step(ctx, k, opt, s.sql.note, at)
@@ -91,7 +97,9 @@ func (s *Store) met(ctx context.Context, r idempotency.Request, opt store.ClaimO
 
 // step is one write of a claim, which compares all that it goes by, and returns the record as it is then: the caller's,
 // unless its outcome is unknown now. again: something of what it went by is otherwise.
-func (s *Store) step(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (out store.ClaimResult, again bool, err error) {
+func (s *Store) step(ctx context.Context, k idempotency.Key, opt store.ClaimOptions, sql string, args []any) (
+	out store.ClaimResult, again bool, err error,
+) {
 	now, err := scan(s.db.QueryRow(ctx, sql, args...), k)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return out, true, nil

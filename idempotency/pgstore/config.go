@@ -74,7 +74,10 @@ func New(db *pgxpool.Pool, cfg Config) (*Store, error) {
 	}
 	cfg.Attempts = cmp.Or(cfg.Attempts, 3)
 	cfg.Wait = max(cmp.Or(cfg.Wait, time.Second), shortest)
-	s := &Store{db: db, cfg: cfg, log: cfg.Logger, sql: newTexts(prefix), lockTimeout: milliseconds(cfg.Wait), writer: rand.Text()}
+	s := &Store{
+		db: db, cfg: cfg, log: cfg.Logger, sql: newTexts(prefix), lockTimeout: milliseconds(cfg.Wait),
+		writer: rand.Text(),
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,10 +98,11 @@ type texts struct {
 
 func newTexts(prefix string) (t texts) {
 	for to, sql := range map[*string]string{
-		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.note: sqlNote, &t.regain: sqlRegain, &t.get: sqlGet,
-		&t.extend: sqlExtend, &t.save: sqlSave, &t.finish: sqlFinish, &t.release: sqlRelease, &t.doubt: sqlDoubt, &t.postpone: sqlPostpone,
-		&t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget, &t.more: sqlMore, &t.stats: sqlStats, &t.stuck: sqlStuck,
-		&t.bury: sqlBury, &t.write: sqlWrite, &t.block: sqlBlock,
+		&t.claim: sqlClaim, &t.regrant: sqlRegrant, &t.takeOver: sqlTakeOver, &t.note: sqlNote, &t.regain: sqlRegain,
+		&t.get: sqlGet, &t.extend: sqlExtend, &t.save: sqlSave, &t.finish: sqlFinish, &t.release: sqlRelease,
+		&t.doubt: sqlDoubt, &t.postpone: sqlPostpone, &t.recover: sqlRecover, &t.erase: sqlErase, &t.forget: sqlForget,
+		&t.more: sqlMore, &t.stats: sqlStats, &t.stuck: sqlStuck, &t.bury: sqlBury, &t.write: sqlWrite,
+		&t.block: sqlBlock,
 	} {
 		*to = pgschema.Expand(sql, prefix)
 	}

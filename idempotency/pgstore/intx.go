@@ -17,7 +17,8 @@ import (
 )
 
 // errTransactionControl is what Commit and Rollback of a handler's transaction return.
-var errTransactionControl = errors.New("pgstore: a handler must not commit or roll back the key's transaction: return an error to roll it back, use tx.Begin for a savepoint")
+var errTransactionControl = errors.New("pgstore: a handler must not commit or roll back the key's transaction: " +
+	"return an error to roll it back, use tx.Begin for a savepoint")
 
 // Handler is the work of one request in one transaction. tx refuses Commit and Rollback.
 type Handler func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error)
@@ -72,7 +73,8 @@ func (t *try) run(ctx context.Context) (idempotency.Result, error) {
 		if t.attempts >= s.cfg.Attempts || ctx.Err() != nil {
 			return idempotency.Result{}, nothing(again.err)
 		}
-		s.log.WarnContext(ctx, "a transaction of a request was rolled back and runs again", "operation", r.Key.Operation, "attempt", t.attempts, "error", again.err)
+		s.log.WarnContext(ctx, "a transaction of a request was rolled back and runs again", "operation",
+			r.Key.Operation, "attempt", t.attempts, "error", again.err)
 		if err := pause(ctx, t.attempts); err != nil {
 			return idempotency.Result{}, nothing(errors.Join(again.err, err))
 		}
@@ -153,7 +155,9 @@ func (t *try) transaction(ctx context.Context) (known *row, res idempotency.Resu
 
 // commit records the result and commits, in one round trip. With a refusal, what the handler wrote is rolled back
 // before, and the lock goes with it: whoever has it then runs in vain if this result is there first.
-func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refusal bool) (idempotency.Result, error) {
+func (t *try) commit(ctx context.Context, conn *pgx.Conn, res idempotency.Result, refusal bool) (idempotency.Result,
+	error,
+) {
 	ctx, stop := outlive(ctx)
 	defer stop()
 	s, k := t.store, t.request.Key

@@ -63,7 +63,9 @@ func hundredCallers(t *testing.T, processes int) {
 	}
 	var ran atomic.Int32
 	results, errs := together(100, func(i int) (idempotency.Result, error) {
-		return stores[i%processes].InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		return stores[i%processes].InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+			error,
+		) {
 			ran.Add(1)
 			return books(r)(ctx, tx)
 		})
@@ -140,7 +142,9 @@ func waitsThenInProgress(t *testing.T, same bool) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		_, err := s.store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+			error,
+		) {
 			close(inside)
 			<-leave
 			return books(r)(ctx, tx)
@@ -219,7 +223,10 @@ func TestInTx_NoBurnedKey(t *testing.T) {
 	bad := errors.New("the database of another was away")
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, fails := range map[string]pgstore.Handler{
-		"plain": func(context.Context, pgx.Tx) (idempotency.Result, error) { return idempotency.Result{Code: 500}, bad },
+		"plain": func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			return idempotency.Result{Code: 500},
+				bad
+		},
 		"retryable": func(context.Context, pgx.Tx) (idempotency.Result, error) {
 			return idempotency.Result{}, idempotency.Retryable(bad)
 		},
@@ -282,8 +289,14 @@ func TestInTx_ATransactionThatIsEndedByHand(t *testing.T) {
 		return res, idempotency.Terminal("declined", errors.New("no"))
 	}
 	success := func(res idempotency.Result) (idempotency.Result, error) { return res, nil }
-	for _, sql := range []string{"commit", "rollback", "commit; begin", "commit and chain", "rollback and chain", "/* x */ end; begin"} {
-		for name, end := range map[string]func(idempotency.Result) (idempotency.Result, error){"success": success, "refusal": terminal} {
+	for _, sql := range []string{
+		"commit", "rollback", "commit; begin", "commit and chain", "rollback and chain",
+		"/* x */ end; begin",
+	} {
+		for name, end := range map[string]func(idempotency.Result) (idempotency.Result, error){
+			"success": success,
+			"refusal": terminal,
+		} {
 			r := pay("100")
 			res, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
 				if _, err := tx.Exec(ctx, sql); err != nil {
@@ -335,8 +348,9 @@ func TestInTx_WhatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
 	for want, res := range map[string]idempotency.Result{
-		"Resource is not UTF-8": {Code: 201, Resource: "a\x00b"}, "Header is not UTF-8": {Code: 201, Header: map[string][]string{"Location": {"/\x00"}}},
-		"the code 503": {Code: 503},
+		"Resource is not UTF-8": {Code: 201, Resource: "a\x00b"},
+		"Header is not UTF-8":   {Code: 201, Header: map[string][]string{"Location": {"/\x00"}}},
+		"the code 503":          {Code: 503},
 	} {
 		r := pay("100")
 		got, err := s.store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
@@ -373,7 +387,8 @@ func TestInTx_APanicFreesTheKey(t *testing.T) {
 func TestInTx_DeadlockRunsAgain(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{})
-	s.Exec(t, "create table account (id int primary key, balance int not null); insert into account values (1, 0), (2, 0)")
+	s.Exec(t, "create table account (id int primary key, balance int not null); insert into account values (1, "+
+		"0), (2, 0)")
 	var both, ran atomic.Int32
 	requests := []idempotency.Request{pay("1"), pay("2")}
 	_, errs := together(2, func(i int) (idempotency.Result, error) {
@@ -440,7 +455,8 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 		idempotency.InProgress: func(r idempotency.Request) { claim(r) },
 		idempotency.Unknown:    func(r idempotency.Request) { no(s.store.MarkUnknown(ctx, claim(r), "?", 0)) },
 		idempotency.Expired: func(r idempotency.Request) {
-			no(s.store.Finish(ctx, claim(r), idempotency.Result{Code: 201, Resource: "7"}, idempotency.Retention{Body: time.Nanosecond, Tombstone: time.Hour}))
+			no(s.store.Finish(ctx, claim(r), idempotency.Result{Code: 201, Resource: "7"},
+				idempotency.Retention{Body: time.Nanosecond, Tombstone: time.Hour}))
 		},
 	} {
 		r := pay("100")
@@ -455,7 +471,8 @@ func TestInTx_MismatchInEveryState(t *testing.T) {
 			}
 		}
 		before := map[idempotency.State]error{
-			idempotency.InProgress: idempotency.ErrInProgress, idempotency.Unknown: idempotency.ErrUnknown, idempotency.Expired: idempotency.ErrExpired,
+			idempotency.InProgress: idempotency.ErrInProgress, idempotency.Unknown: idempotency.ErrUnknown,
+			idempotency.Expired: idempotency.ErrExpired,
 		}[state]
 		if _, err := s.store.InTx(ctx, r, books(r)); !errors.Is(err, before) {
 			t.Errorf("%s: the same command: %v", state, err)

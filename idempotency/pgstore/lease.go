@@ -15,7 +15,9 @@ var errLease = errors.New("pgstore: a lease must be longer than nothing")
 // write runs a statement of who has the key. What it answers is judged by done: the state that it found, and whether
 // that is what was to be reached. A statement that neither wrote nor found that looks a second time, for it may have
 // waited for its own twin, sent before, whose write its snapshot did not show.
-func (s *Store) write(ctx context.Context, what, sql string, l store.Lease, done func(state idempotency.State, there bool) bool, args ...any) error {
+func (s *Store) write(ctx context.Context, what, sql string, l store.Lease,
+	done func(state idempotency.State, there bool) bool, args ...any,
+) error {
 	if err := l.Key.Check(); err != nil {
 		return err
 	}

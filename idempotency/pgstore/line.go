@@ -52,7 +52,9 @@ func (l *line) leave(k idempotency.Key, f *first) {
 
 // inLine runs do for the first caller of a key, and lets the others have its answer or be the first after it. shared
 // tells that the answer is another caller's.
-func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (idempotency.Result, error)) (res idempotency.Result, shared bool, err error) {
+func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (idempotency.Result, error)) (
+	res idempotency.Result, shared bool, err error,
+) {
 	var timer *time.Timer
 	for {
 		f, mine := s.line.enter(r)
@@ -81,7 +83,9 @@ func (s *Store) inLine(ctx context.Context, r idempotency.Request, do func() (id
 
 // lead is the first one's. What is recorded is the others' answer too, and so is an error that says to come again, as
 // of a database that is away; any other is its handler's or its context's, and its own.
-func (s *Store) lead(ctx context.Context, r idempotency.Request, f *first, do func() (idempotency.Result, error)) (idempotency.Result, error) {
+func (s *Store) lead(ctx context.Context, r idempotency.Request, f *first, do func() (idempotency.Result, error)) (
+	idempotency.Result, error,
+) {
 	defer s.line.leave(r.Key, f) // a panic, too
 	res, err := do()
 	if f.shared = err == nil || ctx.Err() == nil && everybodys(err); f.shared {
@@ -92,6 +96,7 @@ func (s *Store) lead(ctx context.Context, r idempotency.Request, f *first, do fu
 
 func everybodys(err error) bool {
 	class, _ := idempotency.Classify(err)
-	return class == idempotency.ClassRetryable || errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrMismatch) ||
+	return class == idempotency.ClassRetryable || errors.Is(err, idempotency.ErrUnknown) ||
+		errors.Is(err, idempotency.ErrMismatch) ||
 		errors.Is(err, idempotency.ErrExpired)
 }

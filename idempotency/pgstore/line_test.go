@@ -37,7 +37,10 @@ type followers struct {
 
 func newCrowd(t *testing.T, ctx context.Context) *crowd {
 	t.Helper()
-	c := &crowd{scene: newScene(t, pgstore.Config{}), request: pay("100"), inside: make(chan struct{}), let: make(chan error), ended: make(chan error, 1)}
+	c := &crowd{
+		scene: newScene(t, pgstore.Config{}), request: pay("100"), inside: make(chan struct{}),
+		let: make(chan error), ended: make(chan error, 1),
+	}
 	config := c.Pool.Config()
 	config.MaxConns = 2
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -45,11 +48,13 @@ func newCrowd(t *testing.T, ctx context.Context) *crowd {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	c.store = c.open(pool, pgstore.Config{Wait: time.Minute, Observer: idempotency.Observer{Replayed: func(i idempotency.ReplayedInfo) {
-		if i.Shared {
-			c.shared.Add(1)
-		}
-	}}})
+	c.store = c.open(pool, pgstore.Config{Wait: time.Minute, Observer: idempotency.Observer{
+		Replayed: func(i idempotency.ReplayedInfo) {
+			if i.Shared {
+				c.shared.Add(1)
+			}
+		},
+	}})
 	go func() {
 		_, err := c.store.InTx(ctx, c.request, c.handle)
 		c.ended <- err
@@ -116,9 +121,12 @@ func TestInTx_TheNextInLine(t *testing.T) {
 	t.Parallel()
 	own := errors.New("its own")
 	for name, fail := range map[string]func(c *crowd, leave func()){
-		"the handler fails":   func(c *crowd, _ func()) { c.let <- own },
-		"the caller goes":     func(c *crowd, leave func()) { leave(); c.let <- context.Canceled },
-		"the caller vanishes": func(c *crowd, leave func()) { leave(); c.let <- idempotency.Retryable(context.Canceled) },
+		"the handler fails": func(c *crowd, _ func()) { c.let <- own },
+		"the caller goes":   func(c *crowd, leave func()) { leave(); c.let <- context.Canceled },
+		"the caller vanishes": func(c *crowd, leave func()) {
+			leave()
+			c.let <- idempotency.Retryable(context.Canceled)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,7 +189,9 @@ func TestInTx_APanicDoesNotHoldTheLine(t *testing.T) {
 				t.Error("the panic is not the caller's")
 			}
 		}()
-		_, _ = s.store.InTx(t.Context(), r, func(context.Context, pgx.Tx) (idempotency.Result, error) { panic("broken") })
+		_, _ = s.store.InTx(t.Context(), r, func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			panic("broken")
+		})
 	}()
 	if res, err := s.store.InTx(t.Context(), r, books(r)); err != nil || res.Replayed {
 		t.Errorf("%+v, %v", res, err)

@@ -35,9 +35,13 @@ func TestInTx_LostCommit(t *testing.T) {
 			store, proxy := s.through(pgstore.Config{})
 			for _, refused := range []bool{false, true} {
 				r := pay("100")
-				trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") }, c.action)
+				trap := proxy.OnCommitAfter(func(sql string) bool {
+					return strings.Contains(sql, "pgstore: write a result")
+				}, c.action)
 				var runs atomic.Int32
-				res, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+				res, err := store.InTx(t.Context(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+					error,
+				) {
 					runs.Add(1)
 					res, err := books(r)(ctx, tx)
 					if refused && err == nil {
@@ -72,20 +76,24 @@ func TestInTx_LateCommit(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
 	store, proxy := s.through(pgstore.Config{})
-	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") }, pgtest.Late)
+	trap := proxy.OnCommitAfter(func(sql string) bool { return strings.Contains(sql, "pgstore: write a result") },
+		pgtest.Late)
 	var runs atomic.Int32
 	ended := make(chan error, 1)
 	var res idempotency.Result
 	go func() {
 		var err error
-		res, err = store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+		res, err = store.InTx(context.Background(), r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+			error,
+		) {
 			runs.Add(1)
 			return books(r)(ctx, tx)
 		})
 		ended <- err
 	}()
 	<-trap.Fired()
-	pgtest.AwaitSQL(t, s.DB, "select exists (select from pg_stat_activity where wait_event = 'advisory' and application_name = $1)", s.Schema)
+	pgtest.AwaitSQL(t, s.DB, "select exists (select from pg_stat_activity where wait_event = 'advisory' and "+
+		"application_name = $1)", s.Schema)
 	trap.Release()
 	if err := <-ended; err != nil || runs.Load() != 1 || res.Replayed {
 		t.Errorf("%d runs, %+v, %v", runs.Load(), res, err)
@@ -118,8 +126,14 @@ func TestSave_Late(t *testing.T) {
 	if err := pool.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
-	charged := store.Progress{Stage: idempotency.ProviderConfirmed, Steps: []store.Step{{Name: "charge", State: store.StepDone, Key: "c"}}}
-	mailing := store.Progress{Stage: idempotency.ProviderRequestSent, Steps: append(charged.Steps, store.Step{Name: "mail", State: store.StepSent, Key: "m"})}
+	charged := store.Progress{
+		Stage: idempotency.ProviderConfirmed,
+		Steps: []store.Step{{Name: "charge", State: store.StepDone, Key: "c"}},
+	}
+	mailing := store.Progress{
+		Stage: idempotency.ProviderRequestSent,
+		Steps: append(charged.Steps, store.Step{Name: "mail", State: store.StepSent, Key: "m"}),
+	}
 	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, "pgstore: save") }, 0, pgtest.Late)
 	if err := keys.Save(t.Context(), c.Lease, charged); err == nil {
 		t.Fatal("the first save was answered")

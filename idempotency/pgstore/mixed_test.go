@@ -62,7 +62,8 @@ func TestMixed_GuardAndInTx(t *testing.T) {
 func TestMixed_InTxMeetsAnOwnerThatVanished(t *testing.T) {
 	t.Parallel()
 	s, r := newScene(t, pgstore.Config{}), pay("100")
-	if _, err := s.store.Claim(t.Context(), r, store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+	if _, err := s.store.Claim(t.Context(), r,
+		store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -197,7 +198,9 @@ func TestWithin_AnErrorLeavesNothing(t *testing.T) {
 	} {
 		r := pay("100")
 		err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
-			_, err := s.store.Within(t.Context(), tx, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result, error) {
+			_, err := s.store.Within(t.Context(), tx, r, func(ctx context.Context, tx pgx.Tx) (idempotency.Result,
+				error,
+			) {
 				if _, err := books(r)(ctx, tx); err != nil {
 					return idempotency.Result{}, err
 				}
@@ -218,7 +221,8 @@ func TestWithin_AnErrorLeavesNothing(t *testing.T) {
 		}
 		if name != "terminal" {
 			s.free(r)
-		} else if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.FailedReplayable || rec.Result.Failure != "declined" {
+		} else if rec, _, _ := s.store.Get(t.Context(), r.Key); rec.State != idempotency.FailedReplayable ||
+			rec.Result.Failure != "declined" {
 			t.Errorf("%+v", rec)
 		}
 	}
@@ -235,7 +239,12 @@ func TestNew_Refuses(t *testing.T) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
-	for _, k := range []idempotency.Key{{}, {Operation: "o"}, {Operation: "o", Value: "\x00"}, {Operation: "o", Value: strings.Repeat("x", 256)}} {
+	for _, k := range []idempotency.Key{
+		{},
+		{Operation: "o"},
+		{Operation: "o", Value: "\x00"},
+		{Operation: "o", Value: strings.Repeat("x", 256)},
+	} {
 		r := pay("1")
 		r.Key = k
 		_, err := s.store.InTx(t.Context(), r, books(r))

@@ -9,7 +9,9 @@ import (
 )
 
 // observe tells what a caller was told.
-func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.Time, res idempotency.Result, shared bool, err error) {
+func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.Time, res idempotency.Result,
+	shared bool, err error,
+) {
 	o, operation := s.cfg.Observer, r.Key.Operation
 	var (
 		mismatch *idempotency.MismatchError
@@ -22,7 +24,8 @@ func (s *Store) observe(ctx context.Context, r idempotency.Request, began time.T
 	case err == nil:
 		tell(o.Finished, idempotency.FinishedInfo{Operation: operation, Failure: res.Failure, Took: time.Since(began)})
 	case errors.As(err, &mismatch):
-		s.log.WarnContext(ctx, "an idempotency key was used for another command, and refused", "operation", operation, "state", mismatch.State)
+		s.log.WarnContext(ctx, "an idempotency key was used for another command, and refused", "operation", operation,
+			"state", mismatch.State)
 		tell(o.Mismatched, idempotency.MismatchedInfo{Operation: operation, State: mismatch.State})
 	case errors.As(err, &progress):
 		tell(o.InProgress, idempotency.InProgressInfo{Operation: operation, Age: progress.Age})

@@ -64,7 +64,10 @@ func TestObserver(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"released away", "finished declined", "replayed declined", "mismatched FAILED_REPLAYABLE", "in progress", "unknown RECEIVED", "expired", "finished "}
+	want := []string{
+		"released away", "finished declined", "replayed declined", "mismatched FAILED_REPLAYABLE",
+		"in progress", "unknown RECEIVED", "expired", "finished ",
+	}
 	if !slices.Equal(seen, want) {
 		t.Errorf("saw %q\nwant %q", seen, want)
 	}

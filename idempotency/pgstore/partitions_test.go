@@ -55,29 +55,34 @@ func TestPartition_KeepsWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	constraints := "select string_agg(pg_get_constraintdef(oid), '; ' order by pg_get_constraintdef(oid)) from pg_constraint where conrelid = 'idempotency_key'::regclass"
+	constraints := "select string_agg(pg_get_constraintdef(oid), '; ' order by pg_get_constraintdef(oid)) from " +
+		"pg_constraint where conrelid = 'idempotency_key'::regclass"
 	before := pgtest.One[string](t, s.DB, constraints)
 	partition(t, s.DB)
 	s.Pool.Reset() // plans of the former table
 	if after := pgtest.One[string](t, s.DB, constraints); after != before {
 		t.Errorf("the rules were\n%s\nand are\n%s", before, after)
 	}
-	if n := pgtest.One[int](t, s.DB, "select count(*) from pg_inherits where inhparent = 'idempotency_key'::regclass"); n != 16 {
+	if n := pgtest.One[int](t, s.DB,
+		"select count(*) from pg_inherits where inhparent = 'idempotency_key'::regclass"); n != 16 {
 		t.Errorf("%d partitions", n)
 	}
 	res, err := s.store.InTx(t.Context(), done, books(done))
 	if err != nil || !res.Replayed {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if err := s.store.Finish(t.Context(), held.Lease, idempotency.Result{Code: 201}, idempotency.Retention{}); err != nil {
+	if err := s.store.Finish(t.Context(), held.Lease, idempotency.Result{Code: 201},
+		idempotency.Retention{}); err != nil {
 		t.Error(err)
 	}
 	s.booked(done, 1)
-	if err := migrations.Check(t.Context(), s.Pool, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{migrations.Idempotency}}); err != nil {
+	if err := migrations.Check(t.Context(), s.Pool,
+		migrations.Options{Schema: s.Schema, Sets: []migrations.Set{migrations.Idempotency}}); err != nil {
 		t.Error(err)
 	}
 	// One key, one partition.
-	plan := pgtest.One[string](t, s.DB, "explain (format json) select from idempotency_key where tenant = 'acme' and operation = 'o' and key = 'k'")
+	plan := pgtest.One[string](t, s.DB, "explain (format json) select from idempotency_key where tenant = 'acme' and "+
+		"operation = 'o' and key = 'k'")
 	if n := strings.Count(plan, `"Relation Name"`); n != 1 {
 		t.Errorf("a look-up reads %d partitions: %s", n, plan)
 	}

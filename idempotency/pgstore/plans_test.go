@@ -29,11 +29,14 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, sql := range map[string]string{
-		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "note": sqlNote, "regain": sqlRegain,
-		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt, "postpone": sqlPostpone,
-		"bury": sqlBury, "recover": sqlRecover, "erase": sqlErase, "forget": sqlForget,
+		"claim": sqlClaim, "get": sqlGet, "regrant": sqlRegrant, "takeOver": sqlTakeOver, "note": sqlNote,
+		"regain": sqlRegain,
+		"extend": sqlExtend, "save": sqlSave, "finish": sqlFinish, "release": sqlRelease, "doubt": sqlDoubt,
+		"postpone": sqlPostpone,
+		"bury":     sqlBury, "recover": sqlRecover, "erase": sqlErase, "forget": sqlForget,
 	} {
-		if _, err := conn.Exec(t.Context(), "prepare "+strings.ToLower(name)+" as "+pgschema.Expand(sql, prefix)); err != nil {
+		if _, err := conn.Exec(t.Context(), "prepare "+strings.ToLower(name)+" as "+
+			pgschema.Expand(sql, prefix)); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		most := 0
@@ -42,7 +45,8 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 			most = max(most, n)
 		}
 		nulls := strings.TrimSuffix(strings.Repeat("null, ", most), ", ")
-		rows, err := conn.Query(t.Context(), fmt.Sprintf("explain execute %s(%s)", strings.ToLower(name), nulls), pgx.QueryExecModeSimpleProtocol)
+		rows, err := conn.Query(t.Context(), fmt.Sprintf("explain execute %s(%s)", strings.ToLower(name), nulls),
+			pgx.QueryExecModeSimpleProtocol)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,12 +54,17 @@ func TestPlansOfAnEmptyTable(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan on idempotency_key") || !strings.Contains(text, "Index") && !strings.Contains(text, "Bitmap") {
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan on idempotency_key") ||
+			!strings.Contains(text, "Index") && !strings.Contains(text, "Bitmap") {
 			t.Errorf("%s reads the whole table:\n%s", name, text)
 		}
 	}
-	options := pgtest.One[string](t, db, "select array_to_string(reloptions, ' ') from pg_class where oid = 'idempotency_key'::regclass")
-	for _, want := range []string{"autovacuum_vacuum_threshold=5000", "autovacuum_vacuum_insert_threshold=5000", "autovacuum_analyze_threshold=5000"} {
+	options := pgtest.One[string](t, db, "select array_to_string(reloptions, ' ') from pg_class where oid = "+
+		"'idempotency_key'::regclass")
+	for _, want := range []string{
+		"autovacuum_vacuum_threshold=5000", "autovacuum_vacuum_insert_threshold=5000",
+		"autovacuum_analyze_threshold=5000",
+	} {
 		if !strings.Contains(options, want) {
 			t.Errorf("no %s in %s", want, options)
 		}

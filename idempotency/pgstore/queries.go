@@ -13,7 +13,8 @@ package pgstore
 // back, and the statement runs again.
 const sqlClaim = `-- pgstore: claim
 with known as materialized (
-	select case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED' else state end as state,
+	select case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED'
+		else state end as state,
 		coalesce(forget_at <= clock_timestamp(), false) as forgotten, fingerprint_version, fingerprint, fence, token,
 		coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0) as lease_left,
 		(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint as age,
@@ -21,24 +22,29 @@ with known as materialized (
 		finished_at, code, schema_version, failure, resource, header, body
 	from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text
 ), made as (
-	insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token, lease_until, due_at, input)
-	select $1::text, $2::text, $3::text, 'IN_PROGRESS', $4::smallint, $5::bytea, nextval('{schema}idempotency_fence'::regclass), $6::text, t.until, t.until, $8::bytea
+	insert into {schema}idempotency_key (tenant, operation, key, state, fingerprint_version, fingerprint, fence, token,
+		lease_until, due_at, input)
+	select $1::text, $2::text, $3::text, 'IN_PROGRESS', $4::smallint, $5::bytea,
+		nextval('{schema}idempotency_fence'::regclass), $6::text, t.until, t.until, $8::bytea
 	from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until,
-		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) as synchronous,
-		case when set_config('lock_timeout', $9::text, true) <> '' then pg_advisory_xact_lock($10::bigint)::text end as locked) t
+		set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'),
+			true) as synchronous,
+		case when set_config('lock_timeout', $9::text, true) <> '' then pg_advisory_xact_lock($10::bigint)::text end as
+		locked) t
 	where not exists (select from known) and t.synchronous <> '' and t.locked = ''
 	on conflict do nothing
 	returning fence
 )
-select true, fence, '', false, 0::smallint, null::bytea, '', 0::bigint, 0::bigint, 0, '', false, '', null::jsonb, null::bytea,
-	null::timestamptz, 0, 0, '', '', null::jsonb, null::bytea from made
+select true, fence, '', false, 0::smallint, null::bytea, '', 0::bigint, 0::bigint, 0, '', false, '', null::jsonb,
+	null::bytea, null::timestamptz, 0, 0, '', '', null::jsonb, null::bytea from made
 union all
-select false, fence, state, forgotten, fingerprint_version, fingerprint, token, lease_left, age, attempts, reason, stuck, stage, steps, input,
-	finished_at, code, schema_version, failure, resource, header, body from known`
+select false, fence, state, forgotten, fingerprint_version, fingerprint, token, lease_left, age, attempts, reason,
+	stuck, stage, steps, input, finished_at, code, schema_version, failure, resource, header, body from known`
 
 // The columns are those of claim.
 const sqlGet = `-- pgstore: get
-select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE') and body_until <= clock_timestamp() then 'EXPIRED' else state end,
+select false, fence, case when state in ('COMPLETED', 'FAILED_REPLAYABLE')
+	and body_until <= clock_timestamp() then 'EXPIRED' else state end,
 	coalesce(forget_at <= clock_timestamp(), false), fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
@@ -50,9 +56,10 @@ from {schema}idempotency_key where tenant = $1::text and operation = $2::text an
 const sqlRegrant = `-- pgstore: claim again
 update {schema}idempotency_key set lease_until = t.until, due_at = t.until
 from (select clock_timestamp() + $6::bigint * interval '1 microsecond' as until) t
-where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text and state = 'IN_PROGRESS'
-returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
-	false, fingerprint_version, fingerprint, token,
+where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
+	and state = 'IN_PROGRESS'
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',
+	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
 	attempts, reason, false, stage, steps, input,
@@ -60,14 +67,14 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 
 // For work that may run again. What was saved stays.
 const sqlTakeOver = `-- pgstore: take over
-update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1, nextval('{schema}idempotency_fence'::regclass)), token = $6::text,
-	lease_until = t.until, due_at = t.until
+update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1,
+	nextval('{schema}idempotency_fence'::regclass)), token = $6::text, lease_until = t.until, due_at = t.until
 from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until) t
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and (state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
 		or state = 'UNKNOWN_REQUIRES_RECOVERY' and (lease_until is null or lease_until <= clock_timestamp()))
-returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
-	false, fingerprint_version, fingerprint, token,
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',
+	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
 	attempts, reason, false, stage, steps, input,
@@ -78,8 +85,8 @@ const sqlNote = `-- pgstore: note the end of a lease
 update {schema}idempotency_key set state = 'UNKNOWN_REQUIRES_RECOVERY', lease_until = null
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state = 'IN_PROGRESS' and lease_until <= clock_timestamp()
-returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
-	false, fingerprint_version, fingerprint, token,
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',
+	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
 	attempts, reason, false, stage, steps, input,
@@ -87,15 +94,17 @@ returning set_config('synchronous_commit', replace(current_setting('synchronous_
 
 // A tombstone that nobody has swept is as nothing.
 const sqlRegain = `-- pgstore: claim over a tombstone
-update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1, nextval('{schema}idempotency_fence'::regclass)), token = $6::text,
-	lease_until = t.until, due_at = t.until, fingerprint_version = $8::smallint, fingerprint = $9::bytea, input = $10::bytea,
+update {schema}idempotency_key set state = 'IN_PROGRESS', fence = greatest(fence + 1,
+	nextval('{schema}idempotency_fence'::regclass)), token = $6::text, lease_until = t.until, due_at = t.until,
+	fingerprint_version = $8::smallint, fingerprint = $9::bytea, input = $10::bytea,
 	created_at = clock_timestamp(), attempts = 0, reason = '', stage = 'RECEIVED', steps = null,
-	finished_at = null, body_until = null, forget_at = null, code = 0, schema_version = 0, failure = '', resource = '', header = null, body = null
+	finished_at = null, body_until = null, forget_at = null, code = 0, schema_version = 0, failure = '', resource = '',
+	header = null, body = null
 from (select clock_timestamp() + $7::bigint * interval '1 microsecond' as until) t
 where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 	and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED') and forget_at <= clock_timestamp()
-returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', fence, state,
-	false, fingerprint_version, fingerprint, token,
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',
+	fence, state, false, fingerprint_version, fingerprint, token,
 	coalesce((extract(epoch from lease_until - clock_timestamp()) * 1000000)::bigint, 0),
 	(extract(epoch from clock_timestamp() - created_at) * 1000000)::bigint,
 	attempts, reason, false, stage, steps, input,
@@ -131,15 +140,17 @@ select exists (select from wrote), '', exists (select from {schema}idempotency_k
 const sqlFinish = `-- pgstore: finish
 with wrote as (
 	update {schema}idempotency_key set state = case when $8::text = '' then 'COMPLETED' else 'FAILED_REPLAYABLE' end,
-		lease_until = null, due_at = null, input = null, finished_at = t.at, code = $6::integer, schema_version = $7::integer,
-		failure = $8::text, resource = $9::text, header = $10::jsonb, body = $11::bytea,
-		body_until = t.at + $12::bigint * interval '1 microsecond', forget_at = t.at + $13::bigint * interval '1 microsecond'
+		lease_until = null, due_at = null, input = null, finished_at = t.at, code = $6::integer,
+		schema_version = $7::integer, failure = $8::text, resource = $9::text, header = $10::jsonb, body = $11::bytea,
+		body_until = t.at + $12::bigint * interval '1 microsecond',
+		forget_at = t.at + $13::bigint * interval '1 microsecond'
 	from (select clock_timestamp() as at) t
 	where tenant = $1::text and operation = $2::text and key = $3::text and fence = $4::bigint and token = $5::text
 		and state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
 	returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)
 )
-select exists (select from wrote), coalesce((select state from {schema}idempotency_key where tenant = $1::text and operation = $2::text and key = $3::text
+select exists (select from wrote), coalesce((select state from {schema}idempotency_key where tenant = $1::text
+	and operation = $2::text and key = $3::text
 	and fence = $4::bigint and token = $5::text and (forget_at is null or forget_at > clock_timestamp())), ''), false`
 
 const sqlRelease = `-- pgstore: release
@@ -150,7 +161,8 @@ with wrote as (
 	returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)
 )
 select exists (select from wrote), '', not exists (select from {schema}idempotency_key
-	where tenant = $1::text and operation = $2::text and key = $3::text and (forget_at is null or forget_at > clock_timestamp()))`
+	where tenant = $1::text and operation = $2::text and key = $3::text and (forget_at is null
+		or forget_at > clock_timestamp()))`
 
 // The last column: it is a person's already.
 const sqlDoubt = `-- pgstore: doubt

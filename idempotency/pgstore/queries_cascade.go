@@ -3,4 +3,5 @@ package pgstore
 // What is open is somebody's work, whatever became of what it made.
 const sqlForgetKey = `-- pgstore: forget a key
 delete from {schema}idempotency_key
-where tenant = $1::text and operation = $2::text and key = $3::text and state in ('COMPLETED', 'FAILED_REPLAYABLE', 'EXPIRED')`
+where tenant = $1::text and operation = $2::text and key = $3::text and state in ('COMPLETED', 'FAILED_REPLAYABLE',
+	'EXPIRED')`

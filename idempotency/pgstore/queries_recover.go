@@ -13,13 +13,14 @@ with due as materialized (
 	order by due_at limit $3::bigint
 	for update skip locked
 )
-update {schema}idempotency_key k set state = 'UNKNOWN_REQUIRES_RECOVERY', fence = greatest(k.fence + 1, nextval('{schema}idempotency_fence'::regclass)),
-	token = $4::text, attempts = k.attempts + 1, lease_until = t.until, due_at = t.until
+update {schema}idempotency_key k set state = 'UNKNOWN_REQUIRES_RECOVERY', fence = greatest(k.fence + 1,
+	nextval('{schema}idempotency_fence'::regclass)), token = $4::text, attempts = k.attempts + 1, lease_until = t.until,
+	due_at = t.until
 from due d, (select clock_timestamp() + $5::bigint * interval '1 microsecond' as until) t
 where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.fence = d.fence and k.due_at = d.due_at
 	and k.state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')
-returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '', k.fence, k.state, false,
-	k.fingerprint_version, k.fingerprint, k.token,
+returning set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true) <> '',
+	k.fence, k.state, false, k.fingerprint_version, k.fingerprint, k.token,
 	(extract(epoch from k.lease_until - clock_timestamp()) * 1000000)::bigint,
 	(extract(epoch from clock_timestamp() - k.created_at) * 1000000)::bigint,
 	k.attempts, k.reason, false, k.stage, k.steps, k.input,
@@ -41,11 +42,13 @@ select exists (select from wrote), '', exists (select from {schema}idempotency_k
 const sqlErase = `-- pgstore: erase bodies
 with due as materialized (
 	select tenant, operation, key, fence from {schema}idempotency_key
-	where coalesce(body_until, forget_at) <= clock_timestamp() and body_until <= clock_timestamp() and (forget_at is null or forget_at > clock_timestamp())
+	where coalesce(body_until, forget_at) <= clock_timestamp() and body_until <= clock_timestamp()
+		and (forget_at is null or forget_at > clock_timestamp())
 	order by coalesce(body_until, forget_at) limit $1::bigint
 	for update skip locked
 )
-update {schema}idempotency_key k set state = 'EXPIRED', header = null, body = null, body_until = null, stage = '', steps = null
+update {schema}idempotency_key k set state = 'EXPIRED', header = null, body = null, body_until = null, stage = '',
+	steps = null
 from due d
 where k.tenant = d.tenant and k.operation = d.operation and k.key = d.key and k.fence = d.fence
 	and k.state in ('COMPLETED', 'FAILED_REPLAYABLE') and k.body_until <= clock_timestamp()`
@@ -67,5 +70,6 @@ select exists (select from {schema}idempotency_key where coalesce(body_until, fo
 const sqlStats = `-- pgstore: count what is open
 select count(*) filter (where state = 'IN_PROGRESS'), count(*) filter (where state <> 'IN_PROGRESS'),
 	count(*) filter (where state <> 'IN_PROGRESS' and due_at is null),
-	coalesce((extract(epoch from clock_timestamp() - min(created_at) filter (where state = 'IN_PROGRESS')) * 1000000)::bigint, 0)
+	coalesce((extract(epoch from clock_timestamp() - min(created_at) filter (where state = 'IN_PROGRESS')) *
+		1000000)::bigint, 0)
 from {schema}idempotency_key where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')`

@@ -18,7 +18,8 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 	if err := opt.Check(); err != nil {
 		return nil, err
 	}
-	rows, err := s.db.Query(ctx, s.sql.recover, microseconds(opt.Grace), opt.Operations, opt.Limit, opt.Token, microseconds(opt.Lease))
+	rows, err := s.db.Query(ctx, s.sql.recover, microseconds(opt.Grace), opt.Operations, opt.Limit, opt.Token,
+		microseconds(opt.Lease))
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: looking for what to recover: %w", err)
 	}

@@ -18,7 +18,8 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, pgstore.Config{Keep: idempotency.Retention{Body: time.Microsecond, Tombstone: time.Hour}})
 	for range 2 {
-		if _, err := s.store.Claim(t.Context(), pay("1"), store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
+		if _, err := s.store.Claim(t.Context(), pay("1"),
+			store.ClaimOptions{Token: "vanishes", Lease: time.Microsecond}); err != nil {
 			t.Fatal(err)
 		}
 		r := pay("1")
@@ -26,13 +27,15 @@ func TestRecoverAndSweep_PassWhatIsLocked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pgtest.AwaitSQL(t, s.DB, "select bool_and(coalesce(lease_until, body_until) < clock_timestamp()) from idempotency_key")
+	pgtest.AwaitSQL(t, s.DB, "select bool_and(coalesce(lease_until, body_until) < clock_timestamp()) from "+
+		"idempotency_key")
 	tx, err := s.Connect(t).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tx.Exec(t.Context(), `select from idempotency_key where (tenant, operation, key) in
-		(select distinct on (state) tenant, operation, key from idempotency_key order by state) for update`); err != nil {
+		(select distinct on (state) tenant, operation, key from idempotency_key order by state)
+		for update`); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a wait would end in an error
@@ -63,7 +66,8 @@ func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, set := range []string{
-		"state = 'FREE'", "lease_until = null", "due_at = null", "forget_at = now()", "body = 'x'", "state = 'COMPLETED'",
+		"state = 'FREE'", "lease_until = null", "due_at = null", "forget_at = now()", "body = 'x'",
+		"state = 'COMPLETED'",
 		"fingerprint = 'short'", "stage = 'SOMEWHERE'", "failure = 'x'",
 	} {
 		err := pgx.BeginFunc(t.Context(), s.Pool, func(tx pgx.Tx) error {
@@ -75,8 +79,10 @@ func TestTable_RefusesWhatNobodyMayWrite(t *testing.T) {
 		}
 	}
 	// A body that outlives its row, and one of an expired key.
-	for _, set := range []string{"state = 'COMPLETED', body_until = now() + interval '2 h', forget_at = now() + interval '1 h'", "state = 'EXPIRED', body = 'x'"} {
-		_, err := s.Pool.Exec(t.Context(), "update idempotency_key set lease_until = null, due_at = null, input = null, finished_at = now(), "+set)
+	for _, set := range []string{"state = 'COMPLETED', body_until = now() + interval '2 h', forget_at = now() + " +
+		"interval '1 h'", "state = 'EXPIRED', body = 'x'"} {
+		_, err := s.Pool.Exec(t.Context(), "update idempotency_key set lease_until = null, due_at = null, input = "+
+			"null, finished_at = now(), "+set)
 		if err == nil {
 			t.Errorf("set %s is taken", set)
 		}

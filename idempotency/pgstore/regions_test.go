@@ -129,8 +129,12 @@ func newWorld(t *testing.T, routed, forward bool) *world {
 
 func (w *world) region(name string) *region {
 	db := pgtest.NewServer(w.t).Database(w.t, "idempotency", "outbox")
-	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, amount int not null)")
-	at := &region{scene: &scene{DB: db, t: w.t}, name: name, provider: w.provider, server: httptest.NewUnstartedServer(nil)}
+	db.Exec(w.t, "create table payment (id bigint generated always as identity primary key, key text not null, "+
+		"amount int not null)")
+	at := &region{
+		scene: &scene{DB: db, t: w.t}, name: name, provider: w.provider,
+		server: httptest.NewUnstartedServer(nil),
+	}
 	at.store = at.open(db.Pool, pgstore.Config{})
 	guard, err := guard.New(at.store, guard.Config{})
 	if err != nil {
@@ -168,7 +172,8 @@ func (w *world) is(eu, us, charges, asked int) {
 	payments := func(at *region) int { return pgtest.One[int](w.t, at.DB, "select count(*) from payment") }
 	gotCharges, gotAsked := w.provider.booked()
 	if e, u := payments(w.eu), payments(w.us); e != eu || u != us || gotCharges != charges || gotAsked != asked {
-		w.t.Errorf("%d payments in eu1 and %d in us1, %d charges, the provider asked %d times; want %d, %d, %d, %d", e, u, gotCharges, gotAsked, eu, us, charges, asked)
+		w.t.Errorf("%d payments in eu1 and %d in us1, %d charges, the provider asked %d times; want %d, %d, %d, %d", e,
+			u, gotCharges, gotAsked, eu, us, charges, asked)
 	}
 }
 

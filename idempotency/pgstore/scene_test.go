@@ -28,7 +28,8 @@ type scene struct {
 func newScene(t *testing.T, cfg pgstore.Config) *scene {
 	t.Helper()
 	s := &scene{DB: pgtest.New(t, "idempotency", "outbox"), t: t}
-	s.Exec(t, "create table payment (id bigint generated always as identity primary key, key text not null, amount int not null)")
+	s.Exec(t, "create table payment (id bigint generated always as identity primary key, key text not null, amount "+
+		"int not null)")
 	s.store = s.open(s.Pool, cfg)
 	return s
 }
@@ -72,7 +73,10 @@ func books(r idempotency.Request) pgstore.Handler {
 		if _, err := tx.Exec(ctx, "insert into payment (key, amount) values ($1, 100)", r.Key.Value); err != nil {
 			return idempotency.Result{}, err
 		}
-		if err := outbox.Append(ctx, tx, event.Event{Topic: "payments", Key: r.Key.Value, Type: "PaymentCreated", Payload: []byte("{}")}); err != nil {
+		if err := outbox.Append(ctx, tx, event.Event{
+			Topic: "payments", Key: r.Key.Value, Type: "PaymentCreated",
+			Payload: []byte("{}"),
+		}); err != nil {
 			return idempotency.Result{}, err
 		}
 		return created(r), nil
@@ -81,7 +85,10 @@ func books(r idempotency.Request) pgstore.Handler {
 
 func created(r idempotency.Request) idempotency.Result {
 	return idempotency.Result{
-		Code: 201, Header: map[string][]string{"Content-Type": {"application/json"}, "Location": {"/payments/" + r.Key.Value}},
+		Code: 201, Header: map[string][]string{
+			"Content-Type": {"application/json"},
+			"Location":     {"/payments/" + r.Key.Value},
+		},
 		Body: []byte(`{"amount":100}`), Resource: r.Key.Value, Schema: 2,
 	}
 }
@@ -89,7 +96,8 @@ func created(r idempotency.Request) idempotency.Result {
 // same compares answers as clients do.
 func (s *scene) same(got, want idempotency.Result) {
 	s.t.Helper()
-	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource || got.Schema != want.Schema ||
+	if got.Code != want.Code || string(got.Body) != string(want.Body) || got.Resource != want.Resource ||
+		got.Schema != want.Schema ||
 		got.Failure != want.Failure || len(got.Header) != len(want.Header) {
 		s.t.Errorf("answered %+v, want %+v", got, want)
 	}

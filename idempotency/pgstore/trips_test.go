@@ -102,7 +102,8 @@ func TestInTx_RoundTrips(t *testing.T) {
 		return keys.Finish(t.Context(), c.Lease, idempotency.Result{Code: 201}, idempotency.Retention{})
 	})
 	if without < 3 || with > without || refused > without || replay > 2 || claim > 2 {
-		t.Errorf("round trips: %d without, %d with, %d refused, %d replayed, %d claimed and finished", without, with, refused, replay, claim)
+		t.Errorf("round trips: %d without, %d with, %d refused, %d replayed, %d claimed and finished", without, with,
+			refused, replay, claim)
 	}
 }
 
@@ -132,8 +133,10 @@ func TestInTx_WritesItsRowOnce(t *testing.T) {
 		}
 	}
 	s.Pool.Reset() // a backend says what it did when it leaves
-	pgtest.AwaitSQL(t, s.DB, "select n_tup_ins >= $1 from pg_stat_all_tables where relid = 'idempotency_key'::regclass", n)
-	if more := pgtest.One[int](t, s.DB, "select n_tup_ins - $1 + n_tup_upd + n_tup_del from pg_stat_all_tables where relid = 'idempotency_key'::regclass", n); more != 0 {
+	pgtest.AwaitSQL(t, s.DB, "select n_tup_ins >= $1 from pg_stat_all_tables where relid = 'idempotency_key'::regclass",
+		n)
+	if more := pgtest.One[int](t, s.DB, "select n_tup_ins - $1 + n_tup_upd + n_tup_del from pg_stat_all_tables where "+
+		"relid = 'idempotency_key'::regclass", n); more != 0 {
 		t.Errorf("%d writes more than rows", more)
 	}
 }

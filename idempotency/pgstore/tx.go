@@ -78,7 +78,9 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 	}
 	switch {
 	case pgerr.Is(err, pgerr.LockNotAvailable):
-		return row{}, fmt.Errorf("pgstore: another transaction has the key: %w", &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
+		return row{}, fmt.Errorf("pgstore: another transaction has the key: %w", &idempotency.InProgressError{
+			RetryAfter: s.cfg.Wait,
+		})
 	case err != nil:
 		return row{}, fmt.Errorf("pgstore: claiming a key: %w", err)
 	}
@@ -87,7 +89,9 @@ func (s *Store) claimTx(ctx context.Context, on sender, before, behind string, r
 
 // handle runs the handler in the transaction that is open on conn. refused: it refused for good, and what it wrote must
 // go.
-func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result, refused bool, err error) {
+func (s *Store) handle(ctx context.Context, conn *pgx.Conn, inner pgx.Tx, do Handler) (res idempotency.Result,
+	refused bool, err error,
+) {
 	tx := pgtx.New(conn, inner, sqlAdopt, errTransactionControl)
 	defer tx.Close()
 	res, err = do(ctx, tx)
@@ -140,11 +144,14 @@ func (f *refused) look(err error) error {
 
 // errEnded is of a handler that ended the transaction and began another: neither is the key's, whose row is in none of
 // them.
-var errEnded = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement, and what it committed by that stands without its key: %w",
+var errEnded = fmt.Errorf("pgstore: the handler ended its transaction with an SQL statement, and what it committed "+
+	"by that stands without its key: %w",
 	errTransactionControl)
 
 // queueWrite queues what records the result and reads its time into it.
-func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result, bad *refused) error {
+func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, res *idempotency.Result,
+	bad *refused,
+) error {
 	args, err := resultArgs(*res, s.cfg.Keep)
 	if err != nil {
 		return err
@@ -160,12 +167,15 @@ func (s *Store) queueWrite(b *pgx.Batch, r idempotency.Request, token string, re
 // taken is the error of a result whose key has a row that was made past its lock, or since the snapshot of the
 // transaction. Nothing has happened.
 func (s *Store) taken(err error) error {
-	return fmt.Errorf("pgstore: the key was made by another transaction meanwhile (%w): %w", err, &idempotency.InProgressError{RetryAfter: s.cfg.Wait})
+	return fmt.Errorf("pgstore: the key was made by another transaction meanwhile (%w): %w", err,
+		&idempotency.InProgressError{RetryAfter: s.cfg.Wait})
 }
 
 // answer is what a key that is not free answers to a request. token is the request's own: a row that has it is its own,
 // whose COMMIT got no reply.
-func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, token string) (idempotency.Result, error) {
+func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, token string) (idempotency.Result,
+	error,
+) {
 	rec := known.record
 	if rec.State == idempotency.InProgress && rec.LeaseLeft <= 0 && r.Matches(rec.Fingerprint) {
 		args := []any{r.Key.Tenant, r.Key.Operation, r.Key.Value, rec.Fence, known.token}
@@ -179,7 +189,10 @@ func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, to
 		rec = noted.Record
 	}
 	if !r.Matches(rec.Fingerprint) {
-		return idempotency.Result{}, &idempotency.MismatchError{State: rec.State, Resource: rec.Result.Resource, Version: rec.Fingerprint.Version}
+		return idempotency.Result{}, &idempotency.MismatchError{
+			State: rec.State, Resource: rec.Result.Resource,
+			Version: rec.Fingerprint.Version,
+		}
 	}
 	switch rec.State {
 	case idempotency.Completed, idempotency.FailedReplayable:
@@ -187,11 +200,17 @@ func (s *Store) answer(ctx context.Context, r idempotency.Request, known row, to
 		return rec.Result, nil
 	case idempotency.Expired:
 		res := rec.Result
-		return idempotency.Result{}, &idempotency.ExpiredError{Code: res.Code, Failure: res.Failure, Resource: res.Resource, At: res.At}
+		return idempotency.Result{}, &idempotency.ExpiredError{
+			Code: res.Code, Failure: res.Failure,
+			Resource: res.Resource, At: res.At,
+		}
 	case idempotency.InProgress:
 		return idempotency.Result{}, &idempotency.InProgressError{RetryAfter: rec.LeaseLeft, Age: rec.Age}
 	}
-	return idempotency.Result{}, &idempotency.UnknownError{Stage: rec.Progress.Stage, Stuck: rec.Stuck, Reason: rec.Reason}
+	return idempotency.Result{}, &idempotency.UnknownError{
+		Stage: rec.Progress.Stage, Stuck: rec.Stuck,
+		Reason: rec.Reason,
+	}
 }
 
 // ask finds out what became of a transaction whose COMMIT got no reply. The claim waits for the former backend if that
@@ -203,7 +222,8 @@ func (t *try) ask(ctx context.Context) (idempotency.Result, error) {
 	ended := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	t.store.log.WarnContext(ctx, "a COMMIT got no reply: looking for its key", "operation", t.request.Key.Operation, "error", lost)
+	t.store.log.WarnContext(ctx, "a COMMIT got no reply: looking for its key", "operation", t.request.Key.Operation,
+		"error", lost)
 	for n := 1; ; n++ {
 		known, err := t.look(ctx)
 		switch {
@@ -216,7 +236,8 @@ func (t *try) ask(ctx context.Context) (idempotency.Result, error) {
 			return t.store.answer(ctx, t.request, known, t.token)
 		}
 		if pause(ctx, n) != nil {
-			unknown := &idempotency.UnknownError{Stage: idempotency.StageUnknown, Reason: "the reply to COMMIT was lost, and the database does not say what became of it"}
+			unknown := &idempotency.UnknownError{Stage: idempotency.StageUnknown, Reason: "the reply to COMMIT was " +
+				"lost, and the database does not say what became of it"}
 			return idempotency.Result{}, fmt.Errorf("%w: %w (then: %w)", unknown, lost, err)
 		}
 	}

@@ -88,8 +88,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Every < 0 || c.Batch < 1 || c.Parallel < 1 || c.Timeout < 0 || c.Backoff < 0 || c.MaxBackoff < c.Backoff || c.Drain < 0 {
-		return c, errors.New("recovery: Every, Batch, Parallel, Timeout, Backoff and Drain must be positive, or zero for their defaults, and MaxBackoff at least Backoff")
+	if c.Every < 0 || c.Batch < 1 || c.Parallel < 1 || c.Timeout < 0 || c.Backoff < 0 || c.MaxBackoff < c.Backoff ||
+		c.Drain < 0 {
+		return c, errors.New("recovery: Every, Batch, Parallel, Timeout, Backoff and Drain must be positive, or zero " +
+			"for their defaults, and MaxBackoff at least Backoff")
 	}
 	return c, nil
 }

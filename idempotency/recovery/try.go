@@ -82,7 +82,8 @@ func (t *try) ask(ctx context.Context, op *guard.Op, s store.Step) error {
 		if t.handler.SameKey {
 			return nil
 		}
-		return fmt.Errorf("%w: step %q may have happened, and its provider can neither be asked nor called again", guard.ErrStuck, s.Name)
+		return fmt.Errorf("%w: step %q may have happened, and its provider can neither be asked nor called again",
+			guard.ErrStuck, s.Name)
 	}
 	a, err := t.handler.Probe(ctx, Question{Record: op.Record(), Step: s.Name, Key: s.Key, Fence: op.Fence()})
 	if err != nil {

@@ -128,11 +128,13 @@ func (w *Worker) recover(ctx context.Context, c store.ClaimResult, since time.Ti
 	case Postponed, Lost:
 		level = slog.LevelWarn
 	}
-	w.log.Log(ctx, level, "an operation whose outcome was unknown was taken", "operation", rec.Key.Operation, "outcome", outcome,
+	w.log.Log(ctx, level, "an operation whose outcome was unknown was taken", "operation", rec.Key.Operation, "outcome",
+		outcome,
 		"stage", rec.Progress.Stage, "attempts", rec.Attempts, "age", rec.Age.Round(time.Millisecond), "error", err)
 	if w.cfg.Observer.Recovered != nil {
 		w.cfg.Observer.Recovered(RecoveredInfo{
-			Operation: rec.Key.Operation, Outcome: outcome, Stage: rec.Progress.Stage, Attempts: rec.Attempts, Age: rec.Age, Err: err,
+			Operation: rec.Key.Operation, Outcome: outcome, Stage: rec.Progress.Stage, Attempts: rec.Attempts,
+			Age: rec.Age, Err: err,
 		})
 	}
 }

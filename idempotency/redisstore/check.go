@@ -47,7 +47,8 @@ func check(ctx context.Context, node redis.UniversalClient) ([]string, error) {
 		}
 	}
 	if policy := info["maxmemory_policy"]; policy != "noeviction" {
-		return nil, fmt.Errorf("redisstore: %w (maxmemory-policy %s): set it to noeviction, or keep idempotency keys on a server of their own", ErrEvicts, policy)
+		return nil, fmt.Errorf("redisstore: %w (maxmemory-policy %s): set it to noeviction, or keep idempotency keys "+
+			"on a server of their own", ErrEvicts, policy)
 	}
 	if role := info["role"]; role != "master" {
 		return nil, fmt.Errorf("redisstore: the server is a %s: connect to the primary", role)
@@ -55,14 +56,17 @@ func check(ctx context.Context, node redis.UniversalClient) ([]string, error) {
 	var warnings []string
 	switch fsync := setting(ctx, node, "appendfsync"); {
 	case info["aof_enabled"] != "1":
-		warnings = append(warnings, "appendonly is off: a restart forgets every key since the last snapshot, and their work may run twice")
+		warnings = append(warnings, "appendonly is off: a restart forgets every key since the last snapshot, and "+
+			"their work may run twice")
 	case fsync == "":
 		warnings = append(warnings, "appendfsync cannot be read: unless it is always, a crash forgets the last keys")
 	case fsync != "always":
-		warnings = append(warnings, "appendfsync is "+fsync+": a crash of the machine forgets up to the last second (everysec) or more (no)")
+		warnings = append(warnings, "appendfsync is "+fsync+": a crash of the machine forgets up to the last second "+
+			"(everysec) or more (no)")
 	}
 	if info["connected_slaves"] != "0" && setting(ctx, node, "min-replicas-to-write") == "0" {
-		warnings = append(warnings, "min-replicas-to-write is 0: a primary that is cut off goes on to promise what its successor does not know")
+		warnings = append(warnings, "min-replicas-to-write is 0: a primary that is cut off goes on to promise what "+
+			"its successor does not know")
 	}
 	return warnings, nil
 }

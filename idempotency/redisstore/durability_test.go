@@ -63,7 +63,8 @@ func TestCrash_AOFAlways(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed && rec.State != idempotency.Completed {
+			if f.claimed && (!there || rec.Fence != f.lease.Fence) || f.completed &&
+				rec.State != idempotency.Completed {
 				t.Errorf("acknowledged and forgotten: %+v is %+v", f, rec)
 			}
 			if f.err == nil {
@@ -160,7 +161,8 @@ func TestFailover_Forgets(t *testing.T) {
 	if err := sink.enter("payment-late", before.Fence); !errors.Is(err, errRefused) {
 		t.Error("the sink took the old owner's late write")
 	}
-	if err := second.Finish(t.Context(), before, idempotency.Result{}, idempotency.Retention{}); !errors.Is(err, store.ErrLeaseLost) {
+	if err := second.Finish(t.Context(), before, idempotency.Result{}, idempotency.Retention{}); !errors.Is(err,
+		store.ErrLeaseLost) {
 		t.Errorf("the old owner's record: %v", err)
 	}
 }
@@ -229,7 +231,10 @@ func TestCluster(t *testing.T) {
 		info, err := node.ClusterInfo(t.Context()).Result()
 		return strings.Contains(info, "cluster_state:ok"), err
 	})
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}, MaintNotificationsConfig: node.Options().MaintNotificationsConfig})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs:                    []string{server.Addr()},
+		MaintNotificationsConfig: node.Options().MaintNotificationsConfig,
+	})
 	t.Cleanup(func() { _ = cluster.Close() })
 	s := open(t, cluster, "")
 	const keys = 100

@@ -84,7 +84,8 @@ func BenchmarkNew(b *testing.B) {
 				b.Errorf("%+v %v", got, err)
 				return
 			}
-			if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)}, idempotency.Retention{}); err != nil {
+			if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)},
+				idempotency.Retention{}); err != nil {
 				b.Error(err)
 				return
 			}
@@ -103,13 +104,15 @@ func BenchmarkReplay(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)}, idempotency.Retention{}); err != nil {
+	if err := s.Finish(b.Context(), got.Lease, idempotency.Result{Code: 201, Body: make([]byte, 256)},
+		idempotency.Retention{}); err != nil {
 		b.Fatal(err)
 	}
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if got, err := s.Claim(b.Context(), r, terms(time.Minute)); err != nil || got.Record.State != idempotency.Completed {
+			if got, err := s.Claim(b.Context(), r, terms(time.Minute)); err != nil ||
+				got.Record.State != idempotency.Completed {
 				b.Errorf("%+v %v", got, err)
 				return
 			}

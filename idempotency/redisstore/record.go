@@ -78,8 +78,9 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 		return store.Record{}
 	}
 	rec := store.Record{
-		Key: k, State: idempotency.State(d.fields["state"]), Fingerprint: d.print(d.fields["print"]), Fence: d.int("fence"),
-		Age: elapsed(d.now, d.int("claimed")), Attempts: int(d.int("tries")), Reason: d.fields["reason"], Stuck: d.fields["stuck"] == "1",
+		Key: k, State: idempotency.State(d.fields["state"]), Fingerprint: d.print(d.fields["print"]),
+		Fence: d.int("fence"), Age: elapsed(d.now, d.int("claimed")), Attempts: int(d.int("tries")),
+		Reason: d.fields["reason"], Stuck: d.fields["stuck"] == "1",
 		Progress: store.Progress{Stage: idempotency.Received},
 	}
 	d.json("progress", d.fields["progress"], &rec.Progress)
@@ -99,8 +100,8 @@ func (d *decoder) record(k idempotency.Key) store.Record {
 // than its expiry removed it: either way the record is EXPIRED.
 func (d *decoder) result(rec *store.Record) {
 	rec.Result = idempotency.Result{
-		Code: int(d.int("code")), Resource: d.fields["resource"], Schema: int(d.int("schema")), Failure: d.fields["failure"],
-		At: time.UnixMicro(d.int("at")),
+		Code: int(d.int("code")), Resource: d.fields["resource"], Schema: int(d.int("schema")),
+		Failure: d.fields["failure"], At: time.UnixMicro(d.int("at")),
 	}
 	until, bounded := d.fields["body"]
 	if bounded && d.number("body", until) <= d.now || d.int("apart") > 0 && len(d.body) == 0 {

@@ -39,12 +39,16 @@ func (s *Store) Recover(ctx context.Context, opt store.RecoverOptions) ([]store.
 		if len(out) == opt.Limit {
 			break
 		}
-		won, rec, token, err := decode(c.key, s.run(ctx, s.scripts.recover, c.key, opt.Token, micros(opt.Lease), micros(opt.Grace)))
+		won, rec, token, err := decode(c.key, s.run(ctx, s.scripts.recover, c.key, opt.Token, micros(opt.Lease),
+			micros(opt.Grace)))
 		if err != nil {
 			return out, fmt.Errorf("recover: %w", err)
 		}
 		if won {
-			out = append(out, store.ClaimResult{Won: true, Lease: store.Lease{Key: c.key, Fence: rec.Fence, Token: token}, Record: rec})
+			out = append(out, store.ClaimResult{Won: true, Lease: store.Lease{
+				Key: c.key, Fence: rec.Fence,
+				Token: token,
+			}, Record: rec})
 		}
 	}
 	return out, nil
@@ -67,7 +71,8 @@ func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candid
 	}
 	var open []*list
 	for b := range uint32(buckets) {
-		open = append(open, &list{name: s.list(b, "unknown"), until: now}, &list{name: s.list(b, "working"), until: now.Add(-opt.Grace)})
+		open = append(open, &list{name: s.list(b, "unknown"), until: now},
+			&list{name: s.list(b, "working"), until: now.Add(-opt.Grace)})
 	}
 	var found []candidate
 	for len(open) > 0 {
@@ -75,7 +80,8 @@ func (s *Store) overdue(ctx context.Context, opt store.RecoverOptions) ([]candid
 		pages := make([]*redis.ZSliceCmd, len(open))
 		for i, l := range open {
 			pages[i] = pipe.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-				Key: l.name, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(l.until.UnixMicro(), 10), Offset: l.offset, Count: page,
+				Key: l.name, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(l.until.UnixMicro(), 10),
+				Offset: l.offset, Count: page,
 			})
 		}
 		if _, err := pipe.Exec(ctx); err != nil {

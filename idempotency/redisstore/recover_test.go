@@ -44,7 +44,8 @@ func TestRecover_OwnSuccessIsNotLost(t *testing.T) {
 		return rec.Attempts == 1, err
 	})
 	heal()
-	if got := <-replies; got.err != nil || len(got.taken) != 1 || got.taken[0].Record.Attempts != 1 || got.taken[0].Record.LeaseLeft <= 0 {
+	if got := <-replies; got.err != nil || len(got.taken) != 1 || got.taken[0].Record.Attempts != 1 ||
+		got.taken[0].Record.LeaseLeft <= 0 {
 		t.Fatalf("%+v", got)
 	}
 }

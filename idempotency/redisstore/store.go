@@ -64,7 +64,8 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 		return nil, errors.New("redisstore: a client is required")
 	}
 	if _, ring := client.(*redis.Ring); ring {
-		return nil, errors.New("redisstore: a redis.Ring forgets a key when its server is away: use a single server, Sentinel or a cluster")
+		return nil, errors.New("redisstore: a redis.Ring forgets a key when its server is away: use a single server, " +
+			"Sentinel or a cluster")
 	}
 	return &Store{client: client, prefix: cfg.Prefix, scripts: newScripts(), writer: rand.Text()}, nil
 }
@@ -75,7 +76,8 @@ func member(k idempotency.Key) string { return k.Operation + "\n" + k.Tenant + "
 func keyOf(member string) (idempotency.Key, error) {
 	parts := strings.Split(member, "\n")
 	if len(parts) != 3 {
-		return idempotency.Key{}, fmt.Errorf("redisstore: %d parts in a list's member, want 3: who else writes under this prefix?", len(parts))
+		return idempotency.Key{}, fmt.Errorf("redisstore: %d parts in a list's member, want 3: who else writes under "+
+			"this prefix?", len(parts))
 	}
 	return idempotency.Key{Operation: parts[0], Tenant: parts[1], Value: parts[2]}, nil
 }

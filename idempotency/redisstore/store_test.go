@@ -38,29 +38,39 @@ func TestClaim_ThroughItsLife(t *testing.T) {
 	s := open(t, redisClient(t), redistest.Prefix())
 	r := request("k", "100 EUR")
 	lease := win(t, s, r)
-	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress || again.Record.LeaseLeft <= 0 {
+	if again := claim(t, s, r, terms(time.Minute)); again.Won || again.Record.State != idempotency.InProgress ||
+		again.Record.LeaseLeft <= 0 {
 		t.Fatalf("%+v", again)
 	}
-	p := store.Progress{Stage: idempotency.LocalCreated, Steps: []store.Step{{Name: "a", State: store.StepDone, Key: "x", Data: []byte{0, 1, 255}}}}
+	p := store.Progress{
+		Stage: idempotency.LocalCreated,
+		Steps: []store.Step{{Name: "a", State: store.StepDone, Key: "x", Data: []byte{0, 1, 255}}},
+	}
 	if err := s.Save(t.Context(), lease, p); err != nil {
 		t.Fatal(err)
 	}
 	rec, there, err := s.Get(t.Context(), r.Key)
-	if err != nil || !there || !reflect.DeepEqual(rec.Progress, p) || string(rec.Input) != "100 EUR" || rec.Fence != lease.Fence || !r.Matches(rec.Fingerprint) {
+	if err != nil || !there || !reflect.DeepEqual(rec.Progress, p) || string(rec.Input) != "100 EUR" ||
+		rec.Fence != lease.Fence || !r.Matches(rec.Fingerprint) {
 		t.Fatal(rec, there, err)
 	}
-	want := idempotency.Result{Code: 201, Body: []byte("{\x00\xff}"), Header: map[string][]string{"Location": {"/p/1"}}, Resource: "p1", Schema: 2}
+	want := idempotency.Result{
+		Code: 201, Body: []byte("{\x00\xff}"), Header: map[string][]string{"Location": {"/p/1"}},
+		Resource: "p1", Schema: 2,
+	}
 	finish(t, s, lease, want)
 	finish(t, s, lease, idempotency.Result{Code: 500}) // sent again: the first stands
 	got := claim(t, s, r, terms(time.Minute))
-	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.At.IsZero() || got.Record.Input != nil {
+	if got.Won || got.Record.State != idempotency.Completed || got.Record.Result.At.IsZero() ||
+		got.Record.Input != nil {
 		t.Fatalf("%+v", got)
 	}
 	want.At = got.Record.Result.At
 	if !reflect.DeepEqual(got.Record.Result, want) {
 		t.Fatalf("%+v, want %+v", got.Record.Result, want)
 	}
-	if other := claim(t, s, request("k", "200 EUR"), terms(time.Minute)); other.Won || request("k", "200 EUR").Matches(other.Record.Fingerprint) {
+	if other := claim(t, s, request("k", "200 EUR"), terms(time.Minute)); other.Won ||
+		request("k", "200 EUR").Matches(other.Record.Fingerprint) {
 		t.Fatalf("%+v", other)
 	}
 }
@@ -206,7 +216,8 @@ func TestKeys_EndByThemselves(t *testing.T) {
 	s := open(t, client, prefix)
 	l := win(t, s, request("k", ""))
 	win(t, s, request("open", ""))
-	if err := s.Finish(t.Context(), l, idempotency.Result{Body: []byte("b")}, idempotency.Retention{Body: time.Millisecond, Tombstone: 20 * time.Millisecond}); err != nil {
+	if err := s.Finish(t.Context(), l, idempotency.Result{Body: []byte("b")},
+		idempotency.Retention{Body: time.Millisecond, Tombstone: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Await(t, "the tombstone's end", func() (bool, error) {

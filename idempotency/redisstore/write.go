@@ -64,7 +64,8 @@ func (s *Store) Finish(ctx context.Context, l store.Lease, res idempotency.Resul
 	}
 	body, tomb := keep.Terms()
 	return s.write(ctx, "finish", s.scripts.finish, l,
-		string(state), res.Code, res.Resource, res.Schema, res.Failure, header, optional(res.Body), kept(body), kept(tomb))
+		string(state), res.Code, res.Resource, res.Schema, res.Failure, header, optional(res.Body), kept(body),
+		kept(tomb))
 }
 
 // kept is how long in microseconds, -1 for ever.

@@ -56,16 +56,19 @@ func ClaimStuck(ctx context.Context, store Store, k idempotency.Key, lease time.
 	}
 	token := rand.Text()
 	// A record that is there keeps its input: only one that this claim makes has the token for one.
-	c, err := store.Claim(ctx, idempotency.Request{Key: k, Fingerprint: rec.Fingerprint, Input: []byte(token)}, ClaimOptions{Token: token, Lease: lease, Rerun: true})
+	c, err := store.Claim(ctx, idempotency.Request{Key: k, Fingerprint: rec.Fingerprint, Input: []byte(token)},
+		ClaimOptions{Token: token, Lease: lease, Rerun: true})
 	switch {
 	case err != nil:
 		return ClaimResult{}, fmt.Errorf("taking the operation: %w", err)
 	case !c.Won:
 		return ClaimResult{}, fmt.Errorf("%w any more: it is %q", ErrNotStuck, c.Record.State)
 	case string(c.Record.Input) == token:
-		return ClaimResult{}, errors.Join(fmt.Errorf("%w any more: its key was freed", ErrNotStuck), store.Release(ctx, c.Lease))
+		return ClaimResult{}, errors.Join(fmt.Errorf("%w any more: its key was freed", ErrNotStuck),
+			store.Release(ctx, c.Lease))
 	case c.Record.Attempts == 0: // freed since, and somebody else's now, who may have done something: recovery's first
-		return ClaimResult{}, errors.Join(fmt.Errorf("%w any more: its key was freed and used again", ErrNotStuck), store.MarkUnknown(ctx, c.Lease, c.Record.Reason, 0))
+		return ClaimResult{}, errors.Join(fmt.Errorf("%w any more: its key was freed and used again", ErrNotStuck),
+			store.MarkUnknown(ctx, c.Lease, c.Record.Reason, 0))
 	}
 	return c, nil
 }

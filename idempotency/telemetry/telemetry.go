@@ -58,15 +58,18 @@ func New(provider metric.MeterProvider) (*Telemetry, error) {
 		*to, errs = c, append(errs, err)
 	}
 	counter(&t.replay, "idempotency.replay.count", "Callers that were given a former attempt's result.")
-	counter(&t.different, "idempotency.conflict.different_request.count", "Keys that were used for another command, and refused.")
+	counter(&t.different, "idempotency.conflict.different_request.count", "Keys that were used for another command, "+
+		"and refused.")
 	counter(&t.inProgress, "idempotency.conflict.in_progress.count", "Callers that were told to come again.")
 	counter(&t.expired, "idempotency.expired_retry.count", "Callers that came for a result that is no longer kept.")
 	counter(&t.unknown, "idempotency.unknown_outcome.count", "Operations whose outcome became unknown.")
-	counter(&t.finished, "idempotency.finished.count", "Attempts that ended with a result, by the code of a final refusal.")
+	counter(&t.finished, "idempotency.finished.count", "Attempts that ended with a result, by the code of a final "+
+		"refusal.")
 	counter(&t.released, "idempotency.released.count", "Attempts that ended without an effect, their key free again.")
 	counter(&t.lost, "idempotency.lease_lost.count", "Owners that lost their lease while they worked.")
 	counter(&t.recovered, "idempotency.recovery.count", "Operations that recovery worked at, by outcome.")
-	counter(&t.failed, "idempotency.recovery.failure.count", "Looks and sweeps of recovery that the store did not answer.")
+	counter(&t.failed, "idempotency.recovery.failure.count", "Looks and sweeps of recovery that the store did not "+
+		"answer.")
 	counter(&t.swept, "idempotency.swept.count", "Bodies and tombstones removed after their time.")
 	var err error
 	t.duration, err = t.meter.Float64Histogram("idempotency.duration", metric.WithUnit("s"),
@@ -112,7 +115,8 @@ func (t *Telemetry) Recovery() recovery.Observer {
 		Failed: func(error) { t.failed.Add(context.Background(), 1) },
 		Swept: func(s store.SweepResult) {
 			t.swept.Add(context.Background(), int64(s.Bodies), metric.WithAttributes(attribute.String("kind", "body")))
-			t.swept.Add(context.Background(), int64(s.Tombstones), metric.WithAttributes(attribute.String("kind", "tombstone")))
+			t.swept.Add(context.Background(), int64(s.Tombstones),
+				metric.WithAttributes(attribute.String("kind", "tombstone")))
 		},
 	}
 }
@@ -132,7 +136,8 @@ func (t *Telemetry) Watch(store Stats) (metric.Registration, error) {
 		return g
 	}
 	working := gauge("idempotency.in_progress.count", "{key}", "Keys that somebody works at.")
-	unknown := gauge("idempotency.unknown_state.count", "{key}", "Keys whose outcome is unknown, those given to a person included.")
+	unknown := gauge("idempotency.unknown_state.count", "{key}", "Keys whose outcome is unknown, those given to a "+
+		"person included.")
 	stuck := gauge("idempotency.stuck.count", "{key}", "Keys given to a person.")
 	age, err := t.meter.Float64ObservableGauge("idempotency.in_progress.age.max", metric.WithUnit("s"),
 		metric.WithDescription("Time since the claim of the oldest key that somebody works at."))

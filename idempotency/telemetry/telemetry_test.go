@@ -97,12 +97,16 @@ func (m meter) Float64Histogram(name string, _ ...metric.Float64HistogramOption)
 	return histogram{r: m.r, name: name}, nil
 }
 
-func (m meter) Int64ObservableGauge(name string, _ ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge, error) {
+func (m meter) Int64ObservableGauge(name string, _ ...metric.Int64ObservableGaugeOption) (metric.Int64ObservableGauge,
+	error,
+) {
 	m.r.made[name] = true
 	return gauge{name: name}, nil
 }
 
-func (m meter) Float64ObservableGauge(name string, _ ...metric.Float64ObservableGaugeOption) (metric.Float64ObservableGauge, error) {
+func (m meter) Float64ObservableGauge(name string, _ ...metric.Float64ObservableGaugeOption) (
+	metric.Float64ObservableGauge, error,
+) {
 	m.r.made[name] = true
 	return floatGauge{name: name}, nil
 }
@@ -148,7 +152,8 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := map[string]bool{}
-	for _, found := range regexp.MustCompile(`(?m)^//\t(idempotency\.[a-z_.]+) `).FindAllStringSubmatch(string(doc), -1) {
+	for _, found := range regexp.MustCompile(`(?m)^//\t(idempotency\.[a-z_.]+) `).FindAllStringSubmatch(string(doc),
+		-1) {
 		listed[found[1]] = true
 	}
 	if !maps.Equal(listed, r.made) {
@@ -175,13 +180,18 @@ func TestFigures(t *testing.T) {
 	m, r := newTelemetry(t)
 	now := time.Now()
 	s := memstore.New(memstore.Config{Now: func() time.Time { return now }})
-	guard, err := guard.New(s, guard.Config{Observer: m.Guard(), RecoverAfter: -1, Keep: idempotency.Retention{Body: time.Hour}})
+	guard, err := guard.New(s, guard.Config{
+		Observer: m.Guard(), RecoverAfter: -1,
+		Keep: idempotency.Retention{Body: time.Hour},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	try := func(key string, sum byte, end error) {
 		_, _ = guard.Do(t.Context(), idempotency.Request{
-			Key: idempotency.Key{Operation: "pay", Value: key}, Fingerprint: idempotency.Fingerprint{Sum: [32]byte{sum}},
+			Key: idempotency.Key{Operation: "pay", Value: key}, Fingerprint: idempotency.Fingerprint{
+				Sum: [32]byte{sum},
+			},
 		}, func(context.Context) (idempotency.Result, error) { return idempotency.Result{Code: 201}, end })
 	}
 	try("a", 1, nil)

@@ -64,9 +64,12 @@ type PartitionState struct {
 
 // Consumers lists the consumers of the schema, or the operator's own, by name.
 func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
-	list, err := audit.List(ctx, o.person, "listing the consumers", func(row pgx.CollectableRow) (c ConsumerState, err error) {
+	list, err := audit.List(ctx, o.person, "listing the consumers", func(row pgx.CollectableRow) (c ConsumerState,
+		err error,
+	) {
 		var window int
-		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt, &c.Programs)
+		err = row.Scan(&c.Consumer, &c.Floor, &window, &c.StartedAt, &c.SeenAt, &c.Dedup, &c.IDsUntil, &c.RetiredAt,
+			&c.Programs)
 		c.Window = time.Duration(window) * 24 * time.Hour
 		return c, err
 	}, o.q(sql.ConsumerList), o.consumer)
@@ -89,7 +92,9 @@ func (o *Operator) Consumers(ctx context.Context) ([]ConsumerState, error) {
 }
 
 // eachProgress reads the partitions of a consumer, or of all.
-func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, each func(consumer string, p PartitionState)) error {
+func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string,
+	each func(consumer string, p PartitionState),
+) error {
 	rows, err := db.Query(ctx, sql, consumer)
 	if err != nil {
 		return err
@@ -97,7 +102,10 @@ func eachProgress(ctx context.Context, db *pgxpool.Pool, sql, consumer string, e
 	var name string
 	var p PartitionState
 	var unmoved float64
-	_, err = pgx.ForEachRow(rows, []any{&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt, &p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&name, &p.Topic, &p.Partition, &p.From, &p.To, &p.Attempts, &p.HaltedAt,
+		&p.Code, &p.Reason, &p.TryingAt, &p.Trying, &unmoved,
+	}, func() error {
 		p.Unmoved = time.Duration(max(unmoved, 0) * float64(time.Second))
 		each(name, p)
 		return nil
@@ -143,7 +151,8 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 		case retired:
 			return fmt.Errorf("consumer %q is retired already", o.consumer)
 		case runs:
-			return fmt.Errorf("consumer %q has decided something within the last minute: stop its workers first", o.consumer)
+			return fmt.Errorf("consumer %q has decided something within the last minute: stop its workers first",
+				o.consumer)
 		}
 		if _, err := tx.Exec(ctx, o.q(sql.Retire), o.consumer); err != nil {
 			return err
@@ -156,17 +165,21 @@ func (o *Operator) Retire(ctx context.Context, reason string) error {
 // be neither decided nor parked. It moves the account alone, and returns where that was. The group's offset is Kafka's:
 // stop the workers first, and set it to the same offset before they start again. A group's offset that is moved without
 // the account goes back to it. It fails when nothing of the partition was decided yet, or more than that offset.
-func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64, err error) {
+func (o *Operator) SkipTo(ctx context.Context, topic string, partition int32, offset int64, reason string) (from int64,
+	err error,
+) {
 	const action = "skip records"
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, o.q(sql.SkipTo), o.consumer, topic, partition, offset).Scan(&from)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic, partition, offset)
+			return fmt.Errorf("%s-%d has no account before offset %d: relay inbox consumers shows where it is", topic,
+				partition, offset)
 		}
 		if err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "", map[string]any{"partition": partition, "from": from, "to": offset})
+		return o.audit(ctx, tx, action, reason, o.consumer, "", topic, "",
+			map[string]any{"partition": partition, "from": from, "to": offset})
 	})
 	return from, err
 }

@@ -19,7 +19,8 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 	const action = "accept numbering"
 	outbox, incarnation, ok := sql.Epoch(epoch)
 	if !ok {
-		return 0, fmt.Errorf("inbox: %s: %q is not the ce_epoch of an event, such as 5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", action, epoch)
+		return 0, fmt.Errorf("inbox: %s: %q is not the ce_epoch of an event, such as "+
+			"5b1f0a9e-0c6d-4f57-8d3a-0f1f6f1a2b3c.1", action, epoch)
 	}
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, o.q(sql.Accept), o.consumer, outbox.String(), incarnation)
@@ -27,12 +28,14 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			return fmt.Errorf("consumer %q goes by no numbers of outboxes, or never started: relay inbox consumers lists them", o.consumer)
+			return fmt.Errorf("consumer %q goes by no numbers of outboxes, or never started: relay inbox consumers "+
+				"lists them", o.consumer)
 		}
 		if partitions, err = o.resumeAll(ctx, tx, inbox.CodeNewNumbering, ""); err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{"epoch": epoch, "partitions": partitions})
+		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "",
+			map[string]any{"epoch": epoch, "partitions": partitions})
 	})
 	return partitions, err
 }
@@ -45,7 +48,8 @@ func (o *Operator) AcceptNumbering(ctx context.Context, epoch, reason string) (p
 func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (idsUntil time.Time, err error) {
 	const action = "move consumer"
 	if to != inbox.ByWatermark && to != inbox.ByOffset {
-		return idsUntil, fmt.Errorf("inbox: %s: to %s: want watermark or offset; a consumer that went by numbers has no ids to go back to: give it another name", action, to)
+		return idsUntil, fmt.Errorf("inbox: %s: to %s: want watermark or offset; a consumer that went by numbers has "+
+			"no ids to go back to: give it another name", action, to)
 	}
 	err = o.ofOne(ctx, action, reason, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, o.q(sql.LockConsumers)); err != nil {
@@ -53,12 +57,14 @@ func (o *Operator) Move(ctx context.Context, to inbox.Dedup, reason string) (ids
 		}
 		err := tx.QueryRow(ctx, o.q(sql.MoveConsumer), o.consumer, to.String()).Scan(&idsUntil)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return fmt.Errorf("consumer %q does not go by ids, or never started: relay inbox consumers lists them", o.consumer)
+			return fmt.Errorf("consumer %q does not go by ids, or never started: relay inbox consumers lists them",
+				o.consumer)
 		}
 		if err != nil {
 			return err
 		}
-		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "", map[string]any{"to": to.String(), "ids_until": idsUntil})
+		return o.audit(ctx, tx, action, reason, o.consumer, "", "", "",
+			map[string]any{"to": to.String(), "ids_until": idsUntil})
 	})
 	return idsUntil, err
 }

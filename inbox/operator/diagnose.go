@@ -45,8 +45,12 @@ func rights() (tables, wants []string) {
 	for table, list := range map[string][]string{
 		"inbox_message": {"select", "insert", "delete"}, "inbox_message_any": {"select", "insert", "delete"},
 		"inbox_consumer": {"select", "insert", "update"}, "inbox_days": {"select"},
-		"inbox_parked_key": {"select", "insert", "update", "delete"}, "inbox_parked": {"select", "insert", "update", "delete"},
-		"inbox_progress": {"select", "insert", "update", "delete"}, "inbox_watermark": {"select", "insert", "delete"}, "inbox_numbering": {"select"},
+		"inbox_parked_key": {"select", "insert", "update", "delete"}, "inbox_parked": {
+			"select", "insert", "update",
+			"delete",
+		},
+		"inbox_progress": {"select", "insert", "update", "delete"}, "inbox_watermark": {"select", "insert", "delete"},
+		"inbox_numbering": {"select"},
 	} {
 		for _, want := range list {
 			tables, wants = append(tables, table), append(wants, want)
@@ -88,13 +92,14 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 		return c, err
 	})
 	if err == nil {
-		err = eachProgress(ctx, db, pgschema.Expand(sql.ProgressList, prefix), "", func(consumer string, p PartitionState) {
-			for i := range d.Consumers {
-				if d.Consumers[i].Consumer == consumer {
-					d.Consumers[i].Partitions = append(d.Consumers[i].Partitions, p)
+		err = eachProgress(ctx, db, pgschema.Expand(sql.ProgressList, prefix), "",
+			func(consumer string, p PartitionState) {
+				for i := range d.Consumers {
+					if d.Consumers[i].Consumer == consumer {
+						d.Consumers[i].Partitions = append(d.Consumers[i].Partitions, p)
+					}
 				}
-			}
-		})
+			})
 	}
 	if err != nil {
 		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)

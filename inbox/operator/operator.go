@@ -235,7 +235,8 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 				return err
 			}
 			d = DiscardResult{Events: int64(len(list))}
-			if err := o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key, map[string]any{"events": len(list)}); err != nil {
+			if err := o.audit(ctx, tx, action, reason, o.consumer, tenant, topic, key,
+				map[string]any{"events": len(list)}); err != nil {
 				return err
 			}
 			return o.discard(ctx, tx, o.consumer, hash, action, reason, list)
@@ -274,7 +275,9 @@ func (o *Operator) discarding(ctx context.Context, do func() error) error {
 }
 
 // discard records the ids, keeps the records in the audit, and empties their places in the list.
-func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string, list []discardID) error {
+func (o *Operator) discard(ctx context.Context, tx pgx.Tx, consumer string, hash []byte, action, reason string,
+	list []discardID,
+) error {
 	var state days.State
 	if err := state.Read(tx.QueryRow(ctx, o.q(sql.State), "", "", consumer, "")); err != nil {
 		return err
@@ -336,7 +339,8 @@ func (o *Operator) locked(ctx context.Context, tx pgx.Tx, id int64) (ParkedEvent
 	}
 	if e.hash != nil {
 		var state string
-		if err := tx.QueryRow(ctx, o.q(sql.LockMark), e.Consumer, e.hash).Scan(&state); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if err := tx.QueryRow(ctx, o.q(sql.LockMark), e.Consumer, e.hash).Scan(&state); err != nil &&
+			!errors.Is(err, pgx.ErrNoRows) {
 			return e, err
 		}
 	}
@@ -364,16 +368,21 @@ func (o *Operator) lockKey(ctx context.Context, tx pgx.Tx, tenant, topic, key st
 	return hash, err
 }
 
-func (o *Operator) audit(ctx context.Context, tx pgx.Tx, action, reason, consumer, tenant, topic, key string, detail map[string]any) error {
+func (o *Operator) audit(ctx context.Context, tx pgx.Tx, action, reason, consumer, tenant, topic, key string,
+	detail map[string]any,
+) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, reason, consumer, []byte(tenant), topic, []byte(key), string(b))
+	_, err = tx.Exec(ctx, o.q(sql.Audit), o.person.Name, action, reason, consumer, []byte(tenant), topic, []byte(key),
+		string(b))
 	return err
 }
 
-func (o *Operator) auditRecords(ctx context.Context, tx pgx.Tx, action, reason string, detail map[string]any, whole bool, ids ...int64) error {
+func (o *Operator) auditRecords(ctx context.Context, tx pgx.Tx, action, reason string, detail map[string]any,
+	whole bool, ids ...int64,
+) error {
 	b, err := json.Marshal(detail)
 	if err != nil {
 		return err

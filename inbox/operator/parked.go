@@ -59,7 +59,8 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 	if f.MessageID != uuid.Nil {
 		id = f.MessageID.String()
 	}
-	rows, err := db.Query(ctx, o.q(sql.Parked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code, f.Kind,
+	rows, err := db.Query(ctx, o.q(sql.Parked), o.consumer, f.ID, id, optional(f.Tenant), f.Topic, someBytes(f.Key),
+		f.Code, f.Kind,
 		f.OlderThan.Seconds(), f.After, whole, f.Limit)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,8 @@ func (o *Operator) parked(ctx context.Context, db rowsQuerier, f ParkedFilter, w
 		var id, headers string
 		var tenant, key []byte
 		var millis int64
-		err = row.Scan(&e.ID, &e.Consumer, &id, &tenant, &e.Topic, &key, &e.Type, &e.Kind, &e.Alone, &e.Releasing, &e.Partition, &e.Offset,
+		err = row.Scan(&e.ID, &e.Consumer, &id, &tenant, &e.Topic, &key, &e.Type, &e.Kind, &e.Alone, &e.Releasing,
+			&e.Partition, &e.Offset,
 			&millis, &e.Attempts, &e.Reason, &e.Code, &e.ParkedAt, &e.Bytes, &headers, &e.Payload, &e.hash)
 		if err != nil {
 			return e, err
@@ -111,6 +113,7 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
 	}
-	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key), f.Code,
+	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), o.consumer, optional(f.Tenant), f.Topic, someBytes(f.Key),
+		f.Code,
 		f.OlderThan.Seconds(), f.Limit)
 }

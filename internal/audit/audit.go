@@ -84,14 +84,17 @@ type Entry struct {
 func (p *Person) Log(ctx context.Context, statement string, args ...any) ([]Entry, error) {
 	return List(ctx, p, "reading the audit", func(row pgx.CollectableRow) (e Entry, err error) {
 		var tenant, key []byte
-		err = row.Scan(&e.At, &e.Operator, &e.Action, &e.Reason, &e.Consumer, &e.MessageID, &tenant, &e.Topic, &key, &e.Detail)
+		err = row.Scan(&e.At, &e.Operator, &e.Action, &e.Reason, &e.Consumer, &e.MessageID, &tenant, &e.Topic, &key,
+			&e.Detail)
 		e.Tenant, e.Key = string(tenant), string(key)
 		return e, err
 	}, statement, args...)
 }
 
 // List reads the rows of a statement. An error says what was read.
-func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc[T], statement string, args ...any) ([]T, error) {
+func List[T any](ctx context.Context, p *Person, what string, scan pgx.RowToFunc[T], statement string, args ...any) (
+	[]T, error,
+) {
 	rows, err := p.DB.Query(ctx, statement, args...)
 	var list []T
 	if err == nil {

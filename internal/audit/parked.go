@@ -85,7 +85,8 @@ type BlockedKey struct {
 func (p *Person) BlockedKeys(ctx context.Context, statement string, args ...any) ([]BlockedKey, error) {
 	return List(ctx, p, "listing parked keys", func(row pgx.CollectableRow) (k BlockedKey, err error) {
 		var tenant, key []byte
-		err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Reason, &k.Code, &k.Waiting, &k.Oldest, &k.HeadID, &k.Head)
+		err = row.Scan(&k.Consumer, &tenant, &k.Topic, &key, &k.Releasing, &k.AtBound, &k.Since, &k.Reason, &k.Code,
+			&k.Waiting, &k.Oldest, &k.HeadID, &k.Head)
 		k.Tenant, k.Key = string(tenant), string(key)
 		return k, err
 	}, statement, args...)
@@ -116,7 +117,10 @@ func (e Edit) Check(text bool) error {
 
 // Detail says in the audit what was changed. It has no payload.
 func (e Edit) Detail() map[string]any {
-	return map[string]any{"payload": e.Payload != nil, "headers": e.Headers != nil, "content_type": e.ContentType != nil}
+	return map[string]any{
+		"payload": e.Payload != nil, "headers": e.Headers != nil,
+		"content_type": e.ContentType != nil,
+	}
 }
 
 // DiscardResult is what a discard did.

@@ -118,7 +118,8 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		switch {
 		case err != nil:
 			f.failed("outbox", err)
-		case slices.Contains(d.MissingRights, "table outbox_lane: select") && slices.Contains(d.MissingRights, "table outbox_event: insert"):
+		case slices.Contains(d.MissingRights, "table outbox_lane: select") &&
+			slices.Contains(d.MissingRights, "table outbox_event: insert"):
 			foreign++
 		default:
 			f.outbox(d)
@@ -131,7 +132,8 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 		switch {
 		case err != nil:
 			f.failed("inbox", err)
-		case slices.Contains(d.MissingRights, "table inbox_message: insert") && slices.Contains(d.MissingRights, "table inbox_parked: insert"):
+		case slices.Contains(d.MissingRights, "table inbox_message: insert") &&
+			slices.Contains(d.MissingRights, "table inbox_parked: insert"):
 			foreign += 2
 		default:
 			f.inbox(d)
@@ -146,7 +148,8 @@ func (f *findings) tables(ctx context.Context, s Subject) {
 	case foreign == 2 && outbox:
 		f.ok("inbox", "not looked at: this role has no grants on it (a relay's user needs none)")
 	default:
-		f.add(Fail, "grants", "this role has no grants on the tables", "Neither a relay nor a worker that connects as this role works.",
+		f.add(Fail, "grants", "this role has no grants on the tables", "Neither a relay nor a worker that connects "+
+			"as this role works.",
 			"relay migrate --roles --print, and grant effectonce_relay or effectonce_inbox to the user")
 	}
 	f.kafka(ctx, s, pinned, window)
@@ -170,7 +173,10 @@ func (f *findings) schema(ctx context.Context, s Subject, set migrations.Set) (h
 		f.ok(check, "no tables of it here: not looked at (relay migrate makes them; is --schema right?)")
 		return false, false
 	}
-	if err := migrations.Check(ctx, s.DB, migrations.Options{Schema: s.Schema, Sets: []migrations.Set{set}}); err != nil {
+	if err := migrations.Check(ctx, s.DB, migrations.Options{
+		Schema: s.Schema,
+		Sets:   []migrations.Set{set},
+	}); err != nil {
 		f.add(Fail, check, err.Error(), "This binary and the tables do not fit.", "relay migrate, or a newer binary")
 		return true, false
 	}

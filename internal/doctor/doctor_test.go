@@ -27,7 +27,10 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 
 // serverWide are checks of what all tests of the server share.
-var serverWide = []string{"durability", "oldest snapshot", "idle in transaction", "prepared transactions", "replication slots"}
+var serverWide = []string{
+	"durability", "oldest snapshot", "idle in transaction", "prepared transactions",
+	"replication slots",
+}
 
 // worst is the worst severity of a check, and its texts.
 func worst(list []Finding, check string) (severity Severity, text string) {
@@ -65,7 +68,8 @@ func TestHealthy(t *testing.T) {
 		if f.Severity != OK && !strings.Contains(strings.Join(serverWide, " "), f.Check) {
 			t.Errorf("%+v", f)
 		}
-		if f.Check == "" || f.Found == "" || (f.Severity == OK) != (f.Means == "") || (f.Severity == OK) != (f.Next == "") {
+		if f.Check == "" || f.Found == "" || (f.Severity == OK) != (f.Means == "") ||
+			(f.Severity == OK) != (f.Next == "") {
 			t.Errorf("incomplete: %+v", f)
 		}
 	}
@@ -80,7 +84,10 @@ func TestProvoked(t *testing.T) {
 		severity Severity
 		part     string
 	}
-	alone := []string{"misplaced", "stuck lanes", "sequence cycle", "sequence, another's", "no relay", "silent relay", "pending migration", "no days", "halted"}
+	alone := []string{
+		"misplaced", "stuck lanes", "sequence cycle", "sequence, another's", "no relay", "silent relay",
+		"pending migration", "no days", "halted",
+	}
 	cases := map[string]provoked{
 		"sequence cache": {[]string{`alter sequence outbox_event_id_seq cache 10`}, "sequence", Fail, "cache 10"},
 		"sequence cycle": {[]string{`alter sequence outbox_event_id_seq cycle`}, "sequence", Fail, "cycle on"},
@@ -88,36 +95,85 @@ func TestProvoked(t *testing.T) {
 			[]string{`alter sequence outbox_event_id_seq rename to mine`, `create sequence outbox_event_id_seq`},
 			"sequence", Fail, "outbox_event.id comes from",
 		},
-		"sequence behind": {[]string{`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`, `select setval('outbox_event_id_seq', 1)`}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
-		"other system":    {[]string{`update outbox_meta set system_identifier = 1`}, "numbering", Warn, "another system"},
-		"no relay":        {[]string{`insert into outbox_event (topic, type) values ('t', 'T')`}, "leases", Warn, "1 with events"},
+		"sequence behind": {[]string{
+			`insert into outbox_event (topic, type) values ('t', 'T'), ('t', 'T')`,
+			`select setval('outbox_event_id_seq', 1)`,
+		}, "sequence", Fail, "last id drawn is 1, and the tables hold 2"},
+		"other system": {
+			[]string{`update outbox_meta set system_identifier = 1`},
+			"numbering", Warn,
+			"another system",
+		},
+		"no relay": {
+			[]string{`insert into outbox_event (topic, type) values ('t', 'T')`},
+			"leases", Warn,
+			"1 with events",
+		},
 		"stuck lanes": {[]string{
 			`insert into relay_member (owner, seen) values (gen_random_uuid(), now())`,
 			`insert into outbox_event (topic, type, created_at) values ('t', 'T', now() - interval '2 minutes')`,
 		}, "leases", Fail, "the oldest waits 2m0"},
-		"overdue": {[]string{`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`}, "leases", Warn, "1 overdue"},
+		"overdue": {
+			[]string{
+				`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 s' where lane = 7`,
+			}, "leases", Warn, "1 overdue",
+		},
 		"silent relay": {[]string{
 			`with gone as (insert into relay_member (owner, name, seen, lease_until)
-				values (gen_random_uuid(), 'host:7', now() - interval '3 minutes', now() - interval '165 s') returning owner)
+				values (gen_random_uuid(), 'host:7', now() - interval '3 minutes', now() - interval '165 s')
+				returning owner)
 				update outbox_lane set owner = (select owner from gone), lease_until = now() - interval '165 s'`,
 		}, "leases", Fail, "host:7 was last heard of 3m"},
-		"parked": {[]string{`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k', 'too large', 'X')`}, "parked", Warn, "of 1 keys"},
-		"held": {[]string{`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
-			values (1, 1, 'refused', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`}, "held", Warn, "refused: 1 events"},
-		"scheduled":         {[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`}, "scheduled", Warn, "1 events"},
-		"paused":            {[]string{`insert into outbox_paused_topic (topic, paused_by, reason) values ('t', 'anna', 'why')`}, "paused", Warn, "t (anna: why)"},
-		"no vacuum":         {[]string{`alter table outbox_event set (autovacuum_enabled = false)`}, "vacuum", Fail, "autovacuum is off"},
-		"misplaced":         {[]string{`alter table outbox_event alter lane drop expression`, `insert into outbox_event (lane, topic, key, type) values (1, 't', 'a', 'T'), (2, 't', 'a', 'T')`}, "hash", Fail, "not in their key's lane"},
-		"pending migration": {[]string{`delete from effectonce_migration where version_id between 10002 and 19999`}, "schema outbox", Fail, "pending"},
-		"no days":           {[]string{`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`}, "inbox days", Fail, "4 days inside the window"},
+		"parked": {
+			[]string{
+				`insert into outbox_parked_key (lane, tenant, topic, key, reason, code) values (1, '', 't', 'k',
+						'too large', 'X')`,
+			}, "parked", Warn, "of 1 keys",
+		},
+		"held": {
+			[]string{
+				`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+						content_type, created_at)
+			values (1, 1, 'refused', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`,
+			},
+			"held", Warn,
+			"refused: 1 events",
+		},
+		"scheduled": {
+			[]string{`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T')`},
+			"scheduled", Warn, "1 events",
+		},
+		"paused": {
+			[]string{`insert into outbox_paused_topic (topic, paused_by, reason) values ('t', 'anna', 'why')`},
+			"paused", Warn, "t (anna: why)",
+		},
+		"no vacuum": {
+			[]string{`alter table outbox_event set (autovacuum_enabled = false)`},
+			"vacuum", Fail,
+			"autovacuum is off",
+		},
+		"misplaced": {[]string{
+			`alter table outbox_event alter lane drop expression`,
+			`insert into outbox_event (lane, topic, key, type) values (1, 't', 'a', 'T'), (2, 't', 'a', 'T')`,
+		}, "hash", Fail, "not in their key's lane"},
+		"pending migration": {
+			[]string{`delete from effectonce_migration where version_id between 10002 and 19999`},
+			"schema outbox", Fail, "pending",
+		},
+		"no days": {
+			[]string{`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`},
+			"inbox days", Fail, "4 days inside the window",
+		},
 		"quarantined": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
-			`insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset, record_millis)
+			`insert into inbox_parked (consumer_name, message_id, kind, topic, record_partition, record_offset,
+					record_millis)
 				values ('c', gen_random_uuid(), 'quarantined', 't', 0, 0, 0)`,
 		}, "consumer c", Warn, "1 quarantined"},
 		"halted": {[]string{
 			`insert into inbox_consumer (consumer_name, floor, window_days) values ('c', now(), 3)`,
-			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at, halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
+			`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, halted_at,
+					halted_code) values ('c', 't', 3, 1, 2, now(), 'x')`,
 		}, "consumer c", Fail, "halted: t/3: x"},
 	}
 	examine := func(t *testing.T, cases map[string]provoked) {
@@ -160,7 +216,8 @@ func TestSessions(t *testing.T) {
 		}
 	}
 	list := Examine(t.Context(), Subject{DB: db.Pool, Schema: db.Schema, LongTransaction: time.Microsecond})
-	for _, sql := range []string{`rollback`, `rollback prepared '` + name + `'`, `select pg_drop_replication_slot('` + name + `')`} {
+	for _, sql := range []string{`rollback`, `rollback prepared '` + name + `'`, `select pg_drop_replication_slot('` +
+		name + `')`} {
 		if _, err := holder.Exec(t.Context(), sql); err != nil {
 			t.Errorf("%s: %v", sql, err)
 		}
@@ -242,7 +299,10 @@ func TestPausedIsNotHeld(t *testing.T) {
 	t.Parallel()
 	var f findings
 	at := time.Now()
-	f.held([]operator.Topic{{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"}, {Topic: "u", Partitions: 3}})
+	f.held([]operator.Topic{
+		{Topic: "t", Partitions: 3, Held: 12, PausedAt: &at, PausedBy: "anna", Reason: "why"},
+		{Topic: "u", Partitions: 3},
+	})
 	expect(t, f.list, "paused", Warn, "t (anna: why), 12 events")
 	expect(t, f.list, "held", OK, "none")
 	if next := f.list[0].Next; !strings.Contains(next, "relay topics resume --topic t ") {
@@ -275,7 +335,9 @@ func TestKafka(t *testing.T) {
 	fits := kafkatest.Topic(t, 3, map[string]string{"retention.ms": day})
 	remade := kafkatest.Topic(t, 3)
 	db.Exec(t, `insert into outbox_event (topic, type) values ('waiting-for', 'T')`)
-	db.Exec(t, `insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type, content_type, created_at)
+	db.Exec(t,
+		`insert into outbox_held (lane, id, topic, partition, seq, sent, message_id, source, tenant, key, type,
+				content_type, created_at)
 		values (1, 1, 'held-for', 0, 1, false, gen_random_uuid(), '', '', 'k', 'T', '', now())`)
 	kafkatest.Produce(t, fits, kafkatest.Record{Key: []byte("k"), Value: []byte("v")})
 	for topic, partitions := range map[string]int{grown: 3, fits: 3, remade: 3, "no-such-topic": 5} {
@@ -322,8 +384,12 @@ func TestProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, `insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14), ('slow', now(), 14), ('well', now(), 14)`)
-	db.Exec(t, `insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at, halted_at) values
+	db.Exec(t,
+		`insert into inbox_consumer (consumer_name, floor, window_days) values ('stuck', now(), 14),
+			('slow', now(), 14), ('well', now(), 14)`)
+	db.Exec(t,
+		`insert into inbox_progress (consumer_name, topic, partition, from_offset, to_offset, attempts, updated_at,
+				halted_at) values
 		('stuck', $1, 0, 1, 2, 3, now() - interval '2 minutes', null),
 		('slow', $1, 1, 0, 2, 0, now(), null),
 		('well', $1, 0, 2, 2, 0, now() - interval '1 hour', null),
@@ -340,14 +406,16 @@ func TestProgress(t *testing.T) {
 func TestJudgements(t *testing.T) {
 	t.Parallel()
 	var healthy server
-	healthy.Number, healthy.Fsync, healthy.FullPageWrites, healthy.SynchronousCommit, healthy.Autovacuum = 150003, true, true, "on", true
+	healthy.Number, healthy.Fsync, healthy.FullPageWrites, healthy.SynchronousCommit, healthy.Autovacuum = 150003, true,
+		true, "on", true
 	with := func(change func(*server)) func(*findings) {
 		return func(f *findings) { s := healthy; change(&s); f.server(s) }
 	}
 	topicOf := func(change func(*topic), window time.Duration) func(*findings) {
 		return func(f *findings) {
 			t := topic{Name: "t", Partitions: 3, Replication: 3, Settings: map[string]string{
-				"min.insync.replicas": "2", "retention.ms": "604800000", "cleanup.policy": "delete", "unclean.leader.election.enable": "false",
+				"min.insync.replicas": "2", "retention.ms": "604800000", "cleanup.policy": "delete",
+				"unclean.leader.election.enable": "false",
 			}}
 			change(&t)
 			f.topic(t, 3, window)
@@ -359,22 +427,39 @@ func TestJudgements(t *testing.T) {
 		severity Severity
 		part     string
 	}{
-		"primary":              {with(func(*server) {}), "primary", OK, "a primary"},
-		"standby":              {with(func(s *server) { s.Recovery = true }), "primary", Fail, "standby"},
-		"read-only":            {with(func(s *server) { s.ReadOnly = true }), "primary", Fail, "read-only"},
-		"too old":              {with(func(s *server) { s.Number = 140010 }), "primary", Fail, "Postgres"},
-		"durable":              {with(func(*server) {}), "durability", OK, "no standby"},
-		"no fsync":             {with(func(s *server) { s.Fsync = false }), "durability", Fail, "fsync off"},
-		"asynchronous commit":  {with(func(s *server) { s.SynchronousCommit = "off" }), "durability", Warn, "off by default"},
-		"asynchronous standby": {with(func(s *server) { s.Standbys = 2 }), "durability", Warn, "none of them synchronous"},
-		"synchronous standby":  {with(func(s *server) { s.Standbys, s.SynchronousStandbys = 1, "a" }), "durability", OK, "synchronous standbys: a"},
-		"no autovacuum":        {with(func(s *server) { s.Autovacuum = false }), "autovacuum", Fail, "off"},
-		"clock fits":           {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
-		"clock off":            {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
-		"clock far off":        {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
-		"hash":                 {func(f *findings) { f.lanes(operator.Diagnosis{ChangedHashes: []string{"a"}}) }, "hash", Fail, "1 of the test vectors"},
-		"dead rows":            {func(f *findings) { f.vacuum(operator.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum", Warn, "500001 dead"},
-		"grants":               {func(f *findings) { f.outbox(operator.Diagnosis{MissingRights: []string{"table x: select"}}) }, "grants", Fail, "table x: select"},
+		"primary":   {with(func(*server) {}), "primary", OK, "a primary"},
+		"standby":   {with(func(s *server) { s.Recovery = true }), "primary", Fail, "standby"},
+		"read-only": {with(func(s *server) { s.ReadOnly = true }), "primary", Fail, "read-only"},
+		"too old":   {with(func(s *server) { s.Number = 140010 }), "primary", Fail, "Postgres"},
+		"durable":   {with(func(*server) {}), "durability", OK, "no standby"},
+		"no fsync":  {with(func(s *server) { s.Fsync = false }), "durability", Fail, "fsync off"},
+		"asynchronous commit": {
+			with(func(s *server) { s.SynchronousCommit = "off" }), "durability", Warn,
+			"off by default",
+		},
+		"asynchronous standby": {
+			with(func(s *server) { s.Standbys = 2 }), "durability", Warn,
+			"none of them synchronous",
+		},
+		"synchronous standby": {
+			with(func(s *server) { s.Standbys, s.SynchronousStandbys = 1, "a" }), "durability", OK,
+			"synchronous standbys: a",
+		},
+		"no autovacuum": {with(func(s *server) { s.Autovacuum = false }), "autovacuum", Fail, "off"},
+		"clock fits":    {func(f *findings) { f.difference(-time.Second) }, "clock", OK, "1s"},
+		"clock off":     {func(f *findings) { f.difference(-time.Minute) }, "clock", Warn, "1m0s"},
+		"clock far off": {func(f *findings) { f.difference(time.Hour) }, "clock", Fail, "1h0m0s"},
+		"hash": {
+			func(f *findings) { f.lanes(operator.Diagnosis{ChangedHashes: []string{"a"}}) },
+			"hash", Fail, "1 of the test vectors",
+		},
+		"dead rows": {
+			func(f *findings) { f.vacuum(operator.VacuumDiagnosis{Dead: deadRows + 1}) }, "vacuum",
+			Warn, "500001 dead",
+		},
+		"grants": {func(f *findings) {
+			f.outbox(operator.Diagnosis{MissingRights: []string{"table x: select"}})
+		}, "grants", Fail, "table x: select"},
 		"inbox grants": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}})
 		}, "inbox grants", Fail, "inbox_parked: insert"},
@@ -382,27 +467,61 @@ func TestJudgements(t *testing.T) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
 		}, "inbox days", Fail, "1 days ahead"},
 		"two programs": {func(f *findings) {
-			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{{Consumer: "ledger", Programs: []inboxoperator.Program{{Name: "acme/copy", Host: "b"}, {Name: "acme/ledger", Host: "a"}}}}})
+			f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Consumers: []inboxoperator.ConsumerDiagnosis{
+				{Consumer: "ledger", Programs: []inboxoperator.Program{
+					{Name: "acme/copy", Host: "b"},
+					{Name: "acme/ledger", Host: "a"},
+				}},
+			}})
 		}, "consumer ledger", Warn, "acme/copy (on b), acme/ledger (on a)"},
 		"days run low": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 3, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
 		}, "inbox days", Warn, "3 days ahead"},
-		"pending detach": {func(f *findings) { f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) }, "inbox days", Warn, "interrupted detach: p"},
-		"lazy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) }, "replication slots", Warn, "slot s"},
-		"busy slot":      {func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) }, "replication slots", OK, "1, none"},
-		"one is silent": {func(f *findings) {
-			f.leases(operator.Diagnosis{Members: 1, Silent: []operator.SilentRelay{{Name: "host:7", Ago: 2 * time.Minute}}})
-		}, "leases", Warn, "host:7"},
-		"no relay for long": {func(f *findings) { f.leases(operator.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second}) }, "leases", Fail, "the oldest waits 2m17s"},
-		"no connection left": {
-			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail, "53300",
+		"pending detach": {
+			func(f *findings) { f.inbox(inboxoperator.Diagnosis{DaysAhead: 7, Pending: []string{"p"}}) },
+			"inbox days", Warn, "interrupted detach: p",
 		},
-		"good topic":     {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
-		"no inbox here":  {topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK, "retention for ever"},
-		"min.insync 1":   {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn, "min.insync.replicas is 1"},
-		"min.insync all": {topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "3" }, 0), "topic t", Warn, "3 of 3 replicas"},
-		"unclean":        {topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0), "topic t", Warn, "unclean"},
-		"leaderless":     {topicOf(func(t *topic) { t.Leaderless = []int{2, 0} }, 0), "topic t", Fail, "2 of 3 partitions have no leader: 0 2\n"},
+		"lazy slot": {
+			func(f *findings) { f.slotList([]slot{{"s", "", true, 20_000_000, true, "reserved"}}) },
+			"replication slots", Warn, "slot s",
+		},
+		"busy slot": {
+			func(f *findings) { f.slotList([]slot{{"s", "", true, 20, true, "extended"}}) },
+			"replication slots", OK, "1, none",
+		},
+		"one is silent": {func(f *findings) {
+			f.leases(operator.Diagnosis{Members: 1, Silent: []operator.SilentRelay{
+				{Name: "host:7", Ago: 2 * time.Minute},
+			}})
+		}, "leases", Warn, "host:7"},
+		"no relay for long": {func(f *findings) {
+			f.leases(operator.Diagnosis{WaitingLanes: 1, Oldest: 137 * time.Second})
+		}, "leases", Fail, "the oldest waits 2m17s"},
+		"no connection left": {
+			func(f *findings) { f.unanswered(&pgconn.PgError{Code: pgerr.TooManyConnections}) }, "postgres", Fail,
+			"53300",
+		},
+		"good topic": {topicOf(func(*topic) {}, 14*24*time.Hour), "topic t", OK, "retention 7 days"},
+		"no inbox here": {
+			topicOf(func(t *topic) { t.Settings["retention.ms"] = "-1" }, 0), "topic t", OK,
+			"retention for ever",
+		},
+		"min.insync 1": {
+			topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "1" }, 0), "topic t", Warn,
+			"min.insync.replicas is 1",
+		},
+		"min.insync all": {
+			topicOf(func(t *topic) { t.Settings["min.insync.replicas"] = "3" }, 0), "topic t", Warn,
+			"3 of 3 replicas",
+		},
+		"unclean": {
+			topicOf(func(t *topic) { t.Settings["unclean.leader.election.enable"] = "true" }, 0),
+			"topic t", Warn, "unclean",
+		},
+		"leaderless": {
+			topicOf(func(t *topic) { t.Leaderless = []int{2, 0} }, 0), "topic t", Fail,
+			"2 of 3 partitions have no leader: 0 2\n",
+		},
 		"long retention": {topicOf(func(*topic) {}, 3*24*time.Hour), "topic t", Warn, "retention is 7 days"},
 	} {
 		var f findings

@@ -33,7 +33,8 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 		return
 	}
 	if warning := s.Kafka.Warning(); warning != "" {
-		f.add(Warn, "kafka login", warning, "Whoever listens has the password.", "--kafka-tls, or --kafka-sasl scram-sha-512")
+		f.add(Warn, "kafka login", warning, "Whoever listens has the password.", "--kafka-tls, or --kafka-sasl "+
+			"scram-sha-512")
 	}
 	names, counts := slices.Concat(s.Topics, outbox.Waiting), map[string]int{}
 	for _, t := range outbox.Topics {
@@ -45,7 +46,8 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 	defer closeIdle()
 	topics, meta, err := readTopics(ctx, client, names)
 	if err != nil {
-		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the outbox, in order.",
+		f.add(Fail, "kafka", "does not answer as it should: "+err.Error(), "Nothing is published. Events wait in the "+
+			"outbox, in order.",
 			"Look at --kafka-brokers, the TLS and SASL settings, and whether the brokers run.")
 		return
 	}
@@ -57,15 +59,19 @@ func (f *findings) kafka(ctx context.Context, s Subject, outbox operator.Diagnos
 
 func (f *findings) cluster(meta *kafka.MetadataResponse, pinned string) {
 	if pinned != "" && meta.ClusterID != "" && meta.ClusterID != pinned {
-		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s", len(meta.Brokers), meta.ClusterID, pinned),
+		f.add(Fail, "kafka", fmt.Sprintf("%d brokers of cluster %s answer, and the outbox publishes to %s",
+			len(meta.Brokers), meta.ClusterID, pinned),
 			"Relays refuse these brokers: their topics are not those that consumers read. All events are held.",
-			"Look at --kafka-brokers. If the topics have moved: relay topics accept-cluster --cluster "+meta.ClusterID+" --reason \"...\"")
+			"Look at --kafka-brokers. If the topics have moved: relay topics accept-cluster --cluster "+meta.ClusterID+
+				" --reason \"...\"")
 		return
 	}
 	f.ok("kafka", "%d brokers of cluster %s answer", len(meta.Brokers), meta.ClusterID)
 }
 
-func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, meta *kafka.MetadataResponse, err error) {
+func readTopics(ctx context.Context, client *kafka.Client, names []string) (list []topic, meta *kafka.MetadataResponse,
+	err error,
+) {
 	if names == nil {
 		names = []string{} // nil means all
 	}
@@ -100,10 +106,15 @@ func readTopics(ctx context.Context, client *kafka.Client, names []string) (list
 }
 
 func readSettings(ctx context.Context, client *kafka.Client, name string) (map[string]string, error) {
-	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{{
-		ResourceType: kafka.ResourceTypeTopic, ResourceName: name,
-		ConfigNames: []string{"min.insync.replicas", "retention.ms", "cleanup.policy", "unclean.leader.election.enable"},
-	}}})
+	res, err := client.DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{
+		Resources: []kafka.DescribeConfigRequestResource{{
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: name,
+			ConfigNames: []string{
+				"min.insync.replicas", "retention.ms", "cleanup.policy",
+				"unclean.leader.election.enable",
+			},
+		}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -125,33 +136,41 @@ func (f *findings) topic(t topic, pinned int, window time.Duration) {
 	switch {
 	case t.Partitions < 0 && errors.Is(t.Err, kafka.UnknownTopicOrPartition):
 		f.add(Fail, check, "does not exist", "Its events are held until it does. It is not made by itself.",
-			fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %s --replication-factor %d", t.Name, count(pinned), min(max(t.Brokers, 1), 3)))
+			fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions %s --replication-factor %d", t.Name,
+				count(pinned), min(max(t.Brokers, 1), 3)))
 		return
 	case t.Partitions < 0:
-		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.", "Look at the ACLs of --kafka-username: DESCRIBE and WRITE.")
+		f.add(Fail, check, t.Err.Error(), "Its events are held until it can be used.",
+			"Look at the ACLs of --kafka-username: DESCRIBE and WRITE.")
 		return
 	case pinned > 0 && t.Partitions != pinned:
 		f.add(Fail, check, fmt.Sprintf("%d partitions, pinned to %d", t.Partitions, pinned),
 			"A key's next events would go to another partition, past its earlier ones. Its events are held.",
-			fmt.Sprintf("Let every consumer read the topic to its end; then relay topics accept --topic %s --partitions %d --reason \"...\"", t.Name, t.Partitions))
+			fmt.Sprintf("Let every consumer read the topic to its end; then relay topics accept --topic %s "+
+				"--partitions %d --reason \"...\"", t.Name, t.Partitions))
 	}
 	if t.Empty && pinned > 0 {
-		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it", "It was deleted and made again: what was published before is gone with it, and consumers' "+
-			"offsets are of the old one. Or nothing could be written yet.", "If it was made again: relay replay publishes again what outbox_archive still has.")
+		f.add(Fail, check, "the outbox has published to it, and nothing was ever written to it",
+			"It was deleted and made again: what was published before is gone with it, and consumers' "+
+				"offsets are of the old one. Or nothing could be written yet.", "If it was made again: relay replay "+
+				"publishes again what outbox_archive still has.")
 	}
 	if len(t.Leaderless) > 0 {
 		slices.Sort(t.Leaderless)
-		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader: %s", len(t.Leaderless), t.Partitions, strings.Trim(fmt.Sprint(t.Leaderless), "[]")),
+		f.add(Fail, check, fmt.Sprintf("%d of %d partitions have no leader: %s", len(t.Leaderless), t.Partitions,
+			strings.Trim(fmt.Sprint(t.Leaderless), "[]")),
 			"Their events wait; the others go on.", "kafka-topics.sh --describe --topic "+t.Name)
 	}
 	if t.Err != nil {
-		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not looked at.", "Allow DESCRIBE_CONFIGS on the topic to --kafka-username.")
+		f.add(Warn, check, "its settings cannot be read: "+t.Err.Error(), "Replication and retention are not "+
+			"looked at.", "Allow DESCRIBE_CONFIGS on the topic to --kafka-username.")
 	} else {
 		f.replication(check, t)
 		f.retention(check, t, window)
 	}
 	if len(f.list) == before {
-		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s", t.Partitions, t.Replication, t.Settings["min.insync.replicas"], retention(t))
+		f.ok(check, "%d partitions, %d replicas, min.insync.replicas %s, retention %s", t.Partitions, t.Replication,
+			t.Settings["min.insync.replicas"], retention(t))
 	}
 }
 
@@ -170,27 +189,38 @@ func (f *findings) replication(check string, t topic) {
 	}
 	switch {
 	case t.Replication == 1:
-		f.add(Warn, check, "one replica", "An acknowledged event is on one disk. Lost with it, it is lost: the outbox has deleted it.", "Give it three replicas (kafka-reassign-partitions.sh), and min.insync.replicas=2.")
+		f.add(Warn, check, "one replica", "An acknowledged event is on one disk. Lost with it, it is lost: the "+
+			"outbox has deleted it.", "Give it three replicas (kafka-reassign-partitions.sh), and "+
+			"min.insync.replicas=2.")
 	case insync < 2:
-		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d", insync), "With acks=all an event may then be acknowledged by one broker alone, and be lost with it.", configure("min.insync.replicas=2"))
+		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d", insync), "With acks=all an event may then be "+
+			"acknowledged by one broker alone, and be lost with it.", configure("min.insync.replicas=2"))
 	case insync >= t.Replication:
-		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d of %d replicas", insync, t.Replication), "No broker of a partition may be away: nothing is acknowledged meanwhile, and events wait.", configure(fmt.Sprintf("min.insync.replicas=%d", t.Replication-1)))
+		f.add(Warn, check, fmt.Sprintf("min.insync.replicas is %d of %d replicas", insync, t.Replication),
+			"No broker of a partition may be away: nothing is acknowledged meanwhile, and events wait.",
+			configure(fmt.Sprintf("min.insync.replicas=%d", t.Replication-1)))
 	}
 	if t.Settings["unclean.leader.election.enable"] == "true" {
-		f.add(Warn, check, "unclean.leader.election.enable is on", "A replica that lacks acknowledged events may become leader: they are lost.", configure("unclean.leader.election.enable=false"))
+		f.add(Warn, check, "unclean.leader.election.enable is on", "A replica that lacks acknowledged events may "+
+			"become leader: they are lost.", configure("unclean.leader.election.enable=false"))
 	}
 }
 
 func (f *findings) retention(check string, t topic, window time.Duration) {
-	if policy := t.Settings["cleanup.policy"]; policy == "compact" || policy == "compact,delete" || policy == "delete,compact" {
-		f.add(Warn, check, "cleanup.policy is "+policy, "Compaction keeps the last event of a key only: a consumer that is behind never sees the others.", "Leave it if events carry whole states; otherwise cleanup.policy=delete.")
+	if policy := t.Settings["cleanup.policy"]; policy == "compact" || policy == "compact,delete" ||
+		policy == "delete,compact" {
+		f.add(Warn, check, "cleanup.policy is "+policy, "Compaction keeps the last event of a key only: a consumer "+
+			"that is behind never sees the others.", "Leave it if events carry whole states; otherwise "+
+			"cleanup.policy=delete.")
 	}
 	kept, ok := retained(t)
 	if window == 0 || !ok || kept >= 0 && kept < window {
 		return
 	}
-	f.add(Warn, check, fmt.Sprintf("retention is %s, the shortest inbox window here %d days", retention(t), int(window.Hours()/24)),
-		"An event that is read later than the window cannot be judged any more and is quarantined: a new consumer that reads history, or one that was away.",
+	f.add(Warn, check, fmt.Sprintf("retention is %s, the shortest inbox window here %d days", retention(t),
+		int(window.Hours()/24)),
+		"An event that is read later than the window cannot be judged any more and is quarantined: a new consumer "+
+			"that reads history, or one that was away.",
 		"Make inbox.Config.Window longer than the retention plus the longest outage, or the retention shorter.")
 }
 

@@ -123,7 +123,8 @@ func TestPooler(t *testing.T) {
 	var f findings
 	f.pooler(t.Context(), db.Pool)
 	f.pooling(true, false, false)
-	if severity, text := worst(f.list, "pooler"); severity != OK || !strings.Contains(text, "direct") || !strings.Contains(text, "session mode") {
+	if severity, text := worst(f.list, "pooler"); severity != OK || !strings.Contains(text, "direct") ||
+		!strings.Contains(text, "session mode") {
 		t.Errorf("%s %s", severity, text)
 	}
 }

@@ -28,7 +28,8 @@ type server struct {
 }
 
 func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
-	err = db.QueryRow(ctx, queryServer).Scan(&s.Recovery, &s.ReadOnly, &s.Version, &s.Number, &s.Fsync, &s.FullPageWrites,
+	err = db.QueryRow(ctx, queryServer).Scan(&s.Recovery, &s.ReadOnly, &s.Version, &s.Number, &s.Fsync,
+		&s.FullPageWrites,
 		&s.SynchronousCommit, &s.SynchronousStandbys, &s.Autovacuum, &s.Standbys, &s.Encrypted)
 	return s, err
 }
@@ -36,12 +37,15 @@ func readServer(ctx context.Context, db *pgxpool.Pool) (s server, err error) {
 func (f *findings) server(s server) {
 	switch {
 	case s.Recovery:
-		f.add(Fail, "primary", "this server is a standby (Postgres "+s.Version+")", "Relays and workers write, and a standby's clock and locks are not the primary's.",
+		f.add(Fail, "primary", "this server is a standby (Postgres "+s.Version+")", "Relays and workers write, and a "+
+			"standby's clock and locks are not the primary's.",
 			"Connect to the primary; with several hosts in the URL add target_session_attrs=read-write.")
 	case s.ReadOnly:
-		f.add(Fail, "primary", "transactions are read-only here", "Relays and workers write.", "Look at default_transaction_read_only of the role and the database.")
+		f.add(Fail, "primary", "transactions are read-only here", "Relays and workers write.",
+			"Look at default_transaction_read_only of the role and the database.")
 	case s.Number < oldestServer:
-		f.add(Fail, "primary", "Postgres "+s.Version, "Statements and partition maintenance are written for 15 and newer.", "Upgrade the server; drain the outbox first.")
+		f.add(Fail, "primary", "Postgres "+s.Version, "Statements and partition maintenance are written for 15 "+
+			"and newer.", "Upgrade the server; drain the outbox first.")
 	default:
 		f.ok("primary", "Postgres %s, a primary", s.Version)
 	}
@@ -49,7 +53,8 @@ func (f *findings) server(s server) {
 	if s.Autovacuum {
 		f.ok("autovacuum", "on")
 	} else {
-		f.add(Fail, "autovacuum", "autovacuum or track_counts is off", "Every published event leaves a dead row: looks for work become slower and slower.",
+		f.add(Fail, "autovacuum", "autovacuum or track_counts is off", "Every published event leaves a dead row: "+
+			"looks for work become slower and slower.",
 			"alter system set autovacuum = on; alter system set track_counts = on; select pg_reload_conf()")
 	}
 }
@@ -59,10 +64,13 @@ func (f *findings) durability(s server) {
 	switch {
 	case !s.Fsync || !s.FullPageWrites:
 		f.add(Fail, "durability", fmt.Sprintf("fsync %s, full_page_writes %s", onOff(s.Fsync), onOff(s.FullPageWrites)),
-			"A crash of the machine may lose or tear what was committed: events that were published without their business rows, or effects that are forgotten.",
+			"A crash of the machine may lose or tear what was committed: events that were published without their "+
+				"business rows, or effects that are forgotten.",
 			"alter system set fsync = on; alter system set full_page_writes = on; and restart the server")
 	case s.SynchronousCommit == "off":
-		f.add(Warn, "durability", "synchronous_commit is off by default for this role", "The relay and the inbox switch it on for themselves. Your own transactions may be gone after a crash, with their events.",
+		f.add(Warn, "durability", "synchronous_commit is off by default for this role",
+			"The relay and the inbox switch it on for themselves. Your own transactions may be gone after a crash, "+
+				"with their events.",
 			"alter role ... set synchronous_commit = on, where that matters")
 	case s.SynchronousStandbys == "" && s.Standbys > 0:
 		f.add(Warn, "durability", fmt.Sprintf("%d standbys, none of them synchronous", s.Standbys),
@@ -71,7 +79,8 @@ func (f *findings) durability(s server) {
 	case s.SynchronousStandbys == "":
 		f.ok("durability", "synchronous_commit %s, no standby is connected", s.SynchronousCommit)
 	default:
-		f.ok("durability", "synchronous_commit %s, synchronous standbys: %s", s.SynchronousCommit, s.SynchronousStandbys)
+		f.ok("durability", "synchronous_commit %s, synchronous standbys: %s", s.SynchronousCommit,
+			s.SynchronousStandbys)
 	}
 }
 
@@ -84,7 +93,8 @@ func onOff(on bool) string {
 
 func (f *findings) encryption(cfg *pgx.ConnConfig) {
 	if host := service.PlainText(cfg); host != "" {
-		f.add(Warn, "sslmode", "the connection to "+host+" may be in the clear", "Events, and the password unless it is SCRAM's, can be read on the way, and the server can be another.",
+		f.add(Warn, "sslmode", "the connection to "+host+" may be in the clear", "Events, and the password unless it "+
+			"is SCRAM's, can be read on the way, and the server can be another.",
 			"Add sslmode=verify-full and sslrootcert=... to the database's URL.")
 		return
 	}
@@ -110,12 +120,14 @@ func (f *findings) clock(ctx context.Context, db *pgxpool.Pool) {
 
 func (f *findings) difference(d time.Duration) {
 	found := fmt.Sprintf("this machine's clock differs by %v from the database's", d.Abs().Round(time.Millisecond))
-	const means = "Leases go by the database's clock alone. But ids made here carry this clock's day: one that is off by days makes ids that an inbox files wrongly or quarantines."
+	const means = "Leases go by the database's clock alone. But ids made here carry this clock's day: one that is " +
+		"off by days makes ids that an inbox files wrongly or quarantines."
 	switch {
 	case d.Abs() > 5*time.Minute:
 		f.add(Fail, "clock", found, means, "Mend the clock that is wrong (chronyc tracking, timedatectl).")
 	case d.Abs() > 5*time.Second:
-		f.add(Warn, "clock", found, means, "Look at both machines' time synchronisation (chronyc tracking, timedatectl).")
+		f.add(Warn, "clock", found, means, "Look at both machines' time synchronisation (chronyc tracking, "+
+			"timedatectl).")
 	default:
 		f.ok("clock", "%s", found)
 	}
@@ -160,10 +172,13 @@ func (f *findings) pooler(ctx context.Context, db *pgxpool.Pool) {
 func (f *findings) pooling(between, shared, exec bool) {
 	switch {
 	case shared && !exec:
-		f.add(Fail, "pooler", "a pooler in transaction mode, and statements are prepared", "Prepared statements belong to a backend, and the next one does not know them.",
-			"Add default_query_exec_mode=exec to the database's URL, set --schema, and migrate over a direct connection.")
+		f.add(Fail, "pooler", "a pooler in transaction mode, and statements are prepared",
+			"Prepared statements belong to a backend, and the next one does not know them.",
+			"Add default_query_exec_mode=exec to the database's URL, set --schema, and migrate over a direct "+
+				"connection.")
 	case shared:
-		f.add(Warn, "pooler", "a pooler in transaction mode", "It works with default_query_exec_mode=exec, which is set. A search_path of the URL is lost: name the schema.",
+		f.add(Warn, "pooler", "a pooler in transaction mode", "It works with default_query_exec_mode=exec, which is "+
+			"set. A search_path of the URL is lost: name the schema.",
 			"Set --schema, and run relay migrate and relay inbox maintain over a direct connection.")
 	case between:
 		f.ok("pooler", "a pooler in session mode")

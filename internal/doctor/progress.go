@@ -33,10 +33,12 @@ func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers
 			f.failed(check, err)
 		case len(stuck) > 0:
 			f.add(Fail, check, "nothing has been decided for a minute in "+strings.Join(stuck, ", "),
-				"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or the effect fails or hangs.",
+				"Events wait there, and no effect is committed: no worker runs, it does not reach its database, or "+
+					"the effect fails or hangs.",
 				"The workers' logs say which; relay inbox consumers --consumer "+c.Consumer)
 		case behind > 0:
-			f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", behind), "Its workers go on, and are late.",
+			f.add(Warn, check, fmt.Sprintf("%d records older than a minute are not decided", behind),
+				"Its workers go on, and are late.",
 				"Look again in a minute. When it does not shrink: more workers, or larger batches; docs/scaling.md")
 		default:
 			f.ok(check, "no record older than a minute waits in %d partitions", len(c.Partitions))
@@ -46,7 +48,9 @@ func (f *findings) progress(ctx context.Context, conn *kafkaconn.Conn, consumers
 
 // lagging counts the records that are older than waitsLong and not decided, and names the partitions where nothing
 // moves either. Those that have halted are told elsewhere.
-func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (behind int64, stuck []string, err error) {
+func lagging(ctx context.Context, client *kafka.Client, partitions []operator.PartitionState) (behind int64,
+	stuck []string, err error,
+) {
 	topics := map[string][]kafka.OffsetRequest{}
 	before := time.Now().Add(-waitsLong)
 	for _, p := range partitions {
@@ -83,7 +87,8 @@ func lagging(ctx context.Context, client *kafka.Client, partitions []operator.Pa
 			if p.TryingAt != nil {
 				trying = ", an effect fails and is tried again"
 			}
-			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition, p.From, ends[at],
+			stuck = append(stuck, fmt.Sprintf("%s/%d (at %d of %d for %v, counted runs: %d%s)", p.Topic, p.Partition,
+				p.From, ends[at],
 				p.Unmoved.Round(time.Second), p.Attempts, trying))
 		}
 	}
@@ -115,7 +120,9 @@ type place struct {
 }
 
 // offsets asks for one offset of each partition. One that has none, for the time that was asked for, is -1.
-func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest) (map[place]int64, error) {
+func offsets(ctx context.Context, client *kafka.Client, topics map[string][]kafka.OffsetRequest) (map[place]int64,
+	error,
+) {
 	list := map[place]int64{}
 	if len(topics) == 0 {
 		return list, nil

@@ -2,9 +2,11 @@ package doctor
 
 const (
 	queryServer = `-- doctor: server
-select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('server_version'), current_setting('server_version_num')::int,
+select pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('server_version'),
+	current_setting('server_version_num')::int,
 	current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('synchronous_commit'),
-	current_setting('synchronous_standby_names'), current_setting('autovacuum') = 'on' and current_setting('track_counts') = 'on',
+	current_setting('synchronous_standby_names'), current_setting('autovacuum') = 'on'
+	and current_setting('track_counts') = 'on',
 	(select count(*) from pg_stat_replication where state = 'streaming'),
 	coalesce((select s.ssl from pg_stat_ssl s where s.pid = pg_backend_pid()), false)`
 
@@ -23,18 +25,23 @@ from pg_stat_activity a where a.backend_xmin is not null and a.pid <> pg_backend
 order by a.xact_start nulls last, age(a.backend_xmin) desc limit 1`
 
 	queryIdle = `-- doctor: idle in transaction
-select count(*), coalesce(min(a.pid) filter (where a.n = 1), 0), coalesce(max(a.age), 0)::float8, coalesce(min(a.application_name) filter (where a.n = 1), ''),
-	(select count(*) from pg_stat_activity h where h.datname = current_database() and h.query = '<insufficient privilege>')
-from (select pid, application_name, extract(epoch from clock_timestamp() - xact_start) as age, row_number() over (order by xact_start) as n
+select count(*), coalesce(min(a.pid) filter (where a.n = 1), 0), coalesce(max(a.age), 0)::float8,
+	coalesce(min(a.application_name) filter (where a.n = 1), ''),
+	(select count(*) from pg_stat_activity h where h.datname = current_database()
+		and h.query = '<insufficient privilege>')
+from (select pid, application_name, extract(epoch from clock_timestamp() - xact_start) as age,
+	row_number() over (order by xact_start) as n
 	from pg_stat_activity where state like 'idle in transaction%' and datname = current_database()
 	and xact_start < clock_timestamp() - $1::float8 * interval '1 second') a`
 
 	queryPrepared = `-- doctor: prepared transactions
 select p.gid, p.database, extract(epoch from clock_timestamp() - p.prepared)::float8
-from pg_prepared_xacts p where p.prepared < clock_timestamp() - $1::float8 * interval '1 second' order by p.prepared limit 5`
+from pg_prepared_xacts p where p.prepared < clock_timestamp() - $1::float8 * interval '1 second' order by p.prepared
+	limit 5`
 
 	// Without the position of the WAL, which a role may not be allowed to ask.
 	querySlots = `-- doctor: replication slots
-select s.slot_name, coalesce(s.database, ''), s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0), s.restart_lsn is not null, coalesce(s.wal_status, '')
+select s.slot_name, coalesce(s.database, ''), s.active, coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0),
+	s.restart_lsn is not null, coalesce(s.wal_status, '')
 from pg_replication_slots s order by 1`
 )

@@ -20,7 +20,10 @@ func (f *findings) sessions(ctx context.Context, s Subject) {
 		check string
 		at    func(context.Context, *pgxpool.Pool, time.Duration) error
 	}{
-		{"oldest snapshot", f.snapshot}, {"idle in transaction", f.idle}, {"prepared transactions", f.prepared}, {"replication slots", f.slots},
+		{"oldest snapshot", f.snapshot},
+		{"idle in transaction", f.idle},
+		{"prepared transactions", f.prepared},
+		{"replication slots", f.slots},
 	} {
 		if err := look.at(ctx, s.DB, s.LongTransaction); err != nil {
 			f.failed(look.check, err)
@@ -40,10 +43,13 @@ func (f *findings) snapshot(ctx context.Context, db *pgxpool.Pool, long time.Dur
 	case err != nil:
 		return err
 	case state == "hidden":
-		f.ok("oldest snapshot", "%d transactions old; whose it is this role may not see (grant pg_read_all_stats to it)", age)
+		f.ok("oldest snapshot", "%d transactions old; whose it is this role may not see (grant "+
+			"pg_read_all_stats to it)", age)
 	case open > long:
-		f.add(Warn, "oldest snapshot", fmt.Sprintf("session %d (%s, %s, %s) has one since %v", pid, user, app, state, open.Round(time.Second)),
-			"Dead rows that it might see cannot be vacuumed away. The relay's looks stay fast, its tables grow; other tables suffer more.",
+		f.add(Warn, "oldest snapshot", fmt.Sprintf("session %d (%s, %s, %s) has one since %v", pid, user, app, state,
+			open.Round(time.Second)),
+			"Dead rows that it might see cannot be vacuumed away. The relay's looks stay fast, its tables grow; "+
+				"other tables suffer more.",
 			fmt.Sprintf("Find out what it is; select pg_terminate_backend(%d) ends it.", pid))
 	default:
 		f.ok("oldest snapshot", "since %v", open.Round(time.Second))
@@ -60,17 +66,22 @@ func (f *findings) idle(ctx context.Context, db *pgxpool.Pool, long time.Duratio
 	}
 	switch {
 	case count == 0 && hidden > 0:
-		f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions of other roles in this database are hidden from this role", hidden),
-			"A forgotten transaction among them would not be found: its events are not published before it commits, and its locks hold others up.",
+		f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions of other roles in this database are hidden from "+
+			"this role", hidden),
+			"A forgotten transaction among them would not be found: its events are not published before it commits, "+
+				"and its locks hold others up.",
 			"grant pg_read_all_stats to this role, or run relay doctor once as one that has it")
 		return nil
 	case count == 0:
 		f.ok("idle in transaction", "none for longer than %v", long)
 		return nil
 	}
-	f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions, the first is %d (%s) since %v", count, pid, app, time.Duration(seconds*float64(time.Second)).Round(time.Second)),
-		"A transaction that was forgotten: its events are not published before it commits, its locks hold others up, and the inbox cannot drop a day that it has read.",
-		fmt.Sprintf("Mend the program; select pg_terminate_backend(%d) ends the session. idle_in_transaction_session_timeout does so by itself.", pid))
+	f.add(Warn, "idle in transaction", fmt.Sprintf("%d sessions, the first is %d (%s) since %v", count, pid, app,
+		time.Duration(seconds*float64(time.Second)).Round(time.Second)),
+		"A transaction that was forgotten: its events are not published before it commits, its locks hold others up, "+
+			"and the inbox cannot drop a day that it has read.",
+		fmt.Sprintf("Mend the program; select pg_terminate_backend(%d) ends the session. "+
+			"idle_in_transaction_session_timeout does so by itself.", pid))
 	return nil
 }
 
@@ -84,9 +95,12 @@ func (f *findings) prepared(ctx context.Context, db *pgxpool.Pool, long time.Dur
 	found := 0
 	if _, err := pgx.ForEachRow(rows, []any{&gid, &database, &seconds}, func() error {
 		found++
-		f.add(Warn, "prepared transactions", fmt.Sprintf("%q in database %s since %v", gid, database, time.Duration(seconds*float64(time.Second)).Round(time.Second)),
-			"Nobody finishes it by himself: it keeps its locks and the oldest snapshot across restarts, and its events wait.",
-			fmt.Sprintf("In that database: commit prepared '%[1]s', or rollback prepared '%[1]s'; ask its transaction manager first.", gid))
+		f.add(Warn, "prepared transactions", fmt.Sprintf("%q in database %s since %v", gid, database,
+			time.Duration(seconds*float64(time.Second)).Round(time.Second)),
+			"Nobody finishes it by himself: it keeps its locks and the oldest snapshot across restarts, and its "+
+				"events wait.",
+			fmt.Sprintf("In that database: commit prepared '%[1]s', or rollback prepared '%[1]s'; ask its "+
+				"transaction manager first.", gid))
 		return nil
 	}); err != nil {
 		return err
@@ -126,15 +140,18 @@ func (f *findings) slotList(list []slot) {
 	for _, s := range list {
 		next := fmt.Sprintf("Bring its reader back, or: select pg_drop_replication_slot('%s')", s.Name)
 		if strings.HasPrefix(s.Name, "effectonce_") { // a relay's: its outbox knows of it
-			next = "relay run --source=wal for database " + s.Database + "; or relay wal drop there, when no relay is to read the WAL any more"
+			next = "relay run --source=wal for database " + s.Database + "; or relay wal drop there, when no relay " +
+				"is to read the WAL any more"
 		}
 		switch {
 		case !s.Active && (s.Transactions > 0 || s.Keeps):
 			bad++
-			f.add(Warn, check, "nobody reads slot "+s.Name+", and it keeps WAL or snapshots", "The disk fills, and where it keeps snapshots dead rows stay.", next)
+			f.add(Warn, check, "nobody reads slot "+s.Name+", and it keeps WAL or snapshots",
+				"The disk fills, and where it keeps snapshots dead rows stay.", next)
 		case s.Transactions > slotTransactions, s.WAL == "unreserved", s.WAL == "lost":
 			bad++
-			f.add(Warn, check, fmt.Sprintf("slot %s keeps snapshots of %d transactions ago, its WAL is %s", s.Name, s.Transactions, s.WAL), "Its reader is far behind: the disk fills, and dead rows stay.", next)
+			f.add(Warn, check, fmt.Sprintf("slot %s keeps snapshots of %d transactions ago, its WAL is %s", s.Name,
+				s.Transactions, s.WAL), "Its reader is far behind: the disk fills, and dead rows stay.", next)
 		}
 	}
 	if bad == 0 {

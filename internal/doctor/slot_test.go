@@ -31,7 +31,10 @@ func TestSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, examine(), "slot", "", "")
-	r, err := relay.New(db.Pool, nowhere{}, relay.Config{Schema: db.Schema, Source: relay.SourceWAL, Logger: slog.New(slog.DiscardHandler)})
+	r, err := relay.New(db.Pool, nowhere{}, relay.Config{
+		Schema: db.Schema, Source: relay.SourceWAL,
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ const deadRows = 500_000
 
 func (f *findings) outbox(d operator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
-		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this role does not work.",
+		f.add(Fail, "grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A relay that connects as this "+
+			"role does not work.",
 			"relay migrate --roles --print, and grant effectonce_relay to the user")
 		return
 	}
@@ -29,7 +30,9 @@ func (f *findings) outbox(d operator.Diagnosis) {
 	if d.SameSystem {
 		f.ok("numbering", "of this system and timeline")
 	} else {
-		f.add(Warn, "numbering", "of another system or timeline", "The database was restored or failed over since. A relay begins a new incarnation of the numbering at its next claim; consumers in watermark mode stop there.",
+		f.add(Warn, "numbering", "of another system or timeline", "The database was restored or failed over since. A "+
+			"relay begins a new incarnation of the numbering at its next claim; consumers in watermark mode "+
+			"stop there.",
 			"Read docs/restore.md before relays start.")
 	}
 	f.leases(d)
@@ -41,11 +44,13 @@ func (f *findings) sequence(s operator.SequenceDiagnosis) {
 	if s.Other != "" {
 		f.add(Fail, "sequence", "outbox_event.id comes from "+s.Other+", and not from outbox_event_id_seq",
 			"Relays follow outbox_event_id_seq, which says nothing of these ids: they refuse to start.",
-			"alter sequence outbox_event_id_seq rename to ... (it is another's), then alter sequence "+s.Other+" rename to outbox_event_id_seq")
+			"alter sequence outbox_event_id_seq rename to ... (it is another's), then alter sequence "+s.Other+
+				" rename to outbox_event_id_seq")
 		return
 	}
 	if s.Cache != 1 || s.Cycle || s.Increment != 1 {
-		f.add(Fail, "sequence", fmt.Sprintf("outbox_event.id: cache %d, increment %d, cycle %s", s.Cache, s.Increment, onOff(s.Cycle)),
+		f.add(Fail, "sequence", fmt.Sprintf("outbox_event.id: cache %d, increment %d, cycle %s", s.Cache, s.Increment,
+			onOff(s.Cycle)),
 			"Ids are the order of events. A cache hands a later writer a lower id, and keys lose their order.",
 			"alter sequence outbox_event_id_seq cache 1 increment 1 no cycle; then let all producers connect anew")
 	}
@@ -63,10 +68,13 @@ func (f *findings) lanes(d operator.Diagnosis) {
 	switch {
 	case len(d.ChangedHashes) > 0:
 		f.add(Fail, "hash", fmt.Sprintf("%d of the test vectors hash otherwise on this server", len(d.ChangedHashes)),
-			"A key's lane comes from a hash that Postgres does not document. Events from before and after the change are in two lanes, and pass each other.",
-			"Stop the producers, drain the outbox on the old server, and only then move; or drain now with the producers stopped.")
+			"A key's lane comes from a hash that Postgres does not document. Events from before and after the change "+
+				"are in two lanes, and pass each other.",
+			"Stop the producers, drain the outbox on the old server, and only then move; or drain now with the "+
+				"producers stopped.")
 	case d.Misplaced > 0:
-		f.add(Fail, "hash", fmt.Sprintf("%d waiting events are not in their key's lane", d.Misplaced), "They were written on a server that hashes otherwise, and newer events of their keys may pass them.",
+		f.add(Fail, "hash", fmt.Sprintf("%d waiting events are not in their key's lane", d.Misplaced),
+			"They were written on a server that hashes otherwise, and newer events of their keys may pass them.",
 			"Stop the producers until the outbox is empty.")
 	default:
 		f.ok("hash", "as on the servers it was tested on")
@@ -74,7 +82,8 @@ func (f *findings) lanes(d operator.Diagnosis) {
 }
 
 func (f *findings) leases(d operator.Diagnosis) {
-	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members, d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
+	found := fmt.Sprintf("%d relays, %d of 32 lanes free, %d overdue, %d with events, the oldest waits %v", d.Members,
+		d.FreeLanes, d.OverdueLanes, d.WaitingLanes, d.Oldest.Round(time.Millisecond))
 	var silent []string
 	for _, s := range d.Silent {
 		silent = append(silent, fmt.Sprintf("%s was last heard of %v ago", s.Name, s.Ago.Round(time.Second)))
@@ -84,7 +93,8 @@ func (f *findings) leases(d operator.Diagnosis) {
 	}
 	switch {
 	case d.Members == 0 && len(silent) > 0:
-		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they were killed, or they are frozen.",
+		f.add(Fail, "leases", found, "No relay runs, and what is appended waits. The last ones did not leave: they "+
+			"were killed, or they are frozen.",
 			"relay run. One that wakes up finds that its lanes are another's, and publishes nothing more for them.")
 	case d.Members == 0 && d.WaitingLanes > 0 && d.Oldest > waitsLong:
 		f.add(Fail, "leases", found, "Events wait and no relay runs.", "relay run")
@@ -94,10 +104,12 @@ func (f *findings) leases(d operator.Diagnosis) {
 		f.add(Fail, "leases", found, "Relays run, and do not publish these events, or are far behind with them.",
 			"Look again in a minute: when the age grows, the relays' logs say what they cannot do; then: relay lanes")
 	case d.OverdueLanes > 0:
-		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is normal, for a lease's length.",
+		f.add(Warn, "leases", found, "Nobody renews or takes these lanes. Right after a relay has died this is "+
+			"normal, for a lease's length.",
 			"Look again in a minute; then: relay lanes, and the relays' logs.")
 	case len(silent) > 0:
-		f.add(Warn, "leases", found, "Relays were killed, or are frozen; others have their lanes by now.", "Look at these processes and their machines.")
+		f.add(Warn, "leases", found, "Relays were killed, or are frozen; others have their lanes by now.",
+			"Look at these processes and their machines.")
 	default:
 		f.ok("leases", "%s", found)
 	}
@@ -105,14 +117,16 @@ func (f *findings) leases(d operator.Diagnosis) {
 
 func (f *findings) aside(d operator.Diagnosis) {
 	if d.Parked+d.ParkedKeys > 0 {
-		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys), "Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
+		f.add(Warn, "parked", fmt.Sprintf("%d events of %d keys and alone", d.Parked, d.ParkedKeys),
+			"Kafka refused an event of each key for certain. What comes later for the key waits behind it.",
 			"relay parked keys, relay parked list; then relay parked release or discard")
 	} else {
 		f.ok("parked", "none")
 	}
 	f.held(d.Topics)
 	if d.Undue > 0 {
-		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue), "The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
+		f.add(Warn, "scheduled", fmt.Sprintf("%d events are due for more than a minute", d.Undue),
+			"The owner of a lane moves its due events; it does not, or there is none.", "relay lanes; relay run")
 	} else {
 		f.ok("scheduled", "none is overdue")
 	}
@@ -128,11 +142,14 @@ func (f *findings) held(topics []operator.Topic) {
 				paused = t.Topic
 			}
 			f.add(Warn, "paused", fmt.Sprintf("%s (%s: %s), %d events", t.Topic, t.PausedBy, t.Reason, t.Held),
-				"Its events are set aside, in order, until somebody resumes it.", "relay topics resume --topic "+t.Topic+` --reason "..."`)
+				"Its events are set aside, in order, until somebody resumes it.", "relay topics resume --topic "+
+					t.Topic+` --reason "..."`)
 		case t.Held > 0:
 			held = t.Topic
-			f.add(Warn, "held", fmt.Sprintf("%s: %d events", t.Topic, t.Held), "The topic, or a partition of it, does not take them now. They go out by themselves, in order, once it does.",
-				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs; relay topics held --topic "+t.Topic)
+			f.add(Warn, "held", fmt.Sprintf("%s: %d events", t.Topic, t.Held), "The topic, or a partition of it, "+
+				"does not take them now. They go out by themselves, in order, once it does.",
+				"Look at what is said of topic "+t.Topic+" below, its brokers and its ACLs; relay topics held --topic "+
+					t.Topic)
 		}
 	}
 	if held == "" {
@@ -151,9 +168,11 @@ func (f *findings) vacuum(v operator.VacuumDiagnosis) {
 	found := fmt.Sprintf("outbox_event: %d rows, %d dead, vacuumed %s", v.Live, v.Dead, ago)
 	switch {
 	case v.Off:
-		f.add(Fail, "vacuum", found+", autovacuum is off for it", "Every published event leaves a dead row.", "alter table outbox_event reset (autovacuum_enabled)")
+		f.add(Fail, "vacuum", found+", autovacuum is off for it", "Every published event leaves a dead row.",
+			"alter table outbox_event reset (autovacuum_enabled)")
 	case v.Dead > deadRows:
-		f.add(Warn, "vacuum", found, "Vacuum does not keep up, or a snapshot keeps it from removing them.", "Look at the oldest snapshot above; then: vacuum outbox_event")
+		f.add(Warn, "vacuum", found, "Vacuum does not keep up, or a snapshot keeps it from removing them.",
+			"Look at the oldest snapshot above; then: vacuum outbox_event")
 	default:
 		f.ok("vacuum", "%s", found)
 	}
@@ -161,28 +180,36 @@ func (f *findings) vacuum(v operator.VacuumDiagnosis) {
 
 func (f *findings) inbox(d inboxoperator.Diagnosis) {
 	if len(d.MissingRights) > 0 {
-		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "), "A worker that connects as this role does not work.",
+		f.add(Fail, "inbox grants", "the role lacks "+strings.Join(d.MissingRights, ", "),
+			"A worker that connects as this role does not work.",
 			"relay migrate --roles --print, and grant effectonce_inbox to the user")
 		return
 	}
 	f.ok("inbox grants", "all that a worker needs, beside maintenance")
-	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set inbox.Config.MaintenanceDB"
+	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set " +
+		"inbox.Config.MaintenanceDB"
 	switch {
 	case len(d.Consumers) == 0:
 		f.ok("inbox days", "no consumer has started yet")
-	case !slices.ContainsFunc(d.Consumers, func(c inboxoperator.ConsumerDiagnosis) bool { return c.Dedup == inbox.ByID.String() }):
+	case !slices.ContainsFunc(d.Consumers, func(c inboxoperator.ConsumerDiagnosis) bool {
+		return c.Dedup == inbox.ByID.String()
+	}):
 		f.ok("inbox days", "no consumer goes by ids")
 	case len(d.Missing) > 0:
-		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s", len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
+		f.add(Fail, "inbox days", fmt.Sprintf("%d days inside the window have no partition, the first is %s",
+			len(d.Missing), d.Missing[0]), "Events whose ids are of these days wait.", maintain)
 	case d.DaysAhead < 2:
-		f.add(Fail, "inbox days", fmt.Sprintf("%d days ahead", max(d.DaysAhead, 0)), "When they are used up consumers stop. Seven are made ahead: maintenance does not run.", maintain)
+		f.add(Fail, "inbox days", fmt.Sprintf("%d days ahead", max(d.DaysAhead, 0)),
+			"When they are used up consumers stop. Seven are made ahead: maintenance does not run.", maintain)
 	case d.DaysAhead < 5:
-		f.add(Warn, "inbox days", fmt.Sprintf("%d days ahead", d.DaysAhead), "Seven are made ahead: maintenance has not run for days.", maintain)
+		f.add(Warn, "inbox days", fmt.Sprintf("%d days ahead", d.DaysAhead), "Seven are made ahead: maintenance has "+
+			"not run for days.", maintain)
 	default:
 		f.ok("inbox days", "%d ahead, none missing", d.DaysAhead)
 	}
 	if len(d.Pending) > 0 {
-		f.add(Warn, "inbox days", "an interrupted detach: "+strings.Join(d.Pending, ", "), "No other day can be detached before it is finished.", maintain)
+		f.add(Warn, "inbox days", "an interrupted detach: "+strings.Join(d.Pending, ", "),
+			"No other day can be detached before it is finished.", maintain)
 	}
 	for _, c := range d.Consumers {
 		f.consumer(c)
@@ -198,20 +225,25 @@ func (f *findings) consumer(c inboxoperator.ConsumerDiagnosis) {
 		}
 	}
 	if len(halted) > 0 {
-		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is applied in these partitions.",
-			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+" --topic ... --partition ... --reason \"...\"")
+		f.add(Fail, check, "halted: "+strings.Join(halted, ", "), "Nothing behind the event at which it halted is "+
+			"applied in these partitions.",
+			"relay inbox consumers says why; mend it, then: relay inbox resume --consumer "+c.Consumer+
+				" --topic ... --partition ... --reason \"...\"")
 	}
 	if len(c.Programs) > 1 {
 		names := make([]string, len(c.Programs))
 		for i, p := range c.Programs {
 			names[i] = p.Name + " (on " + p.Host + ")"
 		}
-		f.add(Warn, check, "run by several programs: "+strings.Join(names, ", "), "They take events from each other: each seems to lose some. While one takes the other's place, that is as it should be.",
+		f.add(Warn, check, "run by several programs: "+strings.Join(names, ", "), "They take events from each other: "+
+			"each seems to lose some. While one takes the other's place, that is as it should be.",
 			"Give one of them another consumer name, or both the same inbox.Config.Program when they are one")
 	}
 	if c.Parked+c.Quarantined+c.ParkedKeys > 0 {
-		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys, c.Quarantined),
-			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether they were applied: too old, of a clock that is wrong, or of no number that decides.",
+		f.add(Warn, check, fmt.Sprintf("%d events parked, %d keys, %d quarantined", c.Parked, c.ParkedKeys,
+			c.Quarantined),
+			"Effects that failed for good, and what waits behind them; of quarantined ones nobody can tell whether "+
+				"they were applied: too old, of a clock that is wrong, or of no number that decides.",
 			"relay inbox parked list --consumer "+c.Consumer+"; then release or discard")
 		return
 	}

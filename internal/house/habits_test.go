@@ -57,7 +57,8 @@ func TestDocumented(t *testing.T) {
 		for _, d := range s.file.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
-				if d.Name.IsExported() && receiverIsExported(d) && d.Doc == nil && !slices.Contains(obvious, d.Name.Name) {
+				if d.Name.IsExported() && receiverIsExported(d) && d.Doc == nil &&
+					!slices.Contains(obvious, d.Name.Name) {
 					t.Errorf("%s: %s has no comment", s.at(d), d.Name.Name)
 				}
 			case *ast.GenDecl:

@@ -28,7 +28,8 @@ type source struct {
 
 // public tells whether users of the module see this file's names.
 func (s source) public() bool {
-	return !s.isTest && s.file.Name.Name != "main" && !strings.Contains("/"+s.pkg+"/", "/internal/") && !strings.HasPrefix(s.pkg, "examples/")
+	return !s.isTest && s.file.Name.Name != "main" && !strings.Contains("/"+s.pkg+"/", "/internal/") &&
+		!strings.HasPrefix(s.pkg, "examples/")
 }
 
 func (s source) at(n ast.Node) string { return s.set.Position(n.Pos()).String() }

@@ -30,7 +30,8 @@ func TestLinks(t *testing.T) {
 	for pkg, modules := range linked {
 		want, there := listed[pkg]
 		if got := strings.Join(modules, " "); !there || got != want {
-			t.Errorf("%s links other modules than links.txt says; if that is meant, its line is now\n%s: %s", pkg, pkg, got)
+			t.Errorf("%s links other modules than links.txt says; if that is meant, its line is now\n%s: %s", pkg, pkg,
+				got)
 		}
 	}
 	for pkg := range listed {

@@ -19,7 +19,8 @@ var (
 	identifier = regexp.MustCompile(`^[a-z_]+$`)
 	upper      = regexp.MustCompile(`[A-Z]`)
 	// A text that begins like this is a statement, wherever it stands.
-	looksLikeSQL = regexp.MustCompile(`(?is)^\s*(--[^\n]*\n\s*)*(select\s.*\sfrom\s|select pg_|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s|with\s+\S+\s+as\s*\(|(create|alter|drop)\s+(table|index)\s|lock\s+table\s)`)
+	looksLikeSQL = regexp.MustCompile(
+		`(?is)^\s*(--[^\n]*\n\s*)*(select\s.*\sfrom\s|select pg_|insert\s+into\s|update\s+\S+\s+set\s|delete\s+from\s|with\s+\S+\s+as\s*\(|(create|alter|drop)\s+(table|index)\s|lock\s+table\s)`)
 )
 
 // holdsQueries: a room's statements stand in queries.go, and in queries_<subject>.go where they are many.

@@ -82,10 +82,12 @@ func (c Config) checkBrokers() error {
 func (c Config) checkTLS() error {
 	if !c.TLS {
 		for flag, value := range map[string]string{
-			"--kafka-ca-file": c.CAFile, "--kafka-cert-file": c.CertFile, "--kafka-key-file": c.KeyFile, "--kafka-server-name": c.ServerName,
+			"--kafka-ca-file": c.CAFile, "--kafka-cert-file": c.CertFile, "--kafka-key-file": c.KeyFile,
+			"--kafka-server-name": c.ServerName,
 		} {
 			if value != "" {
-				return fmt.Errorf("%s is set without --kafka-tls: set that too, or the connection is not encrypted", flag)
+				return fmt.Errorf("%s is set without --kafka-tls: set that too, or the connection is not encrypted",
+					flag)
 			}
 		}
 		return nil
@@ -100,7 +102,8 @@ func (c Config) checkSASL() error {
 	switch c.SASL {
 	case "":
 		if c.Username != "" || c.Password.IsSet() {
-			return errors.New("--kafka-username or --kafka-password is set without --kafka-sasl: say plain, scram-sha-256 or scram-sha-512")
+			return errors.New("--kafka-username or --kafka-password is set without --kafka-sasl: say plain, " +
+				"scram-sha-256 or scram-sha-512")
 		}
 		return nil
 	case Plain, ScramSHA256, ScramSHA512:
@@ -139,8 +142,12 @@ func (c *Conn) Warning() string {
 // Client returns a client for what is neither publishing nor consuming, such as questions about topics, and what closes
 // its connections. timeout bounds each request.
 func (c *Conn) Client(timeout time.Duration) (client *kafka.Client, closeIdle func()) {
-	transport := &kafka.Transport{Dial: c.Dial, DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce", MetadataTTL: time.Second}
-	return &kafka.Client{Addr: kafka.TCP(c.cfg.Brokers...), Timeout: timeout, Transport: transport}, transport.CloseIdleConnections
+	transport := &kafka.Transport{
+		Dial: c.Dial, DialTimeout: timeout, SASL: c.SASL(), ClientID: "effectonce",
+		MetadataTTL: time.Second,
+	}
+	return &kafka.Client{Addr: kafka.TCP(c.cfg.Brokers...), Timeout: timeout, Transport: transport},
+		transport.CloseIdleConnections
 }
 
 // Written reports whether a record was ever written to a topic since it was made: what retention has removed counts.

@@ -25,7 +25,8 @@ const canary = "canary-c0fe"
 // good is complete; each case of a test changes it.
 func good() kafkaconn.Config {
 	return kafkaconn.Config{
-		Brokers: []string{"kafka:9092"}, TLS: true, SASL: kafkaconn.ScramSHA256, Username: "u", Password: secret.Of(canary),
+		Brokers: []string{"kafka:9092"}, TLS: true, SASL: kafkaconn.ScramSHA256, Username: "u",
+		Password: secret.Of(canary),
 	}
 }
 
@@ -42,20 +43,42 @@ func TestNewRefuses(t *testing.T) {
 		change func(*kafkaconn.Config)
 		want   string
 	}{
-		"no brokers":         {func(c *kafkaconn.Config) { c.Brokers = nil }, "--kafka-brokers is missing"},
-		"broker sans port":   {func(c *kafkaconn.Config) { c.Brokers = []string{"kafka"} }, `write broker "kafka" as host:port`},
-		"CA sans TLS":        {func(c *kafkaconn.Config) { c.TLS, c.CAFile = false, "x" }, "--kafka-ca-file is set without --kafka-tls"},
-		"name sans TLS":      {func(c *kafkaconn.Config) { c.TLS, c.ServerName = false, "x" }, "--kafka-server-name is set without"},
-		"cert sans key":      {func(c *kafkaconn.Config) { c.CertFile = "x" }, "belong together"},
-		"no CA file":         {func(c *kafkaconn.Config) { c.CAFile = empty + "x" }, "--kafka-ca-file: open"},
-		"empty CA file":      {func(c *kafkaconn.Config) { c.CAFile = empty }, "has no certificate in PEM"},
-		"empty cert file":    {func(c *kafkaconn.Config) { c.CertFile, c.KeyFile = empty, empty }, "--kafka-cert-file and --kafka-key-file: "},
-		"mechanism":          {func(c *kafkaconn.Config) { c.SASL = "gssapi" }, "want plain, scram-sha-256 or scram-sha-512"},
-		"user sans SASL":     {func(c *kafkaconn.Config) { c.SASL = "" }, "without --kafka-sasl"},
-		"no user":            {func(c *kafkaconn.Config) { c.Username = "" }, "wants --kafka-username and --kafka-password"},
-		"no password":        {func(c *kafkaconn.Config) { c.Password = secret.Value{} }, "wants --kafka-username and --kafka-password"},
-		"empty file":         {func(c *kafkaconn.Config) { c.Password = secret.InFile(empty) }, "--kafka-password: "},
-		"forbidden password": {func(c *kafkaconn.Config) { c.Password = secret.Of(canary + "\u0007") }, "characters that scram-sha-256 does not allow"},
+		"no brokers": {func(c *kafkaconn.Config) { c.Brokers = nil }, "--kafka-brokers is missing"},
+		"broker sans port": {
+			func(c *kafkaconn.Config) { c.Brokers = []string{"kafka"} },
+			`write broker "kafka" as host:port`,
+		},
+		"CA sans TLS": {
+			func(c *kafkaconn.Config) { c.TLS, c.CAFile = false, "x" },
+			"--kafka-ca-file is set without --kafka-tls",
+		},
+		"name sans TLS": {
+			func(c *kafkaconn.Config) { c.TLS, c.ServerName = false, "x" },
+			"--kafka-server-name is set without",
+		},
+		"cert sans key": {func(c *kafkaconn.Config) { c.CertFile = "x" }, "belong together"},
+		"no CA file":    {func(c *kafkaconn.Config) { c.CAFile = empty + "x" }, "--kafka-ca-file: open"},
+		"empty CA file": {func(c *kafkaconn.Config) { c.CAFile = empty }, "has no certificate in PEM"},
+		"empty cert file": {
+			func(c *kafkaconn.Config) { c.CertFile, c.KeyFile = empty, empty },
+			"--kafka-cert-file and --kafka-key-file: ",
+		},
+		"mechanism": {func(c *kafkaconn.Config) { c.SASL = "gssapi" }, "want plain, scram-sha-256 or " +
+			"scram-sha-512"},
+		"user sans SASL": {func(c *kafkaconn.Config) { c.SASL = "" }, "without --kafka-sasl"},
+		"no user": {
+			func(c *kafkaconn.Config) { c.Username = "" },
+			"wants --kafka-username and --kafka-password",
+		},
+		"no password": {
+			func(c *kafkaconn.Config) { c.Password = secret.Value{} },
+			"wants --kafka-username and --kafka-password",
+		},
+		"empty file": {func(c *kafkaconn.Config) { c.Password = secret.InFile(empty) }, "--kafka-password: "},
+		"forbidden password": {
+			func(c *kafkaconn.Config) { c.Password = secret.Of(canary + "\u0007") },
+			"characters that scram-sha-256 does not allow",
+		},
 	} {
 		cfg := good()
 		c.change(&cfg)
@@ -129,7 +152,8 @@ func TestHandshakes(t *testing.T) {
 	ca, other := kafkatest.NewAuthority(t), kafkatest.NewAuthority(t)
 	tomorrow := time.Now().Add(time.Hour)
 	wantsClient := serving(t, ca, tomorrow)
-	wantsClient.ClientAuth, wantsClient.MaxVersion, wantsClient.ClientCAs = tls.RequireAndVerifyClientCert, tls.VersionTLS12, x509.NewCertPool()
+	wantsClient.ClientAuth, wantsClient.MaxVersion, wantsClient.ClientCAs = tls.RequireAndVerifyClientCert,
+		tls.VersionTLS12, x509.NewCertPool()
 	wantsClient.ClientCAs.AppendCertsFromPEM(ca.PEM)
 	ownCert, ownKey := ca.Issue(t, tomorrow)
 	for name, c := range map[string]struct {
@@ -137,10 +161,14 @@ func TestHandshakes(t *testing.T) {
 		change func(*kafkaconn.Config)
 		want   string
 	}{
-		"right":         {serving(t, ca, tomorrow), func(*kafkaconn.Config) {}, ""},
-		"untrusted":     {serving(t, other, tomorrow), func(*kafkaconn.Config) {}, "stands on another CA than those of --kafka-ca-file"},
-		"expired":       {serving(t, ca, time.Now().Add(-time.Hour)), func(*kafkaconn.Config) {}, "has run out"},
-		"another name":  {serving(t, ca, tomorrow), func(c *kafkaconn.Config) { c.ServerName = "kafka.example" }, "is not for kafka.example"},
+		"right": {serving(t, ca, tomorrow), func(*kafkaconn.Config) {}, ""},
+		"untrusted": {serving(t, other, tomorrow), func(*kafkaconn.Config) {}, "stands on another CA than those " +
+			"of --kafka-ca-file"},
+		"expired": {serving(t, ca, time.Now().Add(-time.Hour)), func(*kafkaconn.Config) {}, "has run out"},
+		"another name": {
+			serving(t, ca, tomorrow), func(c *kafkaconn.Config) { c.ServerName = "kafka.example" },
+			"is not for kafka.example",
+		},
 		"no TLS there":  {nil, func(*kafkaconn.Config) {}, "does not speak TLS"},
 		"no client":     {wantsClient, func(*kafkaconn.Config) {}, "refuses the client's certificate"},
 		"with a client": {wantsClient, func(c *kafkaconn.Config) { c.CertFile, c.KeyFile = ownCert, ownKey }, ""},

@@ -82,7 +82,8 @@ func advice(err error, serverName string) string {
 	case errors.As(err, &unknown):
 		return ": the broker's certificate stands on another CA than those of --kafka-ca-file"
 	case errors.As(err, &hostname):
-		return fmt.Sprintf(": the broker's certificate is not for %s: connect by a name that it has, or set --kafka-server-name", serverName)
+		return fmt.Sprintf(": the broker's certificate is not for %s: connect by a name that it has, or set "+
+			"--kafka-server-name", serverName)
 	case errors.As(err, &record):
 		return ": that port does not speak TLS: use another port, or leave --kafka-tls out"
 	case errors.As(err, &network) && network.Op == "remote error":

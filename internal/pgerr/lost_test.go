@@ -17,7 +17,8 @@ import (
 
 // How pgx answers when a reply is lost is a contract: what it gets wrong is why this package exists, and why no room
 // runs database/sql without arguments or asks SafeToRetry. The tests fail when an upgrade changes an answer.
-const changed = "pgx answers otherwise than this module was built against (%s): read package pgerr again, then change this test"
+const changed = "pgx answers otherwise than this module was built against (%s): read package pgerr again, then " +
+	"change this test"
 
 // lost is a database with one table, and a connection to it through a proxy.
 type lost struct {

@@ -29,7 +29,8 @@ func TestReliedOneImplicitTransaction(t *testing.T) {
 		return nil
 	})
 	b.Queue("select 1 / $1::int", 0)
-	if err := l.conn.SendBatch(t.Context(), &b).Close(); !pgerr.Is(err, pgerr.DivisionByZero) || pgerr.CommitUnknown(err) {
+	if err := l.conn.SendBatch(t.Context(), &b).Close(); !pgerr.Is(err, pgerr.DivisionByZero) ||
+		pgerr.CommitUnknown(err) {
 		t.Errorf("the batch ended in %v", err)
 	}
 	if l.rows() != 0 || l.conn.PgConn().TxStatus() != 'I' {
@@ -48,7 +49,8 @@ func TestReliedPipelineStops(t *testing.T) {
 	b.Queue("select 1 / $1::int", 0)
 	b.Queue("insert into written values ($1)", "never")
 	b.Queue("commit")
-	if err := l.conn.SendBatch(t.Context(), &b).Close(); !pgerr.Is(err, pgerr.DivisionByZero) || pgerr.CommitUnknown(err) {
+	if err := l.conn.SendBatch(t.Context(), &b).Close(); !pgerr.Is(err, pgerr.DivisionByZero) ||
+		pgerr.CommitUnknown(err) {
 		t.Errorf("the batch ended in %v", err)
 	}
 	if status := l.conn.PgConn().TxStatus(); status != 'E' {
@@ -89,7 +91,8 @@ func TestReliedNoticesComeFirst(t *testing.T) {
 	if err := conn.SendBatch(t.Context(), &b).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if len(warnings) != 2 || warnings[0] != "WARNING of a statement" || warnings[1] != "WARNING there is no transaction in progress" {
+	if len(warnings) != 2 || warnings[0] != "WARNING of a statement" || warnings[1] != "WARNING there is no "+
+		"transaction in progress" {
 		t.Errorf(changed, "Close returns before the warnings have come")
 		t.Logf("warnings: %q", warnings)
 	}
@@ -178,7 +181,8 @@ func TestReliedCancelCloses(t *testing.T) {
 	trap := make(chan struct{})
 	go func() {
 		pid := int32(l.conn.PgConn().PID())
-		pgtest.AwaitSQL(t, l.db, "select state = 'active' and query like 'select pg_sleep%' from pg_stat_activity where pid = $1", pid)
+		pgtest.AwaitSQL(t, l.db, "select state = 'active' and query like 'select pg_sleep%' from pg_stat_activity "+
+			"where pid = $1", pid)
 		cancel()
 		close(trap)
 	}()

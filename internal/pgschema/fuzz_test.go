@@ -21,8 +21,8 @@ func FuzzPrefix(f *testing.F) {
 	}
 	f.Cleanup(func() { _ = conn.Close(f.Context()) })
 	for _, seed := range []string{
-		"", "app", "user", "select", "_", "Ä", `a"b`, `a".b`, `"; drop schema public; --`, "a.b", "a b", "a\x00", "a\n", "$1", "{schema}", "pg_temp",
-		strings.Repeat("a", 63), strings.Repeat("a", 64),
+		"", "app", "user", "select", "_", "Ä", `a"b`, `a".b`, `"; drop schema public; --`, "a.b", "a b", "a\x00", "a\n",
+		"$1", "{schema}", "pg_temp", strings.Repeat("a", 63), strings.Repeat("a", 64),
 	} {
 		f.Add(seed, "select 1 from {schema}outbox_event where '{schema' = '$1'")
 	}
@@ -34,14 +34,16 @@ func FuzzPrefix(f *testing.F) {
 			}
 			return
 		}
-		if got, want := strings.Count(pgschema.Expand(query, prefix), prefix), strings.Count(query, pgschema.Placeholder); prefix != "" && got < want {
+		if got, want := strings.Count(pgschema.Expand(query, prefix), prefix),
+			strings.Count(query, pgschema.Placeholder); prefix != "" && got < want {
 			t.Fatalf("%q expanded %d of %d times", query, got, want)
 		}
 		if schema == "" {
 			return
 		}
 		var parts []string
-		if err := conn.QueryRow(t.Context(), `select parse_ident($1)`, pgschema.Expand("{schema}outbox_event", prefix)).Scan(&parts); err != nil {
+		if err := conn.QueryRow(t.Context(), `select parse_ident($1)`, pgschema.Expand("{schema}outbox_event",
+			prefix)).Scan(&parts); err != nil {
 			t.Fatalf("%q: %v", prefix, err)
 		}
 		if len(parts) != 2 || parts[0] != schema || parts[1] != "outbox_event" {
@@ -49,7 +51,8 @@ func FuzzPrefix(f *testing.F) {
 		}
 		// What is quoted by hand is what the server itself would quote, and is not cut.
 		var name string
-		if err := conn.QueryRow(t.Context(), `select nspname from (select $1::name::text as nspname) n`, schema).Scan(&name); err != nil || name != schema {
+		if err := conn.QueryRow(t.Context(), `select nspname from (select $1::name::text as nspname) n`, schema).Scan(
+			&name); err != nil || name != schema {
 			t.Fatalf("%q is the name %q: %v", schema, name, err)
 		}
 	})

@@ -32,10 +32,12 @@ func TestPrefix(t *testing.T) {
 func TestExpand(t *testing.T) {
 	t.Parallel()
 	const query = "select 1 from {schema}outbox_event join {schema}outbox_lane using (lane)"
-	if got, want := pgschema.Expand(query, `"app".`), `select 1 from "app".outbox_event join "app".outbox_lane using (lane)`; got != want {
+	if got, want := pgschema.Expand(query, `"app".`),
+		`select 1 from "app".outbox_event join "app".outbox_lane using (lane)`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got, want := pgschema.Expand(query, ""), "select 1 from outbox_event join outbox_lane using (lane)"; got != want {
+	if got, want := pgschema.Expand(query, ""),
+		"select 1 from outbox_event join outbox_lane using (lane)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // errClosed is what everything answers once the transaction is closed.
-var errClosed = fmt.Errorf("the code that this transaction was given to has returned: wait for its goroutines before that: %w", pgx.ErrTxClosed)
+var errClosed = fmt.Errorf("the code that this transaction was given to has returned: wait for its goroutines before "+
+	"that: %w", pgx.ErrTxClosed)
 
 // closedRows is the rows, the row or the batch's results of a statement that was refused.
 type closedRows struct{}
@@ -56,7 +57,9 @@ type guarded struct {
 }
 
 // CopyFrom passes through.
-func (g guarded) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (g guarded) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64,
+	error,
+) {
 	if err := g.of.use(); err != nil {
 		return 0, err
 	}

@@ -104,12 +104,15 @@ func (t *Tx) Left(err error) (left error, ended bool) {
 	case t.Broken:
 		return errors.Join(t.refusal, err), true
 	case !t.Raw.IsClosed() && t.Raw.PgConn().IsBusy():
-		return errors.Join(errors.New("the effect returned while rows or batch results of its transaction were still open: close them"), err), false
+		return errors.Join(errors.New("the effect returned while rows or batch results of its transaction were still "+
+			"open: close them"), err), false
 	case t.Raw.IsClosed() || status == 'T' || err != nil && status == 'E':
 		return err, false
 	case status == 'E':
-		return errors.New("the effect returned nil although a statement of its transaction had failed: return that error, or put the statement behind a savepoint"), false
+		return errors.New("the effect returned nil although a statement of its transaction had failed: return that " +
+			"error, or put the statement behind a savepoint"), false
 	default:
-		return fmt.Errorf("the effect ended the transaction with an SQL statement (status %q): %w", status, errors.Join(t.refusal, err)), true
+		return fmt.Errorf("the effect ended the transaction with an SQL statement (status %q): %w", status,
+			errors.Join(t.refusal, err)), true
 	}
 }

@@ -28,22 +28,38 @@ func TestErrorLeavesValuesOut(t *testing.T) {
 	_, when := time.Parse(time.RFC3339, private)
 	var small struct{ Card int8 }
 	literal := json.Unmarshal([]byte(`{"Card": 411111111}`), &small)
-	_, argument := pgtype.NewMap().Encode(pgtype.Int4OID, pgtype.BinaryFormatCode, map[string]string{"x": private + " into text format for "}, nil)
+	_, argument := pgtype.NewMap().Encode(pgtype.Int4OID, pgtype.BinaryFormatCode,
+		map[string]string{"x": private + " into text format for "}, nil)
 	_, list := pgtype.NewMap().Encode(pgtype.Int4ArrayOID, pgtype.BinaryFormatCode, []string{private}, nil)
 	for name, c := range map[string]struct {
 		err  error
 		want string
 	}{
-		"postgres":          {pg("22P02", `invalid input syntax for type integer: "`+private+`"`), "ERROR: invalid input syntax for type integer: … (SQLSTATE 22P02)"},
-		"postgres, middle":  {pg("22003", `value "`+private+`" is out of range for type integer`), "value … is out of range for type integer"},
-		"postgres, German":  {pg("22P02", "ungültige Eingabesyntax für Typ integer: »"+private+"«"), "ungültige Eingabesyntax für Typ integer: …"},
-		"number":            {number, `strconv.Atoi: parsing …: invalid syntax`},
-		"time":              {when, `is no time of the layout "2006-01-02T15:04:05Z07:00"`},
-		"JSON":              {literal, "cannot unmarshal number … into Go struct field"},
-		"argument":          {argument, "unable to encode … into binary format for int4 (OID 23)"},
-		"argument, a list":  {list, "unable to encode … into binary format for _int4 (OID 1007)"},
-		"wrapped":           {fmt.Errorf("booking: %w", pg("22P02", `bad: "`+private+`"`)), "booking: ERROR: bad: … (SQLSTATE 22P02)"},
-		"several":           {errors.Join(io.EOF, number, pg("22P02", `bad: "`+private+`"`)), "EOF\nstrconv.Atoi: parsing …: invalid syntax\nERROR: bad: …"},
+		"postgres": {
+			pg("22P02", `invalid input syntax for type integer: "`+private+`"`),
+			"ERROR: invalid input syntax for type integer: … (SQLSTATE 22P02)",
+		},
+		"postgres, middle": {
+			pg("22003", `value "`+private+`" is out of range for type integer`),
+			"value … is out of range for type integer",
+		},
+		"postgres, German": {
+			pg("22P02", "ungültige Eingabesyntax für Typ integer: »"+private+"«"),
+			"ungültige Eingabesyntax für Typ integer: …",
+		},
+		"number":           {number, `strconv.Atoi: parsing …: invalid syntax`},
+		"time":             {when, `is no time of the layout "2006-01-02T15:04:05Z07:00"`},
+		"JSON":             {literal, "cannot unmarshal number … into Go struct field"},
+		"argument":         {argument, "unable to encode … into binary format for int4 (OID 23)"},
+		"argument, a list": {list, "unable to encode … into binary format for _int4 (OID 1007)"},
+		"wrapped": {
+			fmt.Errorf("booking: %w", pg("22P02", `bad: "`+private+`"`)),
+			"booking: ERROR: bad: … (SQLSTATE 22P02)",
+		},
+		"several": {
+			errors.Join(io.EOF, number, pg("22P02", `bad: "`+private+`"`)),
+			"EOF\nstrconv.Atoi: parsing …: invalid syntax\nERROR: bad: …",
+		},
 		"said twice":        {redact.Error(fmt.Errorf("a: %w", number)), "a: strconv.Atoi: parsing …"},
 		"wrapped, said":     {fmt.Errorf("b: %w", redact.Error(number)), "b: strconv.Atoi: parsing …"},
 		"name of a table":   {pg("42P01", `relation "ledger" does not exist`), `relation "ledger" does not exist`},
@@ -53,7 +69,8 @@ func TestErrorLeavesValuesOut(t *testing.T) {
 			c.err = fmt.Errorf("failed to encode args[0]: %w", c.err)
 		}
 		got := redact.Error(c.err)
-		if text := got.Error(); !strings.Contains(text, c.want) || strings.Contains(text, "4111") || strings.Contains(text, "more") {
+		if text := got.Error(); !strings.Contains(text, c.want) || strings.Contains(text, "4111") ||
+			strings.Contains(text, "more") {
 			t.Errorf("%s: %s, want %s", name, text, c.want)
 		}
 		if !errors.Is(got, c.err) {
@@ -71,7 +88,8 @@ func TestErrorLeavesValuesOut(t *testing.T) {
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	for want, value := range map[string]any{
-		" with a string, whose text": private, " with a *errors.errorString": errors.New(private), " with a redact_test.struct1": struct1{private},
+		" with a string, whose text": private, " with a *errors.errorString": errors.New(private),
+		" with a redact_test.struct1": struct1{private},
 	} {
 		if got := redact.Panic(value); !strings.HasPrefix(got, want) || strings.Contains(got, "4111") {
 			t.Errorf("%s, want %s", got, want)

@@ -26,11 +26,21 @@ func TestI10SecretPrintsNothing(t *testing.T) {
 	v := secret.Of(canary)
 	var out strings.Builder
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%10.3s", "%T", "%t", "%p"} {
-		for _, what := range []any{v, &v, hidden{v}, &hidden{v}, []secret.Value{v}, map[string]any{"a": v}, struct{ V secret.Value }{v}} {
+		for _, what := range []any{
+			v, &v,
+			hidden{v},
+			&hidden{v},
+			[]secret.Value{v},
+			map[string]any{"a": v},
+			struct{ V secret.Value }{v},
+		} {
 			fmt.Fprintf(&out, verb+"\n", what)
 		}
 	}
-	for _, log := range []*slog.Logger{slog.New(slog.NewJSONHandler(&out, nil)), slog.New(slog.NewTextHandler(&out, nil))} {
+	for _, log := range []*slog.Logger{
+		slog.New(slog.NewJSONHandler(&out, nil)),
+		slog.New(slog.NewTextHandler(&out, nil)),
+	} {
 		log.Info("a", "value", v, "pointer", &v, "struct", hidden{v}, slog.Group("g", "inner", v))
 	}
 	encode := func(b []byte, err error) {

@@ -38,8 +38,10 @@ func (d Database) parse(name string) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	if host := disabled(cfg.ConnConfig); host != "" && !d.AllowPlain {
-		return nil, Usage("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the way answer in its place: "+
-			"set sslmode=verify-full and sslrootcert, or --database-plaintext where the network itself is private", name, host)
+		return nil, Usage("%s: sslmode=disable sends every event in the clear to %s, and lets anybody on the way "+
+			"answer in its place: "+
+			"set sslmode=verify-full and sslrootcert, or --database-plaintext where the network itself is private",
+			name, host)
 	}
 	return cfg, nil
 }
@@ -66,9 +68,11 @@ func (d Database) refresh(name string, conn *pgx.ConnConfig) error {
 	}
 	fresh := pool.ConnConfig
 	if fresh.Host != conn.Host || fresh.Port != conn.Port || fresh.Database != conn.Database {
-		return fmt.Errorf("%s names another server or database than at the start: restart the process to move it there", name)
+		return fmt.Errorf("%s names another server or database than at the start: restart the process to move it there",
+			name)
 	}
-	conn.User, conn.Password, conn.TLSConfig, conn.Fallbacks = fresh.User, fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	conn.User, conn.Password, conn.TLSConfig, conn.Fallbacks = fresh.User, fresh.Password, fresh.TLSConfig,
+		fresh.Fallbacks
 	if !d.Password.IsSet() {
 		return nil
 	}
@@ -117,13 +121,15 @@ func disabled(cfg *pgx.ConnConfig) string {
 
 // ways are all that pgx tries, in its order.
 func ways(cfg *pgx.ConnConfig) []*pgconn.FallbackConfig {
-	return append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
+	return append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}},
+		cfg.Fallbacks...)
 }
 
 // here reports whether a host is this machine: a socket of the file system, or loopback.
 func here(host string) bool {
 	ip := net.ParseIP(host)
-	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil && ip.IsLoopback()
+	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@") || host == "localhost" || ip != nil &&
+		ip.IsLoopback()
 }
 
 // CertificateAdvice says what to do about a server's certificate that was refused; "" for every other error.
@@ -155,7 +161,8 @@ func PoolConfig(name, databaseURL string) (*pgxpool.Config, error) {
 			return nil, Usage("%s: want a URL that begins with postgres://, or key=value settings", name)
 		}
 		if _, bad := url.Parse(databaseURL); bad != nil {
-			return nil, Usage("%s: not a URL: percent-encode what is special in the password (@ %%40, / %%2F, # %%23, ? %%3F), and look at the port", name)
+			return nil, Usage("%s: not a URL: percent-encode what is special in the password (@ %%40, / %%2F, # "+
+				"%%23, ? %%3F), and look at the port", name)
 		}
 	}
 	return nil, Usage("%s: %s: want postgres://user@host:5432/database", name, reason(err))

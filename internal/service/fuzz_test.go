@@ -63,7 +63,9 @@ func FuzzSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, way uint8, a, b string) {
 		parse := func(env map[string]string, args ...string) {
 			var p program
-			line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(name string) string { return env[name] }}
+			line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(name string) string {
+				return env[name]
+			}}
 			_, err := line.Parse(&p, args, io.Discard, io.Discard)
 			if err == nil && p.Kind != "a" && p.Kind != "b" {
 				t.Errorf("%q, %q: accepted with the kind %q", env, args, p.Kind)
@@ -104,7 +106,8 @@ func FuzzSettings(f *testing.F) {
 			url("host=h password=" + password + b)
 		case 13:
 			_, err := kafkaconn.Config{
-				Brokers: strings.Split(b, ","), SASL: a, Username: b, Password: secret.Of(password + b), TLS: len(a)%2 == 0, ServerName: b,
+				Brokers: strings.Split(b, ","), SASL: a, Username: b, Password: secret.Of(password + b),
+				TLS: len(a)%2 == 0, ServerName: b,
 			}.New()
 			silent(t, err, password)
 		}

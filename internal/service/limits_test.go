@@ -50,11 +50,17 @@ func TestLimits(t *testing.T) {
 		answer string
 		within time.Duration
 	}{
-		"silence":    {func(net.Conn) {}, "", 5 * time.Second},
-		"slow head":  {func(c net.Conn) { drip(c, request+"X: ") }, "", 5 * time.Second},
-		"slow body":  {func(c net.Conn) { drip(c, request+"Content-Length: 1000\r\n\r\n") }, "read 1", 15 * time.Second},
+		"silence":   {func(net.Conn) {}, "", 5 * time.Second},
+		"slow head": {func(c net.Conn) { drip(c, request+"X: ") }, "", 5 * time.Second},
+		"slow body": {
+			func(c net.Conn) { drip(c, request+"Content-Length: 1000\r\n\r\n") }, "read 1",
+			15 * time.Second,
+		},
 		"idle after": {func(c net.Conn) { _, _ = io.WriteString(c, request+"\r\n") }, "read 0 bytes", time.Minute},
-		"large head": {func(c net.Conn) { _, _ = io.WriteString(c, request+"X: "+strings.Repeat("x", 80<<10)+"\r\n\r\n") }, "431", 5 * time.Second},
+		"large head": {func(c net.Conn) {
+			_, _ = io.WriteString(c, request+"X: "+strings.Repeat("x", 80<<10)+
+				"\r\n\r\n")
+		}, "431", 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -104,7 +110,8 @@ func TestPprofIsForThisMachine(t *testing.T) {
 	h := service.Health{Pprof: true}.Handler()
 	for from, want := range map[string]int{
 		"127.0.0.1:4711": http.StatusOK, "[::1]:4711": http.StatusOK,
-		"192.0.2.7:4711": http.StatusForbidden, "[2001:db8::1]:4711": http.StatusForbidden, "nonsense": http.StatusForbidden,
+		"192.0.2.7:4711": http.StatusForbidden, "[2001:db8::1]:4711": http.StatusForbidden,
+		"nonsense": http.StatusForbidden,
 	} {
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/symbol"} {
 			r := httptest.NewRequest(http.MethodGet, path, nil)

@@ -127,7 +127,8 @@ func onlyHere(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil || !from.Addr().IsLoopback() {
-			http.Error(w, "/debug/pprof/ shows memory's content, and answers to this machine only: forward the port", http.StatusForbidden)
+			http.Error(w, "/debug/pprof/ shows memory's content, and answers to this machine only: forward the port",
+				http.StatusForbidden)
 			return
 		}
 		h(w, r)

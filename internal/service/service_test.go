@@ -72,7 +72,10 @@ func TestMainCodes(t *testing.T) {
 		"clean":  {func(context.Context) error { return nil }, service.CodeOK},
 		"failed": {func(context.Context) error { return errors.New("as the test wants it") }, service.CodeFailed},
 		"usage":  {func(context.Context) error { return service.Usage("as the test wants it") }, service.CodeUsage},
-		"signal": {func(ctx context.Context) error { raise(t, syscall.SIGTERM); <-ctx.Done(); return ctx.Err() }, service.CodeOK},
+		"signal": {
+			func(ctx context.Context) error { raise(t, syscall.SIGTERM); <-ctx.Done(); return ctx.Err() },
+			service.CodeOK,
+		},
 		"signal and failed": {func(ctx context.Context) error {
 			raise(t, syscall.SIGTERM)
 			<-ctx.Done()
@@ -224,7 +227,8 @@ func TestDatabaseIsFollowed(t *testing.T) {
 		connect := func(user, password string) {
 			t.Helper()
 			conn := cfg.ConnConfig.Copy()
-			if err := cfg.BeforeConnect(t.Context(), conn); err != nil || conn.User != user || conn.Password != password {
+			if err := cfg.BeforeConnect(t.Context(), conn); err != nil || conn.User != user ||
+				conn.Password != password {
 				t.Errorf("%s %s, %v; want %s %s", conn.User, conn.Password, err, user, password)
 			}
 		}
@@ -247,7 +251,8 @@ func TestDatabaseIsFollowed(t *testing.T) {
 			overwrite(password, "four")
 		}
 		overwrite(url, "postgres://first:one@elsewhere:1/d")
-		if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil || !strings.Contains(err.Error(), "another server or database") {
+		if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil ||
+			!strings.Contains(err.Error(), "another server or database") {
 			t.Errorf("another host: %v", err)
 		}
 		overwrite(url, "postgres://first:one@h:1/d")
@@ -296,7 +301,8 @@ func TestDisableIsRefused(t *testing.T) {
 		"postgres://u:canary@db:1/d?sslmode=verify-full":                "",
 	} {
 		_, err := service.Database{URL: secret.Of(url)}.PoolConfig("--db")
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "sslmode=verify-full")) {
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "sslmode=verify-full")) {
 			t.Errorf("%s: %v", url, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "canary") {
@@ -314,7 +320,8 @@ func TestDisableIsRefused(t *testing.T) {
 	if err := os.WriteFile(path, []byte("postgres://u:canary@db:1/d?sslmode=disable"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil || !strings.Contains(err.Error(), "sslmode=disable") {
+	if err := cfg.BeforeConnect(t.Context(), cfg.ConnConfig.Copy()); err == nil ||
+		!strings.Contains(err.Error(), "sslmode=disable") {
 		t.Errorf("a rotation to the clear: %v", err)
 	}
 }
@@ -323,7 +330,8 @@ func TestDisableIsRefused(t *testing.T) {
 func TestCertificatesAreFollowed(t *testing.T) {
 	t.Parallel()
 	path := kafkatest.NewAuthority(t).File(t)
-	cfg, err := service.Database{URL: secret.Of("postgres://u@h/d?sslmode=verify-full&sslrootcert=" + path)}.PoolConfig("--db")
+	cfg, err := service.Database{URL: secret.Of("postgres://u@h/d?sslmode=verify-full&sslrootcert=" + path)}.PoolConfig(
+		"--db")
 	if err != nil {
 		t.Fatal(err)
 	}

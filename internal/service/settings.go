@@ -45,8 +45,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	printed := false
 	sources := &sources{line: c}
 	parser, err := kong.New(target, kong.Name(c.Name), kong.Description(c.Description), kong.Writers(stdout, stderr),
-		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help), kong.Resolvers(sources),
-		kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
+		c.Vars, kong.Vars{"version": c.Version}, kong.Exit(func(int) { printed = true }), kong.Help(c.help),
+		kong.Resolvers(sources), kong.TypeMapper(reflect.TypeFor[secret.Value](), kong.MapperFunc(decodeSecret)))
 	if err != nil {
 		return nil, fmt.Errorf("the command line of %s is declared wrongly: %w", c.Name, err)
 	}
@@ -57,7 +57,8 @@ func (c CommandLine) Parse(target any, args []string, stdout, stderr io.Writer) 
 	case sources.err != nil:
 		return nil, &UsageError{sources.err}
 	case err != nil:
-		return nil, Usage("%s%s; see %s --help", withoutArguments(err.Error(), args, vocabulary(parser.Model.Node)), wants(err), c.Name)
+		return nil, Usage("%s%s; see %s --help", withoutArguments(err.Error(), args, vocabulary(parser.Model.Node)),
+			wants(err), c.Name)
 	}
 	return ctx, c.checkVariables(parser.Model.Node)
 }
@@ -91,7 +92,8 @@ func (c CommandLine) checkVariables(root *kong.Node) error {
 // wants says what a command takes that was given an argument: flags.
 func wants(err error) string {
 	parse, ok := errors.AsType[*kong.ParseError](err)
-	if !ok || !strings.Contains(err.Error(), "unexpected argument") || parse.Context == nil || parse.Context.Selected() == nil {
+	if !ok || !strings.Contains(err.Error(), "unexpected argument") || parse.Context == nil ||
+		parse.Context.Selected() == nil {
 		return ""
 	}
 	node, flags := parse.Context.Selected(), []string{}

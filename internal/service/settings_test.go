@@ -59,7 +59,8 @@ func TestSecretFileIsFollowed(t *testing.T) {
 	if got := reveal(t, p.Token); got != "second" {
 		t.Errorf("then %s", got)
 	}
-	if _, err := parse(t, map[string]string{"THING_TOKEN_FILE": write(t, "\n")}); err == nil || !strings.Contains(err.Error(), "THING_TOKEN_FILE: ") {
+	if _, err := parse(t, map[string]string{"THING_TOKEN_FILE": write(t, "\n")}); err == nil ||
+		!strings.Contains(err.Error(), "THING_TOKEN_FILE: ") {
 		t.Errorf("an empty file: %v", err)
 	}
 }
@@ -77,26 +78,31 @@ func TestSources(t *testing.T) {
 	t.Parallel()
 	yaml := write(t, "# all of it\nwait: 2s\nnames: [x, y]\nloud: true\ntoken: of-yaml\nitem-count: 5\n")
 	p, err := parse(t, map[string]string{"THING_CONFIG": yaml})
-	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud || reveal(t, p.Token) != "of-yaml" || p.Count != 5 {
+	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud ||
+		reveal(t, p.Token) != "of-yaml" || p.Count != 5 {
 		t.Errorf("YAML: %+v, %v", p, err)
 	}
 	env := map[string]string{
-		"THING_CONFIG": yaml, "THING_WAIT": "3s", "THING_NAMES": "z", "THING_LOUD": "false", "THING_TOKEN_FILE": write(t, "of-file\r\n"),
+		"THING_CONFIG": yaml, "THING_WAIT": "3s", "THING_NAMES": "z", "THING_LOUD": "false",
+		"THING_TOKEN_FILE": write(t, "of-file\r\n"),
 		"THING_ITEM_COUNT": "",
 	}
 	p, err = parse(t, env)
-	if err != nil || p.Wait != 3*time.Second || !slices.Equal(p.Names, []string{"z"}) || p.Loud || reveal(t, p.Token) != "of-file" || p.Count != 5 {
+	if err != nil || p.Wait != 3*time.Second || !slices.Equal(p.Names, []string{"z"}) || p.Loud ||
+		reveal(t, p.Token) != "of-file" || p.Count != 5 {
 		t.Errorf("variables: %+v, %v", p, err)
 	}
 	env["THING_TOKEN"] = "of-variable"
 	p, err = parse(t, env, "--wait=4s", "--names", "q,r")
-	if err != nil || p.Wait != 4*time.Second || !slices.Equal(p.Names, []string{"q", "r"}) || reveal(t, p.Token) != "of-variable" {
+	if err != nil || p.Wait != 4*time.Second || !slices.Equal(p.Names, []string{"q", "r"}) ||
+		reveal(t, p.Token) != "of-variable" {
 		t.Errorf("flags: %+v, %v", p, err)
 	}
 	if p, err = parse(t, nil); err != nil || p.Wait != time.Second || p.Count != 3 || p.Kind != "a" {
 		t.Errorf("defaults: %+v, %v", p, err)
 	}
-	if p, err = parse(t, map[string]string{"THING_CONFIG": "/none"}, "--config", write(t, "")); err != nil || p.Wait != time.Second {
+	if p, err = parse(t, map[string]string{"THING_CONFIG": "/none"}, "--config", write(t, "")); err != nil ||
+		p.Wait != time.Second {
 		t.Errorf("an empty file: %+v, %v", p, err)
 	}
 }
@@ -106,7 +112,10 @@ func TestRefusedSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		yaml, variable, want string
 	}{
-		"unknown key":     {"wiat: 2s", "", `f:1: unknown setting "wiat", did you mean "wait"?; there are item-count, kind, loud, names, ports, token, wait`},
+		"unknown key": {
+			"wiat: 2s", "",
+			`f:1: unknown setting "wiat", did you mean "wait"?; there are item-count, kind, loud, names, ports, token, wait`,
+		},
 		"own name":        {"config: x", "", "unknown setting"},
 		"twice":           {"wait: 2s\nwait: 3s", "", "f:2: wait is set twice"},
 		"nested":          {"wait: {a: b}", "", "wait: want a value"},
@@ -115,11 +124,12 @@ func TestRefusedSettings(t *testing.T) {
 		"not a mapping":   {"- wait", "", "want lines like"},
 		"nothing like it": {"colour: red", "", `unknown setting "colour"; there are`},
 		"not YAML":        {"wait: [", "", "not YAML, line 1: did not find expected node content"},
-		"not YAML, 2":     {"wait: 2s\n kind: a", "", "not YAML, line 2: mapping values are not allowed in this context"},
-		"two documents":   {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
-		"wrong type":      {"wait: soon", "", "f: wait: expected duration"},
-		"wrong enum":      {"kind: c", "", `kind: want one of a, b, not "c"`},
-		"wrong variable":  {"", "soon", "THING_WAIT: expected duration"},
+		"not YAML, 2": {"wait: 2s\n kind: a", "", "not YAML, line 2: mapping values are not allowed in this " +
+			"context"},
+		"two documents":  {"wait: 2s\n---\nwait: 3s", "", "one YAML document"},
+		"wrong type":     {"wait: soon", "", "f: wait: expected duration"},
+		"wrong enum":     {"kind: c", "", `kind: want one of a, b, not "c"`},
+		"wrong variable": {"", "soon", "THING_WAIT: expected duration"},
 	} {
 		env := map[string]string{"THING_WAIT": c.variable}
 		if c.yaml != "" {
@@ -137,11 +147,17 @@ func TestHelpTable(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	var p program
-	line := service.CommandLine{Name: "thing", Prefix: "THING_", Footer: "The end.", Version: "v7", Env: func(string) string { return "canary" }}
+	line := service.CommandLine{
+		Name: "thing", Prefix: "THING_", Footer: "The end.", Version: "v7",
+		Env: func(string) string { return "canary" },
+	}
 	if parsed, err := line.Parse(&p, []string{"--help"}, &out, io.Discard); parsed != nil || err != nil {
 		t.Fatalf("%v, %v", parsed, err)
 	}
-	for _, want := range []string{"Usage: thing [flags]\n", "FLAG ", "--item-count   THING_ITEM_COUNT     3 ", "--token        THING_TOKEN[_FILE]", "How long.\n", "\nThe end.\n"} {
+	for _, want := range []string{
+		"Usage: thing [flags]\n", "FLAG ", "--item-count   THING_ITEM_COUNT     3 ",
+		"--token        THING_TOKEN[_FILE]", "How long.\n", "\nThe end.\n",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -158,11 +174,16 @@ func TestHelpTable(t *testing.T) {
 func TestVariablesThatMisspellASetting(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
-		"THING_WIAT=2s": `THING_WIAT is no setting's variable, did you mean "THING_WAIT"?`, "THING_TOKEN_FIEL=x": "THING_TOKEN_FILE",
-		"THING_WAIT=2s": "", "THING_ELSEWHERE=1": "", "OTHER_WIAT=1": "", "THING_PORT=tcp://h:1": "", "THING_SERVICE_HOST=h": "", "THING_TOKEN_FILE=f": "",
+		"THING_WIAT=2s":      `THING_WIAT is no setting's variable, did you mean "THING_WAIT"?`,
+		"THING_TOKEN_FIEL=x": "THING_TOKEN_FILE",
+		"THING_WAIT=2s":      "", "THING_ELSEWHERE=1": "", "OTHER_WIAT=1": "", "THING_PORT=tcp://h:1": "",
+		"THING_SERVICE_HOST=h": "", "THING_TOKEN_FILE=f": "",
 	} {
 		var p program
-		line := service.CommandLine{Name: "thing", Prefix: "THING_", Env: func(string) string { return "" }, Variables: []string{set}}
+		line := service.CommandLine{
+			Name: "thing", Prefix: "THING_", Env: func(string) string { return "" },
+			Variables: []string{set},
+		}
 		_, err := line.Parse(&p, nil, io.Discard, io.Discard)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", set, err, want)

@@ -18,9 +18,10 @@ import (
 // line and cause are the only parts of the YAML parser's errors that cannot be a password: its others repeat the file.
 var (
 	line  = regexp.MustCompile(`line \d+`)
-	cause = regexp.MustCompile(`: (mapping values are not allowed in this context|did not find expected [a-z '",:\[\]{}<>-]+|could not find expected ':'` +
-		`|found character that cannot start any token|found unexpected end of stream|block sequence entries are not allowed in this context` +
-		`|found a tab character [a-z ]+)$`)
+	cause = regexp.MustCompile(
+		`: (mapping values are not allowed in this context|did not find expected [a-z '",:\[\]{}<>-]+|could not find expected ':'` +
+			`|found character that cannot start any token|found unexpected end of stream|block sequence entries are not allowed in this context` +
+			`|found a tab character [a-z ]+)$`)
 )
 
 // readYAML reads a file of settings, one a line: the names of flags without dashes in front, with a value or a list.
@@ -50,7 +51,8 @@ func readYAML(path string, known map[string]bool) (map[string]string, error) {
 		name, value := root.Content[i], root.Content[i+1]
 		at := fmt.Sprintf("%s:%d", path, name.Line)
 		if !known[name.Value] {
-			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name), didYouMean(name.Value, maps.Keys(known)), list(known))
+			return nil, fmt.Errorf("%s: unknown setting%s%s; there are %s", at, mention(name),
+				didYouMean(name.Value, maps.Keys(known)), list(known))
 		}
 		if _, twice := settings[name.Value]; twice {
 			return nil, fmt.Errorf("%s: %s is set twice", at, name.Value)

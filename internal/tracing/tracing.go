@@ -81,7 +81,10 @@ func (t *Tracer) Start(ctx context.Context, s Span, count int, topic func(i int)
 	if count != 1 {
 		attrs = append(attrs, BatchCount.Int(count))
 	}
-	options := []trace.SpanStartOption{trace.WithSpanKind(s.Kind), trace.WithAttributes(attrs...), trace.WithLinks(s.Links...)}
+	options := []trace.SpanStartOption{
+		trace.WithSpanKind(s.Kind), trace.WithAttributes(attrs...),
+		trace.WithLinks(s.Links...),
+	}
 	if s.Root {
 		options = append(options, trace.WithNewRoot())
 	}

@@ -22,7 +22,8 @@ func TestNobodyAsked(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	tracer := New(noop.NewTracerProvider(), nil)
-	const one, two = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
+	const one, two = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00"
 	headers := []map[string]string{
 		nil,
 		{"x": "y"},
@@ -32,8 +33,10 @@ func TestLinks(t *testing.T) {
 		{"traceparent": two},
 		{"traceparent": one},
 	}
-	links := tracer.Links(len(headers), func(i int) map[string]string { return headers[i] }, func(i int) string { return fmt.Sprint(i) })
-	if len(links) != 2 || links[0].SpanContext.SpanID().String() != "00f067aa0ba902b7" || links[1].SpanContext.IsSampled() ||
+	links := tracer.Links(len(headers), func(i int) map[string]string { return headers[i] },
+		func(i int) string { return fmt.Sprint(i) })
+	if len(links) != 2 || links[0].SpanContext.SpanID().String() != "00f067aa0ba902b7" ||
+		links[1].SpanContext.IsSampled() ||
 		links[0].SpanContext.TraceState().Get("vendor") != "1" || links[0].Attributes[0].Value.AsString() != "4" {
 		t.Errorf("links %+v", links)
 	}

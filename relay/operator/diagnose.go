@@ -156,10 +156,14 @@ func (x *examiner) silent(ctx context.Context) (list []SilentRelay) {
 
 func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Diagnosis, err error) {
 	kinds, names, wants := rights()
-	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil || len(d.MissingRights) > 0 {
+	if d.MissingRights = x.texts(ctx, sql.MissingRights, kinds, names, wants); x.err != nil ||
+		len(d.MissingRights) > 0 {
 		return d, x.err
 	}
-	x.row(ctx, sql.Sequence, nil, []any{&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last, &d.Sequence.Highest})
+	x.row(ctx, sql.Sequence, nil, []any{
+		&d.Sequence.Cache, &d.Sequence.Increment, &d.Sequence.Cycle, &d.Sequence.Last,
+		&d.Sequence.Highest,
+	})
 	x.row(ctx, sql.OtherSequence, nil, []any{&d.Sequence.Other})
 	var texts []string
 	var hashes []int64

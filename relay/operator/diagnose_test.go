@@ -29,8 +29,10 @@ func TestDiagnoseFresh(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
 	d := diagnose(t, db)
-	if len(d.MissingRights) > 0 || d.Sequence != (operator.SequenceDiagnosis{Cache: 1, Increment: 1}) || d.Misplaced > 0 || !d.SameSystem ||
-		d.FreeLanes != 32 || d.OverdueLanes+d.Members+d.WaitingLanes+d.Parked+d.ParkedKeys+d.Undue != 0 || d.Oldest != 0 || d.Vacuum.Off {
+	if len(d.MissingRights) > 0 || d.Sequence != (operator.SequenceDiagnosis{Cache: 1, Increment: 1}) ||
+		d.Misplaced > 0 || !d.SameSystem ||
+		d.FreeLanes != 32 || d.OverdueLanes+d.Members+d.WaitingLanes+d.Parked+d.ParkedKeys+d.Undue != 0 ||
+		d.Oldest != 0 || d.Vacuum.Off {
 		t.Errorf("%+v", d)
 	}
 	if _, err := operator.Diagnose(t.Context(), db.Pool, "No"); err == nil {
@@ -54,7 +56,8 @@ func TestP1HashVectors(t *testing.T) {
 	db.Exec(t, `insert into outbox_event (topic, key, type) select 't', 'k' || g, 'T' from generate_series(1, 20) g`)
 	db.Exec(t, `alter table outbox_event alter lane drop expression`)
 	db.Exec(t, `update outbox_event set lane = (lane + 1) & 31 where key in ('k1', 'k2')`)
-	if d := diagnose(t, db); d.Misplaced != 2 || d.WaitingLanes == 0 || d.Oldest <= 0 || !slices.Equal(d.Waiting, []string{"t"}) {
+	if d := diagnose(t, db); d.Misplaced != 2 || d.WaitingLanes == 0 || d.Oldest <= 0 ||
+		!slices.Equal(d.Waiting, []string{"t"}) {
 		t.Errorf("%+v", d)
 	}
 }
@@ -68,7 +71,10 @@ func TestP10Sequence(t *testing.T) {
 		t.Errorf("%+v", d.Sequence)
 	}
 	db.Exec(t, `alter sequence outbox_event_id_seq restart 5 cache 10 cycle`)
-	if d := diagnose(t, db); d.Sequence != (operator.SequenceDiagnosis{Cache: 10, Increment: 1, Cycle: true, Last: 4, Highest: 20}) {
+	if d := diagnose(t, db); d.Sequence != (operator.SequenceDiagnosis{
+		Cache: 10, Increment: 1, Cycle: true, Last: 4,
+		Highest: 20,
+	}) {
 		t.Errorf("%+v", d.Sequence)
 	}
 }
@@ -76,15 +82,22 @@ func TestP10Sequence(t *testing.T) {
 func TestDiagnoseLeases(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
-	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 minute' where lane < 3`)
-	db.Exec(t, `update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane = 3`)
-	db.Exec(t, `insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(), now() - interval '1 hour')`)
-	db.Exec(t, `insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T'), (now() + interval '1 hour', 't', 'T')`)
+	db.Exec(t,
+		`update outbox_lane set owner = gen_random_uuid(), lease_until = now() - interval '1 minute' where lane < 3`)
+	db.Exec(t,
+		`update outbox_lane set owner = gen_random_uuid(), lease_until = now() + interval '1 minute' where lane = 3`)
+	db.Exec(t,
+		`insert into relay_member (owner, seen) values (gen_random_uuid(), now()), (gen_random_uuid(),
+				now() - interval '1 hour')`)
+	db.Exec(t,
+		`insert into outbox_scheduled (due, topic, type) values (now() - interval '1 hour', 't', 'T'),
+			(now() + interval '1 hour', 't', 'T')`)
 	db.Exec(t, `insert into outbox_topic (topic, partitions) values ('t', 3)`)
 	db.Exec(t, `update outbox_meta set system_identifier = 1`)
 	db.Exec(t, `alter table outbox_event set (autovacuum_enabled = off)`)
 	d := diagnose(t, db)
-	if d.FreeLanes != 28 || d.OverdueLanes != 3 || d.Members != 1 || d.Undue != 1 || len(d.Topics) != 1 || d.Topics[0].Partitions != 3 || d.SameSystem || !d.Vacuum.Off {
+	if d.FreeLanes != 28 || d.OverdueLanes != 3 || d.Members != 1 || d.Undue != 1 || len(d.Topics) != 1 ||
+		d.Topics[0].Partitions != 3 || d.SameSystem || !d.Vacuum.Off {
 		t.Errorf("%+v", d)
 	}
 }
@@ -106,7 +119,8 @@ func TestDiagnoseRights(t *testing.T) {
 	defer pool.Close()
 	d, err := operator.Diagnose(t.Context(), pool, db.Schema)
 	all := strings.Join(d.MissingRights, "\n")
-	if err != nil || !strings.Contains(all, "table outbox_lane: update") || !strings.Contains(all, "sequence outbox_event_id_seq: select") {
+	if err != nil || !strings.Contains(all, "table outbox_lane: update") ||
+		!strings.Contains(all, "sequence outbox_event_id_seq: select") {
 		t.Errorf("%s, %v", all, err)
 	}
 }

@@ -84,7 +84,8 @@ func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *FenceResult) error
 		return err
 	}
 	if _, err := tx.Exec(ctx, o.q(sql.LockEvents)); err != nil {
-		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; to mend it, transactions that have appended must end first: %w",
+		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; to mend it, transactions that have "+
+			"appended must end first: %w",
 			f.LastID, f.KnownID, err)
 	}
 	if err := read(); err != nil || f.LastID >= f.KnownID {
@@ -93,7 +94,8 @@ func (o *Operator) forward(ctx context.Context, tx pgx.Tx, f *FenceResult) error
 	f.Forwarded = true
 	_, err := tx.Exec(ctx, o.q(sql.Forward), f.KnownID)
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; run this as the owner of the tables, who may set it: %w", f.LastID, f.KnownID, err)
+		return fmt.Errorf("the sequence of ids is at %d and the outbox has id %d; run this as the owner of the "+
+			"tables, who may set it: %w", f.LastID, f.KnownID, err)
 	}
 	return err
 }

@@ -38,7 +38,8 @@ const DiscardHeldMost = 10_000
 // limit.
 func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]HeldEvent, error) {
 	return audit.List(ctx, o.person, "listing held events", func(row pgx.CollectableRow) (e HeldEvent, err error) {
-		err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes, &e.CreatedAt, &e.HeldAt)
+		err = row.Scan(&e.MessageID, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.Partition, &e.MaybePublished, &e.Bytes,
+			&e.CreatedAt, &e.HeldAt)
 		return e, err
 	}, o.q(sql.HeldEvents), topic, limit)
 }
@@ -46,7 +47,9 @@ func (o *Operator) HeldEvents(ctx context.Context, topic string, limit int) ([]H
 // DiscardHeld deletes held events of a topic for good: the one with that message id, or with the zero id all of them,
 // at most DiscardHeldMost in a call. What is held behind them goes on without them, in its order. It fails with
 // ErrNotHeld.
-func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult, err error) {
+func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid.UUID, reason string) (d DiscardResult,
+	err error,
+) {
 	var only *uuid.UUID
 	if messageID != uuid.Nil {
 		only = &messageID
@@ -67,7 +70,10 @@ func (o *Operator) DiscardHeld(ctx context.Context, topic string, messageID uuid
 		if err == nil && d.Events == 0 {
 			err = fmt.Errorf("topic %s: %w", topic, ErrNotHeld)
 		}
-		return audited{messageID: only, topic: topic, detail: map[string]any{"events": d.Events, "may_appear": d.MayAppear}}, err
+		return audited{messageID: only, topic: topic, detail: map[string]any{
+			"events":     d.Events,
+			"may_appear": d.MayAppear,
+		}}, err
 	})
 	return d, err
 }

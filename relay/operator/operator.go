@@ -106,7 +106,8 @@ func (o *Operator) EditParked(ctx context.Context, id int64, edit Edit, reason s
 		if e.Releasing {
 			return audited{}, fmt.Errorf("event %d %w", id, ErrReleasing)
 		}
-		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, edit.Payload, edit.Headers != nil, edit.Headers, edit.ContentType)
+		_, err = tx.Exec(ctx, o.q(sql.EditParked), e.Lane, id, edit.Payload != nil, edit.Payload, edit.Headers != nil,
+			edit.Headers, edit.ContentType)
 		a := e.audited()
 		maps.Copy(a.detail, edit.Detail())
 		return a, err
@@ -195,7 +196,10 @@ func (o *Operator) DiscardKey(ctx context.Context, tenant, topic, key, reason st
 		if err == nil {
 			_, err = tx.Exec(ctx, o.q(sql.UnmarkEmpty), lane, tenant, topic, key)
 		}
-		return audited{tenant: tenant, topic: topic, detail: map[string]any{"key": key, "events": d.Events, "may_appear": d.MayAppear}}, err
+		return audited{tenant: tenant, topic: topic, detail: map[string]any{
+			"key": key, "events": d.Events,
+			"may_appear": d.MayAppear,
+		}}, err
 	})
 	return d, err
 }

@@ -27,7 +27,10 @@ type ParkedEvent struct {
 }
 
 func (e *ParkedEvent) audited() audited {
-	return audited{messageID: &e.MessageID, tenant: e.Tenant, topic: e.Topic, detail: map[string]any{"id": e.ID, "type": e.Type}}
+	return audited{
+		messageID: &e.MessageID, tenant: e.Tenant, topic: e.Topic,
+		detail: map[string]any{"id": e.ID, "type": e.Type},
+	}
 }
 
 // Parked lists parked events by id, without their payloads.
@@ -67,14 +70,17 @@ func (o *Operator) parked(ctx context.Context, db querier, f ParkedFilter, whole
 	if f.MessageID != uuid.Nil {
 		messageID = &f.MessageID
 	}
-	rows, err := db.Query(ctx, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan), f.After, f.Limit, whole, f.Kind)
+	rows, err := db.Query(ctx, o.q(sql.Parked), f.ID, messageID, f.Tenant, f.Topic, f.Key, f.Code,
+		sql.Interval(f.OlderThan), f.After, f.Limit, whole, f.Kind)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ParkedEvent, err error) {
 		var headers []byte
-		err = row.Scan(&e.ID, &e.Lane, &e.MessageID, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType, &e.Kind, &e.Alone,
-			&e.Releasing, &e.MaybePublished, &e.Attempts, &e.Reason, &e.Code, &e.CreatedAt, &e.ParkedAt, &e.Bytes, &headers, &e.Payload)
+		err = row.Scan(&e.ID, &e.Lane, &e.MessageID, &e.Source, &e.Tenant, &e.Topic, &e.Key, &e.Type, &e.ContentType,
+			&e.Kind, &e.Alone,
+			&e.Releasing, &e.MaybePublished, &e.Attempts, &e.Reason, &e.Code, &e.CreatedAt, &e.ParkedAt, &e.Bytes,
+			&headers, &e.Payload)
 		if err == nil && headers != nil {
 			err = json.Unmarshal(headers, &e.Headers)
 		}
@@ -87,7 +93,8 @@ func (o *Operator) BlockedKeys(ctx context.Context, f BlockedFilter) ([]BlockedK
 	if f.Limit <= 0 {
 		f.Limit = audit.DefaultLimit
 	}
-	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan), f.Limit)
+	return o.person.BlockedKeys(ctx, o.q(sql.BlockedKeys), f.Tenant, f.Topic, f.Key, f.Code, sql.Interval(f.OlderThan),
+		f.Limit)
 }
 
 // HeldPartition is what waits for one partition, or for a topic as a whole.

@@ -113,7 +113,8 @@ func (o *Operator) PlanReplay(ctx context.Context, choice Replay) (p ReplayPlan,
 		return p, nil
 	}
 	args := choice.args(time.Now())
-	if err := o.db.QueryRow(ctx, o.q(sql.ReplayPlan), args...).Scan(&p.Events, &p.IDs, &p.Bytes, &p.Keys, &p.First, &p.Last); err != nil {
+	if err := o.db.QueryRow(ctx, o.q(sql.ReplayPlan), args...).Scan(&p.Events, &p.IDs, &p.Bytes, &p.Keys, &p.First,
+		&p.Last); err != nil {
 		return p, fmt.Errorf("relay: replay: counting: %w", err)
 	}
 	rows, err := o.db.Query(ctx, o.q(sql.ReplayHead), append(args, replayHead)...)
@@ -210,7 +211,9 @@ func (o *Operator) archiveStep(choice *Replay) replayStep {
 	}
 }
 
-func (o *Operator) replayArchived(ctx context.Context, choice *Replay, most int, done *ReplayResult) (more bool, err error) {
+func (o *Operator) replayArchived(ctx context.Context, choice *Replay, most int, done *ReplayResult) (more bool,
+	err error,
+) {
 	var n, last int64
 	choice.After = done.Last
 	err = o.db.QueryRow(ctx, o.q(sql.Replay), append(choice.args(choice.To), most)...).Scan(&n, &last)
@@ -248,7 +251,9 @@ func (o *Operator) replay(ctx context.Context, rate int, step replayStep, done *
 	}
 }
 
-func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, done ReplayResult, reason string, failed error) error {
+func (o *Operator) replayAudit(ctx context.Context, action string, c Replay, done ReplayResult, reason string,
+	failed error,
+) error {
 	return o.act(ctx, action, reason, func(pgx.Tx) (audited, error) {
 		detail := map[string]any{"from": c.From, "to": c.To, "type": c.Type, "after": c.After}
 		if c.Key != nil {

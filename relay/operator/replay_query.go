@@ -46,10 +46,18 @@ const requiredColumns = 5
 
 func queriedColumns() []queriedColumn {
 	text := func(name string, place func(r *queriedRow) *string) queriedColumn {
-		return queriedColumn{name, "text", []uint32{pgtype.TextOID, pgtype.VarcharOID}, func(r *queriedRow) any { return (*zeronull.Text)(place(r)) }}
+		return queriedColumn{
+			name, "text",
+			[]uint32{pgtype.TextOID, pgtype.VarcharOID},
+			func(r *queriedRow) any { return (*zeronull.Text)(place(r)) },
+		}
 	}
 	at := func(name string, place func(r *queriedRow) *time.Time) queriedColumn {
-		return queriedColumn{name, "timestamptz", []uint32{pgtype.TimestamptzOID}, func(r *queriedRow) any { return (*zeronull.Timestamptz)(place(r)) }}
+		return queriedColumn{
+			name, "timestamptz",
+			[]uint32{pgtype.TimestamptzOID},
+			func(r *queriedRow) any { return (*zeronull.Timestamptz)(place(r)) },
+		}
 	}
 	return []queriedColumn{
 		{"message_id", "uuid", []uint32{pgtype.UUIDOID}, func(r *queriedRow) any { return (*zeronull.UUID)(&r.ID) }},
@@ -89,7 +97,8 @@ func shapeOf(sd *pgconn.StatementDescription) (queriedShape, error) {
 		case seen[f.Name]:
 			return nil, fmt.Errorf("it has two columns %q", f.Name)
 		case n < 0 && !ownColumn(f.Name):
-			return nil, fmt.Errorf("it has a column %q, which events have not: name the columns as outbox_event does", f.Name)
+			return nil, fmt.Errorf("it has a column %q, which events have not: name the columns as outbox_event does",
+				f.Name)
 		case n < 0:
 			shape = append(shape, nil)
 		case slices.Contains(columns[n].types, f.DataTypeOID):
@@ -103,7 +112,8 @@ func shapeOf(sd *pgconn.StatementDescription) (queriedShape, error) {
 	}
 	columns = slices.DeleteFunc(columns[:requiredColumns], func(c queriedColumn) bool { return seen[c.name] })
 	if len(columns) > 0 {
-		return nil, fmt.Errorf("it has no column %s: select message_id, topic, key, type and payload at least, as they were; "+
+		return nil, fmt.Errorf("it has no column %s: select message_id, topic, key, type and payload at least, as "+
+			"they were; "+
 			"an inbox knows an event by its message_id", columns[0].name)
 	}
 	return shape, nil
@@ -162,17 +172,19 @@ func queryError(err error) error {
 
 // readOnly runs do in a transaction in which a query can change nothing.
 func (o *Operator) readOnly(ctx context.Context, conn *pgxpool.Conn, do func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, o.q(sql.Attentive), audit.Patience); err != nil {
-			return err
-		}
-		return do(tx)
-	})
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, o.q(sql.Attentive), audit.Patience); err != nil {
+				return err
+			}
+			return do(tx)
+		})
 }
 
 // queried is a statement on the rows of a query.
 func queried(statement string, c Replay) string {
-	return strings.NewReplacer("{query}", strings.TrimRight(c.Query, "; \t\r\n"), "{after}", strconv.FormatInt(c.After, 10)).Replace(statement)
+	return strings.NewReplacer("{query}", strings.TrimRight(c.Query, "; \t\r\n"), "{after}",
+		strconv.FormatInt(c.After, 10)).Replace(statement)
 }
 
 // planQuery is PlanReplay of a query.
@@ -197,7 +209,10 @@ func (o *Operator) planQuery(ctx context.Context, c Replay) (p ReplayPlan, err e
 		events, err := shape.read(rows, c.After+1)
 		for i := range events {
 			e := &events[i]
-			head := ReplayEvent{Pos: c.After + int64(i) + 1, MessageID: e.ID, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key, Type: e.Type, Bytes: len(e.Payload)}
+			head := ReplayEvent{
+				Pos: c.After + int64(i) + 1, MessageID: e.ID, Tenant: e.Tenant, Topic: e.Topic,
+				Key: e.Key, Type: e.Type, Bytes: len(e.Payload),
+			}
 			if e.Payload == nil {
 				head.Bytes = -1
 			}
@@ -290,7 +305,8 @@ func (q *queriedReplay) fetch(ctx context.Context, read int64) error {
 	}
 	events, err := q.shape.read(rows, read+1)
 	if pgerr.Is(err, pgerr.InvalidCursorName) {
-		return fmt.Errorf("they are kept in the session: connect to Postgres without a pooler in transaction mode: %w", err)
+		return fmt.Errorf("they are kept in the session: connect to Postgres without a pooler in transaction mode: %w",
+			err)
 	}
 	for i := range events {
 		e := &events[i]

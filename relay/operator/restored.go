@@ -31,14 +31,20 @@ type BehindError struct {
 // Error says what went back, and what to do.
 func (e *BehindError) Error() string {
 	if e.Newer {
-		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in numbering %s, which is newer than the outbox's own. "+
-			"Either another server publishes for it since a failover, and this is the old primary: then nothing may publish from here, see docs/failover.md. "+
-			"Or this database was restored from a backup: then run `relay fence --reason ...`, which begins a newer numbering, and read docs/restore.md first",
+		return fmt.Sprintf("relay: the outbox has been succeeded: %s/%d holds number %d of lane %d at offset %d in "+
+			"numbering %s, which is newer than the outbox's own. "+
+			"Either another server publishes for it since a failover, and this is the old primary: then nothing may "+
+			"publish from here, see docs/failover.md. "+
+			"Or this database was restored from a backup: then run `relay fence --reason ...`, which begins a newer "+
+			"numbering, and read docs/restore.md first",
 			e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch)
 	}
-	return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d at offset %d (numbering %s), "+
-		"and the outbox has given out %d at most. Its database was restored from a backup: run `relay fence --reason ...`, which begins a new numbering, "+
-		"and read docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset, e.Epoch, e.Reserved)
+	return fmt.Sprintf("relay: the outbox is older than what it has published: %s/%d holds number %d of lane %d at "+
+		"offset %d (numbering %s), "+
+		"and the outbox has given out %d at most. Its database was restored from a backup: run `relay fence --reason "+
+		"...`, which begins a new numbering, "+
+		"and read docs/restore.md before anything is published", e.Topic, e.Partition, e.Seen, e.Lane, e.Offset,
+		e.Epoch, e.Reserved)
 }
 
 // CheckNumbers compares events that were read back from the log (the last ones of each partition, as consumer.Tail
@@ -74,7 +80,8 @@ func CheckNumbers(ctx context.Context, db *pgxpool.Pool, schema string, publishe
 		}
 		if most, known := reserved[p.Lane]; known && (theirs > incarnation || p.Seq > most) {
 			return &BehindError{
-				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq, Reserved: most, Partition: p.Partition, Offset: p.Offset,
+				Topic: published[i].Topic, Lane: p.Lane, Epoch: p.Epoch, Newer: theirs > incarnation, Seen: p.Seq,
+				Reserved: most, Partition: p.Partition, Offset: p.Offset,
 			}
 		}
 	}

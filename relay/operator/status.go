@@ -80,7 +80,8 @@ func ReadStatus(ctx context.Context, db *pgxpool.Pool, schema string) (Status, e
 		return Status{}, fmt.Errorf("relay: reading what is held: %w", err)
 	}
 	st.Aside = slices.DeleteFunc(st.Aside, func(t Topic) bool { return t.Held == 0 && t.PausedAt == nil })
-	err = db.QueryRow(ctx, in.Expand(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue, &st.Scheduled.Next)
+	err = db.QueryRow(ctx, in.Expand(sql.StatusScheduled)).Scan(&st.Scheduled.Events, &st.Scheduled.Overdue,
+		&st.Scheduled.Next)
 	if err != nil {
 		return Status{}, fmt.Errorf("relay: reading what is scheduled: %w", err)
 	}

@@ -104,7 +104,9 @@ func (o *Operator) AcceptCluster(ctx context.Context, cluster, reason string) er
 //
 // It fails with ErrNoTopic for a topic that was never published to: its first count needs nobody's consent. Relays
 // notice within 30 s.
-func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool, reason string) error {
+func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partitions int, anyway bool,
+	reason string,
+) error {
 	if partitions < 1 {
 		return fmt.Errorf("relay: accept partitions: %d of topic %s: want at least 1", partitions, topic)
 	}
@@ -122,7 +124,8 @@ func (o *Operator) AcceptPartitions(ctx context.Context, topic string, partition
 			return err
 		}
 		if err := o.regroup(ctx, topic); err != nil {
-			return fmt.Errorf("relay: accept partitions: topic %s is paused until this is run again: setting together what is held: %w",
+			return fmt.Errorf("relay: accept partitions: topic %s is paused until this is run again: setting "+
+				"together what is held: %w",
 				topic, err)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 var ErrSlotInUse = errors.New("a relay reads the replication slot: stop it, or run it with the table as its source")
 
 // ErrPublicationLeft: the slot is dropped, and the publication, which keeps no WAL, is another role's.
-var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of the tables may drop it: run this again as that one")
+var ErrPublicationLeft = errors.New("the replication slot is dropped; the publication is left, for only the owner of " +
+	"the tables may drop it: run this again as that one")
 
 // SetUpWAL makes, or mends, the publication that relays with [SourceWAL] read, and returns its name, which is that of
 // their replication slot too. It must run as the owner of the tables, with CREATE on the database. The relays make the

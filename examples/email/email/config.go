@@ -67,15 +67,18 @@ func (c Config) withDefaults() (Config, error) {
 	case err != nil || from.Address != c.From:
 		return c, fmt.Errorf("email: From %q: want a plain address, such as receipts@example.com", c.From)
 	case !domain.MatchString(c.RecipientDomain):
-		return c, fmt.Errorf("email: RecipientDomain %q: want a domain in lower case, such as example.com", c.RecipientDomain)
+		return c, fmt.Errorf("email: RecipientDomain %q: want a domain in lower case, such as example.com",
+			c.RecipientDomain)
 	case c.OnUnknown != Hold && c.OnUnknown != Resend:
 		return c, fmt.Errorf("email: OnUnknown is %d: want Hold or Resend", c.OnUnknown)
 	case c.Senders < 1 || c.Senders > 100:
 		return c, fmt.Errorf("email: Senders is %d: from 1 to 100", c.Senders)
 	case c.SendTimeout < time.Millisecond || c.PollEvery < time.Millisecond || c.Backoff < time.Millisecond:
-		return c, errors.New("email: SendTimeout, PollEvery and Backoff must be at least 1 ms, or zero for their defaults")
+		return c, errors.New("email: SendTimeout, PollEvery and Backoff must be at least 1 ms, or zero for their " +
+			"defaults")
 	case c.Lease < 2*c.SendTimeout:
-		return c, fmt.Errorf("email: Lease is %v: at least twice SendTimeout (%v), or two senders send at once", c.Lease, c.SendTimeout)
+		return c, fmt.Errorf("email: Lease is %v: at least twice SendTimeout (%v), or two senders send at once",
+			c.Lease, c.SendTimeout)
 	}
 	return c, nil
 }

@@ -46,7 +46,10 @@ const CodeMismatch = "payment_mismatch"
 
 // Tables are what the worker keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Sets: []migrations.Set{migrations.Inbox, migrations.Idempotency}, DDL: []string{ddlNotification, ddlDue}, Probe: queryProbe}
+	return worker.Tables{
+		Sets: []migrations.Set{migrations.Inbox, migrations.Idempotency},
+		DDL:  []string{ddlNotification, ddlDue}, Probe: queryProbe,
+	}
 }
 
 // Run consumes and sends until ctx ends, then finishes what is under way and returns nil. It fails on a wrong
@@ -94,7 +97,8 @@ func Effect(cfg Config) (inbox.Effect, error) {
 			return err
 		}
 		subject, body := letter(p)
-		tag, err := tx.Exec(ctx, notify, p.PaymentID.String(), messageID(p.PaymentID, cfg.From), e.ID.String(), e.Tenant, p.AccountID,
+		tag, err := tx.Exec(ctx, notify, p.PaymentID.String(), messageID(p.PaymentID, cfg.From), e.ID.String(),
+			e.Tenant, p.AccountID,
 			p.Amount, p.Currency, recipient(p.AccountID, e.Tenant, cfg.RecipientDomain), subject, body)
 		if err != nil {
 			return fmt.Errorf("writing the notification: %w", err)
@@ -119,7 +123,8 @@ func compare(ctx context.Context, tx pgx.Tx, query string, e event.Event, p cont
 	case err != nil:
 		return fmt.Errorf("comparing with the notification: %w", err)
 	case was != p || tenant != e.Tenant:
-		return inbox.Terminal(CodeMismatch, fmt.Errorf("payment %s was notified as %d %s of account %q (tenant %q), and the event says %d %s of account %q (tenant %q)",
+		return inbox.Terminal(CodeMismatch, fmt.Errorf("payment %s was notified as %d %s of account %q (tenant %q), "+
+			"and the event says %d %s of account %q (tenant %q)",
 			p.PaymentID, was.Amount, was.Currency, was.AccountID, tenant, p.Amount, p.Currency, p.AccountID, e.Tenant))
 	}
 	return nil
@@ -149,5 +154,6 @@ func recipient(account, tenant, domain string) string {
 
 func letter(p contract.PaymentCreated) (subject, body string) {
 	return "Receipt for payment " + p.PaymentID.String(),
-		fmt.Sprintf("We have received your payment %s of %d %s (in minor units).\n\nThis mail is sent once.\n", p.PaymentID, p.Amount, p.Currency)
+		fmt.Sprintf("We have received your payment %s of %d %s (in minor units).\n\nThis mail is sent once.\n",
+			p.PaymentID, p.Amount, p.Currency)
 }

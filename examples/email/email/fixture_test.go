@@ -110,7 +110,8 @@ func (f *fixture) step(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pgtest.AwaitSQL(t, f.DB, "select exists (select from email_notification where status in ('pending', 'sending') and due_at <= now())")
+	pgtest.AwaitSQL(t, f.DB, "select exists (select from email_notification where status in ('pending', 'sending') "+
+		"and due_at <= now())")
 	if busy, err := s.once(t.Context(), f.Pool, uuid.New(), false); err != nil || !busy {
 		t.Fatalf("busy %v, error %v", busy, err)
 	}
@@ -119,7 +120,8 @@ func (f *fixture) step(t *testing.T) {
 // idle fails when something is due.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
-	if n := pgtest.One[int](t, f.DB, "select count(*) from email_notification where status in ('pending', 'sending')"); n != 0 {
+	if n := pgtest.One[int](t, f.DB,
+		"select count(*) from email_notification where status in ('pending', 'sending')"); n != 0 {
 		t.Errorf("%d notifications are still to be sent", n)
 	}
 }
@@ -127,7 +129,8 @@ func (f *fixture) idle(t *testing.T) {
 // state is status/outcome of a payment's notification.
 func (f *fixture) state(t *testing.T, p contract.PaymentCreated) string {
 	t.Helper()
-	return pgtest.One[string](t, f.DB, "select status || '/' || coalesce(outcome, '') from email_notification where source_payment_id = $1", p.PaymentID)
+	return pgtest.One[string](t, f.DB, "select status || '/' || coalesce(outcome, '') from email_notification where "+
+		"source_payment_id = $1", p.PaymentID)
 }
 
 func (f *fixture) want(t *testing.T, p contract.PaymentCreated, state string, accepted int) {
@@ -145,5 +148,6 @@ func (f *fixture) want(t *testing.T, p contract.PaymentCreated, state string, ac
 func (f *fixture) expire(t *testing.T) {
 	t.Helper()
 	f.Exec(t, "update email_notification set due_at = now() where status = 'sending'")
-	f.Exec(t, "update idempotency_key set lease_until = now(), due_at = now() where state in ('IN_PROGRESS', 'UNKNOWN_REQUIRES_RECOVERY')")
+	f.Exec(t, "update idempotency_key set lease_until = now(), due_at = now() where state in ('IN_PROGRESS', "+
+		"'UNKNOWN_REQUIRES_RECOVERY')")
 }

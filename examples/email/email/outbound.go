@@ -62,7 +62,8 @@ func (s *sender) outbound(db *pgxpool.Pool) (*outbound, error) {
 		h.Probe = d.ask
 	}
 	d.worker, err = recovery.New(store, map[string]recovery.Handler{operation: h}, recovery.Config{
-		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff, MaxAttempts: -1, OthersElsewhere: true, Logger: s.log,
+		Lease: s.cfg.SendTimeout, Timeout: s.cfg.SendTimeout, Grace: -1, Keep: keep, Backoff: s.cfg.Backoff,
+		MaxAttempts: -1, OthersElsewhere: true, Logger: s.log,
 	})
 	return d, err
 }
@@ -143,7 +144,8 @@ func (d *outbound) deal(ctx context.Context, c claim) result {
 		return result{status: "failed", outcome: "refused", err: errors.New(string(res.Body))}
 	case nobody || errors.Is(err, idempotency.ErrMismatch) || errors.Is(err, idempotency.ErrExpired):
 		return result{status: "unknown", outcome: "unknown", err: err}
-	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) || errors.Is(err, store.ErrLeaseLost):
+	case errors.Is(err, idempotency.ErrUnknown) || errors.Is(err, idempotency.ErrInProgress) ||
+		errors.Is(err, store.ErrLeaseLost):
 		return again
 	case s.cfg.GiveUpAfter >= 0 && c.age > s.cfg.GiveUpAfter:
 		return result{status: "failed", outcome: "gave up", err: err}

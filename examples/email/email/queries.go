@@ -39,7 +39,8 @@ create table if not exists {schema}email_notification (
 )`
 
 const ddlDue = `-- email: index of what is to do
-create index if not exists email_notification_due on {schema}email_notification (due_at) where status in ('pending', 'sending')`
+create index if not exists email_notification_due on {schema}email_notification (due_at)
+	where status in ('pending', 'sending')`
 
 const queryProbe = `-- email: probe
 select from {schema}email_notification limit 0`
@@ -47,11 +48,13 @@ select from {schema}email_notification limit 0`
 const queryNotify = `-- email: notify
 insert into {schema}email_notification
 	(kind, source_payment_id, message_id, event_id, tenant, account_id, amount, currency, recipient, subject, body)
-values ('receipt', $1::uuid, $2::text, $3::uuid, $4::text, $5::text, $6::bigint, $7::text, $8::text, $9::text, $10::text)
+values ('receipt', $1::uuid, $2::text, $3::uuid, $4::text, $5::text, $6::bigint, $7::text, $8::text, $9::text,
+	$10::text)
 on conflict (kind, source_payment_id) do nothing`
 
 const queryNotified = `-- email: what was notified
-select tenant, account_id, amount, currency from {schema}email_notification where kind = 'receipt' and source_payment_id = $1::uuid`
+select tenant, account_id, amount, currency from {schema}email_notification where kind = 'receipt'
+	and source_payment_id = $1::uuid`
 
 // The intent and its time are committed before anything is sent. now() and not clock_timestamp(), which no index can
 // use: in a statement of its own they are the same.
@@ -62,7 +65,8 @@ with due as (
 	order by due_at limit 1 for update skip locked
 )
 update {schema}email_notification n
-set uncertain = n.uncertain or n.status = 'sending', status = 'sending', attempts = n.attempts + 1, attempted_at = now(),
+set uncertain = n.uncertain or n.status = 'sending', status = 'sending', attempts = n.attempts + 1,
+	attempted_at = now(),
 	lease_token = $1::uuid, due_at = now() + $2::bigint * interval '1 microsecond'
 from due where n.id = due.id
 returning n.id, n.message_id, n.recipient, n.subject, n.body, n.created_at, n.attempts, n.uncertain,
@@ -76,6 +80,7 @@ where lease_token = $1::uuid and status = 'sending'`
 // Only the holder of the lease records, so that a sender that was away for too long changes nothing.
 const queryRecord = `-- email: record
 update {schema}email_notification
-set status = $3::text, uncertain = $4::boolean, outcome = nullif($5::text, ''), last_error = nullif($6::text, ''), lease_token = null,
+set status = $3::text, uncertain = $4::boolean, outcome = nullif($5::text, ''), last_error = nullif($6::text, ''),
+	lease_token = null,
 	due_at = now() + $7::bigint * interval '1 microsecond', sent_at = case when $3::text = 'sent' then now() end
 where id = $1::bigint and lease_token = $2::uuid and status = 'sending'`

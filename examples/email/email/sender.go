@@ -131,7 +131,8 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 	}
 	c := claim{token: token, message: Message{From: s.cfg.From}}
 	var age float64
-	err = db.QueryRow(short, s.claimQ, token.String(), s.cfg.Lease.Microseconds()).Scan(&c.id, &c.message.ID, &c.message.To,
+	err = db.QueryRow(short, s.claimQ, token.String(), s.cfg.Lease.Microseconds()).Scan(&c.id, &c.message.ID,
+		&c.message.To,
 		&c.message.Subject, &c.message.Body, &c.message.Date, &c.attempts, &c.uncertain, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
@@ -143,7 +144,10 @@ func (s *sender) once(ctx context.Context, db *pgxpool.Pool, token uuid.UUID, lo
 	// From here on the end of ctx only means "no more": a mail that is under way is finished and recorded.
 	d, err := s.outbound(db)
 	if err != nil {
-		return true, s.record(ctx, db, c, result{status: "pending", uncertain: c.uncertain, err: err, wait: s.backoff(c.attempts)})
+		return true, s.record(ctx, db, c, result{
+			status: "pending", uncertain: c.uncertain, err: err,
+			wait: s.backoff(c.attempts),
+		})
 	}
 	return true, s.record(ctx, db, c, d.deal(context.WithoutCancel(ctx), c))
 }
@@ -179,10 +183,12 @@ func (s *sender) record(stopping context.Context, db *pgxpool.Pool, c claim, r r
 		}
 	})()
 	if r.status == "unknown" || r.status == "failed" {
-		s.log.Error("email: a notification needs a person", "id", c.id, "status", r.status, "attempts", c.attempts, "error", r.err)
+		s.log.Error("email: a notification needs a person", "id", c.id, "status", r.status, "attempts", c.attempts,
+			"error", r.err)
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		tag, err := db.Exec(ctx, s.recQ, c.id, c.token.String(), r.status, r.uncertain, r.outcome, r.reason(), r.wait.Microseconds())
+		tag, err := db.Exec(ctx, s.recQ, c.id, c.token.String(), r.status, r.uncertain, r.outcome, r.reason(),
+			r.wait.Microseconds())
 		if err == nil {
 			if tag.RowsAffected() == 0 {
 				s.log.Warn("email: the lease of a notification was lost; another sender finds out about it", "id", c.id)

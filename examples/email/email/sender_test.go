@@ -41,8 +41,10 @@ func TestAPaymentIsOneNotificationAndOneMail(t *testing.T) {
 	f.idle(t)
 	f.want(t, p, "sent/accepted", 1)
 	m := f.box.Mails()[0]
-	if m.MessageID != "<receipt_payment_"+p.PaymentID.String()+"@effectonce.example>" || m.From != "receipts@effectonce.example" ||
-		m.To[0] != "acc-1@customers.example" || !strings.Contains(m.Subject, p.PaymentID.String()) || !strings.Contains(m.Body, "100 EUR") {
+	if m.MessageID != "<receipt_payment_"+p.PaymentID.String()+"@effectonce.example>" ||
+		m.From != "receipts@effectonce.example" ||
+		m.To[0] != "acc-1@customers.example" || !strings.Contains(m.Subject, p.PaymentID.String()) ||
+		!strings.Contains(m.Body, "100 EUR") {
 		t.Errorf("the mail is %+v", m)
 	}
 }
@@ -54,7 +56,8 @@ func TestAnotherAmountIsAnErrorWithBoth(t *testing.T) {
 	f.notify(t, p)
 	p.Amount = 250
 	_, err := f.handler.Handle(t.Context(), []event.Event{created(t, p)})
-	if code, _ := inbox.TerminalCode(err); code != CodeMismatch || !strings.Contains(err.Error(), "100 EUR") || !strings.Contains(err.Error(), "250 EUR") {
+	if code, _ := inbox.TerminalCode(err); code != CodeMismatch || !strings.Contains(err.Error(), "100 EUR") ||
+		!strings.Contains(err.Error(), "250 EUR") {
 		t.Errorf("error %v", err)
 	}
 	if n := pgtest.One[int](t, f.DB, "select count(*) from email_notification where amount = 100"); n != 1 {
@@ -81,8 +84,12 @@ func TestDefiniteAnswers(t *testing.T) {
 		state string
 		taken int
 	}{
-		"5xx for the mail":      {mailbox.Config{Mail: always(mailbox.Refuse)}, 1, "failed/refused", 0},
-		"5xx for the recipient": {mailbox.Config{Recipient: func(string) mailbox.Verdict { return mailbox.Refuse }}, 1, "failed/refused", 0},
+		"5xx for the mail": {mailbox.Config{Mail: always(mailbox.Refuse)}, 1, "failed/refused", 0},
+		"5xx for the recipient": {
+			mailbox.Config{Recipient: func(string) mailbox.Verdict { return mailbox.Refuse }},
+			1,
+			"failed/refused", 0,
+		},
 		"4xx for the mail":      {mailbox.Config{Mail: first(mailbox.Later)}, 2, "sent/accepted", 1},
 		"4xx for the recipient": {mailbox.Config{Recipient: once(mailbox.Later)}, 2, "sent/accepted", 1},
 		"gone at the recipient": {mailbox.Config{Recipient: once(mailbox.Drop)}, 2, "sent/accepted", 1},
@@ -214,8 +221,10 @@ func TestWithoutALookupACrashIsForPeople(t *testing.T) {
 	f.idle(t)
 	f.want(t, p, "unknown/unknown", 1)
 	// What the package comment tells a person to do, works.
-	f.Exec(t, "delete from idempotency_key where operation = 'email.receipt' and key = (select message_id from email_notification)")
-	f.Exec(t, "update email_notification set status = 'pending', uncertain = false, due_at = now() where status = 'unknown'")
+	f.Exec(t, "delete from idempotency_key where operation = 'email.receipt' and key = (select message_id from "+
+		"email_notification)")
+	f.Exec(t, "update email_notification set status = 'pending', uncertain = false, due_at = now() where status = "+
+		"'unknown'")
 	f.step(t)
 	f.want(t, p, "sent/accepted", 2)
 }
@@ -241,7 +250,8 @@ var (
 func (f *fixture) crash(t *testing.T, when moment) {
 	t.Helper()
 	proxy := pgtest.NewProxy(t, f.URL)
-	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, when.statement) }, when.skip, pgtest.CutBefore)
+	trap := proxy.On(func(sql string) bool { return strings.Contains(sql, when.statement) }, when.skip,
+		pgtest.CutBefore)
 	cfg := f.cfg
 	cfg.DatabaseURL = secret.Of(proxy.URL())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -410,13 +420,26 @@ func TestConfigIsChecked(t *testing.T) {
 func TestRecipients(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
-	for _, who := range [][2]string{{"acc-1", ""}, {"acc-1", "a"}, {"acc-1", "b"}, {"x\r\nBcc: y", ""}, {"A", ""}, {"a", ""}, {"é", ""}, {"..", ""}, {strings.Repeat("a", 200), ""}} {
+	for _, who := range [][2]string{
+		{"acc-1", ""},
+		{"acc-1", "a"},
+		{"acc-1", "b"},
+		{"x\r\nBcc: y", ""},
+		{"A", ""},
+		{"a", ""},
+		{"é", ""},
+		{"..", ""},
+		{strings.Repeat("a", 200), ""},
+	} {
 		r := recipient(who[0], who[1], "customers.example")
 		if other, ok := seen[r]; ok {
 			t.Errorf("%q and %q share %s", who[0], other, r)
 		}
 		seen[r] = who[0]
-		if _, err := compose(Message{ID: "<a@b>", From: "a@b.example", To: r, Subject: "s", Body: "b", Date: time.Unix(0, 0)}); err != nil {
+		if _, err := compose(Message{
+			ID: "<a@b>", From: "a@b.example", To: r, Subject: "s", Body: "b",
+			Date: time.Unix(0, 0),
+		}); err != nil {
 			t.Errorf("%q: %v", r, err)
 		}
 	}

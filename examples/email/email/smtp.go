@@ -59,7 +59,8 @@ func NewSMTP(cfg SMTPConfig) (*SMTP, error) {
 		mail.WithTimeout(cmp.Or(cfg.Timeout, 10*time.Second)), mail.WithoutNoop(),
 	}}
 	if cfg.Username != "" {
-		p.options = append(p.options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username), mail.WithPassword(cfg.Password))
+		p.options = append(p.options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(cfg.Username),
+			mail.WithPassword(cfg.Password))
 	}
 	if _, err := mail.NewClient(host, p.options...); err != nil {
 		return nil, fmt.Errorf("email: %w", err)
@@ -82,7 +83,8 @@ func (p *SMTP) Send(ctx context.Context, m Message) error {
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return conn, err
 	}
-	client, err := mail.NewClient(p.host, append(p.options[:len(p.options):len(p.options)], mail.WithDialContextFunc(dial))...)
+	client, err := mail.NewClient(p.host, append(p.options[:len(p.options):len(p.options)],
+		mail.WithDialContextFunc(dial))...)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,8 @@ func TestAWorkerThatFailedHalfWay(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if n := pgtest.One[int](t, db, "select count(*) from email_notification where source_payment_id = $1", p.PaymentID); n != 1 {
+	if n := pgtest.One[int](t, db, "select count(*) from email_notification where source_payment_id = $1",
+		p.PaymentID); n != 1 {
 		t.Errorf("%d notifications, want 1", n)
 	}
 	if n := box.Accepted(); n != 1 {

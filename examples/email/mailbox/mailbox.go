@@ -72,8 +72,13 @@ func New(cfg Config) (*Mailbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mailbox: %w", err)
 	}
-	m := &Mailbox{cfg: cfg, listener: l, mails: map[string]*Mail{}, attempts: map[string]int{}, conns: map[*trackedConn]struct{}{}}
-	m.server = smtp.NewServer(smtp.BackendFunc(func(c *smtp.Conn) (smtp.Session, error) { return &session{box: m, conn: c}, nil }))
+	m := &Mailbox{
+		cfg: cfg, listener: l, mails: map[string]*Mail{}, attempts: map[string]int{},
+		conns: map[*trackedConn]struct{}{},
+	}
+	m.server = smtp.NewServer(smtp.BackendFunc(func(c *smtp.Conn) (smtp.Session, error) {
+		return &session{box: m, conn: c}, nil
+	}))
 	m.server.Domain = "mailbox.example"
 	m.server.ReadTimeout, m.server.WriteTimeout = time.Minute, time.Minute
 	m.server.MaxMessageBytes = 1 << 20

@@ -28,7 +28,10 @@ func read(r io.Reader) (Mail, error) {
 	}
 	id := m.Header.Get("Message-ID")
 	if id == "" {
-		return Mail{}, &smtp.SMTPError{Code: 550, EnhancedCode: smtp.EnhancedCode{5, 6, 0}, Message: "a mail needs a Message-ID"}
+		return Mail{}, &smtp.SMTPError{
+			Code: 550, EnhancedCode: smtp.EnhancedCode{5, 6, 0},
+			Message: "a mail needs a Message-ID",
+		}
 	}
 	return Mail{MessageID: id, Subject: m.Header.Get("Subject"), Date: m.Header.Get("Date"), Body: string(body)}, nil
 }

@@ -49,7 +49,8 @@ func (p PaymentCreated) Check() *FieldError {
 	case strings.TrimSpace(p.AccountID) == "":
 		return &FieldError{"account_id", "is required"}
 	case utf8.RuneCountInString(p.AccountID) > MaxAccount || !event.Storable(p.AccountID):
-		return &FieldError{"account_id", fmt.Sprintf("must be text of at most %d characters, without U+0000", MaxAccount)}
+		return &FieldError{"account_id", fmt.Sprintf("must be text of at most %d characters, without U+0000",
+			MaxAccount)}
 	case p.Amount <= 0:
 		return &FieldError{"amount", "must be a positive integer, in minor units of the currency"}
 	case !currency.MatchString(p.Currency):

@@ -32,7 +32,8 @@ func unprivileged() (account, error) {
 			return account{other: true, uid: uid, gid: gid}, nil
 		}
 	}
-	return account{}, errors.New("root may not run Postgres, and there is no account nobody or postgres to run it as: start this as an ordinary user")
+	return account{}, errors.New("root may not run Postgres, and there is no account nobody or postgres to run it " +
+		"as: start this as an ordinary user")
 }
 
 func (a account) run(cmd *exec.Cmd) {

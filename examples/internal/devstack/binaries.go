@@ -99,7 +99,8 @@ func fetch(ctx context.Context, dir string) error {
 	}
 	home := filepath.Join(dir, "postgres")
 	library := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().Version(version).Port(uint32(port)).
-		CachePath(filepath.Join(dir, "archive")).RuntimePath(filepath.Join(dir, "run")).DataPath(filepath.Join(dir, "data")).
+		CachePath(filepath.Join(dir, "archive")).RuntimePath(filepath.Join(dir, "run")).DataPath(
+		filepath.Join(dir, "data")).
 		BinariesPath(home).Encoding("no-such-encoding").Logger(io.Discard))
 	ended := make(chan error, 1)
 	go func() { ended <- library.Start() }()
@@ -115,10 +116,12 @@ func fetch(ctx context.Context, dir string) error {
 		return ctx.Err()
 	}
 	if err == nil {
-		return errors.Join(errors.New("devstack: Postgres was started where it should only have been fetched"), library.Stop())
+		return errors.Join(errors.New("devstack: Postgres was started where it should only have been fetched"),
+			library.Stop())
 	}
 	if !complete(home) {
-		return fmt.Errorf("fetching Postgres %s: %w (without a network, name servers with --database-url and --kafka-brokers)", version, err)
+		return fmt.Errorf("fetching Postgres %s: %w (without a network, name servers with --database-url and "+
+			"--kafka-brokers)", version, err)
 	}
 	return readable(home)
 }

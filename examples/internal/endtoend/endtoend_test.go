@@ -66,13 +66,17 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := worker.Open(t.Context(), service.Database{URL: secret.Of(shop.URL)}, shop.Schema, payments.Tables(), false, quiet)
+	tables, err := worker.Open(t.Context(), service.Database{URL: secret.Of(shop.URL)}, shop.Schema, payments.Tables(),
+		false, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tables.Close()
 	of := func(db *pgtest.DB) worker.Config {
-		return worker.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic, Group: db.Schema, Logger: quiet}
+		return worker.Config{
+			DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: brokers, Topic: topic,
+			Group: db.Schema, Logger: quiet,
+		}
 	}
 	var all runners
 	defer all.stop(t)
@@ -97,17 +101,21 @@ func TestEveryPaymentIsBookedAndNotifiedOnce(t *testing.T) {
 	pgtest.AwaitSQL(t, shop, "select count(*) = 0 from outbox_event")
 	all.stop(t)
 
-	if got := pgtest.One[int](t, shop, "select count(*) from payment where payment_id = any($1::text[]::uuid[])", ids); got != n {
+	if got := pgtest.One[int](t, shop, "select count(*) from payment where payment_id = any($1::text[]::uuid[])",
+		ids); got != n {
 		t.Errorf("%d payments, want %d", got, n)
 	}
-	if got := pgtest.One[int](t, books, `select count(*) from (select from ledger_entry where source_payment_id = any($1::text[]::uuid[])
-		group by source_payment_id having count(*) = 2 and sum(amount) = 0 and max(amount) = 100) pair`, ids); got != n {
+	if got := pgtest.One[int](t, books,
+		`select count(*) from (select from ledger_entry where source_payment_id = any($1::text[]::uuid[])
+		group by source_payment_id having count(*) = 2 and sum(amount) = 0
+			and max(amount) = 100) pair`, ids); got != n {
 		t.Errorf("%d pairs in the ledger, want %d", got, n)
 	}
 	if got := pgtest.One[int](t, books, "select count(*) from ledger_entry"); got != 2*n {
 		t.Errorf("%d rows in the ledger, want %d", got, 2*n)
 	}
-	if got := pgtest.One[int](t, post, "select count(*) from email_notification where status = 'sent' and source_payment_id = any($1::text[]::uuid[])", ids); got != n {
+	if got := pgtest.One[int](t, post, "select count(*) from email_notification where status = 'sent' and "+
+		"source_payment_id = any($1::text[]::uuid[])", ids); got != n {
 		t.Errorf("%d notifications, want %d", got, n)
 	}
 	if len(box.Mails()) != n || box.Accepted() != n {

@@ -32,13 +32,22 @@ func TestMigrateFalse(t *testing.T) {
 	}
 	for name, run := range map[string]func(ctx context.Context, db *pgtest.DB) error{
 		"payments": func(ctx context.Context, db *pgtest.DB) error {
-			return payments.Run(ctx, payments.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Listen: "127.0.0.1:0", SkipMigrate: true, Logger: quiet})
+			return payments.Run(ctx, payments.Config{
+				DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema,
+				Listen: "127.0.0.1:0", SkipMigrate: true, Logger: quiet,
+			})
 		},
 		"ledger": func(ctx context.Context, db *pgtest.DB) error {
-			return ledger.Run(ctx, ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet})
+			return ledger.Run(ctx, ledger.Config{
+				DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema,
+				Brokers: nobody, SkipMigrate: true, Logger: quiet,
+			})
 		},
 		"email": func(ctx context.Context, db *pgtest.DB) error {
-			base := worker.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: nobody, SkipMigrate: true, Logger: quiet}
+			base := worker.Config{
+				DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: nobody,
+				SkipMigrate: true, Logger: quiet,
+			}
 			return email.Run(ctx, email.Config{Config: base, Provider: smtp})
 		},
 	} {
@@ -48,7 +57,8 @@ func TestMigrateFalse(t *testing.T) {
 			if err := run(t.Context(), db); err == nil || !strings.Contains(err.Error(), "relay migrate") {
 				t.Errorf("error %v", err)
 			}
-			if n := pgtest.One[int](t, db, "select count(*) from pg_class where relnamespace = $1::regnamespace", db.Schema); n != 0 {
+			if n := pgtest.One[int](t, db, "select count(*) from pg_class where relnamespace = $1::regnamespace",
+				db.Schema); n != 0 {
 				t.Errorf("it made %d relations", n)
 			}
 		})
@@ -58,7 +68,10 @@ func TestMigrateFalse(t *testing.T) {
 // TestMigrateFlag: the flag of every worker is on by default and can be told off.
 func TestMigrateFlag(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]bool{"": true, "--migrate": true, "--migrate=false": false, "--no-migrate": false} {
+	for arg, want := range map[string]bool{
+		"": true, "--migrate": true, "--migrate=false": false,
+		"--no-migrate": false,
+	} {
 		var f worker.Flags
 		parser, err := kong.New(&f, kong.Vars{"listen": "off"})
 		if err != nil {

@@ -99,8 +99,8 @@ func (f Flags) Worker() (Config, error) {
 	}
 	return Config{
 		Inbox:       inbox.Config{MaintainEvery: maintain},
-		DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema, Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group,
-		IDHeader: f.IDHeader, Listen: f.Listen, SkipMigrate: !f.Migrate,
-		Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
+		DatabaseURL: f.DatabaseURL, Password: f.DatabasePassword, Plaintext: f.Plaintext, Schema: f.Schema,
+		Brokers: conn.Brokers(), Topic: f.Topic, Group: f.Group, IDHeader: f.IDHeader, Listen: f.Listen,
+		SkipMigrate: !f.Migrate, Consumer: consumer.Config{Dial: conn.Dial, SASL: conn.SASL()},
 	}, nil
 }

@@ -50,7 +50,9 @@ type DB struct {
 
 // Open connects, and makes the tables, or checks that they are there when skipMigrate. A database that is away is
 // waited for until ctx ends. The caller closes the pool.
-func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*pgxpool.Pool, error) {
+func Open(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (
+	*pgxpool.Pool, error,
+) {
 	d, err := Pool(ctx, db, schema, tables, skipMigrate, log)
 	if err != nil {
 		return nil, err
@@ -63,7 +65,9 @@ func Open(ctx context.Context, db service.Database, schema string, tables Tables
 }
 
 // Pool is Open without waiting: it connects to nothing, and [DB.Prepare] does the rest.
-func Pool(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (*DB, error) {
+func Pool(ctx context.Context, db service.Database, schema string, tables Tables, skipMigrate bool, log *slog.Logger) (
+	*DB, error,
+) {
 	prefix, err := pgschema.Prefix(schema)
 	if err != nil {
 		return nil, err
@@ -73,7 +77,8 @@ func Pool(ctx context.Context, db service.Database, schema string, tables Tables
 		return nil, err
 	}
 	if host := service.PlainText(cfg.ConnConfig); host != "" {
-		log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL", "host", host)
+		log.Warn("the connection to Postgres may not be encrypted: set sslmode=verify-full in the database's URL",
+			"host", host)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
@@ -105,7 +110,8 @@ func (d *DB) Ready(ctx context.Context) error {
 // patiently waits for a database that is away, says so once, and returns any other error.
 func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
 	said := false
-	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
+	pace := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
 	return backoff.Retry(func() error {
 		err := do()

@@ -27,7 +27,8 @@ func health(db *DB, c *consumer.Consumer, reg *prometheus.Registry) service.Heal
 func moving(s consumer.Status) error {
 	if halted := s.Halted(); len(halted) > 0 {
 		h := halted[0]
-		return fmt.Errorf("%d partitions are halted, the first is %s/%d at offset %d, event %s", len(halted), h.Topic, h.ID, h.Offset, h.EventID)
+		return fmt.Errorf("%d partitions are halted, the first is %s/%d at offset %d, event %s", len(halted), h.Topic,
+			h.ID, h.Offset, h.EventID)
 	}
 	if s.StalledSince.IsZero() || time.Since(s.StalledSince) < stalledAfter {
 		return nil
@@ -37,8 +38,10 @@ func moving(s consumer.Status) error {
 	for _, p := range s.Partitions {
 		lag += max(p.Lag, 0)
 		if since := p.HandlingSince; !since.IsZero() {
-			handling = fmt.Sprintf("the handler of %s has had its batch for %v", p, time.Since(since).Round(time.Second))
+			handling = fmt.Sprintf("the handler of %s has had its batch for %v", p,
+				time.Since(since).Round(time.Second))
 		}
 	}
-	return fmt.Errorf("nothing was decided for %v although %d records wait: %s", time.Since(s.StalledSince).Round(time.Second), lag, handling)
+	return fmt.Errorf("nothing was decided for %v although %d records wait: %s",
+		time.Since(s.StalledSince).Round(time.Second), lag, handling)
 }

@@ -21,8 +21,10 @@ func TestMoving(t *testing.T) {
 		"nothing waits": {consumer.Status{Partitions: []consumer.PartitionStatus{{Partition: name}}}, ""},
 		"busy":          {consumer.Status{StalledSince: at(time.Second)}, ""},
 		"stands": {consumer.Status{StalledSince: at(130 * time.Second), Partitions: []consumer.PartitionStatus{
-			{Partition: name, Lag: 24, HandlingSince: at(140 * time.Second)}, {Partition: consumer.Partition{Topic: "orders"}, Lag: -1},
-		}}, "nothing was decided for 2m10s although 24 records wait: the handler of orders-3 has had its batch for 2m20s"},
+			{Partition: name, Lag: 24, HandlingSince: at(140 * time.Second)},
+			{Partition: consumer.Partition{Topic: "orders"}, Lag: -1},
+		}}, "nothing was decided for 2m10s although 24 records wait: the handler of orders-3 has had its batch " +
+			"for 2m20s"},
 		"stands by itself": {
 			consumer.Status{StalledSince: at(130 * time.Second)},
 			"nothing was decided for 2m10s although 0 records wait: no handler runs",

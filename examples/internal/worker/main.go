@@ -13,8 +13,13 @@ import (
 
 // Main parses a command line into flags, a pointer to a struct for kong, and runs until a signal. It is the body of an
 // example's main, and returns the exit code. Every flag also has a variable: envPrefix, an underscore and its name.
-func Main(flags any, name, description, listen, envPrefix string, run func(ctx context.Context, log *slog.Logger) error) int {
-	line := service.CommandLine{Name: name, Description: description, Prefix: envPrefix + "_", Vars: kong.Vars{"listen": listen}}
+func Main(flags any, name, description, listen, envPrefix string,
+	run func(ctx context.Context, log *slog.Logger) error,
+) int {
+	line := service.CommandLine{
+		Name: name, Description: description, Prefix: envPrefix + "_",
+		Vars: kong.Vars{"listen": listen},
+	}
 	parsed, err := line.Parse(flags, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)

@@ -38,8 +38,8 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"}, Listener: listener,
-			Logger: slog.New(heard{slog.DiscardHandler, "waiting for it", waits}),
+			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
+			Listener: listener, Logger: slog.New(heard{slog.DiscardHandler, "waiting for it", waits}),
 		}, Worker{
 			Name: "ledger", Tables: Tables{Sets: []migrations.Set{migrations.Inbox}},
 			Handler: func(in *inbox.Inbox) inbox.Handler {
@@ -56,7 +56,8 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	if status, text := get(t, at+"/healthz"); status != http.StatusOK {
 		t.Errorf("/healthz is %d while the database is away: %s", status, text)
 	}
-	if status, text := get(t, at+"/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(text, "has not answered yet") {
+	if status, text := get(t, at+"/readyz"); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "has not answered yet") {
 		t.Errorf("/readyz is %d while the database is away: %s", status, text)
 	}
 	proxy.Refuse(false)

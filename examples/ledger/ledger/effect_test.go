@@ -26,7 +26,8 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(db.URL)}, db.Schema, ledger.Tables(), false, quiet)
+	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(db.URL)}, db.Schema, ledger.Tables(), false,
+		quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,8 @@ func (f *fixture) check(t *testing.T, pairs int) {
 	if n := pgtest.One[int](t, f.DB, "select count(*) from ledger_entry"); n != 2*pairs {
 		t.Errorf("%d rows in the ledger, want %d", n, 2*pairs)
 	}
-	if n := pgtest.One[int](t, f.DB, `select count(*) from (select source_payment_id from ledger_entry group by source_payment_id
+	if n := pgtest.One[int](t, f.DB,
+		`select count(*) from (select source_payment_id from ledger_entry group by source_payment_id
 		having count(*) = 2 and sum(amount) = 0 and count(distinct currency) = 1) pair`); n != pairs {
 		t.Errorf("%d payments with a pair that sums up to zero, want %d", n, pairs)
 	}
@@ -82,7 +84,8 @@ func TestABatchIsBookedAndIsIdempotentByPayment(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.check(t, 3)
-	if got := pgtest.One[int64](t, f.DB, "select sum(amount) from ledger_entry where account_id = 'clearing' and entry_type = 'payment_debit'"); got != 108 {
+	if got := pgtest.One[int64](t, f.DB, "select sum(amount) from ledger_entry where account_id = 'clearing' and "+
+		"entry_type = 'payment_debit'"); got != 108 {
 		t.Errorf("clearing was debited %d, want 108", got)
 	}
 }
@@ -98,7 +101,8 @@ func TestHalfAPairIsCompleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.check(t, 1)
-	if after := pgtest.One[string](t, f.DB, "select xmin::text || id from ledger_entry where entry_type = 'payment_debit'"); after != before {
+	if after := pgtest.One[string](t, f.DB, "select xmin::text || id from ledger_entry where entry_type = "+
+		"'payment_debit'"); after != before {
 		t.Errorf("the half that was there was written again: %s, before %s", after, before)
 	}
 }
@@ -110,10 +114,22 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 		change     func(e *event.Event, p *contract.PaymentCreated)
 		code, want string
 	}{
-		"amount":   {func(_ *event.Event, p *contract.PaymentCreated) { p.Amount = 250 }, ledger.CodeAmount, "amount 100, and the event says 250"},
-		"currency": {func(_ *event.Event, p *contract.PaymentCreated) { p.Currency = "USD" }, ledger.CodeCurrency, "currency EUR, and the event says USD"},
-		"account":  {func(_ *event.Event, p *contract.PaymentCreated) { p.AccountID = "b" }, ledger.CodeAccount, `account "acc-1", and the event says "b"`},
-		"tenant":   {func(e *event.Event, _ *contract.PaymentCreated) { e.Tenant = "x" }, ledger.CodeTenant, `tenant "", and the event says "x"`},
+		"amount": {
+			func(_ *event.Event, p *contract.PaymentCreated) { p.Amount = 250 }, ledger.CodeAmount,
+			"amount 100, and the event says 250",
+		},
+		"currency": {
+			func(_ *event.Event, p *contract.PaymentCreated) { p.Currency = "USD" }, ledger.CodeCurrency,
+			"currency EUR, and the event says USD",
+		},
+		"account": {
+			func(_ *event.Event, p *contract.PaymentCreated) { p.AccountID = "b" }, ledger.CodeAccount,
+			`account "acc-1", and the event says "b"`,
+		},
+		"tenant": {
+			func(e *event.Event, _ *contract.PaymentCreated) { e.Tenant = "x" }, ledger.CodeTenant,
+			`tenant "", and the event says "x"`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +143,10 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 			// In one batch and across two: the first in log order is booked, and what stands before the bad one as
 			// well.
 			for range 2 {
-				out, err := f.handler.Handle(t.Context(), []event.Event{created(t, first), good, second, created(t, some(9))})
+				out, err := f.handler.Handle(t.Context(), []event.Event{
+					created(t, first), good, second,
+					created(t, some(9)),
+				})
 				halt, ok := errors.AsType[*inbox.HaltError](err)
 				if !ok || halt.Event.ID != second.ID || halt.Attempts != 1 && halt.Attempts != 2 {
 					t.Fatalf("error %v, want a halt at %s", err, second.ID)
@@ -140,7 +159,8 @@ func TestOtherValuesAreAnErrorWithBoth(t *testing.T) {
 				}
 				f.check(t, 2)
 			}
-			if n := pgtest.One[int](t, f.DB, "select count(*) from ledger_entry where source_payment_id = $1 and abs(amount) = 100 and currency = 'EUR'", first.PaymentID); n != 2 {
+			if n := pgtest.One[int](t, f.DB, "select count(*) from ledger_entry where source_payment_id = $1 and "+
+				"abs(amount) = 100 and currency = 'EUR'", first.PaymentID); n != 2 {
 				t.Errorf("%d rows of the payment are as they were booked first, want 2", n)
 			}
 		})
@@ -152,20 +172,24 @@ func TestWhatIsNoPaymentIsTerminalAndNotQuoted(t *testing.T) {
 	f := newFixture(t)
 	id := event.NewID().String()
 	body := func(id, account, amount, currency string) string {
-		return `{"payment_id":"` + id + `","account_id":"` + account + `","amount":` + amount + `,"currency":"` + currency + `"}`
+		return `{"payment_id":"` + id + `","account_id":"` + account + `","amount":` + amount + `,"currency":"` +
+			currency + `"}`
 	}
 	for name, c := range map[string]struct{ payload, typ, code string }{
-		"no JSON":        {`hunter2`, contract.TypePaymentCreated, inbox.CodeMalformed},
-		"tombstone":      {"", contract.TypePaymentCreated, inbox.CodeMalformed},
-		"null":           {`null`, contract.TypePaymentCreated, "invalid_payment_id"},
-		"no UUID":        {body("hunter2", "a", "1", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
-		"nil UUID":       {body(uuid.Nil.String(), "a", "1", "EUR"), contract.TypePaymentCreated, "invalid_payment_id"},
-		"no account":     {body(id, " ", "1", "EUR"), contract.TypePaymentCreated, "invalid_account_id"},
-		"U+0000":         {body(id, `hunter2\u0000`, "1", "EUR"), contract.TypePaymentCreated, "invalid_account_id"},
-		"zero":           {body(id, "a", "0", "EUR"), contract.TypePaymentCreated, "invalid_amount"},
-		"negative":       {body(id, "a", "-31337", "EUR"), contract.TypePaymentCreated, "invalid_amount"},
-		"fraction":       {body(id, "a", "31337.5", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
-		"too large":      {body(id, "a", "31337000000000000000000", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
+		"no JSON":    {`hunter2`, contract.TypePaymentCreated, inbox.CodeMalformed},
+		"tombstone":  {"", contract.TypePaymentCreated, inbox.CodeMalformed},
+		"null":       {`null`, contract.TypePaymentCreated, "invalid_payment_id"},
+		"no UUID":    {body("hunter2", "a", "1", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
+		"nil UUID":   {body(uuid.Nil.String(), "a", "1", "EUR"), contract.TypePaymentCreated, "invalid_payment_id"},
+		"no account": {body(id, " ", "1", "EUR"), contract.TypePaymentCreated, "invalid_account_id"},
+		"U+0000":     {body(id, `hunter2\u0000`, "1", "EUR"), contract.TypePaymentCreated, "invalid_account_id"},
+		"zero":       {body(id, "a", "0", "EUR"), contract.TypePaymentCreated, "invalid_amount"},
+		"negative":   {body(id, "a", "-31337", "EUR"), contract.TypePaymentCreated, "invalid_amount"},
+		"fraction":   {body(id, "a", "31337.5", "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
+		"too large": {
+			body(id, "a", "31337000000000000000000", "EUR"), contract.TypePaymentCreated,
+			inbox.CodeMalformed,
+		},
 		"text amount":    {body(id, "a", `"31337"`, "EUR"), contract.TypePaymentCreated, inbox.CodeMalformed},
 		"no currency":    {body(id, "a", "1", "hunter2"), contract.TypePaymentCreated, "invalid_currency"},
 		"small currency": {body(id, "a", "1", "eur"), contract.TypePaymentCreated, "invalid_currency"},

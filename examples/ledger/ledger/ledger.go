@@ -93,7 +93,8 @@ func read(events []event.Event) (*batch, error) {
 	for i, e := range events {
 		if e.Type != "" && e.Type != contract.TypePaymentCreated {
 			// Passing it over in silence could pass over a refund.
-			return nil, inbox.At(i, inbox.Terminal(inbox.CodeUnknownType, fmt.Errorf("the ledger has no rule for events of type %q", e.Type)))
+			return nil, inbox.At(i, inbox.Terminal(inbox.CodeUnknownType,
+				fmt.Errorf("the ledger has no rule for events of type %q", e.Type)))
 		}
 		p, err := contract.Parse(e)
 		if err != nil {
@@ -119,7 +120,8 @@ func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
 	var side string
 	var found bool
 	err := tx.QueryRow(ctx, query, b.ids, b.tenants, b.accounts, b.amounts, b.currencies).Scan(&i, &side,
-		&said.account, &said.amount, &said.currency, &found, &booked.tenant, &booked.account, &booked.amount, &booked.currency)
+		&said.account, &said.amount, &said.currency, &found, &booked.tenant, &booked.account, &booked.amount,
+		&booked.currency)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
@@ -130,8 +132,9 @@ func (b *batch) compare(ctx context.Context, tx pgx.Tx, query string) error {
 	}
 	said.tenant = b.tenants[i]
 	differs := func(code, what string, booked, said any) error {
-		return inbox.At(i, inbox.Terminal(code, fmt.Errorf("payment %s is booked (%s) with %s %v, and the event says %v",
-			b.ids[i], side, what, booked, said)))
+		return inbox.At(i, inbox.Terminal(code,
+			fmt.Errorf("payment %s is booked (%s) with %s %v, and the event says %v",
+				b.ids[i], side, what, booked, said)))
 	}
 	switch {
 	case booked.amount != said.amount:

@@ -17,7 +17,8 @@ create table if not exists {schema}ledger_entry (
 	message_id        uuid not null, -- the event that was booked
 	booked_at         timestamptz not null default clock_timestamp(),
 	constraint ledger_entry_once unique (entry_type, source_payment_id),
-	constraint ledger_entry_side check (entry_type = 'payment_debit' and amount > 0 or entry_type = 'payment_credit' and amount < 0),
+	constraint ledger_entry_side check (entry_type = 'payment_debit' and amount > 0 or entry_type = 'payment_credit'
+		and amount < 0),
 	constraint ledger_entry_currency check (currency ~ '^[A-Z]{3}$')
 )`
 
@@ -41,7 +42,8 @@ on conflict (entry_type, source_payment_id) do nothing`
 // a row that another transaction committed while the insert waited for it.
 const queryDiffering = `-- ledger: differing
 select p.n - 1, e.entry_type, e.account_id, e.amount, p.currency,
-	b.entry_type is not null, coalesce(b.tenant, ''), coalesce(b.account_id, ''), coalesce(b.amount, 0), coalesce(b.currency, '')
+	b.entry_type is not null, coalesce(b.tenant, ''), coalesce(b.account_id, ''), coalesce(b.amount, 0),
+	coalesce(b.currency, '')
 from unnest($1::text[]::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[]) with ordinality
 	as p (payment_id, tenant, account_id, amount, currency, n)
 cross join lateral (values ('payment_credit', p.account_id, -p.amount), ('payment_debit', 'clearing', p.amount))

@@ -36,19 +36,24 @@ func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 	stop := run(t, cfg)
 	pgtest.AwaitSQL(t, db, "select to_regclass('ledger_entry') is not null")
 	book("a worker on its own schema")
-	list, err := migrations.Applied(t.Context(), db.Pool, migrations.Options{Schema: db.Schema, Sets: []migrations.Set{migrations.Inbox}})
+	list, err := migrations.Applied(t.Context(), db.Pool,
+		migrations.Options{Schema: db.Schema, Sets: []migrations.Set{migrations.Inbox}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := list[len(list)-1].Version + 1
 	for n, sql := range []string{
-		"alter table inbox_message add column invented text not null default 'x'; alter table inbox_message_any add column invented int",
-		"alter table inbox_consumer add column invented int; alter table inbox_days add column invented int default 1; alter table inbox_parked add column invented int; alter table inbox_progress add column invented int",
+		"alter table inbox_message add column invented text not null default 'x'; alter table inbox_message_any add " +
+			"column invented int",
+		"alter table inbox_consumer add column invented int; alter table inbox_days add column invented int default " +
+			"1; alter table inbox_parked add column invented int; alter table inbox_progress add column invented int",
 		"create table inbox_invented (i int); create index inbox_message_invented on inbox_message (invented)",
 	} {
 		pgtest.Await(t, "the migration", func() (bool, error) {
-			_, err := db.Pool.Exec(t.Context(), fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
-				insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql, next+int64(n)))
+			_, err := db.Pool.Exec(t.Context(),
+				fmt.Sprintf(`do $$ begin perform set_config('lock_timeout', '20s', true); %s;
+				insert into effectonce_migration (version_id, is_applied) values (%d, true); end $$`, sql,
+					next+int64(n)))
 			if pgerr.Is(err, pgerr.DeadlockDetected) { // migrations try again, too
 				return false, nil
 			}
@@ -57,7 +62,8 @@ func TestAWorkerRunsOnTheNextSchema(t *testing.T) {
 	}
 	book("it goes on while the schema is newer")
 	// A day that is made now has the new columns, and is made by a program that does not know them.
-	db.Exec(t, "do $$ declare d text; begin select max(c.relname) into d from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'inbox_message'::regclass; execute 'drop table ' || d; end $$")
+	db.Exec(t, "do $$ declare d text; begin select max(c.relname) into d from pg_inherits i join pg_class c on c.oid "+
+		"= i.inhrelid where i.inhparent = 'inbox_message'::regclass; execute 'drop table ' || d; end $$")
 	stop()
 	cfg.SkipMigrate = true
 	stop = run(t, cfg)

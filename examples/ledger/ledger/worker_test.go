@@ -61,7 +61,10 @@ func publish(t *testing.T, events ...event.Event) {
 }
 
 func config(t *testing.T, db *pgtest.DB, topic string) ledger.Config {
-	return ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t), Topic: topic, Group: topic, Logger: quiet}
+	return ledger.Config{
+		DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: kafkatest.Brokers(t),
+		Topic: topic, Group: topic, Logger: quiet,
+	}
 }
 
 func TestAWorkerBooksOnceWhateverIsDeliveredTwice(t *testing.T) {
@@ -120,11 +123,13 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	run(t, cfg)
 	publish(t, first, wrong, behind)
 	h := <-halted
-	if h.EventID != wrong.ID || h.Offset != 1 || !strings.Contains(h.Err.Error(), "amount 100, and the event says 101") {
+	if h.EventID != wrong.ID || h.Offset != 1 ||
+		!strings.Contains(h.Err.Error(), "amount 100, and the event says 101") {
 		t.Errorf("halted at %s, offset %d: %v", h.EventID, h.Offset, h.Err)
 	}
 	(&fixture{DB: db}).check(t, 1)
-	if n := pgtest.One[int](t, db, "select count(*) from inbox_message where message_id = any($1)", []string{wrong.ID.String(), behind.ID.String()}); n != 0 {
+	if n := pgtest.One[int](t, db, "select count(*) from inbox_message where message_id = any($1)",
+		[]string{wrong.ID.String(), behind.ID.String()}); n != 0 {
 		t.Errorf("%d ids behind the halt are in the inbox", n)
 	}
 	pgtest.Await(t, "the halt to show", func() (bool, error) {
@@ -134,7 +139,8 @@ func TestADifferentAmountHaltsThePartitionAndChangesNothing(t *testing.T) {
 	if status, _ := get(t, "http://"+cfg.Listener.Addr().String()+"/readyz"); status != http.StatusOK {
 		t.Errorf("/readyz is %d", status)
 	}
-	if _, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics"); !strings.Contains(body, `effectonce_consumer_halted_partitions{consumer="ledger"} 1`) ||
+	if _, body := get(t, "http://"+cfg.Listener.Addr().String()+"/metrics"); !strings.Contains(body,
+		`effectonce_consumer_halted_partitions{consumer="ledger"} 1`) ||
 		!strings.Contains(body, `effectonce_inbox_events_total{consumer="ledger",outcome="applied"} 1`) {
 		t.Errorf("metrics:\n%s", body)
 	}
@@ -202,7 +208,10 @@ func TestAForeignEventIsBookedOnce(t *testing.T) {
 	db, topic := pgtest.New(t), kafkatest.Topic(t, 1)
 	p := some(100)
 	foreign := func(id string, p contract.PaymentCreated) kafkatest.Record {
-		return kafkatest.Record{Key: []byte(p.AccountID), Value: created(t, p).Payload, Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}}}
+		return kafkatest.Record{
+			Key: []byte(p.AccountID), Value: created(t, p).Payload,
+			Headers: []kafkatest.Header{{Key: "id", Value: []byte(id)}},
+		}
 	}
 	id := event.NewID().String()
 	kafkatest.Produce(t, topic, foreign(id, p), foreign(id, p), foreign(event.NewID().String(), some(1)))
@@ -229,7 +238,10 @@ func TestAForeignEventIsBookedOnce(t *testing.T) {
 func TestWithoutTablesAWorkerSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	cfg := ledger.Config{DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"}, SkipMigrate: true, Logger: quiet}
+	cfg := ledger.Config{
+		DatabaseURL: secret.Of(db.AdminURL), Schema: db.Schema, Brokers: []string{"127.0.0.1:1"},
+		SkipMigrate: true, Logger: quiet,
+	}
 	if err := ledger.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "relay migrate") {
 		t.Errorf("error %v", err)
 	}

@@ -167,19 +167,26 @@ func tenantOf(r *http.Request) (string, error) {
 	if len(values) > 1 || (idempotency.Key{Tenant: values[0], Operation: opCreate, Value: "any"}).Check() != nil {
 		return "", &httpedge.Problem{
 			Status: http.StatusBadRequest, Code: "INVALID_TENANT",
-			Detail: fmt.Sprintf("%s must be there once, with at most %d printable ASCII characters", HeaderTenant, idempotency.MaxKey),
+			Detail: fmt.Sprintf("%s must be there once, with at most %d printable ASCII characters", HeaderTenant,
+				idempotency.MaxKey),
 		}
 	}
 	return values[0], nil
 }
 
 func (a *api) notFound(w http.ResponseWriter, _ *http.Request) {
-	a.edge.Problem(w, httpedge.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Detail: "there is nothing here; payments are made by POST /payments"})
+	a.edge.Problem(w, httpedge.Problem{
+		Status: http.StatusNotFound, Code: "NOT_FOUND",
+		Detail: "there is nothing here; payments are made by POST /payments",
+	})
 }
 
 func (a *api) notAllowed(allow string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Allow", allow)
-		a.edge.Problem(w, httpedge.Problem{Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED", Detail: "want " + allow})
+		a.edge.Problem(w, httpedge.Problem{
+			Status: http.StatusMethodNotAllowed, Code: "METHOD_NOT_ALLOWED",
+			Detail: "want " + allow,
+		})
 	}
 }

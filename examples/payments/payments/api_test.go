@@ -36,7 +36,8 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{DB: pgtest.New(t), log: &lockedBuffer{}}
-	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(f.URL)}, f.Schema, payments.Tables(), false, slog.New(slog.DiscardHandler))
+	pool, err := worker.Open(t.Context(), service.Database{URL: secret.Of(f.URL)}, f.Schema, payments.Tables(), false,
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,10 @@ func newFixture(t *testing.T) *fixture {
 // over is the API over another way to the same database.
 func (f *fixture) over(t *testing.T, pool *pgxpool.Pool) http.Handler {
 	t.Helper()
-	h, err := payments.Handler(pool, payments.Config{Schema: f.Schema, Wake: func() { f.woken.Add(1) }, Logger: slog.New(slog.NewTextHandler(f.log, nil))})
+	h, err := payments.Handler(pool, payments.Config{
+		Schema: f.Schema, Wake: func() { f.woken.Add(1) },
+		Logger: slog.New(slog.NewTextHandler(f.log, nil)),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +99,8 @@ func post(h http.Handler, body string, headers ...string) *httptest.ResponseReco
 // counts fails unless there are so many payments, and an event for each and no other.
 func (f *fixture) counts(t *testing.T, want int) {
 	t.Helper()
-	rows, events := pgtest.One[int](t, f.DB, "select count(*) from payment"), pgtest.One[int](t, f.DB, "select count(*) from outbox_event")
+	rows, events := pgtest.One[int](t, f.DB, "select count(*) from payment"),
+		pgtest.One[int](t, f.DB, "select count(*) from outbox_event")
 	pairs := pgtest.One[int](t, f.DB, "select count(*) from payment p join outbox_event e on e.message_id = p.event_id")
 	if rows != want || events != want || pairs != want {
 		t.Errorf("%d payments, %d events, %d of them together: want %d", rows, events, pairs, want)
@@ -112,11 +117,13 @@ func TestAPaymentIsARowAndAnEvent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	w := post(f.handler, body, "X-Tenant", "acme")
-	if w.Code != http.StatusCreated || w.Header().Get("Content-Type") != "application/json" || w.Header().Get(payments.HeaderReplayed) != "" {
+	if w.Code != http.StatusCreated || w.Header().Get("Content-Type") != "application/json" ||
+		w.Header().Get(payments.HeaderReplayed) != "" {
 		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
 	var p contract.PaymentCreated
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.AccountID != "acc-1" || p.Amount != 100 || p.Currency != "EUR" {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || p.AccountID != "acc-1" || p.Amount != 100 ||
+		p.Currency != "EUR" {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	f.counts(t, 1)
@@ -125,14 +132,17 @@ func TestAPaymentIsARowAndAnEvent(t *testing.T) {
 	}
 	var e event.Event
 	var payload []byte
-	if err := f.Pool.QueryRow(t.Context(), "select topic, key, type, source, tenant, content_type, payload from outbox_event").
+	if err := f.Pool.QueryRow(t.Context(), "select topic, key, type, source, tenant, content_type, payload from "+
+		"outbox_event").
 		Scan(&e.Topic, &e.Key, &e.Type, &e.Source, &e.Tenant, &e.ContentType, &payload); err != nil {
 		t.Fatal(err)
 	}
-	if e.Topic != "payments" || e.Key != "acc-1" || e.Type != "PaymentCreated" || e.Source != "payments" || e.Tenant != "acme" || e.ContentType != event.ContentTypeJSON {
+	if e.Topic != "payments" || e.Key != "acc-1" || e.Type != "PaymentCreated" || e.Source != "payments" ||
+		e.Tenant != "acme" || e.ContentType != event.ContentTypeJSON {
 		t.Errorf("event %+v", e)
 	}
-	if want := fmt.Sprintf(`{"payment_id":"%s","account_id":"acc-1","amount":100,"currency":"EUR"}`, p.PaymentID); string(payload) != want {
+	if want := fmt.Sprintf(`{"payment_id":"%s","account_id":"acc-1","amount":100,"currency":"EUR"}`,
+		p.PaymentID); string(payload) != want {
 		t.Errorf("payload %s, want %s", payload, want)
 	}
 	got := do(f.handler, http.MethodGet, "/payments/"+p.PaymentID.String(), "", "X-Tenant", "acme")
@@ -154,7 +164,8 @@ func TestACompletedReplay(t *testing.T) {
 		t.Fatalf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
 	}
 	if first.Header().Get(payments.HeaderReplayed) != "" || again.Header().Get(payments.HeaderReplayed) != "true" {
-		t.Errorf("Idempotent-Replayed %q, then %q", first.Header().Get(payments.HeaderReplayed), again.Header().Get(payments.HeaderReplayed))
+		t.Errorf("Idempotent-Replayed %q, then %q", first.Header().Get(payments.HeaderReplayed),
+			again.Header().Get(payments.HeaderReplayed))
 	}
 	f.counts(t, 1)
 }
@@ -163,9 +174,13 @@ func TestTheSameKeyForAnotherCommandIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	post(f.handler, body, "Idempotency-Key", "secret-key")
-	for _, other := range []string{strings.Replace(body, "100", "101", 1), strings.Replace(body, "EUR", "USD", 1), strings.Replace(body, "acc-1", "acc-2", 1)} {
+	for _, other := range []string{
+		strings.Replace(body, "100", "101", 1), strings.Replace(body, "EUR", "USD", 1),
+		strings.Replace(body, "acc-1", "acc-2", 1),
+	} {
 		w := post(f.handler, other, "Idempotency-Key", "secret-key")
-		if w.Code != http.StatusUnprocessableEntity || code(w) != payments.CodeReused || w.Header().Get("Content-Type") != "application/problem+json" {
+		if w.Code != http.StatusUnprocessableEntity || code(w) != payments.CodeReused ||
+			w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
@@ -180,7 +195,8 @@ func TestKeysAreScopedByTenant(t *testing.T) {
 	f := newFixture(t)
 	for i, tenant := range []string{"a", "b", ""} {
 		other := strings.Replace(body, "100", fmt.Sprint(100+i), 1)
-		if w := post(f.handler, other, "Idempotency-Key", "k", "X-Tenant", tenant); w.Code != http.StatusCreated || w.Header().Get(payments.HeaderReplayed) != "" {
+		if w := post(f.handler, other, "Idempotency-Key", "k", "X-Tenant", tenant); w.Code != http.StatusCreated ||
+			w.Header().Get(payments.HeaderReplayed) != "" {
 			t.Errorf("tenant %q: %d %s", tenant, w.Code, w.Body)
 		}
 	}
@@ -190,7 +206,8 @@ func TestKeysAreScopedByTenant(t *testing.T) {
 func TestAKeyIsRequired(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if w := do(f.handler, http.MethodPost, "/payments", body); w.Code != http.StatusBadRequest || code(w) != "IDEMPOTENCY_KEY_MISSING" {
+	if w := do(f.handler, http.MethodPost, "/payments", body); w.Code != http.StatusBadRequest ||
+		code(w) != "IDEMPOTENCY_KEY_MISSING" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	f.counts(t, 0)
@@ -204,8 +221,10 @@ func TestTheAnswerIsTheFirstOnes(t *testing.T) {
 	first := post(f.handler, body, "Idempotency-Key", "k")
 	f.Exec(t, "update payment set status = 'refunded', created_at = now() - interval '1 day'")
 	again := post(f.handler, body, "Idempotency-Key", `"k"`)
-	if again.Code != first.Code || again.Body.String() != first.Body.String() || again.Header().Get("Location") != first.Header().Get("Location") {
-		t.Errorf("%d %s %v, then %d %s %v", first.Code, first.Body, first.Header(), again.Code, again.Body, again.Header())
+	if again.Code != first.Code || again.Body.String() != first.Body.String() ||
+		again.Header().Get("Location") != first.Header().Get("Location") {
+		t.Errorf("%d %s %v, then %d %s %v", first.Code, first.Body, first.Header(), again.Code, again.Body,
+			again.Header())
 	}
 	if policy := again.Header().Get("Idempotency-Policy"); policy != "replay=86400, remember=259200" {
 		t.Errorf("the policy is %q", policy)
@@ -218,10 +237,12 @@ func TestTwoAtTheSameTime(t *testing.T) {
 	f := newFixture(t)
 	answers := f.together(t)
 	f.counts(t, 1)
-	if answers[0].Code != http.StatusCreated || answers[1].Code != http.StatusCreated || answers[0].Body.String() != answers[1].Body.String() {
+	if answers[0].Code != http.StatusCreated || answers[1].Code != http.StatusCreated ||
+		answers[0].Body.String() != answers[1].Body.String() {
 		t.Errorf("answers %d %s and %d %s", answers[0].Code, answers[0].Body, answers[1].Code, answers[1].Body)
 	}
-	if replayed := answers[0].Header().Get(payments.HeaderReplayed) + answers[1].Header().Get(payments.HeaderReplayed); replayed != "true" {
+	if replayed := answers[0].Header().Get(payments.HeaderReplayed) +
+		answers[1].Header().Get(payments.HeaderReplayed); replayed != "true" {
 		t.Errorf("Idempotent-Replayed %q, want it once", replayed)
 	}
 }
@@ -246,7 +267,8 @@ func (f *fixture) together(t *testing.T) [2]*httptest.ResponseRecorder {
 		})
 	}
 	pgtest.AwaitSQL(t, f.DB, `select count(*) = 2 from pg_stat_activity where wait_event_type = 'Lock' and
-		(query like '-- pgstore:%' or query like '-- outbox:%') and pid in (select pid from pg_locks l join pg_class c on c.oid = l.relation
+		(query like '-- pgstore:%' or query like '-- outbox:%') and pid in (select pid from pg_locks l
+			join pg_class c on c.oid = l.relation
 		where c.relnamespace = $1::regnamespace)`, f.Schema)
 	if _, err := gate.Exec(t.Context(), "commit"); err != nil {
 		t.Fatal(err)
@@ -258,7 +280,10 @@ func (f *fixture) together(t *testing.T) [2]*httptest.ResponseRecorder {
 // TestALostCommitAnswer: the payment is made once, and the client is told so at once: the key says what became of it.
 func TestALostCommitAnswer(t *testing.T) {
 	t.Parallel()
-	for name, action := range map[string]pgtest.Action{"it happened": pgtest.DropReply, "it did not": pgtest.CutBefore} {
+	for name, action := range map[string]pgtest.Action{
+		"it happened": pgtest.DropReply,
+		"it did not":  pgtest.CutBefore,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
@@ -271,10 +296,12 @@ func TestALostCommitAnswer(t *testing.T) {
 			h := f.over(t, pool)
 			proxy.OnCommit(action)
 			first, again := post(h, body, "Idempotency-Key", "k"), post(h, body, "Idempotency-Key", "k")
-			if first.Code != http.StatusCreated || again.Code != http.StatusCreated || first.Body.String() != again.Body.String() {
+			if first.Code != http.StatusCreated || again.Code != http.StatusCreated ||
+				first.Body.String() != again.Body.String() {
 				t.Errorf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
 			}
-			if first.Header().Get(payments.HeaderReplayed) != "" || again.Header().Get(payments.HeaderReplayed) != "true" {
+			if first.Header().Get(payments.HeaderReplayed) != "" ||
+				again.Header().Get(payments.HeaderReplayed) != "true" {
 				t.Errorf("replayed: %v, then %v", first.Header(), again.Header())
 			}
 			f.counts(t, 1)
@@ -306,10 +333,11 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 	}
 	for name, b := range map[string]string{
 		"empty": "", "not JSON": "{", "an array": "[]", "null": "null", "two": body + body, "behind": body + "x",
-		"unknown field": `{"account_id":"a","amount":1,"currency":"EUR","note":"hunter2"}`,
-		"twice":         `{"account_id":"a","amount":1,"amount":2,"currency":"EUR"}`,
-		"other case":    `{"Account_ID":"a","amount":1,"currency":"EUR"}`,
-		"no account":    `{"amount":1,"currency":"EUR"}`, "blank account": `{"account_id":" ","amount":1,"currency":"EUR"}`,
+		"unknown field":  `{"account_id":"a","amount":1,"currency":"EUR","note":"hunter2"}`,
+		"twice":          `{"account_id":"a","amount":1,"amount":2,"currency":"EUR"}`,
+		"other case":     `{"Account_ID":"a","amount":1,"currency":"EUR"}`,
+		"no account":     `{"amount":1,"currency":"EUR"}`,
+		"blank account":  `{"account_id":" ","amount":1,"currency":"EUR"}`,
 		"long account":   strings.Replace(body, "acc-1", long+"x", 1),
 		"U+0000":         strings.Replace(body, "acc-1", `hunter2\u0000`, 1),
 		"not UTF-8":      strings.Replace(body, "acc-1", "\xff", 1),
@@ -319,10 +347,12 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 		"exponent": strings.Replace(body, "100", "1e2", 1), "text amount": strings.Replace(body, "100", `"100"`, 1),
 		"null amount": strings.Replace(body, "100", "null", 1), "nested": strings.Replace(body, "100", "{}", 1),
 		"overflow": strings.Replace(body, "100", "9223372036854775808", 1),
-		"currency": strings.Replace(body, "EUR", "eur", 1), "long currency": strings.Replace(body, "EUR", "EURO", 1), "no currency": `{"account_id":"a","amount":1}`,
+		"currency": strings.Replace(body, "EUR", "eur", 1), "long currency": strings.Replace(body, "EUR", "EURO", 1),
+		"no currency": `{"account_id":"a","amount":1}`,
 	} {
 		w := post(f.handler, b, "Idempotency-Key", "k")
-		if w.Code != http.StatusBadRequest || code(w) != "INVALID_PAYMENT" && code(w) != "BAD_REQUEST" || strings.Contains(w.Body.String(), "hunter2") {
+		if w.Code != http.StatusBadRequest || code(w) != "INVALID_PAYMENT" && code(w) != "BAD_REQUEST" ||
+			strings.Contains(w.Body.String(), "hunter2") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
@@ -355,7 +385,8 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 		{http.MethodGet, "/healthz", 200},
 		{http.MethodGet, "/readyz", 200},
 	} {
-		if w := do(f.handler, c.method, c.path, ""); w.Code != c.want || c.want > 200 && w.Header().Get("Content-Type") != "application/problem+json" {
+		if w := do(f.handler, c.method, c.path, ""); w.Code != c.want || c.want > 200 &&
+			w.Header().Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s %s: %d %v %s", c.method, c.path, w.Code, w.Header(), w.Body)
 		}
 	}
@@ -363,11 +394,15 @@ func TestWhatIsWrongIsRefusedAndRecordsNothing(t *testing.T) {
 
 // FuzzBody: no body makes the API panic or answer with a fault of its own, and what it accepts is a payment.
 func FuzzBody(f *testing.F) {
-	for _, s := range []string{body, "", "{}", `{"amount":1e99}`, `{"amount":1,"amount":1}`, "[[[", `{"account_id":"\ud800","amount":1,"currency":"EUR"}`} {
+	for _, s := range []string{
+		body, "", "{}", `{"amount":1e99}`, `{"amount":1,"amount":1}`, "[[[",
+		`{"account_id":"\ud800","amount":1,"currency":"EUR"}`,
+	} {
 		f.Add([]byte(s))
 	}
 	// A pool that reaches nobody: an accepted body ends in 503.
-	pool, err := pgxpool.New(context.Background(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable&connect_timeout=1")
+	pool, err := pgxpool.New(context.Background(),
+		"postgres://nobody@127.0.0.1:1/none?sslmode=disable&connect_timeout=1")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -63,8 +63,13 @@ func (c *cards) work(ctx context.Context, op *guard.Op, tenant string, cmd comma
 	if err != nil {
 		return idempotency.Result{}, err
 	}
-	reference, err := op.CallAs(ctx, stepCharge, chargeKey(id), func(ctx context.Context, call guard.Call) ([]byte, error) {
-		reference, err := c.provider.Charge(ctx, Charge{Key: call.Key, AccountID: cmd.AccountID, Amount: cmd.Amount, Currency: cmd.Currency})
+	reference, err := op.CallAs(ctx, stepCharge, chargeKey(id), func(ctx context.Context, call guard.Call) ([]byte,
+		error,
+	) {
+		reference, err := c.provider.Charge(ctx, Charge{
+			Key: call.Key, AccountID: cmd.AccountID, Amount: cmd.Amount,
+			Currency: cmd.Currency,
+		})
 		return []byte(reference), err
 	})
 	switch class, _ := idempotency.Classify(err); {
@@ -75,7 +80,9 @@ func (c *cards) work(ctx context.Context, op *guard.Op, tenant string, cmd comma
 		return idempotency.Result{}, err
 	}
 	err = phase(ctx, op, stepAccept, nil, func(ctx context.Context) (any, error) {
-		return nil, c.store.in(ctx, func(tx pgx.Tx) error { return c.accept(ctx, tx, tenant, id, cmd, string(reference)) })
+		return nil, c.store.in(ctx, func(tx pgx.Tx) error {
+			return c.accept(ctx, tx, tenant, id, cmd, string(reference))
+		})
 	})
 	if err != nil {
 		return idempotency.Result{}, err
@@ -126,7 +133,8 @@ func (c *cards) declined(ctx context.Context, op *guard.Op, id ids, cause error)
 		return idempotency.Result{}, err
 	}
 	res, err := httpedge.JSON(http.StatusPaymentRequired, map[string]any{
-		"type": "about:blank", "title": "Payment Required", "status": http.StatusPaymentRequired, "code": codeCardDeclined,
+		"type": "about:blank", "title": "Payment Required", "status": http.StatusPaymentRequired,
+		"code":   codeCardDeclined,
 		"detail": "the card was declined; for another attempt use a new Idempotency-Key",
 	})
 	if err != nil {

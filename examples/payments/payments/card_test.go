@@ -90,11 +90,13 @@ func (f *cardFixture) charged(t *testing.T, want int) {
 	}
 	for _, c := range ledger {
 		id := strings.TrimPrefix(c.Key, "provider_payment_")
-		if pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted' and charge = $1 and payment_id = $2::uuid", c.Reference, id) != 1 {
+		if pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted' and charge = $1 and "+
+			"payment_id = $2::uuid", c.Reference, id) != 1 {
 			t.Errorf("charge %s is of no accepted payment", c.Reference)
 		}
 	}
-	accepted, events := pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted'"), pgtest.One[int](t, f.DB, "select count(*) from outbox_event")
+	accepted, events := pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted'"),
+		pgtest.One[int](t, f.DB, "select count(*) from outbox_event")
 	if accepted != want || events != want {
 		t.Errorf("%d payments accepted, %d events: want %d", accepted, events, want)
 	}
@@ -104,10 +106,12 @@ func TestACardIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{IgnoreKeys: true})
 	first, again := post(f.handler, body, "Idempotency-Key", "k"), post(f.handler, body, "Idempotency-Key", "k")
-	if first.Code != http.StatusCreated || again.Code != http.StatusCreated || first.Body.String() != again.Body.String() || again.Header().Get(payments.HeaderReplayed) != "true" {
+	if first.Code != http.StatusCreated || again.Code != http.StatusCreated ||
+		first.Body.String() != again.Body.String() || again.Header().Get(payments.HeaderReplayed) != "true" {
 		t.Errorf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
 	}
-	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key", "k"); w.Code != http.StatusUnprocessableEntity || code(w) != payments.CodeReused {
+	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key",
+		"k"); w.Code != http.StatusUnprocessableEntity || code(w) != payments.CodeReused {
 		t.Errorf("another command: %d %s", w.Code, w.Body)
 	}
 	f.charged(t, 1)
@@ -128,7 +132,8 @@ func TestAHundredAtOnceAreOneCharge(t *testing.T) {
 			if i%2 == 0 {
 				h = other
 			}
-			if w := post(h, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated && w.Code != http.StatusConflict {
+			if w := post(h, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated &&
+				w.Code != http.StatusConflict {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 		})
@@ -144,7 +149,8 @@ func TestADeclinedCardIsAFinalAnswer(t *testing.T) {
 	t.Parallel()
 	f := newCards(t, cards.Config{Decide: func(cards.Charge, int) cards.Verdict { return cards.Refuse }})
 	for i, replayed := range []string{"", "true"} {
-		if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusPaymentRequired || code(w) != "CARD_DECLINED" || w.Header().Get(payments.HeaderReplayed) != replayed {
+		if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusPaymentRequired ||
+			code(w) != "CARD_DECLINED" || w.Header().Get(payments.HeaderReplayed) != replayed {
 			t.Errorf("%d: %d %s %v", i, w.Code, w.Body, w.Header())
 		}
 	}
@@ -162,14 +168,17 @@ func TestAProviderThatIsAwayBurnsNoKey(t *testing.T) {
 	f.bankURL = "http://127.0.0.1:1"
 	away := f.serve(t)
 	f.bankURL = up
-	if w := post(away, body, "Idempotency-Key", "k"); w.Code != http.StatusServiceUnavailable || code(w) != "TRY_AGAIN" {
+	if w := post(away, body, "Idempotency-Key", "k"); w.Code != http.StatusServiceUnavailable ||
+		code(w) != "TRY_AGAIN" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	// Its payment is there, and pending: under this key nothing else may be made.
-	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key", "k"); w.Code != http.StatusUnprocessableEntity {
+	if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key",
+		"k"); w.Code != http.StatusUnprocessableEntity {
 		t.Errorf("another command: %d %s", w.Code, w.Body)
 	}
-	if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated || w.Header().Get(payments.HeaderReplayed) != "" {
+	if w := post(f.handler, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated ||
+		w.Header().Get(payments.HeaderReplayed) != "" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	f.charged(t, 1)
@@ -181,7 +190,10 @@ func TestACallerThatLeavesABusyProvider(t *testing.T) {
 	f := newFixture(t)
 	ctx, leave := context.WithCancel(t.Context())
 	serve := func(p payments.Provider) http.Handler {
-		s, err := payments.New(f.Pool, payments.Config{Schema: f.Schema, Cards: p, Logger: slog.New(slog.DiscardHandler)})
+		s, err := payments.New(f.Pool, payments.Config{
+			Schema: f.Schema, Cards: p,
+			Logger: slog.New(slog.DiscardHandler),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,21 +223,26 @@ func TestATimeOutIsRecovered(t *testing.T) {
 	for name, verdict := range map[string]cards.Verdict{"before": cards.TimeOutBefore, "after": cards.TimeOutAfter} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newCardsWithin(t, cards.Config{IgnoreKeys: true, Decide: func(_ cards.Charge, attempt int) cards.Verdict {
-				if attempt == 1 {
-					return verdict
-				}
-				return cards.Accept
-			}}, shortly)
+			f := newCardsWithin(t, cards.Config{
+				IgnoreKeys: true,
+				Decide: func(_ cards.Charge, attempt int) cards.Verdict {
+					if attempt == 1 {
+						return verdict
+					}
+					return cards.Accept
+				},
+			}, shortly)
 			first := post(f.handler, body, "Idempotency-Key", "k")
-			if first.Code != http.StatusServiceUnavailable || code(first) != "IDEMPOTENCY_OUTCOME_UNKNOWN" || first.Header().Get("Retry-After") == "" {
+			if first.Code != http.StatusServiceUnavailable || code(first) != "IDEMPOTENCY_OUTCOME_UNKNOWN" ||
+				first.Header().Get("Retry-After") == "" {
 				t.Errorf("first: %d %s", first.Code, first.Body)
 			}
 			// The retry does not charge again: nobody knows yet.
 			if w := post(f.handler, body, "Idempotency-Key", "k"); code(w) != "IDEMPOTENCY_OUTCOME_UNKNOWN" {
 				t.Errorf("retry: %d %s", w.Code, w.Body)
 			}
-			if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key", "k"); w.Code != http.StatusUnprocessableEntity {
+			if w := post(f.handler, strings.Replace(body, "100", "101", 1), "Idempotency-Key",
+				"k"); w.Code != http.StatusUnprocessableEntity {
 				t.Errorf("another command: %d %s", w.Code, w.Body)
 			}
 			w := f.recover(t, "k")
@@ -266,7 +283,9 @@ func TestABusyProviderDuringRecovery(t *testing.T) {
 func TestADuplicateWebhook(t *testing.T) {
 	t.Parallel()
 	var handler http.Handler
-	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r)
+	}))
 	t.Cleanup(hook.Close)
 	f := newCards(t, cards.Config{Webhook: hook.URL + "/notices", Times: 3})
 	handler = f.handler
@@ -296,14 +315,16 @@ func TestKilledBetweenChargeAndRecord(t *testing.T) {
 	if n := len(f.bank.Ledger()); n != 1 {
 		t.Fatalf("%d charges before the kill", n)
 	}
-	if state := pgtest.One[string](t, f.DB, "select stage from idempotency_key"); state != string(idempotency.ProviderRequestSent) {
+	if state := pgtest.One[string](t, f.DB, "select stage from idempotency_key"); state != string(
+		idempotency.ProviderRequestSent) {
 		t.Errorf("the record says %s", state)
 	}
 	w := f.recover(t, "k")
 	var p struct {
 		PaymentID string `json:"payment_id"`
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusCreated || w.Header().Get(payments.HeaderReplayed) != "true" || "provider_payment_"+p.PaymentID != f.bank.Ledger()[0].Key {
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusCreated ||
+		w.Header().Get(payments.HeaderReplayed) != "true" || "provider_payment_"+p.PaymentID != f.bank.Ledger()[0].Key {
 		t.Errorf("after recovery: %d %s", w.Code, w.Body)
 	}
 	f.charged(t, 1)

@@ -16,7 +16,10 @@ type command struct {
 // check validates it. Its error quotes no value.
 func (c command) check() error {
 	// The id is not the client's to give; any will do for the check.
-	p := contract.PaymentCreated{PaymentID: uuid.NameSpaceOID, AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency}
+	p := contract.PaymentCreated{
+		PaymentID: uuid.NameSpaceOID, AccountID: c.AccountID, Amount: c.Amount,
+		Currency: c.Currency,
+	}
 	if wrong := p.Check(); wrong != nil {
 		return wrong
 	}

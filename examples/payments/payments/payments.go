@@ -74,7 +74,10 @@ type Config struct {
 
 // Tables are what the server keeps.
 func Tables() worker.Tables {
-	return worker.Tables{Sets: []migrations.Set{migrations.Outbox, migrations.Idempotency}, DDL: []string{ddlPayment, ddlCard}, Probe: queryProbe}
+	return worker.Tables{
+		Sets: []migrations.Set{migrations.Outbox, migrations.Idempotency},
+		DDL:  []string{ddlPayment, ddlCard}, Probe: queryProbe,
+	}
 }
 
 // Run serves until ctx ends, lets requests that are under way finish, and returns nil. A database that is away at the
@@ -152,13 +155,17 @@ func newService(db *pgxpool.Pool, ready func(context.Context) error, cfg Config)
 	}
 	s.topic = cmp.Or(cfg.Topic, contract.Topic)
 	s.append = outbox.Appender{Source: Source, Schema: cfg.Schema}
-	a := &api{store: s, wake: cfg.Wake, edge: httpedge.Edge{Policy: httpedge.Policy(idempotency.Retention{}), Logger: cfg.Logger}}
+	a := &api{store: s, wake: cfg.Wake, edge: httpedge.Edge{
+		Policy: httpedge.Policy(idempotency.Retention{}),
+		Logger: cfg.Logger,
+	}}
 	if a.keys, err = pgstore.New(db, pgstore.Config{Schema: cfg.Schema, Logger: cfg.Logger}); err != nil {
 		return nil, err
 	}
 	cfg.Guard.Logger, cfg.Recovery.Logger = cfg.Logger, cfg.Logger
 	cfg.Guard.Wait = cmp.Or(cfg.Guard.Wait, time.Second)
-	cfg.Guard.RecoverAfter, cfg.Recovery.Grace = cmp.Or(cfg.Guard.RecoverAfter, 10*time.Second), cmp.Or(cfg.Recovery.Grace, 10*time.Second)
+	cfg.Guard.RecoverAfter, cfg.Recovery.Grace = cmp.Or(cfg.Guard.RecoverAfter, 10*time.Second),
+		cmp.Or(cfg.Recovery.Grace, 10*time.Second)
 	if a.guard, err = guard.New(a.keys, cfg.Guard); err != nil {
 		return nil, err
 	}

@@ -57,7 +57,8 @@ func (p *httpProvider) Charge(ctx context.Context, c Charge) (string, error) {
 	if err != nil {
 		return "", idempotency.Retryable(err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base.JoinPath("charges").String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.base.JoinPath("charges").String(),
+		bytes.NewReader(body))
 	if err != nil {
 		return "", idempotency.Retryable(err)
 	}

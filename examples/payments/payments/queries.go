@@ -37,7 +37,8 @@ returning created_at`
 // No row comes back when it is accepted already, and its event appended. One that was declined by an attempt whose
 // refusal was never recorded is accepted: it has been charged.
 const queryAccept = `-- payments: accept
-update {schema}payment set status = 'accepted', charge = $2::text where payment_id = $1::uuid and status <> 'accepted' returning created_at`
+update {schema}payment set status = 'accepted', charge = $2::text where payment_id = $1::uuid and status <> 'accepted'
+	returning created_at`
 
 const queryDecline = `-- payments: decline
 update {schema}payment set status = 'declined' where payment_id = $1::uuid and status = 'pending'`

@@ -73,7 +73,8 @@ func TestARefusalThatIsNotRecorded(t *testing.T) {
 	if w := post(other, body, "Idempotency-Key", "k"); w.Code != http.StatusCreated {
 		t.Errorf("after recovery: %d %s", w.Code, w.Body)
 	}
-	if n := pgtest.One[int](t, f.DB, "select count(*) from payment where status = 'accepted' and charge = 'charge-1'"); n != 1 {
+	if n := pgtest.One[int](t, f.DB,
+		"select count(*) from payment where status = 'accepted' and charge = 'charge-1'"); n != 1 {
 		t.Errorf("what was charged is %s", pgtest.One[string](t, f.DB, "select status from payment"))
 	}
 	if n := pgtest.One[int](t, f.DB, "select count(*) from outbox_event"); n != 1 {

@@ -30,7 +30,8 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- payments.Run(ctx, payments.Config{
-			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Listener: listener, Logger: slog.New(slog.DiscardHandler),
+			DatabaseURL: secret.Of(proxy.URL()), Schema: db.Schema, Listener: listener,
+			Logger: slog.New(slog.DiscardHandler),
 		})
 	}()
 	t.Cleanup(func() {
@@ -43,7 +44,8 @@ func TestHealthBeforeTheDatabase(t *testing.T) {
 	if status, text := ask(t, http.MethodGet, url+"/healthz", ""); status != http.StatusOK {
 		t.Fatalf("/healthz is %d while the database is away: %s", status, text)
 	}
-	if status, text := ask(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable || !strings.Contains(text, "has not answered yet") {
+	if status, text := ask(t, http.MethodGet, url+"/readyz", ""); status != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "has not answered yet") {
 		t.Errorf("/readyz is %d while the database is away: %s", status, text)
 	}
 	proxy.Refuse(false)

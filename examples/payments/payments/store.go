@@ -62,7 +62,8 @@ func newStore(db *pgxpool.Pool, schema string) (*store, error) {
 	}
 	return &store{
 		db: db, insert: pgschema.Expand(queryInsert, prefix), accept: pgschema.Expand(queryAccept, prefix),
-		decline: pgschema.Expand(queryDecline, prefix), confirm: pgschema.Expand(queryConfirm, prefix), byID: pgschema.Expand(queryByID, prefix),
+		decline: pgschema.Expand(queryDecline, prefix), confirm: pgschema.Expand(queryConfirm, prefix),
+		byID: pgschema.Expand(queryByID, prefix),
 	}, nil
 }
 
@@ -80,8 +81,11 @@ func (s *store) create(ctx context.Context, tx pgx.Tx, tenant string, c command)
 }
 
 // write makes the row.
-func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, status string) (at time.Time, err error) {
-	err = tx.QueryRow(ctx, s.insert, id.Payment.String(), tenant, c.AccountID, c.Amount, c.Currency, id.Event.String(), status).Scan(&at)
+func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, status string) (at time.Time,
+	err error,
+) {
+	err = tx.QueryRow(ctx, s.insert, id.Payment.String(), tenant, c.AccountID, c.Amount, c.Currency, id.Event.String(),
+		status).Scan(&at)
 	if err != nil {
 		return at, fmt.Errorf("inserting the payment: %w", err)
 	}
@@ -90,7 +94,10 @@ func (s *store) write(ctx context.Context, tx pgx.Tx, tenant string, id ids, c c
 
 // tell appends the event.
 func (s *store) tell(ctx context.Context, tx pgx.Tx, tenant string, id ids, c command, at time.Time) error {
-	said := contract.PaymentCreated{PaymentID: id.Payment, AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency}
+	said := contract.PaymentCreated{
+		PaymentID: id.Payment, AccountID: c.AccountID, Amount: c.Amount,
+		Currency: c.Currency,
+	}
 	e, err := event.JSON(s.topic, c.AccountID, contract.TypePaymentCreated, said)
 	if err != nil {
 		return err
@@ -101,7 +108,10 @@ func (s *store) tell(ctx context.Context, tx pgx.Tx, tenant string, id ids, c co
 
 // answer is what the caller is told, then and in every replay.
 func answer(id ids, c command, at time.Time) (idempotency.Result, error) {
-	p := payment{PaymentID: id.Payment.String(), AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency, CreatedAt: at.UTC(), Status: statusAccepted}
+	p := payment{
+		PaymentID: id.Payment.String(), AccountID: c.AccountID, Amount: c.Amount, Currency: c.Currency,
+		CreatedAt: at.UTC(), Status: statusAccepted,
+	}
 	res, err := httpedge.JSON(http.StatusCreated, p)
 	if err != nil {
 		return res, err
@@ -112,7 +122,8 @@ func answer(id ids, c command, at time.Time) (idempotency.Result, error) {
 }
 
 func (s *store) get(ctx context.Context, tenant string, id uuid.UUID) (p payment, err error) {
-	err = s.db.QueryRow(ctx, s.byID, tenant, id.String()).Scan(&p.PaymentID, &p.AccountID, &p.Amount, &p.Currency, &p.CreatedAt, &p.Status)
+	err = s.db.QueryRow(ctx, s.byID, tenant, id.String()).Scan(&p.PaymentID, &p.AccountID, &p.Amount, &p.Currency,
+		&p.CreatedAt, &p.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return p, errNotFound
 	}

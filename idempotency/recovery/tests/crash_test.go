@@ -16,7 +16,10 @@ import (
 // caller is told the same.
 func TestRecovery_CrashAtEveryPoint(t *testing.T) {
 	t.Parallel()
-	for _, bank := range []fakeprovider.Fault{fakeprovider.None, fakeprovider.Refuse, fakeprovider.Unavailable, fakeprovider.LostRequest, fakeprovider.LostAnswer} {
+	for _, bank := range []fakeprovider.Fault{
+		fakeprovider.None, fakeprovider.Refuse, fakeprovider.Unavailable,
+		fakeprovider.LostRequest, fakeprovider.LostAnswer,
+	} {
 		for _, provider := range []string{"knows keys", "can only be asked", "cannot be asked"} {
 			t.Run(fmt.Sprintf("%d/%s", bank, provider), func(t *testing.T) {
 				t.Parallel()
@@ -67,7 +70,8 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 		w.settle(t, h, recovery.Config{})
 	}
 	again, err := g.Run(t.Context(), request(), w.pay)
-	if err != nil || !again.Replayed || again.Code != res.Code || string(again.Body) != string(res.Body) || again.Failure != res.Failure {
+	if err != nil || !again.Replayed || again.Code != res.Code || string(again.Body) != string(res.Body) ||
+		again.Failure != res.Failure {
 		t.Errorf("point %d: %+v, then %+v, %v", point, res, again, err)
 	}
 	want, code := 1, 201
@@ -76,7 +80,8 @@ func crashAt(t *testing.T, point int, bank fakeprovider.Fault, provider string) 
 		want, code = 0, 402
 	}
 	if len(w.bank.Effects()) != want || len(w.mail.Effects()) != want || res.Code != code || len(w.payments) != 1 {
-		t.Errorf("point %d: %d charges, %d mails, %d payments, %+v", point, len(w.bank.Effects()), len(w.mail.Effects()), len(w.payments), res)
+		t.Errorf("point %d: %d charges, %d mails, %d payments, %+v", point, len(w.bank.Effects()),
+			len(w.mail.Effects()), len(w.payments), res)
 	}
 	return died
 }
@@ -106,8 +111,10 @@ func TestRecovery_TheRecovererDies(t *testing.T) {
 				w.as(&process{})
 				w.settle(t, h, recovery.Config{})
 				rec, _, err := w.store.Get(t.Context(), request().Key)
-				if err != nil || rec.State != idempotency.Completed || len(w.bank.Effects()) != 1 || len(w.mail.Effects()) != 1 {
-					t.Errorf("point %d: %s, %d charges, %d mails, %v", points, rec.State, len(w.bank.Effects()), len(w.mail.Effects()), err)
+				if err != nil || rec.State != idempotency.Completed || len(w.bank.Effects()) != 1 ||
+					len(w.mail.Effects()) != 1 {
+					t.Errorf("point %d: %s, %d charges, %d mails, %v", points, rec.State, len(w.bank.Effects()),
+						len(w.mail.Effects()), err)
 				}
 			})
 		}

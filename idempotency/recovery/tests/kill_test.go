@@ -235,7 +235,8 @@ func recoverOver(t *testing.T, db *pgtest.DB, bank string) {
 		t.Fatal(err)
 	}
 	// As if the dead process's lease had passed.
-	db.Exec(t, "update idempotency_key set lease_until = clock_timestamp(), due_at = clock_timestamp() where state = 'IN_PROGRESS'")
+	db.Exec(t, "update idempotency_key set lease_until = clock_timestamp(), due_at = clock_timestamp() where state = "+
+		"'IN_PROGRESS'")
 	pgtest.Await(t, "the payment is done", func() (bool, error) {
 		if _, err := worker.Once(t.Context()); err != nil {
 			return false, err

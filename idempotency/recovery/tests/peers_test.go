@@ -27,7 +27,8 @@ func TestPeer_DBOSJava491_ALiveOwnerIsNotRecovered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {Resume: w.pay}}, recovery.Config{Grace: -1})
+		worker, err := recovery.New(w.store, map[string]recovery.Handler{operation: {Resume: w.pay}},
+			recovery.Config{Grace: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,9 +62,10 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 			return idempotency.Result{Code: 409, Body: []byte("late")}, nil
 		}}
 		var outcome recovery.Outcome
-		worker, err := recovery.New(&process{Store: w.store, deaf: true}, map[string]recovery.Handler{operation: late}, recovery.Config{
-			Observer: recovery.Observer{Recovered: func(i recovery.RecoveredInfo) { outcome = i.Outcome }},
-		})
+		worker, err := recovery.New(&process{Store: w.store, deaf: true}, map[string]recovery.Handler{operation: late},
+			recovery.Config{
+				Observer: recovery.Observer{Recovered: func(i recovery.RecoveredInfo) { outcome = i.Outcome }},
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +73,8 @@ func TestPeer_River1302_TheRescuerOverwritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec, _, err := w.store.Get(t.Context(), request().Key)
-		if err != nil || rec.State != idempotency.Completed || rec.Result.Code != 201 || outcome != recovery.Lost || len(w.bank.Effects()) != 1 {
+		if err != nil || rec.State != idempotency.Completed || rec.Result.Code != 201 || outcome != recovery.Lost ||
+			len(w.bank.Effects()) != 1 {
 			t.Errorf("%s: %+v, the late one is %s, %v", rec.State, rec.Result, outcome, err)
 		}
 	})
@@ -101,7 +104,8 @@ func TestPeer_DBOSPy716_RecoveryOutlivesAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, failures := newWorld(), 0
 		w.doubtful(t, fakeprovider.LostAnswer)
-		worker, err := recovery.New(&away{Store: w.store, left: 30}, map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
+		worker, err := recovery.New(&away{Store: w.store, left: 30},
+			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}},
 			recovery.Config{Observer: recovery.Observer{Failed: func(error) { failures++ }}})
 		if err != nil {
 			t.Fatal(err)
@@ -133,7 +137,8 @@ func TestWorker_WorksAtWhatItGot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.doubtful(t, fakeprovider.LostAnswer)
-		worker, err := recovery.New(halfway{w.store}, map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}}, recovery.Config{})
+		worker, err := recovery.New(halfway{w.store},
+			map[string]recovery.Handler{operation: {Probe: w.probe, Resume: w.pay}}, recovery.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

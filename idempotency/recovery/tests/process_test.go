@@ -56,7 +56,9 @@ func (p *process) do(write func() error) error {
 	return err
 }
 
-func (p *process) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult, err error) {
+func (p *process) Claim(ctx context.Context, r idempotency.Request, opt store.ClaimOptions) (c store.ClaimResult,
+	err error,
+) {
 	err = p.do(func() error { c, err = p.Store.Claim(ctx, r, opt); return err })
 	return c, err
 }
@@ -163,7 +165,8 @@ func (w *world) pay(ctx context.Context, op *guard.Op) (idempotency.Result, erro
 	if err != nil {
 		return idempotency.Result{Code: 502}, err
 	}
-	return idempotency.Result{Code: 201, Resource: string(id), Body: fmt.Appendf(nil, "%s %s of %s", card, mail, op.Record().Input)}, nil
+	return idempotency.Result{Code: 201, Resource: string(id), Body: fmt.Appendf(nil, "%s %s of %s", card, mail,
+		op.Record().Input)}, nil
 }
 
 func (w *world) insert(_ context.Context, c guard.Call) ([]byte, error) {
@@ -182,7 +185,10 @@ func with(p *fakeprovider.Provider, what string) func(ctx context.Context, c gua
 
 // probe asks the provider of the step.
 func (w *world) probe(_ context.Context, q recovery.Question) (recovery.Answer, error) {
-	p := map[string]*fakeprovider.Provider{"charge": &w.bank, "mail": &w.mail, "stock": &w.mail, "seat": &w.bank}[q.Step]
+	p := map[string]*fakeprovider.Provider{
+		"charge": &w.bank, "mail": &w.mail, "stock": &w.mail,
+		"seat": &w.bank,
+	}[q.Step]
 	if e, ok := p.Ask(q.Key); ok {
 		return recovery.Answer{Fact: recovery.Happened, Data: []byte(e.ID)}, nil
 	}

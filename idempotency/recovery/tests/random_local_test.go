@@ -30,7 +30,9 @@ func TestRandom_Middleware(t *testing.T) {
 		rows := map[idempotency.Key][]string{} // under mu
 		r.http = func(p *process, g *guard.Guard) http.Handler { return r.unaware(p, g, rows) }
 		r.effects = func(k idempotency.Key) []int { return []int{len(rows[k])} }
-		r.handler = recovery.Handler{Local: func(_ context.Context, rec store.Record) (recovery.Fact, idempotency.Result, error) {
+		r.handler = recovery.Handler{Local: func(_ context.Context, rec store.Record) (recovery.Fact,
+			idempotency.Result, error,
+		) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if there := rows[rec.Key]; len(there) > 0 {
@@ -70,7 +72,9 @@ func (r *randomRun) unaware(p *process, g *guard.Guard, rows map[idempotency.Key
 }
 
 // transaction is a handler's, which a context that has ended rolls back.
-func (r *randomRun) transaction(ctx context.Context, p *process, req idempotency.Request, rows map[idempotency.Key][]string) (status int, body string) {
+func (r *randomRun) transaction(ctx context.Context, p *process, req idempotency.Request,
+	rows map[idempotency.Key][]string,
+) (status int, body string) {
 	p.mu.Lock()
 	dead := p.dead
 	p.mu.Unlock()
@@ -132,7 +136,10 @@ func TestRandom_InTx(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
 		t.Cleanup(cancel)
-		words := []string{"-- pgstore: begin", "-- pgstore: get", "-- pgstore: lock", "insert into made", "-- pgstore: write", "-- pgstore: commit", "-- pgstore: commit", "-- pgstore: roll back"}
+		words := []string{
+			"-- pgstore: begin", "-- pgstore: get", "-- pgstore: lock", "insert into made",
+			"-- pgstore: write", "-- pgstore: commit", "-- pgstore: commit", "-- pgstore: roll back",
+		}
 		for range 2 {
 			r.pending.Go(func() { r.disturb(ctx, proxy, words) })
 		}
@@ -154,7 +161,8 @@ func (r *randomRun) inTx(p *process, s *pgstore.Store) http.Handler {
 			if n < 8 {
 				r.pass(3 * time.Second)
 			}
-			_, err := tx.Exec(ctx, "insert into made (key, command) values ($1, $2)", req.Key.Operation+req.Key.Value, string(req.Input))
+			_, err := tx.Exec(ctx, "insert into made (key, command) values ($1, $2)", req.Key.Operation+req.Key.Value,
+				string(req.Input))
 			switch {
 			case err != nil:
 				return idempotency.Result{}, err
@@ -165,10 +173,12 @@ func (r *randomRun) inTx(p *process, s *pgstore.Store) http.Handler {
 			case n == 2:
 				runtime.Goexit()
 			case n < 6:
-				return idempotency.Result{Code: http.StatusPaymentRequired}, idempotency.Terminal("card_declined", errors.New("no"))
+				return idempotency.Result{Code: http.StatusPaymentRequired},
+					idempotency.Terminal("card_declined", errors.New("no"))
 			}
 			p.reach()
-			return idempotency.Result{Code: http.StatusCreated, Body: fmt.Appendf(nil, "%d of %s", r.roll(1e6), req.Input)}, nil
+			return idempotency.Result{Code: http.StatusCreated, Body: fmt.Appendf(nil, "%d of %s", r.roll(1e6),
+				req.Input)}, nil
 		})
 		httpedge.Edge{Logger: quiet}.Write(w, res, err)
 	})

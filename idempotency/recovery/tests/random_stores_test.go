@@ -79,7 +79,10 @@ func TestRandom_OverPostgres(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), r.real(r.span))
 		t.Cleanup(cancel)
-		words := []string{"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend", "recover", "postpone"}
+		words := []string{
+			"claim", "claim", "take over", "save", "save", "save", "finish", "release", "doubt", "extend",
+			"recover", "postpone",
+		}
 		for i, verb := range words {
 			words[i] = "-- pgstore: " + verb + "\n"
 		}
@@ -93,7 +96,10 @@ func TestRandom_OverPostgres(t *testing.T) {
 func (r *randomRun) disturb(ctx context.Context, proxy *pgtest.Proxy, words []string) {
 	for ctx.Err() == nil {
 		word := words[r.roll(len(words))]
-		action := []pgtest.Action{pgtest.CutBefore, pgtest.DropReply, pgtest.CutAfter, pgtest.Late, pgtest.Late}[r.roll(5)]
+		action := []pgtest.Action{
+			pgtest.CutBefore, pgtest.DropReply, pgtest.CutAfter, pgtest.Late,
+			pgtest.Late,
+		}[r.roll(5)]
 		trap := proxy.On(func(sql string) bool { return strings.HasPrefix(sql, word) }, r.roll(3), action)
 		select {
 		case <-trap.Fired():
@@ -183,7 +189,8 @@ type dynamoNetwork struct {
 
 // RoundTrip is of http.RoundTripper.
 func (n dynamoNetwork) RoundTrip(req *http.Request) (*http.Response, error) {
-	if !slices.ContainsFunc([]string{"PutItem", "UpdateItem"}, func(what string) bool { return strings.HasSuffix(req.Header.Get("X-Amz-Target"), what) }) {
+	if !slices.ContainsFunc([]string{"PutItem", "UpdateItem"},
+		func(what string) bool { return strings.HasSuffix(req.Header.Get("X-Amz-Target"), what) }) {
 		return n.RoundTripper.RoundTrip(req)
 	}
 	f := n.r.fate()

@@ -82,14 +82,16 @@ type tally struct {
 func (a *tally) add(r *randomRun) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.runs, a.told, a.deaths, a.lost, a.late = a.runs+1, a.told+len(r.told), a.deaths+r.deaths, a.lost+r.lost, a.late+r.lates
+	a.runs, a.told, a.deaths, a.lost, a.late = a.runs+1, a.told+len(r.told), a.deaths+r.deaths, a.lost+r.lost,
+		a.late+r.lates
 }
 
 // check wants an answer, and at least so much of each thing: on a real server it depends on its speed how much there
 // is.
 func (a *tally) check(t *testing.T, least int) {
 	t.Helper()
-	t.Logf("%d histories: %d answers, %d deaths, %d calls of the store lost, %d late", a.runs, a.told, a.deaths, a.lost, a.late)
+	t.Logf("%d histories: %d answers, %d deaths, %d calls of the store lost, %d late", a.runs, a.told, a.deaths, a.lost,
+		a.late)
 	if a.told == 0 || min(a.told, a.deaths, a.lost, a.late) < least {
 		t.Error("that says little")
 	}
@@ -154,8 +156,9 @@ func newRandomRun(seed uint64, p pace) *randomRun {
 		Wait: r.real(time.Duration(r.random.IntN(3)) * time.Second),
 	}
 	r.recovery = recovery.Config{
-		Lease: r.real(5 * time.Second), Grace: r.real(5 * time.Second), Backoff: r.real(time.Second), MaxBackoff: r.real(time.Minute),
-		SweepEvery: -1, OthersElsewhere: true, MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
+		Lease: r.real(5 * time.Second), Grace: r.real(5 * time.Second), Backoff: r.real(time.Second),
+		MaxBackoff: r.real(time.Minute), SweepEvery: -1, OthersElsewhere: true,
+		MaxAttempts: []int{0, 1, 3}[r.random.IntN(3)],
 	}
 	r.http, r.effects = r.paying, r.charges
 	r.handler = recovery.Handler{Resume: r.pay, Probe: r.look}
@@ -171,7 +174,10 @@ func newRandomRun(seed uint64, p pace) *randomRun {
 	}
 	for range 30 * keys / hot {
 		r.bank.Next(fakeprovider.Fault(max(0, r.random.IntN(12)-7)))
-		r.mail.Next([]fakeprovider.Fault{0, 0, 0, fakeprovider.Unavailable, fakeprovider.LostRequest, fakeprovider.LostAnswer}[r.random.IntN(6)])
+		r.mail.Next([]fakeprovider.Fault{
+			0, 0, 0, fakeprovider.Unavailable, fakeprovider.LostRequest,
+			fakeprovider.LostAnswer,
+		}[r.random.IntN(6)])
 	}
 	return r
 }
@@ -305,7 +311,8 @@ func (r *randomRun) key() string {
 
 // ask asks over HTTP, and notes what is said for good.
 func (r *randomRun) ask(ctx context.Context, p *process, g *guard.Guard, req idempotency.Request) {
-	w, hr := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", bytes.NewReader(req.Input))
+	w, hr := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments",
+		bytes.NewReader(req.Input))
 	hr.Header.Set(httpedge.HeaderKey, req.Key.Value)
 	r.http(p, g).ServeHTTP(w, hr)
 	if ctx.Err() == nil && (w.Code == http.StatusCreated || w.Code == http.StatusPaymentRequired) {
@@ -318,7 +325,9 @@ func (r *randomRun) ask(ctx context.Context, p *process, g *guard.Guard, req ide
 // paying is a handler that comes first, and guards work with providers.
 func (r *randomRun) paying(p *process, g *guard.Guard) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
-		res, err := g.Run(hr.Context(), r.read(hr), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
+		res, err := g.Run(hr.Context(), r.read(hr), func(ctx context.Context, op *guard.Op) (idempotency.Result,
+			error,
+		) {
 			r.pass(3 * time.Second)
 			p.reach()
 			if p.deaf { // and it does not notice when its lease ends

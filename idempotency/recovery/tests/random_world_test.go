@@ -40,14 +40,17 @@ func (r *randomRun) pay(ctx context.Context, op *guard.Op) (idempotency.Result, 
 }
 
 func paid(id, card, mail string, input []byte) idempotency.Result {
-	return idempotency.Result{Code: http.StatusCreated, Resource: id, Body: fmt.Appendf(nil, "%s %s of %s", card, mail, input)}
+	return idempotency.Result{Code: http.StatusCreated, Resource: id, Body: fmt.Appendf(nil, "%s %s of %s", card, mail,
+		input)}
 }
 
 func chargeKey(k idempotency.Key) string {
 	return "provider_payment_p-" + guard.StepKey(k, "payment")[:8]
 }
 
-func (r *randomRun) call(ctx context.Context, op *guard.Op, step, key string, p *fakeprovider.Provider) ([]byte, error) {
+func (r *randomRun) call(ctx context.Context, op *guard.Op, step, key string, p *fakeprovider.Provider) ([]byte,
+	error,
+) {
 	r.mark(key, 1)
 	answered := sync.OnceFunc(func() { r.mark(key, -1) })
 	defer answered()
@@ -181,7 +184,8 @@ func (r *randomRun) check(t *testing.T) {
 			t.Errorf("seed %d: key %s (%s) has %v", r.seed, value, rec.State, effects)
 		}
 		for _, a := range r.told {
-			if a.key == value && (!found || a.command != rec.Fingerprint.Sum[0] || a.code != rec.Result.Code || a.body != string(rec.Result.Body)) {
+			if a.key == value && (!found || a.command != rec.Fingerprint.Sum[0] || a.code != rec.Result.Code ||
+				a.body != string(rec.Result.Body)) {
 				t.Errorf("seed %d: somebody was told %+v, the record is %q %+v", r.seed, a, rec.State, rec.Result)
 			}
 		}

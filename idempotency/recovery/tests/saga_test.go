@@ -94,7 +94,8 @@ func sagaCrashAt(t *testing.T, point int, faults []fakeprovider.Fault) (died boo
 			t.Errorf("point %d: the answer is %q and %s is taken back: %v", point, res.Failure, e.What, back)
 		}
 	}
-	if res.Failure == "" && len(effects) != 3 || len(effects) > 3 || len(w.payments) != 1 || len(w.undone) > 0 != (res.Failure != "") {
+	if res.Failure == "" && len(effects) != 3 || len(effects) > 3 || len(w.payments) != 1 ||
+		len(w.undone) > 0 != (res.Failure != "") {
 		t.Errorf("point %d: %+v: %v, rows %v, taken back %v", point, res, effects, w.payments, w.undone)
 	}
 	return died
@@ -117,7 +118,8 @@ func TestSaga_AnUndoThatIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) || !errors.Is(err, guard.ErrStuck) {
+		if _, err := g.Run(t.Context(), request(), work); !errors.Is(err, idempotency.ErrUnknown) ||
+			!errors.Is(err, guard.ErrStuck) {
 			t.Error(err)
 		}
 		w.settle(t, recovery.Handler{Probe: w.probe, Resume: work}, recovery.Config{})
@@ -160,7 +162,8 @@ func TestCompensate_InsteadOfGoingOn(t *testing.T) {
 			},
 		}, recovery.Config{})
 		res, err := g.Run(t.Context(), request(), w.travel)
-		if err != nil || res.Failure != guard.CodeCompensated || res.Code != 410 || fmt.Sprint(order) != "[charge seat stock payment]" {
+		if err != nil || res.Failure != guard.CodeCompensated || res.Code != 410 ||
+			fmt.Sprint(order) != "[charge seat stock payment]" {
 			t.Errorf("%+v, %v, undone in the order %v", res, err, order)
 		}
 		for _, e := range append(w.bank.Effects(), w.mail.Effects()...) {

@@ -101,7 +101,10 @@ func crashOver(t *testing.T, s recovery.Store) {
 	if deaths.Load() < 10 {
 		t.Errorf("only %d processes died", deaths.Load())
 	}
-	worker, err := recovery.New(s, handlers, recovery.Config{Grace: -1, Backoff: time.Millisecond, MaxBackoff: time.Millisecond, MaxAttempts: -1})
+	worker, err := recovery.New(s, handlers, recovery.Config{
+		Grace: -1, Backoff: time.Millisecond,
+		MaxBackoff: time.Millisecond, MaxAttempts: -1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +126,8 @@ func (c *caller) answered(ctx context.Context, t *testing.T, g *guard.Guard) boo
 		return false
 	}
 	if len(c.bank.Effects()) != 1 || len(c.mail.Effects()) != 1 || len(c.payments) != 1 || res.Code != 201 {
-		t.Errorf("%s: %d charges, %d mails, %d payments, %+v", c.request.Key.Operation, len(c.bank.Effects()), len(c.mail.Effects()), len(c.payments), res)
+		t.Errorf("%s: %d charges, %d mails, %d payments, %+v", c.request.Key.Operation, len(c.bank.Effects()),
+			len(c.mail.Effects()), len(c.payments), res)
 	}
 	return true
 }

@@ -33,7 +33,9 @@ func (w *world) doubtful(t *testing.T, fault fakeprovider.Fault) {
 }
 
 // outcomes recovers once after each wait and returns what became of the operation, time after time.
-func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg recovery.Config, times int) (got []recovery.RecoveredInfo) {
+func (w *world) outcomes(t *testing.T, handlers map[string]recovery.Handler, cfg recovery.Config, times int) (
+	got []recovery.RecoveredInfo,
+) {
 	t.Helper()
 	cfg.Observer.Recovered = func(i recovery.RecoveredInfo) { got = append(got, i) }
 	worker, err := recovery.New(w.store, handlers, cfg)
@@ -62,25 +64,39 @@ func TestWorker_Outcomes(t *testing.T) {
 		state   idempotency.State
 		reason  string
 	}{
-		"it happened": {func(w *world) recovery.Handler { return recovery.Handler{Probe: w.probe, Resume: w.pay} }, recovery.Completed, idempotency.Completed, ""},
+		"it happened": {
+			func(w *world) recovery.Handler { return recovery.Handler{Probe: w.probe, Resume: w.pay} },
+			recovery.Completed, idempotency.Completed, "",
+		},
 		"it was refused": {func(w *world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.Refused), Resume: w.pay}
 		}, recovery.Failed, idempotency.FailedReplayable, ""},
 		"nobody knows yet": {func(w *world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.NotYet), Resume: w.pay}
 		}, recovery.Postponed, idempotency.Unknown, "nobody knows yet"},
-		"nobody can be asked": {func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} }, recovery.Stuck, idempotency.Unknown, "neither be asked nor called again"},
+		"nobody can be asked": {
+			func(w *world) recovery.Handler { return recovery.Handler{Resume: w.pay} },
+			recovery.Stuck, idempotency.Unknown, "neither be asked nor called again",
+		},
 		"only its local phase happened": {func(*world) recovery.Handler {
 			return recovery.Handler{Probe: answer(recovery.DidNot)}
 		}, recovery.Postponed, idempotency.Unknown, "only its caller's next attempt can go on"},
-		"nobody can go on": {func(*world) recovery.Handler { return recovery.Handler{Probe: answer(recovery.Happened)} }, recovery.Stuck, idempotency.Unknown, "neither go on"},
+		"nobody can go on": {func(*world) recovery.Handler {
+			return recovery.Handler{Probe: answer(recovery.Happened)}
+		}, recovery.Stuck, idempotency.Unknown, "neither go on"},
 		"the provider is away": {func(w *world) recovery.Handler {
-			return recovery.Handler{Resume: w.pay, Probe: func(context.Context, recovery.Question) (recovery.Answer, error) {
+			return recovery.Handler{Resume: w.pay, Probe: func(context.Context, recovery.Question) (recovery.Answer,
+				error,
+			) {
 				return recovery.Answer{Fact: recovery.DidNot}, errors.New("no route") // an error is no answer
 			}}
 		}, recovery.Postponed, idempotency.Unknown, "no route"},
 		"the handler panics": {func(w *world) recovery.Handler {
-			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result, error) { panic("boom") }}
+			return recovery.Handler{Probe: w.probe, Resume: func(context.Context, *guard.Op) (idempotency.Result,
+				error,
+			) {
+				panic("boom")
+			}}
 		}, recovery.Postponed, idempotency.Unknown, "panicked with a string"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +109,8 @@ func TestWorker_Outcomes(t *testing.T) {
 					t.Fatalf("%+v", got)
 				}
 				rec, _, err := w.store.Get(t.Context(), request().Key)
-				if err != nil || rec.State != c.state || rec.Stuck != (c.want == recovery.Stuck) || !strings.Contains(rec.Reason, c.reason) {
+				if err != nil || rec.State != c.state || rec.Stuck != (c.want == recovery.Stuck) ||
+					!strings.Contains(rec.Reason, c.reason) {
 					t.Errorf("%s, stuck %v, %q, %v", rec.State, rec.Stuck, rec.Reason, err)
 				}
 				if n := len(w.bank.Effects()); n != 1 {
@@ -114,7 +131,10 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = g.Run(t.Context(), request(), func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-			_, err := op.Call(ctx, "charge", func(context.Context, guard.Call) ([]byte, error) { return nil, errors.New("no answer") })
+			_, err := op.Call(ctx, "charge", func(context.Context, guard.Call) ([]byte, error) {
+				return nil,
+					errors.New("no answer")
+			})
 			return idempotency.Result{}, err
 		})
 		if !errors.Is(err, idempotency.ErrUnknown) {
@@ -124,7 +144,8 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 			return recovery.Answer{Fact: recovery.DidNot}, nil
 		}
 		got := w.outcomes(t, map[string]recovery.Handler{operation: {Probe: didNot}}, recovery.Config{}, 1)
-		if _, found, err := w.store.Get(t.Context(), request().Key); len(got) != 1 || got[0].Outcome != recovery.Released || found || err != nil {
+		if _, found, err := w.store.Get(t.Context(), request().Key); len(got) != 1 ||
+			got[0].Outcome != recovery.Released || found || err != nil {
 			t.Errorf("%+v, there: %v, %v", got, found, err)
 		}
 	})
@@ -134,7 +155,9 @@ func TestWorker_FreesWhatDidNotHappen(t *testing.T) {
 func TestWorker_GivesUp(t *testing.T) {
 	t.Parallel()
 	for name, handlers := range map[string]map[string]recovery.Handler{
-		"no answer":  {operation: {Probe: func(context.Context, recovery.Question) (recovery.Answer, error) { return recovery.Answer{}, nil }}},
+		"no answer": {operation: {Probe: func(context.Context, recovery.Question) (recovery.Answer, error) {
+			return recovery.Answer{}, nil
+		}}},
 		"no handler": {"another": {}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +170,8 @@ func TestWorker_GivesUp(t *testing.T) {
 				for _, i := range got {
 					all = append(all, i.Outcome)
 				}
-				if !slices.Equal(all, []recovery.Outcome{recovery.Postponed, recovery.Postponed, recovery.Stuck}) || got[2].Err == nil || w.bank.Calls() != 1 {
+				if !slices.Equal(all, []recovery.Outcome{recovery.Postponed, recovery.Postponed, recovery.Stuck}) ||
+					got[2].Err == nil || w.bank.Calls() != 1 {
 					t.Errorf("%v, the provider was called %d times", got, w.bank.Calls())
 				}
 			})
@@ -160,7 +184,8 @@ func TestWorker_LeavesOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.doubtful(t, fakeprovider.LostRequest)
-		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{OthersElsewhere: true}, 3); len(got) > 0 {
+		if got := w.outcomes(t, map[string]recovery.Handler{"another": {}}, recovery.Config{OthersElsewhere: true},
+			3); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
 	})
@@ -202,7 +227,10 @@ func TestWorker_TwoNeverHaveTheSame(t *testing.T) {
 		r := request()
 		for i := range operations {
 			r.Key.Value = fmt.Sprint(i)
-			if _, err := m.Claim(t.Context(), r, store.ClaimOptions{Token: "one that died, of 128 bits", Lease: time.Second}); err != nil {
+			if _, err := m.Claim(t.Context(), r, store.ClaimOptions{
+				Token: "one that died, of 128 bits",
+				Lease: time.Second,
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -243,7 +271,10 @@ func TestRun_Drains(t *testing.T) {
 		takes time.Duration
 		state idempotency.State
 		after time.Duration
-	}{"in time": {5 * time.Second, idempotency.Completed, 5 * time.Second}, "too long": {time.Minute, idempotency.Unknown, 20 * time.Second}} {
+	}{
+		"in time":  {5 * time.Second, idempotency.Completed, 5 * time.Second},
+		"too long": {time.Minute, idempotency.Unknown, 20 * time.Second},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -269,7 +300,8 @@ func TestRun_Drains(t *testing.T) {
 					t.Error(err)
 				}
 				rec, _, err := w.store.Get(t.Context(), request().Key)
-				if took := time.Since(began); err != nil || rec.State != c.state || took < c.after || took > c.after+time.Second {
+				if took := time.Since(began); err != nil || rec.State != c.state || took < c.after || took > c.after+
+					time.Second {
 					t.Errorf("%s after %v, %v", rec.State, took, err)
 				}
 			})
@@ -293,7 +325,9 @@ func TestRun_Sweeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		worker, err := recovery.New(w.store, nil, recovery.Config{
-			OthersElsewhere: true, Observer: recovery.Observer{Swept: func(s store.SweepResult) { swept += s.Bodies + s.Tombstones }},
+			OthersElsewhere: true, Observer: recovery.Observer{
+				Swept: func(s store.SweepResult) { swept += s.Bodies + s.Tombstones },
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -303,7 +337,8 @@ func TestRun_Sweeps(t *testing.T) {
 		if err := worker.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		if rec, found, err := w.store.Get(t.Context(), request().Key); err != nil || !found || rec.State != idempotency.Unknown || swept != 2 {
+		if rec, found, err := w.store.Get(t.Context(), request().Key); err != nil || !found ||
+			rec.State != idempotency.Unknown || swept != 2 {
 			t.Errorf("%+v, %v, swept %d, %v", rec, found, swept, err)
 		}
 	})

@@ -45,7 +45,8 @@ type State struct {
 // Read reads a row of [sql.State].
 func (s *State) Read(row pgx.Row) error {
 	var set string // settings, which nobody reads
-	return row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.Today, &s.Dropped, &s.Until, &s.Floor, &s.Dedup, &s.IDs)
+	return row.Scan(&set, &set, &set, &set, &set, &set, &set, &s.Today, &s.Dropped, &s.Until, &s.Floor, &s.Dedup,
+		&s.IDs)
 }
 
 // farthest is how many days ahead a released id still gets a day of its own. A time beyond it is garbage.

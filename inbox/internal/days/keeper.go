@@ -46,7 +46,8 @@ type tables struct {
 
 // pauses makes a growing wait with jitter that never ends by itself.
 func pauses() *backoff.ExponentialBackOff {
-	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second),
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(2*time.Second),
 		backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.2), backoff.WithMaxElapsedTime(0))
 }
 
@@ -56,7 +57,8 @@ type querier interface {
 
 func (k *Keeper) read(ctx context.Context, db querier) (tables, error) {
 	var d tables
-	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.Prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest, &d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until)
+	err := db.QueryRow(ctx, pgschema.Expand(sqlDays, k.Prefix)).Scan(&d.prefix, &d.today, &d.dropped, &d.longest,
+		&d.attached, &d.pending, &d.detached, &d.released, &d.owner, &d.until)
 	if err != nil {
 		return tables{}, fmt.Errorf("inbox: reading the days: %w", err)
 	}
@@ -95,7 +97,9 @@ func (k *Keeper) Make(ctx context.Context, all bool) (made []string, err error) 
 	list := func(d tables) []Number { return k.missing(d, all) }
 	if missing := list(d); len(missing) > 0 || k.Believe {
 		if made, err = k.makeMissing(ctx, list); pgerr.Is(err, pgerr.InsufficientPrivilege) {
-			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them from cron: %w", len(missing), err)
+			err = fmt.Errorf("inbox: %d days of inbox_message are missing and this role may not make them: give "+
+				"Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox "+
+				"maintain` as one of them from cron: %w", len(missing), err)
 			if len(missing) > 0 && missing[0] > d.today {
 				// Somebody else makes them and is late; nothing waits for them yet.
 				k.Log.Warn("inbox: days ahead are missing", "first", Name(missing[0]), "error", err)
@@ -118,7 +122,9 @@ func (k *Keeper) MakeDay(ctx context.Context, n Number) error {
 		return []Number{n}
 	})
 	if pgerr.Is(err, pgerr.InsufficientPrivilege) {
-		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as one of them: %w", Name(n), err)
+		return fmt.Errorf("inbox: day %s of inbox_message is missing and this role may not make it: give "+
+			"Config.MaintenanceDB a user with the maintainer's role or the owner's, or run `relay inbox maintain` as "+
+			"one of them: %w", Name(n), err)
 	}
 	return err
 }
@@ -170,8 +176,10 @@ func (k *Keeper) raise(ctx context.Context) error {
 			return err
 		}
 		if d.jumped() {
-			return fmt.Errorf("inbox: it is %s by the database's clock, and days were made until %s: the clock has jumped, or nobody has made days for long; "+
-				"nothing is dropped; if the clock is right, run `relay inbox maintain --believe-clock`", Name(d.today), Name(d.until))
+			return fmt.Errorf("inbox: it is %s by the database's clock, and days were made until %s: the clock has "+
+				"jumped, or nobody has made days for long; "+
+				"nothing is dropped; if the clock is right, run `relay inbox maintain --believe-clock`", Name(d.today),
+				Name(d.until))
 		}
 		if _, err := tx.Exec(ctx, pgschema.Expand(sqlRaise, k.Prefix)); err != nil {
 			return fmt.Errorf("inbox: raising dropped_before: %w", err)
@@ -236,7 +244,8 @@ func (k *Keeper) dropForOwner(ctx context.Context, d tables) (dropped []string, 
 				return dropped, fmt.Errorf("inbox: dropping day %s: %w", day, err)
 			}
 			if !gone && try == 10 {
-				return dropped, fmt.Errorf("inbox: day %s was not dropped: transactions on inbox_message follow one another without a gap; "+
+				return dropped, fmt.Errorf("inbox: day %s was not dropped: transactions on inbox_message follow one "+
+					"another without a gap; "+
 					"the next pass tries again, and `relay inbox maintain` as the tables' owner needs no gap", day)
 			}
 			if !gone && sleep.For(ctx, pace.NextBackOff()) != nil {

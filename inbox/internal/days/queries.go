@@ -15,9 +15,11 @@ select p.relnamespace::regnamespace::text || '.',
 	array(select c.relname::text from pg_inherits i join pg_class c on c.oid = i.inhrelid
 		where i.inhparent = p.oid and i.inhdetachpending order by 1),
 	array(select c.relname::text from pg_class c where c.relnamespace = p.relnamespace and c.relkind = 'r'
-		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid) order by 1),
+		and c.relname ~ '^inbox_message_[0-9]{8}$' and not exists (select from pg_inherits i where i.inhrelid = c.oid)
+		order by 1),
 	array(select distinct (('x' || left(replace(r.message_id::text, '-', ''), 12))::bit(48)::bigint / 86400000)::integer
-		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1 limit 100),
+		from {schema}inbox_parked r where r.state = 'releasing' and substr(r.message_id::text, 15, 1) = '7' order by 1
+		limit 100),
 	pg_has_role(p.relowner, 'usage'),
 	coalesce(d.believed_until - date '1970-01-01', -1)
 from {schema}inbox_days d, pg_class p where p.oid = '{schema}inbox_message'::regclass`

@@ -10,10 +10,14 @@ package sql
 // it is there, and gives it up 15 s later. Where a pooler answers for it, the session ends when it has been idle for
 // too long.
 const State = `-- inbox: state
-select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text else s.idle end, true),
-	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end, true),
-	set_config('tcp_keepalives_interval', case $4::text when '' then current_setting('tcp_keepalives_interval') else '5' end, true),
-	set_config('tcp_keepalives_count', case $4::text when '' then current_setting('tcp_keepalives_count') else '3' end, true),
+select set_config('idle_in_transaction_session_timeout', case when $4::text <> '' and s.idle = '0' then $4::text
+	else s.idle end, true),
+	set_config('tcp_keepalives_idle', case $4::text when '' then current_setting('tcp_keepalives_idle') else '10' end,
+		true),
+	set_config('tcp_keepalives_interval', case $4::text when '' then current_setting('tcp_keepalives_interval')
+		else '5' end, true),
+	set_config('tcp_keepalives_count', case $4::text when '' then current_setting('tcp_keepalives_count') else '3' end,
+		true),
 	set_config('lock_timeout', coalesce(nullif($1::text, ''), current_setting('lock_timeout')), true),
 	set_config('statement_timeout', coalesce(nullif($2::text, ''), current_setting('statement_timeout')), true),
 	set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
@@ -31,4 +35,5 @@ select state from {schema}inbox_parked_key where consumer_name = $1::text and ke
 
 const Unmark = `-- inbox: unmark
 delete from {schema}inbox_parked_key k where k.consumer_name = $1::text and k.key_hash = $2::bytea
-	and not exists (select from {schema}inbox_parked p where p.consumer_name = k.consumer_name and p.key_hash = k.key_hash)`
+	and not exists (select from {schema}inbox_parked p where p.consumer_name = k.consumer_name
+		and p.key_hash = k.key_hash)`

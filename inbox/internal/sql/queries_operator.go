@@ -7,8 +7,10 @@ const Attentive = `-- inbox: attentive
 select set_config('lock_timeout', $1::text, true), set_config('idle_in_transaction_session_timeout', $1::text, true)`
 
 const Parked = `-- inbox: parked
-select p.id, p.consumer_name, p.message_id::text, p.tenant, p.topic, coalesce(p.record_key, ''), p.type, p.kind, p.key_hash is null,
-	coalesce(k.state, p.state) = 'releasing', p.record_partition, p.record_offset, p.record_millis, p.attempts, p.reason, p.code,
+select p.id, p.consumer_name, p.message_id::text, p.tenant, p.topic, coalesce(p.record_key, ''), p.type, p.kind,
+	p.key_hash is null,
+	coalesce(k.state, p.state) = 'releasing', p.record_partition, p.record_offset, p.record_millis, p.attempts,
+	p.reason, p.code,
 	p.parked_at, coalesce(octet_length(p.record_value), -1), p.record_headers::text,
 	case when $11::boolean then p.record_value end, p.key_hash
 from {schema}inbox_parked p
@@ -60,7 +62,8 @@ const ListLength = `-- inbox: length of a list
 select count(*) from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea`
 
 const ListIDs = `-- inbox: ids of a list
-select id, message_id::text, code from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea order by id`
+select id, message_id::text, code from {schema}inbox_parked where consumer_name = $1::text and key_hash = $2::bytea
+	order by id`
 
 const ReleaseEvent = `-- inbox: release an event
 update {schema}inbox_parked set state = 'releasing', release_attempts = 0 where id = $1::bigint and key_hash is null`
@@ -86,7 +89,8 @@ delete from {schema}inbox_parked where id = any($1::bigint[])`
 
 // The record as it was goes along where it is changed or thrown away.
 const AuditRecords = `-- inbox: audit records
-insert into {schema}inbox_audit (operator, action, reason, consumer_name, message_id, tenant, topic, key, detail, record_value, record_headers)
+insert into {schema}inbox_audit (operator, action, reason, consumer_name, message_id, tenant, topic, key, detail,
+	record_value, record_headers)
 select $1::text, $2::text, $3::text, consumer_name, message_id, tenant, topic, record_key, $4::text::jsonb,
 	case when $6::boolean then record_value end, case when $6::boolean then record_headers end
 from {schema}inbox_parked where id = any($5::bigint[]) order by id`
@@ -96,11 +100,13 @@ insert into {schema}inbox_audit (operator, action, reason, consumer_name, tenant
 values ($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text, $7::bytea, $8::text::jsonb)`
 
 const AuditLog = `-- inbox: audit log
-select at, operator, action, reason, consumer_name, message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(key, ''), detail
+select at, operator, action, reason, consumer_name, message_id, coalesce(tenant, ''), coalesce(topic, ''),
+	coalesce(key, ''), detail
 from {schema}inbox_audit where $1::text = '' or consumer_name = $1::text order by id desc limit $2::integer`
 
 const Resume = `-- inbox: resume
-update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
+	trying_at = null,
 	updated_at = clock_timestamp()
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer
 	and (halted_at is not null or attempts > 0 or trying_at is not null)`
@@ -121,7 +127,8 @@ update {schema}inbox_consumer set retired_at = clock_timestamp() where consumer_
 
 // Forwards only: what stands before the account is decided.
 const SkipTo = `-- inbox: skip to an offset
-update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
+update {schema}inbox_progress n set from_offset = $4::bigint, to_offset = $4::bigint, attempts = 0, halted_at = null,
+	halted_code = '', halted_reason = '',
 	trying_at = null, updated_at = clock_timestamp()
 from {schema}inbox_progress p
 where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::integer and n.from_offset < $4::bigint
@@ -129,24 +136,28 @@ where n.consumer_name = $1::text and n.topic = $2::text and n.partition = $3::in
 returning p.from_offset`
 
 const ConsumerList = `-- inbox: list the consumers
-select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until, retired_at,
+select consumer_name, floor::timestamptz at time zone 'utc', window_days, started_at, seen_at, dedup, ids_until,
+	retired_at,
 	(select coalesce(jsonb_agg(jsonb_build_object('name', p.key, 'host', p.value ->> 'host') order by p.key), '[]')
 		from jsonb_each(c.programs) p where (p.value ->> 'seen')::timestamptz > clock_timestamp() - interval '3 min')
 from {schema}inbox_consumer c where $1::text = '' or consumer_name = $1::text order by consumer_name`
 
 const ProgressList = `-- inbox: list the progress
 select consumer_name, topic, partition, from_offset, to_offset, attempts, halted_at, halted_code, halted_reason,
-	trying_at, case when trying_at is null then '' else trying_reason end, extract(epoch from clock_timestamp() - updated_at)::float8
+	trying_at, case when trying_at is null then '' else trying_reason end, extract(epoch
+		from clock_timestamp() - updated_at)::float8
 from {schema}inbox_progress where $1::text = '' or consumer_name = $1::text order by consumer_name, topic, partition`
 
 const Accept = `-- inbox: accept a numbering
 insert into {schema}inbox_numbering (consumer_name, outbox_id, incarnation)
-select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer where consumer_name = $1::text and dedup = 'watermark')
+select $1::text, $2::text::uuid, $3::integer where exists (select from {schema}inbox_consumer
+	where consumer_name = $1::text and dedup = 'watermark')
 on conflict (consumer_name, outbox_id, incarnation) do update set accepted_at = clock_timestamp()`
 
 // Their workers ask, and go on. One that halted for another numbering halts again.
 const AcceptResumes = `-- inbox: resume what waited for a numbering
-update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '', updated_at = clock_timestamp()
+update {schema}inbox_progress set attempts = 0, halted_at = null, halted_code = '', halted_reason = '',
+	updated_at = clock_timestamp()
 where consumer_name = $1::text and halted_code = $2::text and ($3::text = '' or topic = $3::text)`
 
 // Every transaction that decides has read this table: the lock waits for their ends, and none can begin until the
@@ -155,7 +166,8 @@ const LockConsumers = `-- inbox: lock the consumers
 lock table {schema}inbox_consumer in access exclusive mode`
 
 const MoveConsumer = `-- inbox: move a consumer from ids
-update {schema}inbox_consumer set dedup = $2::text, ids_until = clock_timestamp() + make_interval(days => window_days + 1)
+update {schema}inbox_consumer set dedup = $2::text,
+	ids_until = clock_timestamp() + make_interval(days => window_days + 1)
 where consumer_name = $1::text and dedup = 'id'
 returning ids_until`
 

@@ -32,7 +32,8 @@ const (
 	pom     = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>dynamodb</artifactId><version>1</version>
 <dependencies>
-<dependency><groupId>com.amazonaws</groupId><artifactId>DynamoDBLocal</artifactId><version>` + version + `</version></dependency>
+<dependency><groupId>com.amazonaws</groupId><artifactId>DynamoDBLocal</artifactId><version>` + version +
+		`</version></dependency>
 </dependencies></project>
 `
 )
@@ -149,8 +150,10 @@ func start(libs string, durable bool) (*Server, error) {
 }
 
 func (s *Server) run() error {
-	cmd := exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.library.path="+s.libs, "-cp", filepath.Join(s.libs, "*"),
-		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-disableTelemetry", "-sharedDb")
+	cmd := exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.library.path="+s.libs, "-cp",
+		filepath.Join(s.libs, "*"),
+		"com.amazonaws.services.dynamodbv2.local.main.ServerRunner", "-port", fmt.Sprint(s.port), "-disableTelemetry",
+		"-sharedDb")
 	if s.durable {
 		cmd.Args = append(cmd.Args, "-dbPath", s.dir)
 	} else {

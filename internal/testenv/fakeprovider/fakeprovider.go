@@ -111,7 +111,10 @@ func (p *Provider) call(known func() (Effect, bool), effect func() string) (stri
 	}
 	p.mu.Unlock()
 	p.at("answered")
-	return id, map[Fault]error{Refuse: ErrRefused, Unavailable: ErrUnavailable, LostRequest: ErrTimeout, LostAnswer: ErrTimeout}[fault]
+	return id, map[Fault]error{
+		Refuse: ErrRefused, Unavailable: ErrUnavailable, LostRequest: ErrTimeout,
+		LostAnswer: ErrTimeout,
+	}[fault]
 }
 
 func (p *Provider) at(when string) {

@@ -17,12 +17,14 @@ func Deny(t testing.TB, brokers []string, topic string) (allow func()) {
 	RequireReal(t)
 	create := kmsg.NewPtrCreateACLsRequest()
 	create.Creations = []kmsg.CreateACLsRequestCreation{{
-		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: topic, ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral,
-		Principal: "User:*", Host: "*", Operation: kmsg.ACLOperationWrite, PermissionType: kmsg.ACLPermissionTypeDeny,
+		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: topic,
+		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Principal: "User:*", Host: "*",
+		Operation: kmsg.ACLOperationWrite, PermissionType: kmsg.ACLPermissionTypeDeny,
 	}, {
 		// Any ACL on a topic shuts out who has none: what is not denied is allowed again.
-		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: topic, ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral,
-		Principal: "User:*", Host: "*", Operation: kmsg.ACLOperationAll, PermissionType: kmsg.ACLPermissionTypeAllow,
+		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: topic,
+		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Principal: "User:*", Host: "*",
+		Operation: kmsg.ACLOperationAll, PermissionType: kmsg.ACLPermissionTypeAllow,
 	}}
 	client := newClient(t, brokers)
 	defer client.Close()
@@ -66,8 +68,9 @@ func dropACLs(t testing.TB, brokers []string, topic string) {
 	t.Helper()
 	drop := kmsg.NewPtrDeleteACLsRequest()
 	drop.Filters = []kmsg.DeleteACLsRequestFilter{{
-		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: &topic, ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral,
-		Operation: kmsg.ACLOperationAny, PermissionType: kmsg.ACLPermissionTypeAny,
+		ResourceType: kmsg.ACLResourceTypeTopic, ResourceName: &topic,
+		ResourcePatternType: kmsg.ACLResourcePatternTypeLiteral, Operation: kmsg.ACLOperationAny,
+		PermissionType: kmsg.ACLPermissionTypeAny,
 	}}
 	client := newClient(t, brokers)
 	defer client.Close()

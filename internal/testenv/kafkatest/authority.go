@@ -90,7 +90,10 @@ func (a *Authority) issue(until time.Time, hosts ...string) (certPEM, keyPEM []b
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: SecureUser},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, DNSNames: hosts,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth,
+			x509.ExtKeyUsageClientAuth,
+		},
 	}
 	if len(hosts) == 0 {
 		template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -103,5 +106,6 @@ func (a *Authority) issue(until time.Time, hosts ...string) (certPEM, keyPEM []b
 	if err != nil {
 		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
 }

@@ -210,7 +210,8 @@ func (c *Cluster) awaitReady(n *node) error {
 }
 
 func listed(ctx context.Context, n *node) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(n.addr()), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second), kgo.DialTimeout(time.Second))
+	client, err := kgo.NewClient(kgo.SeedBrokers(n.addr()), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second),
+		kgo.DialTimeout(time.Second))
 	if err != nil {
 		return err
 	}

@@ -25,9 +25,12 @@ const DebeziumVersion = "3.3.1.Final"
 const debeziumPOM = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>debezium</artifactId><version>1</version>
 <dependencies>
-<dependency><groupId>io.debezium</groupId><artifactId>debezium-connector-postgres</artifactId><version>` + DebeziumVersion + `</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId><version>` + version + `</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId><version>` + version + `</version></dependency>
+<dependency><groupId>io.debezium</groupId><artifactId>debezium-connector-postgres</artifactId><version>` +
+	DebeziumVersion + `</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId><version>` + version +
+	`</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId><version>` + version +
+	`</version></dependency>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 `
@@ -98,7 +101,10 @@ func (c *Connect) Start(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectPatience)
 	defer cancel()
-	return c.Await(ctx, func() (bool, error) { return c.Call(ctx, http.MethodGet, "/connectors", nil, nil) == nil, nil })
+	return c.Await(ctx, func() (bool, error) {
+		return c.Call(ctx, http.MethodGet, "/connectors", nil, nil) == nil,
+			nil
+	})
 }
 
 func (c *Connect) properties() string {

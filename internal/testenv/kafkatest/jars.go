@@ -15,8 +15,10 @@ const version = "4.1.0"
 const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>effectonce</groupId><artifactId>kafka</artifactId><version>1</version>
 <dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + version + `</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>` + version + `</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + version +
+	`</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>` + version +
+	`</version></dependency>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 `
@@ -57,11 +59,13 @@ func Jars(name, pom string) (string, error) {
 		return "", err
 	}
 	cmd := exec.Command(mvn, "-q", "-B", "-f", filepath.Join(tmp, "pom.xml"),
-		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+filepath.Join(tmp, "libs"))
+		"org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies", "-DoutputDirectory="+
+			filepath.Join(tmp, "libs"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mvn could not fetch %s: %w\n%s", name, err, out)
 	}
-	if err := os.Rename(filepath.Join(tmp, "libs"), libs); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, os.ErrExist) {
+	if err := os.Rename(filepath.Join(tmp, "libs"), libs); err != nil && !errors.Is(err, syscall.ENOTEMPTY) &&
+		!errors.Is(err, os.ErrExist) {
 		return "", err
 	}
 	return libs, nil

@@ -15,7 +15,10 @@ func TestProduceAndReadAll(t *testing.T) {
 	}
 	var want []Record
 	for i := range 600 {
-		want = append(want, Record{Partition: int32(i % 2), Key: []byte("k"), Value: fmt.Append(nil, i), Headers: []Header{{"a", []byte("b")}}})
+		want = append(want, Record{
+			Partition: int32(i % 2), Key: []byte("k"), Value: fmt.Append(nil, i),
+			Headers: []Header{{"a", []byte("b")}},
+		})
 	}
 	want[0].Value = nil // a tombstone
 	Produce(t, topic, want...)
@@ -26,7 +29,8 @@ func TestProduceAndReadAll(t *testing.T) {
 	for i, r := range got {
 		p, o := int32(i/300), int64(i%300)
 		w := want[int(o)*2+int(p)]
-		if r.Partition != p || r.Offset != o || string(r.Value) != string(w.Value) || r.Get("a") != "b" || r.Time.IsZero() {
+		if r.Partition != p || r.Offset != o || string(r.Value) != string(w.Value) || r.Get("a") != "b" ||
+			r.Time.IsZero() {
 			t.Fatalf("record %d is %+v, want %+v", i, r, w)
 		}
 	}

@@ -51,7 +51,8 @@ func (n *node) properties(voters []*node, brokers int) string {
 	if brokers == 1 {
 		// Everybody may do everything, until a test denies it (Deny). Not in a quorum: its votes would wait for the
 		// ACLs, which wait for the votes.
-		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found=true")
+		more = append(more, "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+			"allow.everyone.if.no.acl.found=true")
 	}
 	// A killed broker's partitions should move within a second or two, and it should not wait for long when it is
 	// started again. But one that gets no processor for that long fences itself, and is away for all tests that share
@@ -95,7 +96,8 @@ func (n *node) properties(voters []*node, brokers int) string {
 func (n *node) java(main string, args ...string) *exec.Cmd {
 	base := []string{
 		"-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", filepath.Join(n.libs, "*"), main,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dkafka.logs.dir=" + n.dir, "-cp", filepath.Join(n.libs, "*"),
+		main,
 	}
 	cmd := exec.Command("java", append(base, args...)...)
 	cmd.Dir = n.dir

@@ -62,7 +62,8 @@ func ReadAllAt(t testing.TB, brokers []string, topic string) []Record {
 	if len(start) == 0 {
 		return nil
 	}
-	client := newClient(t, brokers, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: start}), kgo.KeepControlRecords(),
+	client := newClient(t, brokers, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: start}),
+		kgo.KeepControlRecords(),
 		kgo.FetchMaxWait(100*time.Millisecond))
 	defer client.Close()
 	var all []Record
@@ -132,7 +133,9 @@ func offsets(t testing.TB, ctx context.Context, brokers []string, topic string, 
 }
 
 // listOffsets asks the leader of each partition.
-func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitions int, at int64) (map[int32]int64, error) {
+func listOffsets(ctx context.Context, client *kgo.Client, topic string, partitions int, at int64) (map[int32]int64,
+	error,
+) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	reqTopic := kmsg.NewListOffsetsRequestTopic()

@@ -97,7 +97,8 @@ func (s *secured) properties() []string {
 		"ssl.allow.dn.changes=true", "ssl.allow.san.changes=true",
 		"listener.name.ssl.ssl.client.auth=required",
 		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` + SecureUser + `="` + SecurePassword + `";`,
+		"listener.name.sasl_ssl.plain.sasl.jaas.config=" + security + `plain.PlainLoginModule required user_` +
+			SecureUser + `="` + SecurePassword + `";`,
 		"listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 		"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=" + security + "scram.ScramLoginModule required;",
 	}
@@ -179,10 +180,13 @@ func (s *Secure) awaitCertificate(ctx context.Context, certPEM []byte) error {
 	for _, address := range []string{s.SASL, s.MTLS} {
 		for served := false; !served; {
 			// A client without trust: what the server shows comes before anybody's judgement.
-			dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(state tls.ConnectionState) error {
-				served = bytes.Equal(state.PeerCertificates[0].Raw, block.Bytes)
-				return nil
-			}}}
+			dialer := tls.Dialer{Config: &tls.Config{
+				InsecureSkipVerify: true,
+				VerifyConnection: func(state tls.ConnectionState) error {
+					served = bytes.Equal(state.PeerCertificates[0].Raw, block.Bytes)
+					return nil
+				},
+			}}
 			if conn, err := dialer.DialContext(ctx, "tcp", address); err == nil {
 				_ = conn.Close()
 			}

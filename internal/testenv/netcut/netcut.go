@@ -38,14 +38,16 @@ func (p *Proxy) Addr() string { return p.proxy.Listen }
 // heal is called.
 func (p *Proxy) DropReplies(t testing.TB) (heal func()) {
 	t.Helper()
-	return p.poison(t, `{"name": "cut", "type": "limit_data", "stream": "downstream", "toxicity": 1, "attributes": {"bytes": 0}}`)
+	return p.poison(t,
+		`{"name": "cut", "type": "limit_data", "stream": "downstream", "toxicity": 1, "attributes": {"bytes": 0}}`)
 }
 
 // Silence keeps connections open and lets nothing come back from the server, until heal is called; what was sent
 // meanwhile is lost.
 func (p *Proxy) Silence(t testing.TB) (heal func()) {
 	t.Helper()
-	return p.poison(t, `{"name": "cut", "type": "timeout", "stream": "downstream", "toxicity": 1, "attributes": {"timeout": 0}}`)
+	return p.poison(t,
+		`{"name": "cut", "type": "timeout", "stream": "downstream", "toxicity": 1, "attributes": {"timeout": 0}}`)
 }
 
 // Cut ends all connections and refuses new ones, until heal is called.

@@ -51,7 +51,8 @@ func account() (uid, gid int, err error) {
 		gid, _ = strconv.Atoi(u.Gid)
 		return uid, gid, nil
 	}
-	return 0, 0, errors.New("root may not run Postgres and there is no user postgres or nobody: run the tests as an ordinary user")
+	return 0, 0, errors.New("root may not run Postgres and there is no user postgres or nobody: run the tests as an " +
+		"ordinary user")
 }
 
 // newDataDir fills dir/data with a fresh cluster, copied from a cached template because initdb takes a second.

@@ -77,7 +77,8 @@ func (db *DB) Copy(t testing.TB) *DB {
 	db.Pool.Reset()
 	// A backend takes a moment to leave.
 	Await(t, "a database without connections", func() (bool, error) {
-		return One[bool](t, &DB{Pool: db.Pool}, "select count(*) = 1 from pg_stat_activity where datname = $1", template), nil
+		return One[bool](t, &DB{Pool: db.Pool}, "select count(*) = 1 from pg_stat_activity where datname = $1",
+			template), nil
 	})
 	db.Pool.Reset()
 	adminExec(t, admin, "create database "+name+" template "+template)
@@ -146,15 +147,18 @@ func closePool(t testing.TB, pool *pgxpool.Pool) {
 	select {
 	case <-closed:
 	case <-timer.C:
-		t.Errorf("pgtest: %d connections of the pool were never released: a transaction was left open", pool.Stat().AcquiredConns())
+		t.Errorf("pgtest: %d connections of the pool were never released: a transaction was left open",
+			pool.Stat().AcquiredConns())
 	}
 }
 
 // dropSchema first ends what the test left open in its schema, which would make the drop wait for ever.
 func dropSchema(t testing.TB, admin, name string) {
 	t.Helper()
-	adminExec(t, admin, `select pg_terminate_backend(pid) from pg_stat_activity a where pid <> pg_backend_pid() and exists (
-		select from pg_locks l join pg_class c on c.oid = l.relation where l.pid = a.pid and c.relnamespace = '`+name+`'::regnamespace
+	adminExec(t, admin,
+		`select pg_terminate_backend(pid) from pg_stat_activity a where pid <> pg_backend_pid() and exists (
+		select from pg_locks l join pg_class c on c.oid = l.relation where l.pid = a.pid
+			and c.relnamespace = '`+name+`'::regnamespace
 		and l.database = (select oid from pg_database where datname = current_database()))`)
 	adminExec(t, admin, "set lock_timeout = '30s'; drop schema "+name+" cascade")
 }

@@ -43,7 +43,8 @@ func TestDatabasePerTest(t *testing.T) {
 	t.Parallel()
 	db := NewDatabase(t)
 	db.Exec(t, "create table public.x (i int)")
-	if a, b := One[string](t, db, "select current_database()"), One[string](t, New(t), "select current_database()"); a == b {
+	if a, b := One[string](t, db, "select current_database()"),
+		One[string](t, New(t), "select current_database()"); a == b {
 		t.Fatalf("both are in database %s", a)
 	}
 }

@@ -146,7 +146,8 @@ func TestProxyWatch(t *testing.T) {
 			if !<-done {
 				t.Error("the trap says that it has not worked")
 			}
-			AwaitSQL(t, db, "select count(*) = 0 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'")
+			AwaitSQL(t, db, "select count(*) = 0 from pg_stat_activity where datname = current_database() and pid <> "+
+				"pg_backend_pid() and state <> 'idle'")
 			if n := One[int](t, db, "select count(*) from x"); n != c.rows {
 				t.Errorf("%d rows, want %d", n, c.rows)
 			}

@@ -140,7 +140,8 @@ func (s *Server) PauseWALWriter(t testing.TB) {
 		t.Fatalf("pgtest: connect: %v", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(&s.paused); err != nil {
+	if err := conn.QueryRow(t.Context(), `select pid from pg_stat_activity where backend_type = 'walwriter'`).Scan(
+		&s.paused); err != nil {
 		t.Fatalf("pgtest: find the WAL writer: %v", err)
 	}
 	if err := syscall.Kill(s.paused, syscall.SIGSTOP); err != nil {
@@ -204,7 +205,8 @@ func (s *Server) start() error {
 	}
 	args := []string{"-D", filepath.Join(s.dir, "data"), "-p", strconv.Itoa(s.port), "-h", "127.0.0.1", "-k", s.dir}
 	for _, set := range append([]string{
-		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB", "max_prepared_transactions=20",
+		"synchronous_commit=on", "wal_level=logical", "max_connections=300", "shared_buffers=128MB",
+		"max_prepared_transactions=20",
 		"max_locks_per_transaction=256", "max_wal_size=2GB", "log_min_messages=warning", "timezone=UTC",
 		// a test that finds no room reads as a relay that cannot be used
 		"max_replication_slots=100", "max_wal_senders=100",

@@ -32,7 +32,8 @@ func run(args []string) (int, error) {
 		args = args[1:]
 	}
 	if len(args) == 0 {
-		return 2, errors.New("want a command: teststack -- go test ./... , `jars` (only fetch Kafka and DynamoDB Local) or `cache` (print where things are kept)")
+		return 2, errors.New("want a command: teststack -- go test ./... , `jars` (only fetch Kafka and DynamoDB " +
+			"Local) or `cache` (print where things are kept)")
 	}
 	switch args[0] {
 	case "jars":

@@ -20,12 +20,16 @@ func TestLeaksFinds(t *testing.T) {
 		for _, behind := range []string{"", "y", "yz", "yz1"} {
 			whole := before + c + behind
 			var log bytes.Buffer
-			slog.New(slog.NewJSONHandler(&log, nil)).Info("a", "value", []byte(whole), "error", fmt.Errorf("no %q", whole))
+			slog.New(slog.NewJSONHandler(&log, nil)).Info("a", "value", []byte(whole), "error",
+				fmt.Errorf("no %q", whole))
 			inJSON, _ := json.Marshal(map[string]any{"a": []byte(whole)})
 			for form, text := range map[string]string{
-				"plain": whole, "quoted": fmt.Sprintf("%q", whole), "upper case": strings.ToUpper(whole), "hex": fmt.Sprintf("%x", whole), "HEX": fmt.Sprintf("%X", whole),
-				"bytea": fmt.Sprintf(`\x%x`, whole), "bytes": fmt.Sprint([]byte(whole)), "base64": base64.StdEncoding.EncodeToString([]byte(whole)),
-				"base64 of URLs": base64.StdEncoding.EncodeToString([]byte("https://" + whole)), "log": log.String(), "JSON": string(inJSON),
+				"plain": whole, "quoted": fmt.Sprintf("%q", whole), "upper case": strings.ToUpper(whole),
+				"hex": fmt.Sprintf("%x", whole), "HEX": fmt.Sprintf("%X", whole),
+				"bytea": fmt.Sprintf(`\x%x`, whole), "bytes": fmt.Sprint([]byte(whole)),
+				"base64":         base64.StdEncoding.EncodeToString([]byte(whole)),
+				"base64 of URLs": base64.StdEncoding.EncodeToString([]byte("https://" + whole)), "log": log.String(),
+				"JSON": string(inJSON),
 			} {
 				if got := canary.Leaks("some\n"+text+"\nmore", c, "another-canary"); len(got) != 1 || got[0] != c {
 					t.Errorf("%q as %s: found %q in %s", whole, form, got, text)

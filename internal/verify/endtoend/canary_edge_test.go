@@ -44,7 +44,10 @@ func privateRequest(t *testing.T, operation, value, command string) idempotency.
 
 // private is a result likewise.
 func (e edge) private() idempotency.Result {
-	return idempotency.Result{Code: 201, Header: map[string][]string{"Etag": {headerCanary}}, Body: []byte(payloadCanary)}
+	return idempotency.Result{
+		Code: 201, Header: map[string][]string{"Etag": {headerCanary}},
+		Body: []byte(payloadCanary),
+	}
 }
 
 // heard notes what a caller is told, and what is answered to a client who may not see another's data.
@@ -62,8 +65,9 @@ func (e edge) heard(what string, res idempotency.Result, err error, mine bool) {
 // told is an observer that says all that it is told, an error by its text: metrics are made of it.
 func (s *said) told() idempotency.Observer {
 	return idempotency.Observer{
-		Replayed: tell[idempotency.ReplayedInfo](s), Mismatched: tell[idempotency.MismatchedInfo](s), InProgress: tell[idempotency.InProgressInfo](s),
-		ExpiredRetry: tell[idempotency.ExpiredInfo](s), Unknown: tell[idempotency.UnknownInfo](s), Finished: tell[idempotency.FinishedInfo](s),
+		Replayed: tell[idempotency.ReplayedInfo](s), Mismatched: tell[idempotency.MismatchedInfo](s),
+		InProgress: tell[idempotency.InProgressInfo](s), ExpiredRetry: tell[idempotency.ExpiredInfo](s),
+		Unknown: tell[idempotency.UnknownInfo](s), Finished: tell[idempotency.FinishedInfo](s),
 		Released: tell[idempotency.ReleasedInfo](s), LeaseLost: tell[idempotency.LeaseLostInfo](s),
 	}
 }
@@ -82,7 +86,10 @@ func TestI10EdgeSaysNothing(t *testing.T) {
 	if e.keys, err = pgstore.New(db.Pool, pgstore.Config{Logger: s.log(), Observer: s.told()}); err != nil {
 		t.Fatal(err)
 	}
-	if e.guard, err = guard.New(e.keys, guard.Config{Logger: s.log(), Observer: s.told(), RecoverAfter: -1}); err != nil {
+	if e.guard, err = guard.New(e.keys, guard.Config{
+		Logger: s.log(), Observer: s.told(),
+		RecoverAfter: -1,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	e.transactions(t, db)
@@ -90,7 +97,10 @@ func TestI10EdgeSaysNothing(t *testing.T) {
 	e.requests(t)
 
 	text := s.silent(t)
-	for _, want := range []string{"ReplayedInfo", "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "left to recovery", "was taken", authored} {
+	for _, want := range []string{
+		"ReplayedInfo", "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", "left to recovery",
+		"was taken", authored,
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nothing was said of %q", want)
 		}
@@ -111,18 +121,23 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 	// the card is there: a unique violation with its value
 	res, err := e.keys.InTx(t.Context(), privateRequest(t, "pay", "2", "first"), pay)
 	e.heard("violated", res, err, false)
-	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"), func(context.Context, pgx.Tx) (idempotency.Result, error) {
-		bad := e.private()
-		bad.Resource = payloadCanary + "\x00" // what the table cannot keep
-		return bad, nil
-	})
+	res, err = e.keys.InTx(t.Context(), privateRequest(t, "pay", "3", "first"),
+		func(context.Context, pgx.Tx) (idempotency.Result, error) {
+			bad := e.private()
+			bad.Resource = payloadCanary + "\x00" // what the table cannot keep
+			return bad, nil
+		})
 	e.heard("refused by the table", res, err, false)
-	for _, key := range []idempotency.Key{{Operation: "pay", Value: keyCanary + "\n"}, {Operation: "pay", Value: keyCanary, Tenant: strings.Repeat(keyCanary, 50)}} {
+	for _, key := range []idempotency.Key{
+		{Operation: "pay", Value: keyCanary + "\n"},
+		{Operation: "pay", Value: keyCanary, Tenant: strings.Repeat(keyCanary, 50)},
+	} {
 		_, err := e.keys.InTx(t.Context(), idempotency.Request{Key: key}, pay)
 		e.heard("an invalid key", idempotency.Result{}, err, false)
 		e.said.value("a wrong region", keys.Regions{Here: "eu1", Known: []string{"eu1"}}.Check(key))
 	}
-	_, err = idempotency.NewRequest(idempotency.Key{Operation: "pay", Value: keyCanary}, map[string]string{"card": payloadCanary + "\xff"})
+	_, err = idempotency.NewRequest(idempotency.Key{Operation: "pay", Value: keyCanary},
+		map[string]string{"card": payloadCanary + "\xff"})
 	e.said.value("no canonical form", err)
 }
 
@@ -130,7 +145,9 @@ func (e edge) transactions(t *testing.T, db *pgtest.DB) {
 func (e edge) providers(t *testing.T) {
 	asked := errors.New(authored)
 	work := func(ctx context.Context, op *guard.Op) (idempotency.Result, error) {
-		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, guard.Call) ([]byte, error) { return []byte(payloadCanary), asked })
+		_, err := op.CallAs(ctx, "charge", keyCanary+"-charge", func(context.Context, guard.Call) ([]byte, error) {
+			return []byte(payloadCanary), asked
+		})
 		return e.private(), err
 	}
 	for _, command := range []string{"first", "first", "another"} {
@@ -138,7 +155,8 @@ func (e edge) providers(t *testing.T) {
 		e.heard("run "+command, res, err, false)
 	}
 	for i, err := range []error{idempotency.Retryable(asked), idempotency.Terminal("declined", asked), nil} {
-		res, err := e.guard.Do(t.Context(), privateRequest(t, "mail", fmt.Sprint(5+i), "first"), func(context.Context) (idempotency.Result, error) { return e.private(), err })
+		res, err := e.guard.Do(t.Context(), privateRequest(t, "mail", fmt.Sprint(5+i), "first"),
+			func(context.Context) (idempotency.Result, error) { return e.private(), err })
 		e.heard("do", res, err, true)
 	}
 	worker, err := recovery.New(e.keys, map[string]recovery.Handler{"charge": {Resume: work}}, recovery.Config{
@@ -157,13 +175,14 @@ func (e edge) providers(t *testing.T) {
 // requests come over HTTP, through the middleware.
 func (e edge) requests(t *testing.T) {
 	tenant := func(*http.Request) (string, error) { return keyCanary, nil }
-	guarded := httpedge.Middleware(e.guard, tenant, httpedge.Config{Edge: e.http})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Set-Cookie", headerCanary)
-		if r.URL.Path == "/500" {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-		_, _ = io.WriteString(w, payloadCanary)
-	}))
+	guarded := httpedge.Middleware(e.guard, tenant, httpedge.Config{Edge: e.http})(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Set-Cookie", headerCanary)
+			if r.URL.Path == "/500" {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			_, _ = io.WriteString(w, payloadCanary)
+		}))
 	for _, r := range []struct{ path, key, body string }{
 		{"/ok", "a", payloadCanary},
 		{"/ok", "a", "another" + payloadCanary},

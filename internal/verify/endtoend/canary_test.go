@@ -112,8 +112,8 @@ func (s *said) silent(t *testing.T) string {
 // private is an event in which everything that is personal is a canary; the type says what its effect does.
 func private(topic, typ string) event.Event {
 	return event.Event{
-		ID: event.NewID(), Topic: topic, Key: keyCanary + "-" + typ, Type: typ, Payload: []byte(`{"card":"` + payloadCanary + `"}`),
-		Headers: map[string]string{"h": headerCanary},
+		ID: event.NewID(), Topic: topic, Key: keyCanary + "-" + typ, Type: typ,
+		Payload: []byte(`{"card":"` + payloadCanary + `"}`), Headers: map[string]string{"h": headerCanary},
 	}
 }
 
@@ -124,10 +124,16 @@ func TestI10AppendSaysNothing(t *testing.T) {
 	a := outbox.Appender{MaxPayload: 100, TracerProvider: s.provider}
 	for name, change := range map[string]func(*event.Event){
 		"topic": func(e *event.Event) { e.Topic = "no topic" }, "no type": func(e *event.Event) { e.Type = "" },
-		"long key": func(e *event.Event) { e.Key = strings.Repeat(keyCanary, 1000) }, "NUL key": func(e *event.Event) { e.Key += "\x00" },
-		"bad key": func(e *event.Event) { e.Key += "\xff" }, "large": func(e *event.Event) { e.Payload = bytes.Repeat(e.Payload, 10) },
+		"long key": func(e *event.Event) { e.Key = strings.Repeat(keyCanary, 1000) }, "NUL key": func(e *event.Event) {
+			e.Key += "\x00"
+		},
+		"bad key": func(e *event.Event) { e.Key += "\xff" }, "large": func(e *event.Event) {
+			e.Payload = bytes.Repeat(e.Payload, 10)
+		},
 		"long header": func(e *event.Event) { e.Headers["h"] = strings.Repeat(headerCanary, 1000) },
-		"bad header":  func(e *event.Event) { e.Headers["h"] += "\x00" }, "reserved": func(e *event.Event) { e.Headers["ce_id"] = headerCanary },
+		"bad header":  func(e *event.Event) { e.Headers["h"] += "\x00" }, "reserved": func(e *event.Event) {
+			e.Headers["ce_id"] = headerCanary
+		},
 		"year": func(e *event.Event) { e.Time = time.Date(10000, 1, 2, 3, 4, 5, 6, time.UTC) },
 	} {
 		e := private("payments", "T")
@@ -141,19 +147,22 @@ func TestI10AppendSaysNothing(t *testing.T) {
 		s.value(name, err)
 	}
 	// What the database refuses, in each of the ways that Append writes.
-	db.Exec(t, `alter table outbox_event add constraint never check (key not like 'canary%'), add constraint one unique (lane, message_id)`)
+	db.Exec(t,
+		`alter table outbox_event add constraint never check (key not like 'canary%'), add constraint one unique (lane, message_id)`)
 	for _, n := range []int{1, 20, 100} {
 		events := make([]event.Event, n)
 		for i := range events {
 			events[i] = private("payments", "T")
 		}
-		err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return a.Append(t.Context(), tx, events...) })
+		err := pgx.BeginFunc(t.Context(), db.Pool,
+			func(tx pgx.Tx) error { return a.Append(t.Context(), tx, events...) })
 		if err == nil {
 			t.Errorf("%d events were accepted", n)
 		}
 		s.value("database", err)
 	}
-	if text := s.silent(t); !strings.Contains(text, "outbox: event 0: Payload has ") || !strings.Contains(text, "violates check constraint") {
+	if text := s.silent(t); !strings.Contains(text, "outbox: event 0: Payload has ") ||
+		!strings.Contains(text, "violates check constraint") {
 		t.Errorf("the errors do not say what is wrong:\n%s", text)
 	}
 }
@@ -173,7 +182,10 @@ func TestI10RelaySaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = k.Close() }()
-	r, err := relay.New(db.Pool, k, relay.Config{Logger: s.log(), Observer: figures.Observer(), TracerProvider: s.provider})
+	r, err := relay.New(db.Pool, k, relay.Config{
+		Logger: s.log(), Observer: figures.Observer(),
+		TracerProvider: s.provider,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,13 +237,14 @@ func effects() inbox.Effect {
 		"integer, bound": exec(`insert into effect (n) values ($1)`, payload),
 		"header":         exec(`insert into effect (n) values ($1)`, func(e event.Event) any { return e.Headers["h"] }),
 		"whole event":    exec(`insert into effect (n) values ($1)`, func(e event.Event) any { return e }),
-		"map":            exec(`insert into effect (n) values ($1)`, func(e event.Event) any { return map[string]string{"k": e.Key} }),
-		"time":           exec(`select $1::text::timestamptz`, payload),
-		"uuid":           exec(`select $1::text::uuid`, payload),
-		"json":           exec(`select ($1::text || 'x')::jsonb`, payload),
-		"unique":         exec(`insert into effect (card) values ($1), ($1)`, payload),
-		"check":          exec(`insert into effect (card, n) values ($1, -1)`, payload),
-		"too long":       exec(`insert into effect (short) values ($1)`, payload),
+		"map": exec(`insert into effect (n) values ($1)`,
+			func(e event.Event) any { return map[string]string{"k": e.Key} }),
+		"time":     exec(`select $1::text::timestamptz`, payload),
+		"uuid":     exec(`select $1::text::uuid`, payload),
+		"json":     exec(`select ($1::text || 'x')::jsonb`, payload),
+		"unique":   exec(`insert into effect (card) values ($1), ($1)`, payload),
+		"check":    exec(`insert into effect (card, n) values ($1, -1)`, payload),
+		"too long": exec(`insert into effect (short) values ($1)`, payload),
 		"savepoint": func(ctx context.Context, tx pgx.Tx, e event.Event) error {
 			return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `select $1::text::integer`, e.Key)
@@ -247,7 +260,8 @@ func effects() inbox.Effect {
 }
 
 var effectTypes = []string{
-	"panics", "panics, error", "panics, event", "out of range", "integer", "integer, bound", "header", "whole event", "map", "time", "uuid", "json",
+	"panics", "panics, error", "panics, event", "out of range", "integer", "integer, bound", "header", "whole event",
+	"map", "time", "uuid", "json",
 	"unique", "check", "too long", "savepoint", "malformed", "authored", "retried", "no such type",
 }
 
@@ -331,13 +345,17 @@ func TestI10WorkerSaysNothing(t *testing.T) {
 	}
 	pgtest.AwaitSQL(t, db, `select not exists (select from inbox_parked_key where state = 'releasing')`)
 	text := s.silent(t)
-	for _, want := range []string{authored, `"code":"refused"`, events[0].ID.String(), old.ID.String(), "22P02", "the effect panicked", "index out of range", "is not the JSON of"} {
+	for _, want := range []string{
+		authored, `"code":"refused"`, events[0].ID.String(), old.ID.String(), "22P02",
+		"the effect panicked", "index out of range", "is not the JSON of",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nobody says %q:\n%s", want, text)
 		}
 	}
 	// What stands in the table beside the record itself is bounded in the same way: metrics and pages read it.
-	for _, reason := range strings.Split(pgtest.One[string](t, db, `select string_agg(code || ': ' || reason, e'\n') from inbox_parked`), "\n") {
+	for _, reason := range strings.Split(pgtest.One[string](t, db,
+		`select string_agg(code || ': ' || reason, e'\n') from inbox_parked`), "\n") {
 		if leaks := canary.Leaks(reason, payloadCanary, keyCanary, headerCanary); leaks != nil {
 			t.Errorf("a reason leaks %q: %s", leaks, reason)
 		}
@@ -358,15 +376,20 @@ func TestI10HaltSaysNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			in, err := inbox.New(db.Pool, "private", inbox.Config{
-				MaxAttempts: 1, OnFailure: inbox.Halt, Logger: s.log(), Observer: figures.Inbox(), TracerProvider: s.provider,
+				MaxAttempts: 1, OnFailure: inbox.Halt, Logger: s.log(), Observer: figures.Inbox(),
+				TracerProvider: s.provider,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			written(t, topic, private(topic, typ))
 			s.work(t, topic, in.Each(effects()), in, figures)
-			pgtest.Await(t, "it halts", func() (bool, error) { return strings.Contains(s.text(t), "partition halted"), nil })
-			if reason := pgtest.One[string](t, db, `select halted_reason from inbox_progress`); canary.Leaks(reason, payloadCanary, keyCanary) != nil {
+			pgtest.Await(t, "it halts", func() (bool, error) {
+				return strings.Contains(s.text(t), "partition halted"),
+					nil
+			})
+			if reason := pgtest.One[string](t, db, `select halted_reason from inbox_progress`); canary.Leaks(reason,
+				payloadCanary, keyCanary) != nil {
 				t.Errorf("the reason of the halt: %s", reason)
 			}
 		})
@@ -384,7 +407,10 @@ func TestI10HaltSaysNothing(t *testing.T) {
 		}
 		written(t, topic, private(topic, "any"))
 		s.work(t, topic, inbox.HandlerFunc(panicking), in, figures)
-		pgtest.Await(t, "it halts", func() (bool, error) { return strings.Contains(s.text(t), "partition halted"), nil })
+		pgtest.Await(t, "it halts", func() (bool, error) {
+			return strings.Contains(s.text(t), "partition halted"),
+				nil
+		})
 	})
 }
 

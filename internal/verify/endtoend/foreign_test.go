@@ -60,7 +60,8 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 		failed = append(failed, e)
 		return inbox.Terminal("foreign\x00\xff", errors.New("an error with \x00 and \xff"))
 	})
-	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic},
+		consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,8 @@ func TestP9_6_ForeignBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(whole.Payload, want[i].Value) || (whole.Payload == nil) != (want[i].Value == nil) || whole.Key != string(want[i].Key) {
+		if !bytes.Equal(whole.Payload, want[i].Value) || (whole.Payload == nil) != (want[i].Value == nil) ||
+			whole.Key != string(want[i].Key) {
 			t.Errorf("record %d: key %q, payload %v", i, whole.Key, whole.Payload)
 		}
 		var headers []kafkatest.Header

@@ -47,8 +47,8 @@ func runPoisoned(ctx context.Context, db *pgxpool.Pool, brokers []string, topic 
 		return nil
 	})
 	c, err := consumer.New(h, brokers, []string{topic}, consumer.Config{
-		Group: topic, Batch: 50, SessionTimeout: 2 * time.Second, HeartbeatInterval: 200 * time.Millisecond, RebalanceTimeout: 3 * time.Second,
-		Logger: slog.New(slog.DiscardHandler),
+		Group: topic, Batch: 50, SessionTimeout: 2 * time.Second, HeartbeatInterval: 200 * time.Millisecond,
+		RebalanceTimeout: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -88,7 +88,8 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 	if deaths < poisonAttempts+1 || deaths > poisonAttempts+2 {
 		t.Errorf("%d deaths, want %d", deaths, poisonAttempts+1)
 	}
-	if code := pgtest.One[string](t, s.db, `select code from inbox_parked where message_id = $1`, poison.String()); code != inbox.CodeKilled {
+	if code := pgtest.One[string](t, s.db, `select code from inbox_parked where message_id = $1`,
+		poison.String()); code != inbox.CodeKilled {
 		t.Errorf("parked with code %q", code)
 	}
 	// Its key comes every 40 records: 130, and behind it 170, 210, ... 370.
@@ -110,8 +111,10 @@ func TestP9_5_PoisonThatKills(t *testing.T) {
 	if n, err := o.ReleaseKey(t.Context(), "", s.topic, "key-10", "too early"); err != nil || n != 7 {
 		t.Fatalf("%d events released: %v", n, err)
 	}
-	if deaths := s.untilItLives(t, `select state = 'parked' and code = 'killed' from inbox_parked_key`); deaths != poisonAttempts+1 {
-		t.Errorf("%d deaths of a release, want %d: one of the batch, which is not counted, and then those of the event", deaths, poisonAttempts+1)
+	if deaths := s.untilItLives(t,
+		`select state = 'parked' and code = 'killed' from inbox_parked_key`); deaths != poisonAttempts+1 {
+		t.Errorf("%d deaths of a release, want %d: one of the batch, which is not counted, and then those of the event",
+			deaths, poisonAttempts+1)
 	}
 	if n := pgtest.One[int](t, s.db, `select count(*) from applied`); n != 393 {
 		t.Errorf("%d neighbours applied, want 393 as before", n)

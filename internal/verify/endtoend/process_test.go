@@ -66,7 +66,8 @@ func (s *scene) start(t *testing.T, role string) *child.Process {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+role, envURL+"="+s.db.URL, envKafka+"="+kafkatest.Brokers(t)[0], envTopic+"="+s.topic)
+	cmd.Env = append(os.Environ(), envRole+"="+role, envURL+"="+s.db.URL, envKafka+"="+kafkatest.Brokers(t)[0],
+		envTopic+"="+s.topic)
 	s.started++
 	p, err := child.Start(cmd, filepath.Join(t.TempDir(), fmt.Sprintf("%s-%d.log", role, s.started)), syscall.SIGKILL)
 	if err != nil {

@@ -73,7 +73,8 @@ func produce(t *testing.T, topic string, from, n int) {
 // returns how many events were applied of those that the group had committed before.
 func consume(t *testing.T, db *pgtest.DB, topic string, behind consumer.BehindPolicy, effects int) (forgotten int64) {
 	t.Helper()
-	in, err := inbox.New(db.Pool, "restored", inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})
+	in, err := inbox.New(db.Pool, "restored",
+		inbox.Config{AllowShortWindow: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,9 @@ func newTraced(t *testing.T) *traced {
 // append commits events in the trace of ctx.
 func (w *traced) append(ctx context.Context, t *testing.T, events ...event.Event) {
 	t.Helper()
-	if err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error { return w.appender.Append(ctx, tx, events...) }); err != nil {
+	if err := pgx.BeginFunc(ctx, w.Pool, func(tx pgx.Tx) error {
+		return w.appender.Append(ctx, tx, events...)
+	}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -124,7 +126,8 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 	if appended.Parent().SpanID() != request.SpanContext().SpanID() || appended.SpanKind() != trace.SpanKindProducer {
 		t.Errorf("append: parent %v, kind %v", appended.Parent(), appended.SpanKind())
 	}
-	has(t, appended, tracing.System.String("kafka"), tracing.Destination.String("a"), tracing.MessageID.String(e.ID.String()),
+	has(t, appended, tracing.System.String("kafka"), tracing.Destination.String("a"),
+		tracing.MessageID.String(e.ID.String()),
 		tracing.OperationType.String("create"), tracing.EventType.String("T"))
 
 	events := w.published(t)
@@ -136,14 +139,16 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 
 	ambient, span := w.provider.Tracer("test").Start(t.Context(), "ambient")
 	defer span.End()
-	out, err := outboxtest.Deliver(ambient, t, w.inbox(t).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-		return w.appender.Append(ctx, tx, event.Derive(e, "next", event.Event{Topic: "b", Type: "T"}))
-	}), events...)
+	out, err := outboxtest.Deliver(ambient, t,
+		w.inbox(t).Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
+			return w.appender.Append(ctx, tx, event.Derive(e, "next", event.Event{Topic: "b", Type: "T"}))
+		}), events...)
 	if err != nil || out[0] != inbox.Applied {
 		t.Fatal(out, err)
 	}
 	processed := w.one(t, "process a")
-	if processed.Parent().IsValid() || !slices.Equal(linked(processed), []trace.SpanID{appended.SpanContext().SpanID()}) {
+	if processed.Parent().IsValid() || !slices.Equal(linked(processed),
+		[]trace.SpanID{appended.SpanContext().SpanID()}) {
 		t.Errorf("process: parent %v, links %v", processed.Parent(), processed.Links())
 	}
 	if processed.Links()[0].SpanContext.TraceID() != request.SpanContext().TraceID() {
@@ -154,7 +159,8 @@ func TestTraceFromAppendToEffect(t *testing.T) {
 	if next.Parent().SpanID() != processed.SpanContext().SpanID() {
 		t.Error("what the effect appends does not continue its span")
 	}
-	if parent := w.published(t)[0].Headers[event.HeaderTraceParent]; len(parent) != 55 || parent[36:52] != next.SpanContext().SpanID().String() {
+	if parent := w.published(t)[0].Headers[event.HeaderTraceParent]; len(parent) != 55 ||
+		parent[36:52] != next.SpanContext().SpanID().String() {
 		t.Errorf("the next event says %q", parent)
 	}
 	for _, s := range w.spans.Ended() {
@@ -191,10 +197,11 @@ func TestTraceOfABatch(t *testing.T) {
 		}
 	}
 	calls := 0
-	if _, err := outboxtest.Deliver(t.Context(), t, w.inbox(t).Batch(func(context.Context, pgx.Tx, []event.Event) error {
-		calls++
-		return nil
-	}), few...); err != nil {
+	if _, err := outboxtest.Deliver(t.Context(), t,
+		w.inbox(t).Batch(func(context.Context, pgx.Tx, []event.Event) error {
+			calls++
+			return nil
+		}), few...); err != nil {
 		t.Fatal(err)
 	}
 	s := w.one(t, "process b")

@@ -55,7 +55,8 @@ func newWALScene(t *testing.T, partitions int) *walScene {
 func (s *walScene) follow(t *testing.T, db *pgxpool.Pool, source relay.Source) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, s.kafka(t), relay.Config{
-		Schema: s.db.Schema, Lease: 3 * time.Second, Source: source, WALHeartbeat: time.Second, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Schema: s.db.Schema, Lease: 3 * time.Second, Source: source, WALHeartbeat: time.Second,
+		ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,8 @@ func (s *walScene) write(t *testing.T, writers int) {
 					next[key]++
 				}
 				_, err := s.db.Pool.Exec(t.Context(), `insert into outbox_event (topic, key, type, payload)
-					select $1, k, 'T', convert_to(n::text, 'UTF8') from unnest($2::text[], $3::int[]) v (k, n)`, s.topic, keys, numbers)
+					select $1, k, 'T', convert_to(n::text, 'UTF8') from unnest($2::text[], $3::int[]) v (k,
+						n)`, s.topic, keys, numbers)
 				if err != nil {
 					t.Errorf("append: %v", err)
 					return
@@ -126,7 +128,8 @@ func (s *walScene) end() int {
 // work runs a worker of a consumer that goes by numbers until the test ends.
 func (s *walScene) work(t *testing.T) {
 	t.Helper()
-	c, err := consumer.New(s.inbox(t, walConsumer, inbox.ByWatermark), kafkatest.Brokers(t), []string{s.topic}, consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(s.inbox(t, walConsumer, inbox.ByWatermark), kafkatest.Brokers(t), []string{s.topic},
+		consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,10 +252,13 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	s.streaming(t)
 	s.more(t, 300)
 	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
-		if _, err := s.db.Pool.Exec(t.Context(), `select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1 and active_pid is not null`, s.slot); err != nil {
+		if _, err := s.db.Pool.Exec(t.Context(),
+			`select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = $1
+				and active_pid is not null`, s.slot); err != nil {
 			return false, err
 		}
-		_, err := s.db.Pool.Exec(t.Context(), `select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, s.slot)
+		_, err := s.db.Pool.Exec(t.Context(),
+			`select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1`, s.slot)
 		return err == nil, nil
 	})
 	pgtest.AwaitSQL(t, s.db, `select incarnation > 1 from outbox_meta`)
@@ -274,7 +280,8 @@ func TestP9_8_WALSlotLost(t *testing.T) {
 	pgtest.AwaitSQL(t, s.db, `select count(distinct id) >= $1 from effect`, events)
 	again := s.checkOrder(t, events)
 	if rows, once := s.effects(t); rows-once > again || once != events {
-		t.Errorf("%d effects of %d events, of which %d stand in the log under two numberings; want %d", rows, once, again, events)
+		t.Errorf("%d effects of %d events, of which %d stand in the log under two numberings; want %d", rows, once,
+			again, events)
 	}
 	t.Logf("%d events, %d of them under two numberings", events, again)
 }

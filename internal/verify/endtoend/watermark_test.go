@@ -40,7 +40,9 @@ func newOutboxScene(t *testing.T, partitions int) *outboxScene {
 // append commits n events over some keys.
 func (s *outboxScene) append(t *testing.T, n, keys int) {
 	t.Helper()
-	s.db.Exec(t, `insert into outbox_event (topic, key, type, payload) select $1, 'k' || g % $3, 'T', '{}' from generate_series(1, $2) g`, s.topic, n, keys)
+	s.db.Exec(t,
+		`insert into outbox_event (topic, key, type, payload) select $1, 'k' || g % $3, 'T', '{}'
+			from generate_series(1, $2) g`, s.topic, n, keys)
 }
 
 // kafka is a publisher as the binary makes it.
@@ -50,7 +52,8 @@ func (s *outboxScene) kafka(t *testing.T) *publisher.Kafka {
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := publisher.NewKafka(kafkatest.Brokers(t), publisher.Config{Pin: pins, Logger: slog.New(slog.DiscardHandler)})
+	to, err := publisher.NewKafka(kafkatest.Brokers(t),
+		publisher.Config{Pin: pins, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +68,13 @@ func (s *outboxScene) relay(t *testing.T, db *pgxpool.Pool, to relay.Publisher, 
 }
 
 // relayFrom is relay for another source.
-func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (stop func()) {
+func (s *outboxScene) relayFrom(t *testing.T, db *pgxpool.Pool, to relay.Publisher, archive int, source relay.Source) (
+	stop func(),
+) {
 	t.Helper()
 	r, err := relay.New(db, to, relay.Config{
-		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
-		Source: source, WALHeartbeat: time.Second,
+		Schema: s.db.Schema, Lease: 3 * time.Second, ArchiveDays: archive, ProbeAwake: 5 * time.Millisecond,
+		Logger: slog.New(slog.DiscardHandler), Source: source, WALHeartbeat: time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +104,10 @@ func (s *outboxScene) drained(t *testing.T) {
 func (s *outboxScene) log(t *testing.T) (log []event.Event) {
 	t.Helper()
 	for _, r := range kafkatest.ReadAll(t, s.topic) {
-		rec := event.Record{Topic: s.topic, Partition: r.Partition, Offset: r.Offset, Time: r.Time, Key: r.Key, Value: r.Value}
+		rec := event.Record{
+			Topic: s.topic, Partition: r.Partition, Offset: r.Offset, Time: r.Time, Key: r.Key,
+			Value: r.Value,
+		}
 		for _, h := range r.Headers {
 			rec.Headers = append(rec.Headers, event.Header(h))
 		}
@@ -126,7 +134,10 @@ func firsts(log []event.Event) []event.Event {
 
 func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.Handler {
 	t.Helper()
-	in, err := inbox.New(s.db.Pool, name, inbox.Config{Schema: s.db.Schema, Dedup: dedup, OnFailure: inbox.ParkEvent, Logger: slog.New(slog.DiscardHandler)})
+	in, err := inbox.New(s.db.Pool, name, inbox.Config{
+		Schema: s.db.Schema, Dedup: dedup, OnFailure: inbox.ParkEvent,
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +154,8 @@ func (s *outboxScene) inbox(t *testing.T, name string, dedup inbox.Dedup) inbox.
 // consume runs a worker until the group has committed the whole topic.
 func (s *outboxScene) consume(t *testing.T, h inbox.Handler, partitions int) {
 	t.Helper()
-	c, err := consumer.New(h, kafkatest.Brokers(t), []string{s.topic}, consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{s.topic},
+		consumer.Config{Batch: 50, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +181,8 @@ func (s *outboxScene) consume(t *testing.T, h inbox.Handler, partitions int) {
 // effects counts the effects, and the events that have one.
 func (s *outboxScene) effects(t *testing.T) (all, events int) {
 	t.Helper()
-	return pgtest.One[int](t, s.db, `select count(*) from effect`), pgtest.One[int](t, s.db, `select count(distinct id) from effect`)
+	return pgtest.One[int](t, s.db, `select count(*) from effect`),
+		pgtest.One[int](t, s.db, `select count(distinct id) from effect`)
 }
 
 // dying is a publisher whose relay loses its database as soon as a claim is in Kafka.
@@ -197,7 +210,10 @@ func killedBetweenPublishAndSettle(t *testing.T, s *outboxScene, n int) {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	first := &dying{Publisher: s.kafka(t), sent: make(chan struct{}), die: func() { proxy.Refuse(true); proxy.CutAll() }}
+	first := &dying{
+		Publisher: s.kafka(t), sent: make(chan struct{}),
+		die: func() { proxy.Refuse(true); proxy.CutAll() },
+	}
 	stop := s.relay(t, far, first, 0)
 	<-first.sent
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
@@ -224,7 +240,8 @@ func TestP9_8_TakeOver(t *testing.T) {
 		if seen {
 			repeats++
 		}
-		if seen && (p.Lane != e.Position.Lane || p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch || p.Partition != e.Position.Partition) {
+		if seen && (p.Lane != e.Position.Lane || p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch ||
+			p.Partition != e.Position.Partition) {
 			t.Fatalf("event %s is in the log as %+v and as %+v", e.ID, p, e.Position)
 		}
 		numbers[e.ID] = e.Position
@@ -236,7 +253,9 @@ func TestP9_8_TakeOver(t *testing.T) {
 	if rows, events := s.effects(t); rows != all || events != all {
 		t.Errorf("%d effects of %d events, want %d", rows, events, all)
 	}
-	if rows := pgtest.One[int](t, s.db, `select (select count(*) from inbox_message) + (select count(*) from inbox_message_any) + (select count(*) from inbox_parked)`); rows != 0 {
+	if rows := pgtest.One[int](t, s.db,
+		`select (select count(*) from inbox_message) + (select count(*) from inbox_message_any) + (select count(*)
+				from inbox_parked)`); rows != 0 {
 		t.Errorf("the inbox has %d rows of events, want none", rows)
 	}
 
@@ -276,7 +295,10 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	first := &dying{Publisher: s.kafka(t), sent: make(chan struct{}), die: func() { proxy.Refuse(true); proxy.CutAll() }}
+	first := &dying{
+		Publisher: s.kafka(t), sent: make(chan struct{}),
+		die: func() { proxy.Refuse(true); proxy.CutAll() },
+	}
 	stop := s.relayFrom(t, far, first, 0, relay.SourceWAL)
 	pgtest.AwaitSQL(t, s.db, `select count(*) = 32 from outbox_streamed`)
 	s.append(t, n, 40)
@@ -291,7 +313,8 @@ func TestP9_8_TakeOverFromTheWAL(t *testing.T) {
 		if seen {
 			repeats++
 		}
-		if e.Position.Lane != -1 || seen && (p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch || p.Partition != e.Position.Partition) {
+		if e.Position.Lane != -1 || seen && (p.Seq != e.Position.Seq || p.Epoch != e.Position.Epoch ||
+			p.Partition != e.Position.Partition) {
 			t.Fatalf("event %s is in the log as %+v and as %+v", e.ID, p, e.Position)
 		}
 		numbers[e.ID] = e.Position
@@ -315,7 +338,8 @@ func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = slow.Rollback(context.Background()) }()
-	insert := `insert into outbox_event (topic, key, type, payload) values ($1, 'k', 'T', '{}') returning id, message_id`
+	insert := `insert into outbox_event (topic, key, type, payload) values ($1, 'k', 'T', '{}')
+		returning id, message_id`
 	ids := map[uuid.UUID]int64{}
 	add := func(row pgx.Row) {
 		t.Helper()
@@ -329,7 +353,10 @@ func TestP9_8_AnOutboxIDIsNoNumber(t *testing.T) {
 	add(slow.QueryRow(t.Context(), insert, s.topic))
 	s.relay(t, s.db.Pool, s.kafka(t), 0)
 	add(s.db.Pool.QueryRow(t.Context(), insert, s.topic))
-	pgtest.Await(t, "the second is published", func() (bool, error) { return len(kafkatest.ReadAll(t, s.topic)) == 1, nil })
+	pgtest.Await(t, "the second is published", func() (bool, error) {
+		return len(kafkatest.ReadAll(t, s.topic)) == 1,
+			nil
+	})
 	if err := slow.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +410,8 @@ func TestP9_8_Fence(t *testing.T) {
 	s.drained(t)
 	log := firsts(s.log(t))
 	out, err := h.Handle(t.Context(), log)
-	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate || out[100] != inbox.Undecided {
+	if code, _ := inbox.TerminalCode(err); code != inbox.CodeNewNumbering || out[99] != inbox.Duplicate ||
+		out[100] != inbox.Undecided {
 		t.Fatalf("%q, %v: %v", code, out, err)
 	}
 	if rows, events := s.effects(t); rows != 100 || events != 100 {
@@ -433,7 +461,8 @@ func TestP9_8_Replay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: s.topic}, "as the test wants it"); err != nil || done.Events != 20 {
+	if done, err := o.Replay(t.Context(), operator.Replay{From: start, Topic: s.topic},
+		"as the test wants it"); err != nil || done.Events != 20 {
 		t.Fatalf("%+v: %v", done, err)
 	}
 	s.drained(t)

@@ -259,7 +259,8 @@ func (w *walk[S, K]) story(at int32) []string {
 			}
 		})
 		if !found {
-			panic("explore: Next is not deterministic: taken again, a step leads elsewhere, after\n" + strings.Join(story, "\n"))
+			panic("explore: Next is not deterministic: taken again, a step leads elsewhere, after\n" +
+				strings.Join(story, "\n"))
 		}
 		s = to
 	}

@@ -46,7 +46,8 @@ func TestShortestStory(t *testing.T) {
 	}
 	found := explore.Run(m)
 	want := []string{
-		"fill the large one", "large into small", "empty the small one", "large into small", "fill the large one", "large into small",
+		"fill the large one", "large into small", "empty the small one", "large into small", "fill the large one",
+		"large into small",
 	}
 	if v := found.Violation; v == nil || v.What != "four litres" || !slices.Equal(v.Story, want) || found.Complete {
 		t.Fatal(found)
@@ -61,7 +62,8 @@ func TestLimits(t *testing.T) {
 	m := riddle()
 	m.Good = func(*jugs) bool { return false } // which a search that is cut short cannot hold against it
 	m.MaxStates = 5
-	if found := explore.Run(m); found.Complete || found.Violation != nil || found.States < 5 || !strings.Contains(found.String(), "NOT complete") {
+	if found := explore.Run(m); found.Complete || found.Violation != nil || found.States < 5 ||
+		!strings.Contains(found.String(), "NOT complete") {
 		t.Fatal(found)
 	}
 	m.MaxStates, m.MaxDepth = 0, 2
@@ -96,7 +98,8 @@ func TestStuck(t *testing.T) {
 		},
 	}
 	found := explore.Run(m)
-	if v := found.Violation; v == nil || v.What != explore.Stuck || !slices.Equal(v.Story, []string{"on", "breaks"}) || !found.Complete {
+	if v := found.Violation; v == nil || v.What != explore.Stuck || !slices.Equal(v.Story, []string{"on", "breaks"}) ||
+		!found.Complete {
 		t.Fatal(found)
 	}
 	next := m.Next

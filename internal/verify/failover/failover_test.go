@@ -71,8 +71,10 @@ func TestAsynchronous(t *testing.T) {
 	if !v.OK() {
 		t.Error("more is broken than an asynchronous standby explains")
 	}
-	t.Logf("committed appends lost: %d; records of events that no database knows: %d; their effects: %d; decisions forgotten: %d; records published again: %d",
-		v.Count(history.OKAppendLost), v.Count(history.Phantom), v.Count(history.PhantomEffect), v.Count(history.DedupForgotten), v.Counts.FirstAgain)
+	t.Logf("committed appends lost: %d; records of events that no database knows: %d; their effects: %d; decisions "+
+		"forgotten: %d; records published again: %d",
+		v.Count(history.OKAppendLost), v.Count(history.Phantom), v.Count(history.PhantomEffect),
+		v.Count(history.DedupForgotten), v.Counts.FirstAgain)
 	if v.Count(history.OKAppendLost) == 0 || v.Count(history.Phantom) == 0 {
 		t.Error("nothing was lost: the test proves nothing")
 	}
@@ -105,15 +107,17 @@ func TestSplitBrain(t *testing.T) {
 	w.end(t)
 	const split = "two primaries"
 	v := s.verdict(map[history.Name]string{
-		history.OKAppendLost: split, history.Phantom: split, history.PhantomEffect: split, history.DedupForgotten: split,
-		history.StaleIncarnation: split, history.FenceShared: split, history.FenceWentBack: split,
+		history.OKAppendLost: split, history.Phantom: split, history.PhantomEffect: split,
+		history.DedupForgotten: split, history.StaleIncarnation: split, history.FenceShared: split,
+		history.FenceWentBack: split,
 	})
 	t.Log(v)
 	if !v.OK() {
 		t.Error("more is broken than two primaries explain")
 	}
 	if v.Counts.Incarnations != 2 || v.Count(history.Phantom) == 0 {
-		t.Errorf("%d numberings, %d records of the old primary alone: the test proves nothing", v.Counts.Incarnations, v.Count(history.Phantom))
+		t.Errorf("%d numberings, %d records of the old primary alone: the test proves nothing", v.Counts.Incarnations,
+			v.Count(history.Phantom))
 	}
 	// What a person sees who starts a relay on the old primary: the log is ahead of it.
 	var published []event.Event
@@ -160,7 +164,8 @@ func TestP10AWorkerLooksBack(t *testing.T) {
 		d, err := s.source.Read(t.Context())
 		return history.Check(history.Input{Dump: d}).Count(history.Lag) == 0, err
 	})
-	forgotten := pgtest.One[int](t, s.db, `select (select count(*) from history_business) - (select count(*) from history_effect)`)
+	forgotten := pgtest.One[int](t, s.db,
+		`select (select count(*) from history_business) - (select count(*) from history_effect)`)
 	s.primary.Kill()
 	s.promote()
 	last := s.producer("producer-2", s.proxy.URL())

@@ -165,7 +165,10 @@ func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, pr
 		if err != nil {
 			return nil //nolint:nilerr // nothing was committed
 		}
-		e := event.Event{ID: event.NewID(), Topic: s.topic, Key: key, Type: "Paid", Payload: fmt.Appendf(nil, "%s %d %d", process, n, i)}
+		e := event.Event{
+			ID: event.NewID(), Topic: s.topic, Key: key, Type: "Paid",
+			Payload: fmt.Appendf(nil, "%s %d %d", process, n, i),
+		}
 		recorded = append(recorded, book.Describe(&e, version, e.ID.String()))
 		if err := errors.Join(book.Record(ctx, tx, recorded[i]), outbox.Append(ctx, tx, e)); err != nil {
 			return nil //nolint:nilerr // likewise
@@ -220,8 +223,8 @@ func (s *scene) relay(process, url string) *player {
 	}
 	s.t.Cleanup(func() { _ = kafka.Close() })
 	r, err := relay.New(db, tap.Publisher(w, kafka), relay.Config{
-		Lease: 2 * time.Second, ProbeAwake: 5 * time.Millisecond, ClaimEvents: 64, Observer: tap.Relay(w), Logger: slog.New(slog.NewTextHandler(&s.said, nil)),
-		DrainTimeout: 2 * time.Second,
+		Lease: 2 * time.Second, ProbeAwake: 5 * time.Millisecond, ClaimEvents: 64, Observer: tap.Relay(w),
+		Logger: slog.New(slog.NewTextHandler(&s.said, nil)), DrainTimeout: 2 * time.Second,
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -237,10 +240,11 @@ func (s *scene) worker(process, url string) *player {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c, err := consumer.New(tap.Handler(w, name, in.Batch(tap.Effect(w, name))), s.source.Brokers, s.source.Topics, consumer.Config{
-		Group: s.topic, Batch: 20, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond, DrainTimeout: time.Second,
-		Logger: quiet, Observer: tap.Consumer(w, s.topic),
-	})
+	c, err := consumer.New(tap.Handler(w, name, in.Batch(tap.Effect(w, name))), s.source.Brokers, s.source.Topics,
+		consumer.Config{
+			Group: s.topic, Batch: 20, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond,
+			DrainTimeout: time.Second, Logger: quiet, Observer: tap.Consumer(w, s.topic),
+		})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -55,7 +55,8 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, o order) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "insert into outbox (id, aggregatetype, aggregateid, type, payload) values ($1, 'order', $2, 'OrderPlaced', $3)",
+		_, err = tx.Exec(ctx, "insert into outbox (id, aggregatetype, aggregateid, type, payload) values ($1, "+
+			"'order', $2, 'OrderPlaced', $3)",
 			uuid.New(), o.Customer, payload)
 		return err
 	})
@@ -144,7 +145,8 @@ func newDebezium(t *testing.T, flushEvery time.Duration, sets ...pgtest.Set) *de
 		// The walsender of a client that was killed takes a moment to notice; a slot would keep the database from being
 		// dropped.
 		for ctx.Err() == nil {
-			if _, err := d.db.Pool.Exec(ctx, "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and database = current_database()", d.slot); err == nil {
+			if _, err := d.db.Pool.Exec(ctx, "select pg_drop_replication_slot(slot_name) from pg_replication_slots "+
+				"where slot_name = $1 and database = current_database()", d.slot); err == nil {
 				return
 			}
 		}
@@ -163,7 +165,8 @@ func (d *debezium) connect(t *testing.T) {
 		if err := d.Failure(t.Context(), "orders"); err != nil {
 			return false, err
 		}
-		return pgtest.One[bool](t, d.db, `select exists (select from pg_replication_slots s join pg_stat_replication r on r.pid = s.active_pid
+		return pgtest.One[bool](t, d.db,
+			`select exists (select from pg_replication_slots s join pg_stat_replication r on r.pid = s.active_pid
 			where s.slot_name = $1 and r.state = 'streaming')`, d.slot), nil
 	})
 }
@@ -206,7 +209,9 @@ func TestDebezium(t *testing.T) {
 	if n := awaitEffects(t, d.db, d.brokers, "stock", ordersTopic, 20*customers); n != 20*customers {
 		t.Errorf("%d records", n)
 	}
-	rows := pgtest.One[int](t, d.db, `select count(*) from outbox o join effect e on e.id = o.id and e.customer = o.aggregateid and e.payload = o.payload`)
+	rows := pgtest.One[int](t, d.db,
+		`select count(*) from outbox o join effect e on e.id = o.id and e.customer = o.aggregateid
+			and e.payload = o.payload`)
 	if rows != 20*customers {
 		t.Errorf("%d effects are those of their row", rows)
 	}
@@ -256,7 +261,8 @@ func TestMigrateFromDebezium(t *testing.T) {
 	for _, r := range kafkatest.ReadAllAt(t, d.brokers, ordersTopic) {
 		seen[r.Get("id")] = true
 	}
-	if old := pgtest.One[int](t, d.db, "select count(*) from outbox_debezium where aggregatetype = 'order'"); len(seen) != old || old != 20*customers {
+	if old := pgtest.One[int](t, d.db, "select count(*) from outbox_debezium where aggregatetype = 'order'"); len(
+		seen) != old || old != 20*customers {
 		t.Fatalf("%d of Debezium's %d events are in Kafka", len(seen), old)
 	}
 	if err := d.Remove(t.Context(), "orders"); err != nil {

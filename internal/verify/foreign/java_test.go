@@ -34,8 +34,10 @@ func TestPlainJava(t *testing.T) {
 	}
 	const each = 50
 	brokers, topic := kafkatest.Brokers(t), kafkatest.Topic(t, partitions)
-	cmd := exec.CommandContext(t.Context(), "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-		"-cp", filepath.Join(libs, "*"), "testdata/PlainProducer.java", strings.Join(brokers, ","), topic, strconv.Itoa(each), strconv.Itoa(customers))
+	cmd := exec.CommandContext(t.Context(), "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+		"-cp", filepath.Join(libs, "*"), "testdata/PlainProducer.java", strings.Join(brokers, ","), topic,
+		strconv.Itoa(each), strconv.Itoa(customers))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -70,7 +72,8 @@ func TestPlainJava(t *testing.T) {
 			}
 			for i := range 2 {
 				group := fmt.Sprint(topic, by, i)
-				c, err := consumer.New(in.Each(reserve), brokers, []string{topic}, consumer.Config{Group: group, Logger: quiet()})
+				c, err := consumer.New(in.Each(reserve), brokers, []string{topic},
+					consumer.Config{Group: group, Logger: quiet()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -93,7 +96,8 @@ func TestPlainJava(t *testing.T) {
 				t.Error(err)
 			}
 			want := map[inbox.Dedup]int{inbox.ByID: each * customers, inbox.ByOffset: 0}[by]
-			if n := pgtest.One[int](t, db, "select (select count(*) from inbox_message) + (select count(*) from inbox_message_any)"); n != want {
+			if n := pgtest.One[int](t, db, "select (select count(*) from inbox_message) + (select count(*) from "+
+				"inbox_message_any)"); n != want {
 				t.Errorf("%d rows of ids, want %d", n, want)
 			}
 		})

@@ -64,7 +64,8 @@ func relaying(t testing.TB, db *pgtest.DB, brokers []string) (stop func()) {
 }
 
 // effects is what a consumer did, in a table of the database that its inbox is in.
-const effects = "create table effect (n bigint generated always as identity, id uuid not null, customer text not null, payload jsonb not null)"
+const effects = "create table effect (n bigint generated always as identity, id uuid not null, customer text not " +
+	"null, payload jsonb not null)"
 
 func reserve(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	_, err := tx.Exec(ctx, "insert into effect (id, customer, payload) values ($1, $2, $3)", e.ID, e.Key, e.Payload)
@@ -85,7 +86,10 @@ func awaitEffects(t testing.TB, db *pgtest.DB, brokers []string, group, topic st
 	client := &kafka.Client{Addr: kafka.TCP(brokers...), Transport: transport}
 	pgtest.Await(t, "the end of the log", func() (bool, error) {
 		records = len(kafkatest.ReadAllAt(t, brokers, topic))
-		res, err := client.OffsetFetch(t.Context(), &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: {0, 1, 2, 3}}})
+		res, err := client.OffsetFetch(t.Context(), &kafka.OffsetFetchRequest{
+			GroupID: group,
+			Topics:  map[string][]int{topic: {0, 1, 2, 3}},
+		})
 		if err != nil {
 			return false, err
 		}

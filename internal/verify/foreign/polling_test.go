@@ -33,7 +33,8 @@ func bookOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) err
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "insert into outbox (topic, key, type, payload) values ($1, $2, 'OrderPlaced', $3)", topic, o.Customer, payload)
+		_, err = tx.Exec(ctx, "insert into outbox (topic, key, type, payload) values ($1, $2, 'OrderPlaced', $3)",
+			topic, o.Customer, payload)
 		return err
 	})
 }
@@ -67,7 +68,8 @@ func TestThePageOfPollingShowsThisCode(t *testing.T) {
 func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, killed bool) (n int, err error) {
 	errKilled := errors.New("killed")
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, "select id, message_id, topic, key, payload from outbox where sent_at is null order by id limit $1 for update skip locked", most)
+		rows, err := tx.Query(ctx, "select id, message_id, topic, key, payload from outbox where sent_at is null "+
+			"order by id limit $1 for update skip locked", most)
 		if err != nil {
 			return err
 		}
@@ -80,7 +82,8 @@ func poll(ctx context.Context, db *pgxpool.Pool, to *kafka.Writer, most int, kil
 		_, err = pgx.ForEachRow(rows, []any{&id, &message, &topic, &key, &payload}, func() error {
 			ids = append(ids, id)
 			messages = append(messages, kafka.Message{
-				Topic: topic, Key: []byte(key), Value: payload, Headers: []kafka.Header{{Key: "message-id", Value: []byte(message.String())}},
+				Topic: topic, Key: []byte(key), Value: payload,
+				Headers: []kafka.Header{{Key: "message-id", Value: []byte(message.String())}},
 			})
 			return nil
 		})
@@ -110,7 +113,8 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 	kafkatest.RequireReal(t)
 	p := readPage(t, "polling-outbox.md")
 	const table, cut, end = 0, 1, 2 // the pieces of SQL
-	db, brokers, topic := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox), kafkatest.Brokers(t), kafkatest.Topic(t, partitions)
+	db, brokers, topic := pgtest.NewDatabase(t, migrations.Outbox, migrations.Inbox), kafkatest.Brokers(t),
+		kafkatest.Topic(t, partitions)
 	db.Exec(t, "create table orders (id text primary key, customer text not null)")
 	db.Exec(t, effects)
 	p.run(t, db, table)
@@ -118,7 +122,10 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 		t.Helper()
 		for n := from; n < to; n++ {
 			for c := range customers {
-				if err := do(t.Context(), db.Pool, topic, order{event.NewID().String(), fmt.Sprint("c", c), n}); err != nil {
+				if err := do(t.Context(), db.Pool, topic, order{
+					event.NewID().String(), fmt.Sprint("c", c),
+					n,
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -128,7 +135,8 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := consumer.New(in.Each(reserve), brokers, []string{topic}, consumer.Config{Group: topic, IDHeader: "message-id", Logger: quiet()})
+	c, err := consumer.New(in.Each(reserve), brokers, []string{topic},
+		consumer.Config{Group: topic, IDHeader: "message-id", Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +144,10 @@ func TestMigrateFromAPollingOutbox(t *testing.T) {
 
 	transport := &kafka.Transport{}
 	defer transport.CloseIdleConnections()
-	to := &kafka.Writer{Addr: kafka.TCP(brokers...), Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll, BatchTimeout: 1, Transport: transport}
+	to := &kafka.Writer{
+		Addr: kafka.TCP(brokers...), Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll,
+		BatchTimeout: 1, Transport: transport,
+	}
 	defer func() { _ = to.Close() }()
 	place(bookOrder, 0, 10)
 	for sent := 1; sent > 0; {

@@ -61,7 +61,8 @@ func TestTestsThatAreNamedForARuleAreListed(t *testing.T) {
 		"a.TestOne": "pass", "a/b.TestTwo/sub": "pass", "a.TestThree": "pass",
 		"a/b.TestP1More": "pass", "a/b.TestP1More/sub": "pass", "a.TestP7_Without": "pass", "a.TestP2Skipped": "skip",
 	})
-	if want := "| P1 | one | `a.TestOne`, `a/b.TestTwo/sub`, `a/b.TestP1More` | passed |\n"; !strings.Contains(text, want) {
+	if want := "| P1 | one | `a.TestOne`, `a/b.TestTwo/sub`, `a/b.TestP1More` | passed |\n"; !strings.Contains(text,
+		want) {
 		t.Errorf("want %q in\n%s", want, text)
 	}
 	if want := "P7 (no row for a.TestP7_Without)"; !slices.Contains(failed, want) || len(failed) != 2 {

@@ -123,7 +123,8 @@ func newRun(in *Input) *run {
 	r := &run{
 		in: in, dump: &in.Dump, found: findings{}, at: make(map[uuid.UUID]int32, len(in.Dump.Business)),
 		events: make([]eventState, len(in.Dump.Business)), lists: map[listKey]int32{}, mended: map[uuid.UUID]bool{},
-		maybe: map[uuid.UUID]bool{}, given: map[number]use{}, epochs: map[string]int32{}, decided: map[string][]uuid.UUID{},
+		maybe: map[uuid.UUID]bool{}, given: map[number]use{}, epochs: map[string]int32{},
+		decided: map[string][]uuid.UUID{},
 	}
 	for i := range r.dump.Business {
 		e := &r.dump.Business[i]

@@ -76,7 +76,8 @@ func (r *run) appended(p *Process, e *Entry) {
 		for i := range begin.Events {
 			if _, ok := r.at[begin.Events[i].ID]; !ok {
 				ev := &begin.Events[i]
-				r.found.add(OKAppendLost, one(ev.ID), "%s was told that %s (key %q, version %d) is committed; there is no business row", e.Process, ev.ID, ev.Key, ev.Version)
+				r.found.add(OKAppendLost, one(ev.ID), "%s was told that %s (key %q, version %d) is committed; there "+
+					"is no business row", e.Process, ev.ID, ev.Key, ev.Version)
 			}
 		}
 	case Failed:
@@ -114,7 +115,8 @@ func (r *run) checkAppends() {
 	for id, i := range r.at {
 		s := r.events[i].seen
 		if s&seenFailed != 0 && s&seenOK == 0 && !r.again(id) {
-			r.found.add(FailedCommitted, one(id), "%s is committed; its producer was told for certain that it is not", id)
+			r.found.add(FailedCommitted, one(id), "%s is committed; its producer was told for certain that it is not",
+				id)
 		}
 		if produced && s&seenAppend == 0 {
 			r.found.add(Unrecorded, one(id), "%s is committed; no producer wrote down that it would", id)
@@ -166,7 +168,8 @@ func (r *run) publish(e *Entry) {
 		}
 		n := r.number(epoch, s.Lane, s.Seq)
 		if other, ok := r.given[n]; ok && other.id != s.ID {
-			r.found.add(NumberReused, []uuid.UUID{other.id, s.ID}, "%s sends %s under number %d of lane %d, which %s had", e.Process, s.ID, s.Seq, s.Lane, other.id)
+			r.found.add(NumberReused, []uuid.UUID{other.id, s.ID}, "%s sends %s under number %d of lane %d, "+
+				"which %s had", e.Process, s.ID, s.Seq, s.Lane, other.id)
 		}
 		r.given[n] = use{id: s.ID}
 	}
@@ -239,7 +242,8 @@ func (r *run) audit(p *Process, e *Entry) {
 	for _, a := range e.Audit.Partitions {
 		r.counts.Audits += int(a.Checked)
 		for _, u := range a.Undecided {
-			r.found.add(OffsetPassedWork, one(u.ID), "%s: the group of %s had committed offset %d of %s/%d when %s at %d was not decided",
+			r.found.add(OffsetPassedWork, one(u.ID), "%s: the group of %s had committed offset %d of %s/%d when %s "+
+				"at %d was not decided",
 				p.Entries[0].Process, e.Audit.Consumer, a.Committed, a.Topic, a.Partition, u.ID, u.Offset)
 		}
 	}

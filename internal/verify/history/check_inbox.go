@@ -50,7 +50,8 @@ func (r *run) consumers() map[string][]inboxState {
 			r.found.add(ParkedWithoutReason, one(p.ID), "%s is %s at %s and does not say why", p.ID, p.Kind, p.Consumer)
 		}
 		if e, _, ok := r.event(p.ID); ok && p.Kind == "failed" && e.Poison != "effect" && p.Code != "maybe_published" {
-			r.found.add(InnocentParked, one(p.ID), "%s is parked at %s as %s, and nothing is wrong with it", p.ID, p.Consumer, p.Code)
+			r.found.add(InnocentParked, one(p.ID), "%s is parked at %s as %s, and nothing is wrong with it", p.ID,
+				p.Consumer, p.Code)
 		}
 		if s := r.inboxState(all, p.Consumer, p.ID); s != nil {
 			if p.Kind == "quarantined" {
@@ -96,7 +97,8 @@ func (r *run) checkConsumers() {
 	}
 	for _, b := range r.dump.Ledger {
 		if _, ok := booked[booking{b.Consumer, b.Business}]; !ok {
-			r.found.add(EffectMissing, one(b.ID), "the ledger of %s has %q, and its effect is not there", b.Consumer, b.Business)
+			r.found.add(EffectMissing, one(b.ID), "the ledger of %s has %q, and its effect is not there", b.Consumer,
+				b.Business)
 		}
 	}
 	r.counts.LedgerRows = len(r.dump.Ledger)
@@ -206,7 +208,8 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 			continue
 		}
 		if f.Version != e.Version || f.Business != e.Business {
-			r.found.add(Altered, one(f.ID), "%s was appended as version %d of %q; its effect at %s is of version %d of %q", f.ID, e.Version, e.Business, f.Consumer, f.Version, f.Business)
+			r.found.add(Altered, one(f.ID), "%s was appended as version %d of %q; its effect at %s is of version "+
+				"%d of %q", f.ID, e.Version, e.Business, f.Consumer, f.Version, f.Business)
 		}
 		state := r.inboxState(all, f.Consumer, f.ID)
 		if state == nil {
@@ -222,7 +225,8 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 			continue
 		}
 		if other, again := booked[key]; again && f.Business != "" {
-			r.found.add(SecondEffect, []uuid.UUID{other, f.ID}, "%q had its effect at %s under %s and under %s", f.Business, f.Consumer, other, f.ID)
+			r.found.add(SecondEffect, []uuid.UUID{other, f.ID}, "%q had its effect at %s under %s and under %s",
+				f.Business, f.Consumer, other, f.ID)
 		}
 		booked[key] = f.ID
 		if s.list < 0 || !r.ordered(e) {
@@ -231,9 +235,11 @@ func (r *run) effects(all map[string][]inboxState) map[booking]uuid.UUID {
 		before := &lists[f.Consumer][s.list]
 		moved := r.in.Allowed.Grown[e.Topic] && before.partition != f.Partition
 		// Its first record may be one of those that were never read; then this is the effect of a later one.
-		unread := r.in.Allowed.Gone[e.Topic] && s.seen&seenSentAgain != 0 && before.partition == f.Partition && before.offset < f.Offset
+		unread := r.in.Allowed.Gone[e.Topic] && s.seen&seenSentAgain != 0 && before.partition == f.Partition &&
+			before.offset < f.Offset
 		if e.Version <= before.version && !moved && !unread {
-			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q behind version %d", f.Consumer, e.Version, e.Key, before.version)
+			r.found.add(AppliedOutOfOrder, []uuid.UUID{before.id, f.ID}, "%s applied version %d of key %q behind "+
+				"version %d", f.Consumer, e.Version, e.Key, before.version)
 			continue
 		}
 		*before = last{e.Version, f.Partition, f.Offset, f.ID}

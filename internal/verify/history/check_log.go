@@ -22,7 +22,8 @@ func (r *run) checkLog() {
 		e, s, ok := r.event(rec.ID)
 		if !ok {
 			if rec.Epoch != "" || !r.in.Allowed.Foreign {
-				r.found.add(Phantom, one(rec.ID), "%s at %s/%d offset %d was never committed", rec.ID, rec.Topic, rec.Partition, rec.Offset)
+				r.found.add(Phantom, one(rec.ID), "%s at %s/%d offset %d was never committed", rec.ID, rec.Topic,
+					rec.Partition, rec.Offset)
 			}
 			continue
 		}
@@ -39,12 +40,14 @@ func (r *run) checkLog() {
 				}
 				s.several = true
 				if rec.Epoch == first.Epoch && rec.Epoch != "" && !rec.Maybe && !first.Maybe {
-					r.found.add(Renumbered, one(rec.ID), "%s is number %d of lane %d at %s/%d offset %d, and number %d at offset %d",
+					r.found.add(Renumbered, one(rec.ID), "%s is number %d of lane %d at %s/%d offset %d, and number "+
+						"%d at offset %d",
 						rec.ID, first.Seq, first.Lane, rec.Topic, rec.Partition, first.Offset, rec.Seq, rec.Offset)
 				}
 			}
 			if rec.Partition != first.Partition && !r.in.Allowed.Grown[rec.Topic] {
-				r.found.add(KeyMoved, one(rec.ID), "%s is at %s/%d and %s/%d", rec.ID, first.Topic, first.Partition, rec.Topic, rec.Partition)
+				r.found.add(KeyMoved, one(rec.ID), "%s is at %s/%d and %s/%d", rec.ID, first.Topic, first.Partition,
+					rec.Topic, rec.Partition)
 			}
 			continue
 		}
@@ -55,12 +58,14 @@ func (r *run) checkLog() {
 		before := &lists[s.list]
 		if before.seen && before.partition != rec.Partition {
 			if !r.in.Allowed.Grown[rec.Topic] {
-				r.found.add(KeyMoved, []uuid.UUID{before.id, rec.ID}, "key %q is in %s/%d and in %d", e.Key, rec.Topic, before.partition, rec.Partition)
+				r.found.add(KeyMoved, []uuid.UUID{before.id, rec.ID}, "key %q is in %s/%d and in %d", e.Key, rec.Topic,
+					before.partition, rec.Partition)
 			}
 			before.seen = false // what is in two partitions has no order
 		}
 		if before.seen && e.Version <= before.version {
-			r.found.add(Inversion, []uuid.UUID{before.id, rec.ID}, "%s/%d offset %d: version %d of key %q first occurs behind version %d",
+			r.found.add(Inversion, []uuid.UUID{before.id, rec.ID}, "%s/%d offset %d: version %d of key %q first "+
+				"occurs behind version %d",
 				rec.Topic, rec.Partition, rec.Offset, e.Version, e.Key, before.version)
 			continue
 		}
@@ -74,11 +79,14 @@ func (r *run) compare(rec *Record, e *Event) {
 	case rec.Topic != e.Topic:
 		r.found.add(Altered, one(e.ID), "%s was appended for topic %s and is in %s", e.ID, e.Topic, rec.Topic)
 	case rec.Key != e.Key || rec.Tenant != e.Tenant:
-		r.found.add(Altered, one(e.ID), "%s was appended with tenant %q and key %q; its record has %q and %q", e.ID, e.Tenant, e.Key, rec.Tenant, rec.Key)
+		r.found.add(Altered, one(e.ID), "%s was appended with tenant %q and key %q; its record has %q and %q", e.ID,
+			e.Tenant, e.Key, rec.Tenant, rec.Key)
 	case rec.Version != 0 && rec.Version != e.Version:
-		r.found.add(Altered, one(e.ID), "%s was appended with version %d; its record has %d", e.ID, e.Version, rec.Version)
+		r.found.add(Altered, one(e.ID), "%s was appended with version %d; its record has %d", e.ID, e.Version,
+			rec.Version)
 	case e.Digest != 0 && rec.Digest != 0 && rec.Digest != e.Digest:
-		r.found.add(Altered, one(e.ID), "%s has another payload at %s/%d offset %d", e.ID, rec.Topic, rec.Partition, rec.Offset)
+		r.found.add(Altered, one(e.ID), "%s has another payload at %s/%d offset %d", e.ID, rec.Topic, rec.Partition,
+			rec.Offset)
 	}
 }
 
@@ -107,7 +115,8 @@ func (r *run) checkNumbers() {
 		place, n := at{rec.Topic, rec.Partition, rec.Lane}, r.number(rec.Epoch, rec.Lane, rec.Seq)
 		known, ok := r.given[n]
 		if ok && known.id != rec.ID {
-			r.found.add(NumberReused, []uuid.UUID{known.id, rec.ID}, "number %d of lane %d is that of %s and, at %s/%d offset %d, of %s",
+			r.found.add(NumberReused, []uuid.UUID{known.id, rec.ID}, "number %d of lane %d is that of %s and, at "+
+				"%s/%d offset %d, of %s",
 				rec.Seq, rec.Lane, known.id, rec.Topic, rec.Partition, rec.Offset, rec.ID)
 		}
 		r.given[n] = use{rec.ID, true}
@@ -116,13 +125,15 @@ func (r *run) checkNumbers() {
 			continue // a repetition, or what a refusal left behind
 		}
 		if s.first == int32(i) && incarnation < newest[place] {
-			r.found.add(StaleIncarnation, one(rec.ID), "%s/%d offset %d: %s first occurs in incarnation %d, behind incarnation %d of its lane",
+			r.found.add(StaleIncarnation, one(rec.ID), "%s/%d offset %d: %s first occurs in incarnation %d, behind "+
+				"incarnation %d of its lane",
 				rec.Topic, rec.Partition, rec.Offset, rec.ID, incarnation, newest[place])
 		}
 		newest[place] = max(newest[place], incarnation)
 		where := inEpoch{place, n.epoch}
 		if rec.Seq < highest[where] && !s.several && !r.in.Allowed.Grown[rec.Topic] {
-			r.found.add(SequenceWentBack, one(rec.ID), "%s/%d offset %d: number %d of lane %d first occurs behind number %d",
+			r.found.add(SequenceWentBack, one(rec.ID), "%s/%d offset %d: number %d of lane %d first occurs behind "+
+				"number %d",
 				rec.Topic, rec.Partition, rec.Offset, rec.Seq, rec.Lane, highest[where])
 		}
 		highest[where] = max(highest[where], rec.Seq)

@@ -8,7 +8,8 @@ func (r *run) readOutbox() {
 		row := &r.dump.Rows[i]
 		e, s, ok := r.event(row.ID)
 		if !ok {
-			r.found.add(PhantomRow, one(row.ID), "%s has %s (number %d of lane %d), which no business row knows", row.Place, row.ID, row.Number, row.Lane)
+			r.found.add(PhantomRow, one(row.ID), "%s has %s (number %d of lane %d), which no business row knows",
+				row.Place, row.ID, row.Number, row.Lane)
 			continue
 		}
 		switch row.Place {
@@ -46,7 +47,8 @@ func (r *run) parked(row *Row, e *Event) {
 		r.found.add(ParkedWithoutReason, one(row.ID), "%s is parked in the outbox and does not say why", row.ID)
 	}
 	if e.Poison != "broker" {
-		r.found.add(InnocentParked, one(row.ID), "%s is parked in the outbox as %s, and nothing is wrong with it", row.ID, row.Code)
+		r.found.add(InnocentParked, one(row.ID), "%s is parked in the outbox as %s, and nothing is wrong with it",
+			row.ID, row.Code)
 	}
 }
 
@@ -69,7 +71,8 @@ func (r *run) checkAccounts() {
 		key := listKey{e.Tenant, e.Topic, e.Key}
 		switch {
 		case s.place&inArchive != 0 && !r.in.Allowed.Gone[e.Topic]:
-			r.found.add(ArchivedUnpublished, one(e.ID), "%s (key %q, version %d) is in the archive and not in Kafka", e.ID, e.Key, e.Version)
+			r.found.add(ArchivedUnpublished, one(e.ID), "%s (key %q, version %d) is in the archive and not in Kafka",
+				e.ID, e.Key, e.Version)
 		case s.place&(inOutbox|inScheduled|inHeld|inParked) != 0 || r.in.Allowed.Gone[e.Topic]:
 		case discarded[e.ID]:
 			r.counts.Discarded++
@@ -77,12 +80,15 @@ func (r *run) checkAccounts() {
 			keys[key]--
 			r.counts.Discarded++
 		case r.relayed && s.seen&seenSent == 0:
-			r.found.add(RetentionUnpublished, one(e.ID), "%s (key %q, version %d) is committed, gone from the outbox, and no relay ever handed it over", e.ID, e.Key, e.Version)
+			r.found.add(RetentionUnpublished, one(e.ID), "%s (key %q, version %d) is committed, gone from the "+
+				"outbox, and no relay ever handed it over", e.ID, e.Key, e.Version)
 		default:
-			r.found.add(Lost, one(e.ID), "%s (key %q, version %d) is committed, and neither in the outbox nor in Kafka", e.ID, e.Key, e.Version)
+			r.found.add(Lost, one(e.ID), "%s (key %q, version %d) is committed, and neither in the outbox nor in Kafka",
+				e.ID, e.Key, e.Version)
 		}
 		if s.seen&seenAcked != 0 && !r.in.Allowed.Gone[e.Topic] {
-			r.found.add(AckedRecordMissing, one(e.ID), "a relay was told that %s is written to %s, and it is not there", e.ID, e.Topic)
+			r.found.add(AckedRecordMissing, one(e.ID), "a relay was told that %s is written to %s, and it is not there",
+				e.ID, e.Topic)
 		}
 	}
 }
@@ -99,7 +105,8 @@ func (r *run) checkFences() {
 	}
 	for _, l := range r.dump.Lanes {
 		if l.Fence < highest[l.Lane] {
-			r.found.add(FenceWentBack, nil, "lane %d has fence %d; it was taken under %d", l.Lane, l.Fence, highest[l.Lane])
+			r.found.add(FenceWentBack, nil, "lane %d has fence %d; it was taken under %d", l.Lane, l.Fence,
+				highest[l.Lane])
 		}
 	}
 }

@@ -18,9 +18,11 @@ func (r *run) checkOffsets() {
 		for _, o := range groups[at{e.Topic, e.Partition}] {
 			switch {
 			case o.Committed > e.End:
-				r.found.add(OffsetBeyondLog, nil, "%s has committed offset %d of %s/%d, which ends at %d", o.Consumer, o.Committed, o.Topic, o.Partition, e.End)
+				r.found.add(OffsetBeyondLog, nil, "%s has committed offset %d of %s/%d, which ends at %d", o.Consumer,
+					o.Committed, o.Topic, o.Partition, e.End)
 			case o.Committed < e.End && e.First < e.End && !r.in.Allowed.Unfinished:
-				r.found.add(Lag, nil, "%s has committed offset %d of %s/%d, which ends at %d", o.Consumer, o.Committed, o.Topic, o.Partition, e.End)
+				r.found.add(Lag, nil, "%s has committed offset %d of %s/%d, which ends at %d", o.Consumer, o.Committed,
+					o.Topic, o.Partition, e.End)
 			}
 		}
 	}
@@ -31,7 +33,8 @@ func (r *run) checkOffsets() {
 				continue
 			}
 			if !known[o.Consumer][rec.ID] {
-				r.found.add(OffsetPassedWork, one(rec.ID), "%s has committed offset %d of %s/%d; %s at %d is not decided", o.Consumer, o.Committed, rec.Topic, rec.Partition, rec.ID, rec.Offset)
+				r.found.add(OffsetPassedWork, one(rec.ID), "%s has committed offset %d of %s/%d; %s at %d is not "+
+					"decided", o.Consumer, o.Committed, rec.Topic, rec.Partition, rec.ID, rec.Offset)
 			}
 		}
 	}
@@ -90,7 +93,8 @@ func (r *run) checkRest() {
 		row := &r.dump.Rows[i]
 		switch {
 		case row.Place == PlaceOutbox:
-			r.found.add(Undrained, one(row.ID), "%s is still in the outbox (number %d of lane %d)", row.ID, row.Number, row.Lane)
+			r.found.add(Undrained, one(row.ID), "%s is still in the outbox (number %d of lane %d)", row.ID, row.Number,
+				row.Lane)
 		case row.Place == PlaceHeld:
 			r.found.add(StillHeld, one(row.ID), "%s is still held (number %d of lane %d)", row.ID, row.Number, row.Lane)
 		case row.Place == PlaceParked && row.Releasing:
@@ -98,7 +102,8 @@ func (r *run) checkRest() {
 		}
 	}
 	for _, c := range r.dump.Claims {
-		r.found.add(OpenClaim, nil, "the journal of lane %d has an open entry of %d events from number %d on", c.Lane, c.Events, c.First)
+		r.found.add(OpenClaim, nil, "the journal of lane %d has an open entry of %d events from number %d on", c.Lane,
+			c.Events, c.First)
 	}
 	for _, l := range r.dump.Lanes {
 		if l.Overdue {
@@ -117,7 +122,8 @@ func (r *run) checkRest() {
 		}
 	}
 	for _, h := range r.dump.Halted {
-		r.found.add(HaltedPartition, nil, "%s waits at %s/%d offset %d: %s", h.Consumer, h.Topic, h.Partition, h.Offset, h.Reason)
+		r.found.add(HaltedPartition, nil, "%s waits at %s/%d offset %d: %s", h.Consumer, h.Topic, h.Partition, h.Offset,
+			h.Reason)
 	}
 }
 
@@ -126,6 +132,7 @@ func (r *run) stuck(where, topic, key string, releasing bool, waiting int64) {
 	case releasing:
 		r.found.add(StuckKey, nil, "%s does not end the release of key %q of %s: %d wait", where, key, topic, waiting)
 	case waiting == 0:
-		r.found.add(StuckKey, nil, "%s has a mark on key %q of %s, and nothing waits there: what comes will", where, key, topic)
+		r.found.add(StuckKey, nil, "%s has a mark on key %q of %s, and nothing waits there: what comes will", where,
+			key, topic)
 	}
 }

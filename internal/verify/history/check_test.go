@@ -57,7 +57,8 @@ func TestCheckFindsEveryMutation(t *testing.T) {
 	names := slices.Sorted(maps.Keys(all))
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(names).Draw(t, "mutation")
-		if _, err := mutate(all[name], rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 200).Draw(t, "events")); err != nil {
+		if _, err := mutate(all[name], rapid.Uint64().Draw(t, "seed"),
+			rapid.IntRange(1, 200).Draw(t, "events")); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -149,8 +150,10 @@ func TestCheckTellsAStory(t *testing.T) {
 	v := Check(in)
 	told := v.String()
 	for _, want := range []string{
-		"I3 violated: second-effect: 1", "is about to commit " + twice.ID.String(), "sends " + twice.ID.String(), "-- fault of producer: kill",
-		twice.ID.String() + " is applied", "in the end: " + twice.ID.String() + " is committed", "ledger says done", "it had an effect at",
+		"I3 violated: second-effect: 1", "is about to commit " + twice.ID.String(), "sends " + twice.ID.String(),
+		"-- fault of producer: kill", twice.ID.String() + " is applied", "in the end: " + twice.ID.String() +
+			" is committed", "ledger says done",
+		"it had an effect at",
 	} {
 		if !strings.Contains(told, want) {
 			t.Errorf("the story does not say %q:\n%s", want, told)
@@ -170,7 +173,8 @@ func TestLeaks(t *testing.T) {
 	}
 	var verdict Verdict
 	verdict.Add(v)
-	if v, err := Leaks("relay.log", strings.NewReader("fine\n"), []string{"", secret}); v != nil || err != nil || verdict.OK() {
+	if v, err := Leaks("relay.log", strings.NewReader("fine\n"), []string{"", secret}); v != nil || err != nil ||
+		verdict.OK() {
 		t.Errorf("found %+v, %v", v, err)
 	}
 }
@@ -192,8 +196,10 @@ func BenchmarkCheck(b *testing.B) {
 			b.Fatal(v)
 		}
 		runtime.ReadMemStats(&after)
-		b.Logf("%d events, %d records, %d effects, %d entries: %v, %d MiB allocated, beside an input of %d MiB", v.Counts.Events, v.Counts.Records, v.Counts.Effects,
-			entries, time.Since(begin).Round(time.Millisecond), (after.TotalAlloc-before.TotalAlloc)>>20, before.HeapAlloc>>20)
+		b.Logf("%d events, %d records, %d effects, %d entries: %v, %d MiB allocated, beside an input of %d MiB",
+			v.Counts.Events, v.Counts.Records, v.Counts.Effects,
+			entries, time.Since(begin).Round(time.Millisecond), (after.TotalAlloc-before.TotalAlloc)>>20,
+			before.HeapAlloc>>20)
 	}
 }
 

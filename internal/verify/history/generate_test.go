@@ -41,7 +41,8 @@ var (
 
 func generate(seed uint64, events int) Input {
 	g := &generator{
-		Rand: rand.New(rand.NewPCG(seed, 1)), versions: map[string]int64{}, parked: map[string]bool{}, logs: map[End][]Record{}, at: now.Add(-time.Hour),
+		Rand: rand.New(rand.NewPCG(seed, 1)), versions: map[string]int64{}, parked: map[string]bool{},
+		logs: map[End][]Record{}, at: now.Add(-time.Hour),
 	}
 	g.in.Histories = []Process{{File: "producer"}, {File: "relay"}, {File: "worker"}, {File: "audit"}}
 	g.producer, g.relay, g.worker = &g.in.Histories[0], &g.in.Histories[1], &g.in.Histories[2]
@@ -169,7 +170,8 @@ func (g *generator) publish(lane int16) {
 			continue
 		}
 		records = append(records, Record{
-			Topic: e.Topic, Partition: partition(e), ID: e.ID, Tenant: e.Tenant, Key: e.Key, Epoch: epoch, Lane: lane, Seq: s.Seq, Version: e.Version, Digest: e.Digest,
+			Topic: e.Topic, Partition: partition(e), ID: e.ID, Tenant: e.Tenant, Key: e.Key, Epoch: epoch, Lane: lane,
+			Seq: s.Seq, Version: e.Version, Digest: e.Digest,
 		})
 	}
 	g.waiting[lane] = g.waiting[lane][n:]
@@ -224,7 +226,10 @@ func (g *generator) read(consumer string, at End, log []Record, index map[uuid.U
 	known, marks := map[uuid.UUID]bool{}, map[string]int64{}
 	for len(log) > 0 {
 		n := min(len(log), 1+g.IntN(10))
-		begin := Entry{Kind: KindHandle, Consumer: consumer, Topic: at.Topic, Partition: at.Partition, Offset: log[0].Offset, Count: n}
+		begin := Entry{
+			Kind: KindHandle, Consumer: consumer, Topic: at.Topic, Partition: at.Partition,
+			Offset: log[0].Offset, Count: n,
+		}
 		end := Entry{Kind: KindHandled, Outcome: OK}
 		for _, rec := range log[:n] {
 			begin.IDs = append(begin.IDs, rec.ID)
@@ -232,7 +237,9 @@ func (g *generator) read(consumer string, at End, log []Record, index map[uuid.U
 		}
 		end.Op = g.write(g.worker, begin)
 		g.write(g.worker, end)
-		audit := Audit{Consumer: consumer, Partitions: []AuditPartition{{Topic: at.Topic, Partition: at.Partition, Committed: log[n-1].Offset + 1, Checked: int64(n)}}}
+		audit := Audit{Consumer: consumer, Partitions: []AuditPartition{
+			{Topic: at.Topic, Partition: at.Partition, Committed: log[n-1].Offset + 1, Checked: int64(n)},
+		}}
 		g.write(&g.in.Histories[3], Entry{Kind: KindAudit, Audit: &audit})
 		log = log[n:]
 	}
@@ -241,7 +248,9 @@ func (g *generator) read(consumer string, at End, log []Record, index map[uuid.U
 	}
 }
 
-func (g *generator) decide(consumer string, rec *Record, e *Event, known map[uuid.UUID]bool, marks map[string]int64) string {
+func (g *generator) decide(consumer string, rec *Record, e *Event, known map[uuid.UUID]bool,
+	marks map[string]int64,
+) string {
 	d := &g.in.Dump
 	if known[e.ID] {
 		return "duplicate"
@@ -259,14 +268,20 @@ func (g *generator) decide(consumer string, rec *Record, e *Event, known map[uui
 		if e.Key != "" {
 			marks[e.Key]++
 		}
-		d.InboxParked = append(d.InboxParked, InboxParked{Consumer: consumer, ID: e.ID, Kind: "failed", Code: "broken", Alone: e.Key == ""})
+		d.InboxParked = append(d.InboxParked, InboxParked{
+			Consumer: consumer, ID: e.ID, Kind: "failed", Code: "broken",
+			Alone: e.Key == "",
+		})
 		return "parked"
 	}
 	d.Inbox = append(d.Inbox, InboxRow{Consumer: consumer, ID: e.ID, Status: "done"})
 	if e.Skipped {
 		return "skipped"
 	}
-	d.Effects = append(d.Effects, Effect{Consumer: consumer, ID: e.ID, Version: e.Version, Business: e.Business, Partition: rec.Partition, Offset: rec.Offset})
+	d.Effects = append(d.Effects, Effect{
+		Consumer: consumer, ID: e.ID, Version: e.Version, Business: e.Business,
+		Partition: rec.Partition, Offset: rec.Offset,
+	})
 	d.Ledger = append(d.Ledger, Booking{consumer, e.Business, e.ID})
 	return "applied"
 }

@@ -20,7 +20,8 @@ func Leaks(name string, from io.Reader, secrets []string) (*Violation, error) {
 			}
 			v.Count++
 			if len(v.Examples) < examples {
-				v.Examples = append(v.Examples, Example{What: fmt.Sprintf("%s, line %d, has secret %d of the list", name, n, i+1)})
+				v.Examples = append(v.Examples,
+					Example{What: fmt.Sprintf("%s, line %d, has secret %d of the list", name, n, i+1)})
 			}
 		}
 	}

@@ -8,7 +8,10 @@ func inboxMutations() map[string]mutation {
 			f := *x.applied()
 			x.dropRow(f.Consumer, f.ID)
 			x.dropEffect(f.Consumer, f.ID)
-			x.Dump.Ledger = without(x.Dump.Ledger, func(b Booking) bool { return b.Consumer == f.Consumer && b.ID == f.ID })
+			x.Dump.Ledger = without(x.Dump.Ledger, func(b Booking) bool {
+				return b.Consumer == f.Consumer &&
+					b.ID == f.ID
+			})
 			return true
 		}, []Name{Unapplied, OffsetPassedWork, DedupForgotten}, nil},
 		"effect twice": {func(x *mutant) bool {
@@ -46,7 +49,10 @@ func inboxMutations() map[string]mutation {
 				return false
 			}
 			e := x.event(p.ID)
-			x.Dump.Effects = append(x.Dump.Effects, Effect{Consumer: p.Consumer, ID: p.ID, Version: e.Version, Business: e.Business})
+			x.Dump.Effects = append(x.Dump.Effects, Effect{
+				Consumer: p.Consumer, ID: p.ID, Version: e.Version,
+				Business: e.Business,
+			})
 			return true
 		}, []Name{EffectWithoutRow}, []Name{AppliedOutOfOrder}},
 		"effect of nobody": {func(x *mutant) bool {
@@ -63,7 +69,10 @@ func inboxMutations() map[string]mutation {
 				return false
 			}
 			e := x.event(r.ID)
-			x.Dump.Effects = append(x.Dump.Effects, Effect{Consumer: r.Consumer, ID: r.ID, Version: e.Version, Business: e.Business})
+			x.Dump.Effects = append(x.Dump.Effects, Effect{
+				Consumer: r.Consumer, ID: r.ID, Version: e.Version,
+				Business: e.Business,
+			})
 			return true
 		}, []Name{EffectOfDiscarded}, []Name{AppliedOutOfOrder}},
 		"effect of a skipped event": {func(x *mutant) bool {
@@ -115,17 +124,24 @@ func restMutations() map[string]mutation {
 		}, []Name{name}, nil}
 	}
 	return map[string]mutation{
-		"offset behind the log":  rest(Lag, func(d *Dump) { d.Offsets[0].Committed-- }),
-		"nothing committed":      rest(Lag, func(d *Dump) { d.Offsets[0].Committed = -1 }),
-		"offset beyond the log":  rest(OffsetBeyondLog, func(d *Dump) { d.Offsets[0].Committed++ }),
-		"row in the outbox":      rest(Undrained, func(d *Dump) { d.Rows = append(d.Rows, Row{Place: PlaceOutbox, ID: d.Business[0].ID}) }),
-		"row held":               rest(StillHeld, func(d *Dump) { d.Rows = append(d.Rows, Row{Place: PlaceHeld, ID: d.Business[0].ID}) }),
-		"open claim":             rest(OpenClaim, func(d *Dump) { d.Claims = []Claim{{1, 5, 2}} }),
-		"overdue lease":          rest(OverdueLease, func(d *Dump) { d.Lanes[1].Overdue = true }),
-		"release without an end": rest(StuckKey, func(d *Dump) { d.Keys = append(d.Keys, ParkedKey{Key: "k", Releasing: true, Waiting: 3}) }),
-		"empty mark":             rest(StuckKey, func(d *Dump) { d.InboxKeys = append(d.InboxKeys, InboxKey{Key: "k"}) }),
+		"offset behind the log": rest(Lag, func(d *Dump) { d.Offsets[0].Committed-- }),
+		"nothing committed":     rest(Lag, func(d *Dump) { d.Offsets[0].Committed = -1 }),
+		"offset beyond the log": rest(OffsetBeyondLog, func(d *Dump) { d.Offsets[0].Committed++ }),
+		"row in the outbox": rest(Undrained,
+			func(d *Dump) { d.Rows = append(d.Rows, Row{Place: PlaceOutbox, ID: d.Business[0].ID}) }),
+		"row held": rest(StillHeld,
+			func(d *Dump) { d.Rows = append(d.Rows, Row{Place: PlaceHeld, ID: d.Business[0].ID}) }),
+		"open claim":    rest(OpenClaim, func(d *Dump) { d.Claims = []Claim{{1, 5, 2}} }),
+		"overdue lease": rest(OverdueLease, func(d *Dump) { d.Lanes[1].Overdue = true }),
+		"release without an end": rest(StuckKey,
+			func(d *Dump) { d.Keys = append(d.Keys, ParkedKey{Key: "k", Releasing: true, Waiting: 3}) }),
+		"empty mark": rest(StuckKey,
+			func(d *Dump) { d.InboxKeys = append(d.InboxKeys, InboxKey{Key: "k"}) }),
 		"event being released": rest(StuckKey, func(d *Dump) {
-			d.InboxParked = append(d.InboxParked, InboxParked{ID: other(), Kind: "quarantined", Code: "old", Alone: true, Releasing: true})
+			d.InboxParked = append(d.InboxParked, InboxParked{
+				ID: other(), Kind: "quarantined", Code: "old",
+				Alone: true, Releasing: true,
+			})
 		}),
 		"halted": rest(HaltedPartition, func(d *Dump) { d.Halted = []Halted{{Topic: topics[0]}} }),
 		"audit found work": {func(x *mutant) bool {

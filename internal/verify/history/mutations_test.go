@@ -94,7 +94,8 @@ func (x *mutant) effects(fits func(first *Effect) bool) (first, second *Effect) 
 		for j := i + 1; j < len(x.Dump.Effects); j++ {
 			b := &x.Dump.Effects[j]
 			ea, eb := x.event(a.ID), x.event(b.ID)
-			if a.Consumer == b.Consumer && plain(ea) && plain(eb) && ea.Tenant == eb.Tenant && ea.Key == eb.Key && ea.Topic == eb.Topic {
+			if a.Consumer == b.Consumer && plain(ea) && plain(eb) && ea.Tenant == eb.Tenant && ea.Key == eb.Key &&
+				ea.Topic == eb.Topic {
 				if fits(a) {
 					return a, b
 				}
@@ -184,7 +185,10 @@ func outboxMutations() map[string]mutation {
 			return true
 		}, []Name{Phantom, PhantomEffect}, []Name{OKAppendLost}},
 		"acknowledged append dropped": {func(x *mutant) bool {
-			end := pick(x, x.Histories[0].Entries, func(e *Entry) bool { return e.Kind == KindAppended && e.Outcome == OK })
+			end := pick(x, x.Histories[0].Entries, func(e *Entry) bool {
+				return e.Kind == KindAppended &&
+					e.Outcome == OK
+			})
 			if end == nil {
 				return false
 			}
@@ -193,7 +197,10 @@ func outboxMutations() map[string]mutation {
 			return true
 		}, []Name{OKAppendLost}, []Name{Phantom, PhantomEffect, PhantomRow}},
 		"rolled back append is there": {func(x *mutant) bool {
-			end := pick(x, x.Histories[0].Entries, func(e *Entry) bool { return e.Kind == KindAppended && e.Outcome == Failed })
+			end := pick(x, x.Histories[0].Entries, func(e *Entry) bool {
+				return e.Kind == KindAppended &&
+					e.Outcome == Failed
+			})
 			if end == nil {
 				return false
 			}
@@ -201,7 +208,10 @@ func outboxMutations() map[string]mutation {
 			return true
 		}, []Name{FailedCommitted, RetentionUnpublished}, nil},
 		"append unrecorded": {func(x *mutant) bool {
-			begin := pick(x, x.Histories[0].Entries, func(e *Entry) bool { return e.Kind == KindAppend && x.event(e.Events[0].ID) != nil })
+			begin := pick(x, x.Histories[0].Entries, func(e *Entry) bool {
+				return e.Kind == KindAppend &&
+					x.event(e.Events[0].ID) != nil
+			})
 			if begin == nil {
 				return false
 			}
@@ -245,7 +255,10 @@ func logMutations() map[string]mutation {
 	return map[string]mutation{
 		"record of nobody": {func(x *mutant) bool {
 			at := x.Dump.Ends[0]
-			x.Dump.Records = append(x.Dump.Records, Record{Topic: at.Topic, Partition: at.Partition, Offset: at.End, ID: other(), Epoch: epoch})
+			x.Dump.Records = append(x.Dump.Records, Record{
+				Topic: at.Topic, Partition: at.Partition, Offset: at.End,
+				ID: other(), Epoch: epoch,
+			})
 			return true
 		}, []Name{Phantom}, nil},
 		"record altered": {func(x *mutant) bool {

@@ -70,7 +70,8 @@ func Kinds() []KindOf {
 		{PhantomRow, "I2", "an outbox row is there without the business row of its transaction"},
 		{PhantomEffect, "I2", "an effect is of an event that was never committed"},
 		{FailedCommitted, "I2", "a producer was told for certain that its transaction failed, and it is committed"},
-		{Unrecorded, "I2", "a business row that no producer wrote down before its COMMIT: the history cannot be believed"},
+		{Unrecorded, "I2", "a business row that no producer wrote down before its COMMIT: the history cannot be " +
+			"believed"},
 		{Altered, "I2", "a record or an effect is not what was appended under its id"},
 		{SecondEffect, "I3", "an event, or a business key, had its effect twice"},
 		{EffectMissing, "I1", "the inbox says that an event is done, and its effect is not there"},
@@ -83,7 +84,8 @@ func Kinds() []KindOf {
 		{AppliedOutOfOrder, "I4", "effects of a key are not in causal order"},
 		{NumberReused, "I5", "two events were sent under one number of a lane"},
 		{SequenceWentBack, "I5", "first occurrences of a lane's numbers went back in a partition"},
-		{Renumbered, "I5", "an event was sent again under another number of the same incarnation, and does not say that it may be there already"},
+		{Renumbered, "I5", "an event was sent again under another number of the same incarnation, and does not say " +
+			"that it may be there already"},
 		{StaleIncarnation, "I5", "an event first occurs under an old incarnation, behind a newer one"},
 		{FenceShared, "I5", "two relays took a lane under one fence"},
 		{FenceWentBack, "I5", "a lane's fence is lower than one under which it was taken"},

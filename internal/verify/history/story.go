@@ -39,7 +39,8 @@ func (r *run) tell() {
 			e := &p.Entries[j]
 			switch e.Kind {
 			case KindFault, KindFaultEnded, KindStart, KindStop, KindOutage:
-				faults = append(faults, line{e.At, fmt.Sprintf("-- %s of %s: %s %s %s", e.Kind, e.Process, e.Verb, e.Detail, e.Err)})
+				faults = append(faults, line{e.At, fmt.Sprintf("-- %s of %s: %s %s %s", e.Kind, e.Process, e.Verb,
+					e.Detail, e.Err)})
 			}
 			mention(wanted, p, e)
 		}
@@ -134,18 +135,21 @@ func (r *run) story(ids []uuid.UUID, wanted map[uuid.UUID][]line, faults []line)
 // now says where an event is at the end.
 func (r *run) now(id uuid.UUID) (out []string) {
 	if e, _, ok := r.event(id); ok {
-		out = append(out, fmt.Sprintf("in the end: %s is committed (topic %s, key %q, version %d)", id, e.Topic, e.Key, e.Version))
+		out = append(out, fmt.Sprintf("in the end: %s is committed (topic %s, key %q, version %d)", id, e.Topic, e.Key,
+			e.Version))
 	} else {
 		out = append(out, fmt.Sprintf("in the end: %s is not committed", id))
 	}
 	for i := range r.dump.Rows {
 		if row := &r.dump.Rows[i]; row.ID == id {
-			out = append(out, fmt.Sprintf("in the end: %s has it (number %d of lane %d) %s", row.Place, row.Number, row.Lane, row.Code))
+			out = append(out, fmt.Sprintf("in the end: %s has it (number %d of lane %d) %s", row.Place, row.Number,
+				row.Lane, row.Code))
 		}
 	}
 	for i := range r.dump.Records {
 		if rec := &r.dump.Records[i]; rec.ID == id {
-			out = append(out, fmt.Sprintf("in the end: %s/%d offset %d has it (number %d of lane %d, epoch %s)", rec.Topic, rec.Partition, rec.Offset, rec.Seq, rec.Lane, rec.Epoch))
+			out = append(out, fmt.Sprintf("in the end: %s/%d offset %d has it (number %d of lane %d, epoch %s)",
+				rec.Topic, rec.Partition, rec.Offset, rec.Seq, rec.Lane, rec.Epoch))
 		}
 	}
 	for i := range r.dump.Inbox {
@@ -160,7 +164,8 @@ func (r *run) now(id uuid.UUID) (out []string) {
 	}
 	for i := range r.dump.Effects {
 		if f := &r.dump.Effects[i]; f.ID == id {
-			out = append(out, fmt.Sprintf("in the end: it had an effect at %s (read at offset %d of partition %d)", f.Consumer, f.Offset, f.Partition))
+			out = append(out, fmt.Sprintf("in the end: it had an effect at %s (read at offset %d of partition %d)",
+				f.Consumer, f.Offset, f.Partition))
 		}
 	}
 	return out

@@ -82,9 +82,11 @@ type Counts struct {
 func (v Verdict) String() string {
 	var b strings.Builder
 	c := v.Counts
-	fmt.Fprintf(&b, "%d events committed (%d of %d unknown appends, %d rolled back), %d records (%d duplicates), %d effects; parked %d, held %d, discarded %d; inbox: parked %d, quarantined %d, discarded %d; %d faults, %d process starts\n",
-		c.Events, c.UnknownThere, c.Unknown, c.RolledBack, c.Records, c.Duplicates, c.Effects, c.Parked, c.Held, c.Discarded,
-		c.InboxParked, c.Quarantined, c.InboxDropped, c.Faults, c.Processes)
+	fmt.Fprintf(&b, "%d events committed (%d of %d unknown appends, %d rolled back), %d records (%d duplicates), %d "+
+		"effects; parked %d, held %d, discarded %d; inbox: parked %d, quarantined %d, discarded %d; %d faults, %d "+
+		"process starts\n",
+		c.Events, c.UnknownThere, c.Unknown, c.RolledBack, c.Records, c.Duplicates, c.Effects, c.Parked, c.Held,
+		c.Discarded, c.InboxParked, c.Quarantined, c.InboxDropped, c.Faults, c.Processes)
 	if v.OK() {
 		b.WriteString("no violation\n")
 	}

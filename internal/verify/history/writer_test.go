@@ -55,7 +55,8 @@ func TestWriterReader(t *testing.T) {
 // Only a torn last line is forgiven.
 func TestReadForgivesATornLastLineOnly(t *testing.T) {
 	t.Parallel()
-	const one, two = `{"n":1,"at":"2026-01-01T00:00:00Z","process":"p","kind":"start"}`, `{"n":2,"at":"2026-01-01T00:00:00Z","process":"p","kind":"stop"}`
+	const one, two = `{"n":1,"at":"2026-01-01T00:00:00Z","process":"p","kind":"start"}`,
+		`{"n":2,"at":"2026-01-01T00:00:00Z","process":"p","kind":"stop"}`
 	for name, c := range map[string]struct {
 		text    string
 		entries int

@@ -19,7 +19,8 @@ func BenchmarkRelay(b *testing.B) {
 	const n = 20_000
 	payload := strings.Repeat("x", 512)
 	for name, make := range map[string]func(testing.TB) relay.Publisher{
-		"ours": func(t testing.TB) relay.Publisher { return ourKafka(t) }, "watermill-kafka": func(t testing.TB) relay.Publisher { return theirKafka(t) },
+		"ours":            func(t testing.TB) relay.Publisher { return ourKafka(t) },
+		"watermill-kafka": func(t testing.TB) relay.Publisher { return theirKafka(t) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			db, topic := pgtest.New(b, migrations.Outbox), kafkatest.Topic(b, 8)

@@ -36,13 +36,18 @@ func written(t *testing.T, topic string) []event.Event {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
 	events := []event.Event{
 		{
-			ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: topic, Key: "acc-1", Type: "PaymentCreated", Time: at,
-			ContentType: event.ContentTypeJSON, Payload: []byte(`{"amount":100}`), Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "own": "x"},
+			ID: event.NewID(), Source: "payments", Tenant: "acme", Topic: topic, Key: "acc-1", Type: "PaymentCreated",
+			Time: at, ContentType: event.ContentTypeJSON, Payload: []byte(`{"amount":100}`),
+			Headers: map[string]string{
+				"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+				"own":         "x",
+			},
 		},
 		{ID: event.NewID(), Topic: topic, Type: "T", Time: at, ContentType: "text/plain", Payload: []byte("é\n")},
 		{ID: event.NewID(), Topic: topic, Key: "acc-1", Type: "Closed", Time: at},
 	}
-	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
+	if err := pgx.BeginFunc(t.Context(), db.Pool,
+		func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
 		t.Fatal(err)
 	}
 	drain(t, db, ourKafka(t))
@@ -87,11 +92,13 @@ func TestOurRecordsInTheCloudEventsSDK(t *testing.T) {
 		if source == "" {
 			source = event.DefaultSource
 		}
-		if !known || got.Source() != source || got.Type() != e.Type || !got.Time().Equal(e.Time) || got.DataContentType() != e.ContentType || string(got.Data()) != string(e.Payload) {
+		if !known || got.Source() != source || got.Type() != e.Type || !got.Time().Equal(e.Time) ||
+			got.DataContentType() != e.ContentType || string(got.Data()) != string(e.Payload) {
 			t.Errorf("got %v, want %+v", got, e)
 		}
 		extensions := got.Extensions()
-		if e.Tenant != "" && extensions["tenant"] != e.Tenant || extensions["laneseq"] == nil || extensions["epoch"] == nil || extensions["lane"] == nil {
+		if e.Tenant != "" && extensions["tenant"] != e.Tenant || extensions["laneseq"] == nil ||
+			extensions["epoch"] == nil || extensions["lane"] == nil {
 			t.Errorf("extensions %v", extensions)
 		}
 	}
@@ -132,7 +139,8 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	for _, mode := range []func(context.Context) context.Context{binding.WithForceStructured, binding.WithForceBinary} {
 		for _, e := range list {
 			m := &sarama.ProducerMessage{Topic: topic, Key: sarama.StringEncoder("k" + e.Subject())}
-			if err := kafka_sarama.WriteProducerMessage(kafka_sarama.WithSkipKeyMapping(mode(t.Context())), binding.ToMessage(&e), m); err != nil {
+			if err := kafka_sarama.WriteProducerMessage(kafka_sarama.WithSkipKeyMapping(mode(t.Context())),
+				binding.ToMessage(&e), m); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, err := producer.SendMessage(m); err != nil {
@@ -140,12 +148,16 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 			}
 		}
 	}
-	kafkatest.Produce(t, topic, kafkatest.Record{Key: []byte("plain"), Value: []byte("no id")}, kafkatest.Record{Value: []byte("no id")})
+	kafkatest.Produce(t, topic, kafkatest.Record{Key: []byte("plain"), Value: []byte("no id")},
+		kafkatest.Record{Value: []byte("no id")})
 
 	var mu sync.Mutex
 	mended := false
 	applied := map[uuid.UUID]event.Event{} // an effect may run again
-	in, err := inbox.New(db.Pool, "shop", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1, ReleaseEvery: 5 * time.Millisecond})
+	in, err := inbox.New(db.Pool, "shop", inbox.Config{
+		Schema: db.Schema, Window: 24 * time.Hour,
+		AllowShortWindow: true, DaysAhead: 1, ReleaseEvery: 5 * time.Millisecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +171,8 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 		_, err := tx.Exec(ctx, "insert into effect (id) values ($1)", e.ID)
 		return err
 	})
-	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(h, kafkatest.Brokers(t), []string{topic},
+		consumer.Config{Group: topic, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +199,10 @@ func TestTheCloudEventsSDKsRecords(t *testing.T) {
 	}
 	for n, e := range list {
 		got := applied[event.ForeignID("shop", e.ID())]
-		if got.ID != event.ForeignID("shop", e.ID()) || got.Source != "shop" || got.Type != "Placed" || got.Tenant != "acme" || !got.Time.Equal(e.Time()) ||
-			got.ContentType != e.DataContentType() || string(got.Payload) != string(e.Data()) || got.Key != "ks"+fmt.Sprint(n) {
+		if got.ID != event.ForeignID("shop", e.ID()) || got.Source != "shop" || got.Type != "Placed" ||
+			got.Tenant != "acme" || !got.Time.Equal(e.Time()) ||
+			got.ContentType != e.DataContentType() || string(got.Payload) != string(e.Data()) || got.Key != "ks"+
+			fmt.Sprint(n) {
 			t.Errorf("applied %+v of %v", got, e)
 		}
 	}
@@ -212,23 +227,29 @@ func TestKcatsRecords(t *testing.T) {
 	t.Parallel()
 	kcat := findKcat(t)
 	db, topic := pgtest.New(t, migrations.Inbox), kafkatest.Topic(t, 1)
-	cmd := exec.CommandContext(t.Context(), kcat, "-P", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-K", ":", "-H", "own=x", "-Z")
+	cmd := exec.CommandContext(t.Context(), kcat, "-P", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic,
+		"-K", ":", "-H", "own=x", "-Z")
 	cmd.Stdin = strings.NewReader("a:1\na:1\nb:\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	db.Exec(t, "create table effect (what text)")
-	in, err := inbox.New(db.Pool, "plain", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})
+	in, err := inbox.New(db.Pool, "plain", inbox.Config{
+		Schema: db.Schema, Window: 24 * time.Hour,
+		AllowShortWindow: true, DaysAhead: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for group := range 2 {
 		var decided atomic.Int32
 		h := in.Each(func(ctx context.Context, tx pgx.Tx, e event.Event) error {
-			_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", fmt.Sprintf("%s=%s %v %s", e.Key, e.Payload, e.Payload == nil, e.Headers["own"]))
+			_, err := tx.Exec(ctx, "insert into effect (what) values ($1)", fmt.Sprintf("%s=%s %v %s", e.Key, e.Payload,
+				e.Payload == nil, e.Headers["own"]))
 			return err
 		})
-		c, err := consumer.New(counted{h, &decided}, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: fmt.Sprint(topic, group), Logger: slog.New(slog.DiscardHandler)})
+		c, err := consumer.New(counted{h, &decided}, kafkatest.Brokers(t), []string{topic},
+			consumer.Config{Group: fmt.Sprint(topic, group), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +257,8 @@ func TestKcatsRecords(t *testing.T) {
 		await(t, "three records", func() bool { return decided.Load() == 3 })
 		stop()
 	}
-	if got := pgtest.One[string](t, db, "select string_agg(what, ', ' order by what) from effect"); got != "a=1 false x, a=1 false x, b= true x" {
+	if got := pgtest.One[string](t, db,
+		"select string_agg(what, ', ' order by what) from effect"); got != "a=1 false x, a=1 false x, b= true x" {
 		t.Errorf("effects %q", got)
 	}
 }
@@ -247,7 +269,8 @@ func TestOurRecordsInKcat(t *testing.T) {
 	kcat := findKcat(t)
 	topic := kafkatest.Topic(t, 1)
 	events := written(t, topic)
-	out, err := exec.CommandContext(t.Context(), kcat, "-C", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k|%S|%h|%s;").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), kcat, "-C", "-b", strings.Join(kafkatest.Brokers(t), ","), "-t", topic,
+		"-o", "beginning", "-e", "-q", "-f", "%k|%S|%h|%s;").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -258,7 +281,8 @@ func TestOurRecordsInKcat(t *testing.T) {
 		}
 		found := false
 		for line := range strings.SplitSeq(string(out), ";") {
-			found = found || strings.HasPrefix(line, fmt.Sprintf("%s|%d|ce_specversion=1.0,ce_id=%s,", e.Key, size, e.ID)) && strings.HasSuffix(line, "|"+string(e.Payload))
+			found = found || strings.HasPrefix(line, fmt.Sprintf("%s|%d|ce_specversion=1.0,ce_id=%s,", e.Key, size,
+				e.ID)) && strings.HasSuffix(line, "|"+string(e.Payload))
 		}
 		if !found {
 			t.Errorf("kcat does not show event %s as it is:\n%s", e.ID, out)

@@ -30,9 +30,14 @@ func TestCQRS(t *testing.T) {
 	db.Exec(t, "create table effect (what text)")
 	w := newInbox(t, db, "receipts", inbox.Config{})
 	marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-	bus, err := cqrs.NewEventBusWithConfig(watermill.NewOutboxFromContext(watermill.OutboxConfig{}), cqrs.EventBusConfig{
-		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return p.EventName, nil }, Marshaler: marshaler,
-	})
+	bus, err := cqrs.NewEventBusWithConfig(watermill.NewOutboxFromContext(watermill.OutboxConfig{}),
+		cqrs.EventBusConfig{
+			GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+				return p.EventName,
+					nil
+			},
+			Marshaler: marshaler,
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,9 +46,13 @@ func TestCQRS(t *testing.T) {
 	routed(t, func(r *message.Router) {
 		r.AddMiddleware(w.Middleware)
 		processor, err := cqrs.NewEventProcessorWithConfig(r, cqrs.EventProcessorConfig{
-			GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return p.EventName, nil },
-			SubscriberConstructor:  func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) { return channel, nil },
-			Marshaler:              marshaler,
+			GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
+				return p.EventName, nil
+			},
+			SubscriberConstructor: func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+				return channel, nil
+			},
+			Marshaler: marshaler,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -80,7 +89,8 @@ func TestCQRS(t *testing.T) {
 	if got := pgtest.One[string](t, db, "select string_agg(what, ' ') from effect"); got != "o1" || runs.Load() != 2 {
 		t.Errorf("effects %q after %d runs", got, runs.Load())
 	}
-	if got := pgtest.One[string](t, db, "select string_agg(topic || ' ' || type || ' ' || convert_from(payload, 'UTF8'), ', ') from outbox_event"); got != `dueReceipt dueReceipt {"Order":"o1"}` {
+	if got := pgtest.One[string](t, db, "select string_agg(topic || ' ' || type || ' ' || convert_from(payload, "+
+		"'UTF8'), ', ') from outbox_event"); got != `dueReceipt dueReceipt {"Order":"o1"}` {
 		t.Errorf("appended %q", got)
 	}
 }

@@ -28,7 +28,9 @@ func TestAppendSQLWithOtherDrivers(t *testing.T) {
 			return appendSQL(t, "postgres", url+"&binary_parameters=yes", events)
 		},
 		"bun": func(url string, events []event.Event) error {
-			return inBun(t, url, func(ctx context.Context, tx bun.Tx) error { return outboxes.AppendSQL(ctx, tx.Tx, events...) })
+			return inBun(t, url, func(ctx context.Context, tx bun.Tx) error {
+				return outboxes.AppendSQL(ctx, tx.Tx, events...)
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +39,8 @@ func TestAppendSQLWithOtherDrivers(t *testing.T) {
 			// They cover one statement for one, one for many, and COPY.
 			for _, n := range []int{0, 1, 2, 45, 450} {
 				events := awkward(n)
-				if err := pgx.BeginFunc(t.Context(), by.Pool, func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
+				if err := pgx.BeginFunc(t.Context(), by.Pool,
+					func(tx pgx.Tx) error { return outboxes.Append(t.Context(), tx, events...) }); err != nil {
 					t.Fatal(err)
 				}
 				if err := run(db.URL, events); err != nil {
@@ -59,7 +62,9 @@ const rows = `select string_agg((to_jsonb(e) - 'created_at')::text, E'\n' order 
 func TestAppendSQLInBunItself(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox)
-	err := inBun(t, db.URL, func(ctx context.Context, tx bun.Tx) error { return outboxes.AppendSQL(ctx, tx, awkward(1)...) })
+	err := inBun(t, db.URL, func(ctx context.Context, tx bun.Tx) error {
+		return outboxes.AppendSQL(ctx, tx, awkward(1)...)
+	})
 	if err == nil || !strings.Contains(err.Error(), "tx.Tx") {
 		t.Fatalf("bun.Tx itself: %v", err)
 	}
@@ -99,7 +104,10 @@ func open(t *testing.T, driver, url string) *sql.DB {
 
 // awkward makes n events with what text formats stumble over.
 func awkward(n int) []event.Event {
-	texts := []string{"plain", "", `quo"te`, `back\slash`, "NULL", "{}", `{"a",b}`, " spaced ", "é\u2028🎈", "new\nline\ttab", "$1 ? %s", `\x41`, "'"}
+	texts := []string{
+		"plain", "", `quo"te`, `back\slash`, "NULL", "{}", `{"a",b}`, " spaced ", "é\u2028🎈",
+		"new\nline\ttab", "$1 ? %s", `\x41`, "'",
+	}
 	payloads := [][]byte{nil, {}, {0, 1, 255, '\\'}, []byte(`{"a":1}`), []byte(strings.Repeat("z", 3000))}
 	events := make([]event.Event, n)
 	for i := range events {

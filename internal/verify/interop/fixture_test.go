@@ -92,20 +92,22 @@ func theirKafka(t testing.TB) *watermill.Publisher {
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Partitioner = sarama.NewHashPartitioner
 	theirs, err := wkafka.NewPublisher(wkafka.PublisherConfig{
-		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(watermill.PartitionKey),
+		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(
+			watermill.PartitionKey),
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := watermill.NewPublisher(theirs, watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
-		switch {
-		case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
-			return watermill.RecordRefused
-		case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrInvalidTopic):
-			return watermill.TopicRefused
-		}
-		return watermill.NotRefused
-	}})
+	to, err := watermill.NewPublisher(theirs,
+		watermill.PublisherConfig{Refused: func(_ string, err error) watermill.Refusal {
+			switch {
+			case errors.Is(err, sarama.ErrMessageSizeTooLarge), errors.Is(err, sarama.ErrInvalidRecord):
+				return watermill.RecordRefused
+			case errors.Is(err, sarama.ErrTopicAuthorizationFailed), errors.Is(err, sarama.ErrInvalidTopic):
+				return watermill.TopicRefused
+			}
+			return watermill.NotRefused
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +123,8 @@ func subscriber(t testing.TB, group string) *wkafka.Subscriber {
 	config.Consumer.Group.Rebalance.Timeout = 3 * time.Second
 	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	sub, err := wkafka.NewSubscriber(wkafka.SubscriberConfig{
-		Brokers: kafkatest.Brokers(t), Unmarshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: config, ConsumerGroup: group,
-		InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 1},
+		Brokers: kafkatest.Brokers(t), Unmarshaler: wkafka.DefaultMarshaler{}, OverwriteSaramaConfig: config,
+		ConsumerGroup: group, InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 4, ReplicationFactor: 1},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +157,8 @@ func routed(t testing.TB, add func(r *message.Router)) (stop func()) {
 
 func newInbox(t testing.TB, db *pgtest.DB, consumer string, cfg inbox.Config) *watermill.Inbox {
 	t.Helper()
-	cfg.Schema, cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead, cfg.Backoff = db.Schema, 24*time.Hour, true, 1, time.Millisecond
+	cfg.Schema, cfg.Window, cfg.AllowShortWindow, cfg.DaysAhead, cfg.Backoff = db.Schema, 24*time.Hour, true, 1,
+		time.Millisecond
 	in, err := inbox.New(db.Pool, consumer, cfg)
 	if err != nil {
 		t.Fatal(err)

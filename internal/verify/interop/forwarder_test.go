@@ -43,7 +43,8 @@ func placeOrder(ctx context.Context, db *pgxpool.Pool, topic string, o order) er
 		}
 		var pub message.Publisher
 		var err error
-		pub, err = wsql.NewPublisher(wsql.TxFromPgx(tx), wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, nil)
+		pub, err = wsql.NewPublisher(wsql.TxFromPgx(tx),
+			wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, nil)
 		if err != nil {
 			return err
 		}
@@ -125,7 +126,10 @@ func migrate(t *testing.T, to relay.Publisher, whole bool) {
 		t.Helper()
 		for i := from; i < to; i++ {
 			for c := range customers {
-				if err := do(t.Context(), db.Pool, topic, order{event.NewID().String(), fmt.Sprint("c", c), i}); err != nil {
+				if err := do(t.Context(), db.Pool, topic, order{
+					event.NewID().String(), fmt.Sprint("c", c),
+					i,
+				}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -261,8 +265,8 @@ func oldForwarder(t *testing.T, db *pgtest.DB) (start func() (stop func()), stop
 			t.Fatal(err)
 		}
 		sub, err := wsql.NewSubscriber(wsql.BeginnerFromPgx(pool), wsql.SubscriberConfig{
-			SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
-			PollInterval: 10 * time.Millisecond,
+			SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+			InitializeSchema: true, PollInterval: 10 * time.Millisecond,
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -299,7 +303,8 @@ func oldPublisher(t *testing.T, key wkafka.GeneratePartitionKey) message.Publish
 	config := wkafka.DefaultSaramaSyncPublisherConfig()
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	pub, err := wkafka.NewPublisher(wkafka.PublisherConfig{
-		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(key),
+		Brokers: kafkatest.Brokers(t), OverwriteSaramaConfig: config, Marshaler: wkafka.NewWithPartitioningMarshaler(
+			key),
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

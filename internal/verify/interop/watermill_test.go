@@ -31,7 +31,8 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	t.Parallel()
 	kafkatest.RequireReal(t)
 	const keys, each = 30, 20
-	db, topic := pgtest.New(t, migrations.Outbox), kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": "20000"})
+	db, topic := pgtest.New(t, migrations.Outbox),
+		kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": "20000"})
 	for i := range each {
 		var some []*message.Message
 		for k := range keys {
@@ -41,7 +42,8 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 	}
 	publishTx(t, db, topic, newMessage("large", strings.Repeat("x", 30_000)), newMessage("large", "behind"))
 	drain(t, db, theirKafka(t))
-	if got := pgtest.One[string](t, db, "select string_agg(key || ' ' || length(payload), ', ' order by id) from outbox_parked"); got != "large 30000, large 6" {
+	if got := pgtest.One[string](t, db, "select string_agg(key || ' ' || length(payload), ', ' order by id) from "+
+		"outbox_parked"); got != "large 30000, large 6" {
 		t.Errorf("parked %q", got)
 	}
 	next, partition := map[string]int{}, map[string]int32{}
@@ -59,7 +61,8 @@ func TestWatermillKafkaBehindTheRelay(t *testing.T) {
 			headers[i] = event.Header(h)
 		}
 		e := event.Decode(&event.Record{Topic: topic, Key: r.Key, Value: r.Value, Headers: headers}, "")
-		if e.ID.String() != r.Get(watermill.MetadataUUID) || e.Type != watermill.DefaultType || e.Position.Epoch == "" || e.Position.Seq == 0 || e.Key != key {
+		if e.ID.String() != r.Get(watermill.MetadataUUID) || e.Type != watermill.DefaultType ||
+			e.Position.Epoch == "" || e.Position.Seq == 0 || e.Key != key {
 			t.Fatalf("event %+v of %v", e, r.Headers)
 		}
 	}
@@ -92,13 +95,14 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 	for group := range 2 {
 		var handled atomic.Int32
 		stop := routed(t, func(r *message.Router) {
-			r.AddConsumerHandler("ledger", topic, subscriber(t, fmt.Sprint(topic, group)), func(m *message.Message) error {
-				err := handle(m)
-				if err == nil {
-					handled.Add(1)
-				}
-				return err
-			})
+			r.AddConsumerHandler("ledger", topic, subscriber(t, fmt.Sprint(topic, group)),
+				func(m *message.Message) error {
+					err := handle(m)
+					if err == nil {
+						handled.Add(1)
+					}
+					return err
+				})
 		})
 		await(t, "every message", func() bool { return handled.Load() == n+1 })
 		stop()
@@ -110,13 +114,17 @@ func TestRouterOverWatermillKafka(t *testing.T) {
 		t.Errorf("key %q", key)
 	}
 	// The same consumer, read by our own package: all of it is known, by the same ids.
-	in, err := inbox.New(db.Pool, "ledger", inbox.Config{Schema: db.Schema, Window: 24 * time.Hour, AllowShortWindow: true, DaysAhead: 1})
+	in, err := inbox.New(db.Pool, "ledger", inbox.Config{
+		Schema: db.Schema, Window: 24 * time.Hour,
+		AllowShortWindow: true, DaysAhead: 1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var seen atomic.Int32
 	h := in.Each(func(context.Context, pgx.Tx, event.Event) error { runs.Add(1); return nil })
-	c, err := consumer.New(counted{h, &seen}, kafkatest.Brokers(t), []string{topic}, consumer.Config{Group: topic + "ours", Logger: slog.New(slog.DiscardHandler)})
+	c, err := consumer.New(counted{h, &seen}, kafkatest.Brokers(t), []string{topic},
+		consumer.Config{Group: topic + "ours", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +194,8 @@ func TestBurnedKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop()
-		if n := pgtest.One[int](t, db, "select count(*) from effect where what = $1", name); n != c.effects || runs.Load() != int32(c.effects)+1 {
+		if n := pgtest.One[int](t, db, "select count(*) from effect where what = $1", name); n != c.effects ||
+			runs.Load() != int32(c.effects)+1 {
 			t.Errorf("%s: %d effects after %d runs, want %d", name, n, runs.Load(), c.effects)
 		}
 	}
@@ -196,7 +205,8 @@ func TestBurnedKey(t *testing.T) {
 func TestWatermillSQLBehindTheRelay(t *testing.T) {
 	t.Parallel()
 	from, other := pgtest.New(t, migrations.Outbox), pgtest.New(t)
-	theirs, err := wsql.NewPublisher(wsql.BeginnerFromPgx(other.Pool), wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true}, nil)
+	theirs, err := wsql.NewPublisher(wsql.BeginnerFromPgx(other.Pool),
+		wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,8 +222,8 @@ func TestWatermillSQLBehindTheRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	sub, err := wsql.NewSubscriber(wsql.BeginnerFromPgx(other.Pool), wsql.SubscriberConfig{
-		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
-		PollInterval: 10 * time.Millisecond,
+		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{},
+		InitializeSchema: true, PollInterval: 10 * time.Millisecond,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +234,8 @@ func TestWatermillSQLBehindTheRelay(t *testing.T) {
 	}
 	got := <-messages
 	got.Ack()
-	if got.UUID != m.UUID || string(got.Payload) != `{"v": 1}` && string(got.Payload) != `{"v":1}` || got.Metadata["correlation_id"] != "c" || got.Metadata["partition_key"] != "k" {
+	if got.UUID != m.UUID || string(got.Payload) != `{"v": 1}` && string(got.Payload) != `{"v":1}` ||
+		got.Metadata["correlation_id"] != "c" || got.Metadata["partition_key"] != "k" {
 		t.Errorf("got %+v", got)
 	}
 	if err := sub.Close(); err != nil {

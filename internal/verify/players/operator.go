@@ -44,7 +44,10 @@ type person struct {
 func (o *person) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, transactionLimit)
 	defer cancel()
-	for _, step := range []func(context.Context) error{o.outboxKeys, o.outboxAlone, o.inboxKeys, o.inboxAlone, o.halted} {
+	for _, step := range []func(context.Context) error{
+		o.outboxKeys, o.outboxAlone, o.inboxKeys, o.inboxAlone,
+		o.halted,
+	} {
 		if err := step(ctx); err != nil && ctx.Err() == nil {
 			o.log.Info("the operator tries again", "err", err)
 		}
@@ -59,7 +62,9 @@ func (o *person) do(e history.Entry, act func() error) error {
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	switch {
 	case err == nil:
-	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing), errors.Is(err, inboxoperator.ErrNotParked), errors.Is(err, inboxoperator.ErrReleasing), errors.Is(err, inboxoperator.ErrNotHalted):
+	case errors.Is(err, operator.ErrNotParked), errors.Is(err, operator.ErrReleasing),
+		errors.Is(err, inboxoperator.ErrNotParked), errors.Is(err, inboxoperator.ErrReleasing),
+		errors.Is(err, inboxoperator.ErrNotHalted):
 		done.Outcome, done.Err, err = history.Failed, err.Error(), nil
 	default:
 		done.Outcome, done.Err = history.Unknown, err.Error()
@@ -104,14 +109,20 @@ func (o *person) discardOutbox(ctx context.Context, f operator.ParkedFilter) err
 	for _, e := range events {
 		// The mark of a key keeps the last refusal's code after its head was discarded: release then, do not discard
 		// more.
-		verb, act := "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+		verb, act := "discard", func() error {
+			_, err := o.out.DiscardEvent(ctx, e.ID, "too large for good")
+			return err
+		}
 		if e.Code != "MESSAGE_TOO_LARGE" || e.Attempts == 0 {
 			verb, act = "release", func() error {
 				_, err := o.out.ReleaseKey(ctx, e.Tenant, e.Topic, e.Key, "the soak goes on")
 				return err
 			}
 		}
-		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}, act); err != nil {
+		if err := o.do(history.Entry{
+			Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant,
+			Topic: e.Topic, Key: e.Key,
+		}, act); err != nil {
 			return err
 		}
 	}
@@ -129,9 +140,15 @@ func (o *person) outboxAlone(ctx context.Context) error {
 		}
 		verb, act := "release", func() error { return o.out.ReleaseEvent(ctx, e.ID, "the soak goes on") }
 		if e.Code == "MESSAGE_TOO_LARGE" {
-			verb, act = "discard", func() error { _, err := o.out.DiscardEvent(ctx, e.ID, "too large for good"); return err }
+			verb, act = "discard", func() error {
+				_, err := o.out.DiscardEvent(ctx, e.ID, "too large for good")
+				return err
+			}
 		}
-		if err := o.do(history.Entry{Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}, act); err != nil {
+		if err := o.do(history.Entry{
+			Verb: verb, Detail: "outbox", IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant,
+			Topic: e.Topic,
+		}, act); err != nil {
 			return err
 		}
 	}
@@ -158,7 +175,10 @@ func (o *person) inboxKeys(ctx context.Context) error {
 				return err
 			}
 		}
-		e := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, Tenant: k.Tenant, Topic: k.Topic, Key: k.Key}
+		e := history.Entry{
+			Verb: "release", Detail: "inbox", Consumer: Consumer, Tenant: k.Tenant, Topic: k.Topic,
+			Key: k.Key,
+		}
 		if err := o.do(e, func() error {
 			_, err := o.in.ReleaseKey(ctx, k.Tenant, k.Topic, k.Key, "the soak goes on")
 			return err
@@ -175,7 +195,10 @@ func (o *person) discardInbox(ctx context.Context, f inboxoperator.ParkedFilter)
 		return err
 	}
 	for _, e := range events {
-		entry := history.Entry{Verb: "discard", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic, Key: e.Key}
+		entry := history.Entry{
+			Verb: "discard", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID},
+			Tenant: e.Tenant, Topic: e.Topic, Key: e.Key,
+		}
 		if err := o.do(entry, func() error {
 			_, err := o.in.DiscardEvent(ctx, e.ID, "poison for good")
 			return err
@@ -214,10 +237,14 @@ func (o *person) inboxAlone(ctx context.Context) error {
 			}
 			continue
 		}
-		if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone || err != nil {
+		if gone, err := o.repeated(ctx, inboxoperator.ParkedFilter{ID: e.ID, MessageID: e.MessageID}); gone ||
+			err != nil {
 			return err
 		}
-		entry := history.Entry{Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID}, Tenant: e.Tenant, Topic: e.Topic}
+		entry := history.Entry{
+			Verb: "release", Detail: "inbox", Consumer: Consumer, IDs: []uuid.UUID{e.MessageID},
+			Tenant: e.Tenant, Topic: e.Topic,
+		}
 		if err := o.do(entry, func() error { return o.in.ReleaseEvent(ctx, e.ID, "the soak goes on") }); err != nil {
 			return err
 		}
@@ -241,8 +268,14 @@ func (o *person) halted(ctx context.Context) error {
 				}
 				continue
 			}
-			e := history.Entry{Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
-			if err := o.do(e, func() error { return o.in.Resume(ctx, part.Topic, part.Partition, "the soak goes on") }); err != nil {
+			e := history.Entry{
+				Verb: "resume", Detail: part.Code, Consumer: Consumer, Topic: part.Topic,
+				Partition: part.Partition, Offset: part.From,
+			}
+			if err := o.do(e, func() error {
+				return o.in.Resume(ctx, part.Topic, part.Partition,
+					"the soak goes on")
+			}); err != nil {
 				return err
 			}
 		}
@@ -253,7 +286,10 @@ func (o *person) halted(ctx context.Context) error {
 // accept does what the reason of a halt at a new numbering says.
 func (o *person) accept(ctx context.Context, part inboxoperator.PartitionState) error {
 	epoch := strings.TrimRight(part.Reason[strings.LastIndexByte(part.Reason, ' ')+1:], "`")
-	e := history.Entry{Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition, Offset: part.From}
+	e := history.Entry{
+		Verb: "accept", Detail: epoch, Consumer: Consumer, Topic: part.Topic, Partition: part.Partition,
+		Offset: part.From,
+	}
 	return o.do(e, func() error {
 		_, err := o.in.AcceptNumbering(ctx, epoch, "the soak goes on")
 		return err

@@ -20,7 +20,10 @@ type content struct {
 }
 
 func (w *writer) payload(business, poison string, size int) []byte {
-	c := content{Business: business, Poison: poison, Canary: Canary, Padding: make([]byte, base64.StdEncoding.DecodedLen(size))}
+	c := content{
+		Business: business, Poison: poison, Canary: Canary,
+		Padding: make([]byte, base64.StdEncoding.DecodedLen(size)),
+	}
 	for i := range c.Padding {
 		c.Padding[i] = byte(w.draw.Uint32())
 	}

@@ -116,7 +116,8 @@ func play(ctx context.Context, text string) error {
 		return err
 	}
 	defer db.Close()
-	p := &player{Config: cfg, db: db, rec: rec, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("player", cfg.Name)}
+	p := &player{Config: cfg, db: db, rec: rec, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("player",
+		cfg.Name)}
 	p.note(history.Entry{Kind: history.KindStart, Count: cfg.Life})
 	if err := run(ctx, p); err != nil {
 		p.note(history.Entry{Kind: history.KindStop, Err: err.Error()})

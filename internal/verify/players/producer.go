@@ -108,7 +108,10 @@ func (w *writer) key() string { return fmt.Sprintf("aggregate-%d", w.draw.IntN(w
 // add draws an event of an aggregate.
 func (w *writer) add(b *batch, key string) {
 	w.n++
-	e := event.Event{ID: w.newID(), Topic: w.Topics[w.draw.IntN(len(w.Topics))], Key: key, Type: "Changed", ContentType: event.ContentTypeJSON}
+	e := event.Event{
+		ID: w.newID(), Topic: w.Topics[w.draw.IntN(len(w.Topics))], Key: key, Type: "Changed",
+		ContentType: event.ContentTypeJSON,
+	}
 	info := history.Event{Business: fmt.Sprintf("%s.%d", w.id, w.n)}
 	size := 50 + w.draw.IntN(400)
 	if w.chance(0.3) {
@@ -242,7 +245,10 @@ func (b *batch) number(key string, last int64) {
 			next++
 			info.Version = next
 		}
-		e.Headers = map[string]string{book.HeaderVersion: strconv.FormatInt(info.Version, 10), book.HeaderBusiness: info.Business}
+		e.Headers = map[string]string{
+			book.HeaderVersion:  strconv.FormatInt(info.Version, 10),
+			book.HeaderBusiness: info.Business,
+		}
 	}
 }
 
@@ -250,7 +256,8 @@ func (b *batch) number(key string, last int64) {
 func (b *batch) business() []any {
 	n := len(b.infos)
 	ids, business, tenants, topics := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	keys, versions, scheduled, poison, digests := make([]string, n), make([]int64, n), make([]bool, n), make([]string, n), make([]int64, n)
+	keys, versions, scheduled, poison, digests := make([]string, n), make([]int64, n), make([]bool, n),
+		make([]string, n), make([]int64, n)
 	for i, e := range b.infos {
 		ids[i], business[i], tenants[i], topics[i] = e.ID.String(), e.Business, e.Tenant, e.Topic
 		keys[i], versions[i], scheduled[i], poison[i], digests[i] = e.Key, e.Version, e.Scheduled, e.Poison, e.Digest

@@ -19,12 +19,14 @@ on conflict (tenant, key) do update set version = a.version + $2 returning versi
 const recordAll = `-- players: record
 insert into history_business (message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest)
 select e.id::uuid, e.tenant, e.topic, e.key, e.version, e.business, e.scheduled, e.poison, false, e.digest
-from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[], $9::bigint[])
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[],
+	$9::bigint[])
 	as e (id, tenant, topic, key, version, business, scheduled, poison, digest)`
 
 // applyAll writes a row for every event whose effect runs, whatever the ledger says.
 const applyAll = `-- players: apply
-insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition, record_offset)
+insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition,
+	record_offset)
 select $1, e.id::uuid, e.tenant, e.topic, e.key, e.version, e.business, e.partition, e.at
 from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::text[], $8::int[], $9::bigint[])
 	with ordinality as e (id, tenant, topic, key, version, business, partition, at, i) order by e.i`
@@ -32,7 +34,8 @@ from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::te
 // ledgerAll books business keys, in one order for all workers.
 const ledgerAll = `-- players: ledger
 insert into history_ledger (consumer, business, message_id)
-select $1, l.business, l.id::uuid from unnest($2::text[], $3::text[]) as l (business, id) order by l.business on conflict do nothing`
+select $1, l.business, l.id::uuid from unnest($2::text[], $3::text[]) as l (business, id) order by l.business
+	on conflict do nothing`
 
 // isApplied is how an operator looks whether an event had its effect.
 const isApplied = `-- players: is it applied

@@ -22,7 +22,8 @@ func publish(ctx context.Context, p *player) error {
 		return err
 	}
 	kafka, err := publisher.NewKafka(p.Brokers, publisher.Config{
-		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial, Logger: p.log,
+		ClientID: p.Name, Timeout: PublishTimeout, RecheckEvery: 2 * time.Second, Pin: pins, Dial: p.dial,
+		Logger: p.log,
 	})
 	if err != nil {
 		return err
@@ -33,8 +34,9 @@ func publish(ctx context.Context, p *player) error {
 		source = relay.SourceWAL
 	}
 	r, err := relay.New(p.db, tap.Publisher(p.rec, kafka), relay.Config{
-		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second, DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000,
-		ArchiveDays: 2, Name: p.Name, Logger: p.log, Observer: tap.Relay(p.rec),
+		Source: source, WALHeartbeat: time.Second, Lease: Lease, HoldAfter: 2 * time.Second,
+		DrainTimeout: 5 * time.Second, RescanEvery: 5 * time.Second, ClaimEvents: 2000, ArchiveDays: 2, Name: p.Name,
+		Logger: p.log, Observer: tap.Relay(p.rec),
 	})
 	if err != nil {
 		return err

@@ -38,7 +38,8 @@ func User(role string) string {
 // Login is the URL of a database for a role, at an address, which may be a proxy's.
 func Login(role, address, database string) string {
 	u := url.URL{
-		Scheme: "postgres", User: url.UserPassword(User(role), CanaryPassword+role), Host: address, Path: "/" + database,
+		Scheme: "postgres", User: url.UserPassword(User(role), CanaryPassword+role), Host: address, Path: "/" +
+			database,
 		RawQuery: "sslmode=disable&application_name=" + role,
 	}
 	return u.String()
@@ -48,7 +49,9 @@ func Login(role, address, database string) string {
 // PUBLIC.
 func Setup(ctx context.Context, conn *pgx.Conn) error {
 	var roles strings.Builder
-	if err := migrations.PrintRoles(&roles, migrations.Options{Sets: []migrations.Set{migrations.Outbox, migrations.Inbox}}, ""); err != nil {
+	if err := migrations.PrintRoles(&roles, migrations.Options{
+		Sets: []migrations.Set{migrations.Outbox, migrations.Inbox},
+	}, ""); err != nil {
 		return err
 	}
 	script := []string{
@@ -61,19 +64,22 @@ func Setup(ctx context.Context, conn *pgx.Conn) error {
 	}
 	for _, u := range users {
 		script = append(script, fmt.Sprintf("create role %s login password '%s'", u.name, CanaryPassword+u.role),
-			fmt.Sprintf("do $$ begin execute format('grant connect on database %%I to %s', current_database()); end $$", u.name),
+			fmt.Sprintf("do $$ begin execute format('grant connect on database %%I to %s', current_database()); end $$",
+				u.name),
 			"grant usage on schema public to "+u.name)
 		if u.rights != "" {
 			script = append(script, fmt.Sprintf("grant %s to %s", u.rights, u.name))
 		}
 	}
-	script = append(script, "grant create on schema public to player_owner", "grant select on effectonce_migration to player_owner",
+	script = append(script, "grant create on schema public to player_owner", "grant select on effectonce_migration "+
+		"to player_owner",
 		`do $$ declare t regclass; begin
 			for t in select 'outbox_archive'::regclass union all select inhrelid::regclass from pg_inherits where inhparent = 'outbox_archive'::regclass loop
 				execute format('alter table %s owner to player_owner', t);
 			end loop;
 		end $$`,
-		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker), "{operator}", User(Operator)).Replace(grants))
+		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker), "{operator}",
+			User(Operator)).Replace(grants))
 	for _, sql := range script {
 		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("players: %.60s: %w", strings.TrimSpace(sql), err)

@@ -42,8 +42,9 @@ func work(ctx context.Context, p *player) error {
 	}
 	in, err := inbox.New(p.db, Consumer, inbox.Config{
 		Dedup:  dedup,
-		Window: 14 * 24 * time.Hour, MaintainEvery: -1, ReleaseEvery: 300 * time.Millisecond, MaxAttempts: 4, Backoff: 20 * time.Millisecond,
-		MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second, StatementTimeout: 10 * time.Second, EffectTimeout: EffectTimeout, Logger: p.log,
+		Window: 14 * 24 * time.Hour, MaintainEvery: -1, ReleaseEvery: 300 * time.Millisecond, MaxAttempts: 4,
+		Backoff: 20 * time.Millisecond, MaxRetryFor: 3 * time.Second, LockTimeout: 2 * time.Second,
+		StatementTimeout: 10 * time.Second, EffectTimeout: EffectTimeout, Logger: p.log,
 		Observer: tap.Inbox(p.rec, Consumer),
 	})
 	if err != nil {
@@ -57,8 +58,8 @@ func work(ctx context.Context, p *player) error {
 	}
 	c, err := consumer.New(tap.Handler(p.rec, Consumer, handler), p.Brokers, p.Topics, consumer.Config{
 		Group: Consumer, ClientID: p.Name, Batch: 200, SessionTimeout: SessionTimeout, HeartbeatInterval: time.Second,
-		RebalanceTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second, ResumeEvery: time.Second, Dial: p.dial, Logger: p.log,
-		Observer: tap.Consumer(p.rec, Consumer),
+		RebalanceTimeout: 8 * time.Second, DrainTimeout: 3 * time.Second, ResumeEvery: time.Second, Dial: p.dial,
+		Logger: p.log, Observer: tap.Consumer(p.rec, Consumer),
 	})
 	if err != nil {
 		return err
@@ -181,14 +182,16 @@ func (x *effect) book(ctx context.Context, tx pgx.Tx, events []event.Event) erro
 		return err
 	}
 	n := len(events)
-	ids, tenants, topics, keys, business := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	ids, tenants, topics, keys, business := make([]string, n), make([]string, n), make([]string, n), make([]string, n),
+		make([]string, n)
 	versions, partitions, offsets := make([]int64, n), make([]int32, n), make([]int64, n)
 	for i, e := range events {
 		ids[i], tenants[i], topics[i], keys[i] = e.ID.String(), e.Tenant, e.Topic, e.Key
 		versions[i], _ = strconv.ParseInt(e.Headers[book.HeaderVersion], 10, 64)
 		business[i], partitions[i], offsets[i] = e.Headers[book.HeaderBusiness], e.Position.Partition, e.Position.Offset
 	}
-	if _, err := tx.Exec(ctx, applyAll, Consumer, ids, tenants, topics, keys, versions, business, partitions, offsets); err != nil {
+	if _, err := tx.Exec(ctx, applyAll, Consumer, ids, tenants, topics, keys, versions, business, partitions,
+		offsets); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, ledgerAll, Consumer, business, ids)

@@ -76,8 +76,9 @@ func cellIn(t *testing.T, db *pgtest.DB) *cell {
 		t.Fatalf("%d brokers: a proxy stands before one", len(brokers))
 	}
 	c := &cell{
-		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}), broker: brokers[0], url: db.URL, dir: t.TempDir(),
-		kills: true, armed: map[role]*register{}, lives: map[role]*life{}, over: make(chan struct{}),
+		db: db, topic: kafkatest.Topic(t, 4, map[string]string{"max.message.bytes": topicTakes}), broker: brokers[0],
+		url: db.URL, dir: t.TempDir(), kills: true, armed: map[role]*register{}, lives: map[role]*life{},
+		over: make(chan struct{}),
 	}
 	c.db.Exec(t, ddl)
 	return c
@@ -157,7 +158,10 @@ func (c *cell) start(t *testing.T, r role) *life {
 	if c.dedup == byWatermark {
 		first = allEarlyByWatermark
 	}
-	l := &life{role: r, running: make(chan struct{}), early: c.started < first || c.started%2 == 0, born: time.Now(), hits: map[string]int{}}
+	l := &life{
+		role: r, running: make(chan struct{}), early: c.started < first || c.started%2 == 0, born: time.Now(),
+		hits: map[string]int{},
+	}
 	l.proxy = pgtest.NewProxy(t, c.url)
 	l.proxy.Watch(func(s pgtest.Passing) *pgtest.Trap { return c.passes(l, s) })
 	kafka := newKafkaProxy(t, c.broker, func(kind string) (deed, func(bool)) { return c.at(l, "Kafka "+kind) })
@@ -166,14 +170,16 @@ func (c *cell) start(t *testing.T, r role) *life {
 		t.Error(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+l.proxy.URL(), envKafka+"="+kafka.addr(), envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source)
+	cmd.Env = append(os.Environ(), envRole+"="+string(r), envURL+"="+l.proxy.URL(), envKafka+"="+kafka.addr(),
+		envTopic+"="+c.topic, envDedup+"="+c.dedup, envSource+"="+c.source)
 	if c.calm {
 		cmd.Env = append(cmd.Env, envCalm+"=1")
 	}
 	if !c.plain && c.started%3 == 0 {
 		cmd.Env = append(cmd.Env, envUnusual+"=1")
 	}
-	if l.process, err = child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)), syscall.SIGKILL); err != nil {
+	if l.process, err = child.Start(cmd, filepath.Join(c.dir, fmt.Sprintf("%s-%d.log", r, c.started)),
+		syscall.SIGKILL); err != nil {
 		t.Errorf("%s: %v", r, err)
 	}
 	close(l.running)

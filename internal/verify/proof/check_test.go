@@ -29,9 +29,11 @@ var open = map[string]string{
 // undecided are committed events without a trace at the consumer, by its strategy. By watermark a skipped event leaves
 // none.
 var undecided = map[string]string{
-	"": `select count(*) from paid p where p.kind not in ('cancel', 'discard') and not exists (select from inbox_message m where m.message_id = p.id)
+	"": `select count(*) from paid p where p.kind not in ('cancel', 'discard') and not exists (select
+			from inbox_message m where m.message_id = p.id)
 		and not exists (select from inbox_message_any a where a.message_id = p.id)`,
-	byWatermark: `select count(*) from paid p where p.kind not in ('skip', 'cancel', 'discard', 'drop') and not exists (select from effect e where e.id = p.id)`,
+	byWatermark: `select count(*) from paid p where p.kind not in ('skip', 'cancel', 'discard', 'drop')
+		and not exists (select from effect e where e.id = p.id)`,
 }
 
 // drained waits until nothing is under way any more; what is tells what does not end (liveness, I8).

@@ -93,9 +93,12 @@ func archiveDays(t *testing.T, c *cell) {
 		c.db.Exec(t, "drop table if exists outbox_archive_"+now.AddDate(0, 0, n).Format("20060102"))
 	}
 	day := now.AddDate(0, 0, -40-c.count()%300)
-	c.db.Exec(t, fmt.Sprintf("create table if not exists outbox_archive_%s partition of outbox_archive for values from ('%s') to ('%s')",
+	c.db.Exec(t, fmt.Sprintf("create table if not exists outbox_archive_%s partition of outbox_archive for values "+
+		"from ('%s') to ('%s')",
 		day.Format("20060102"), day.Format("2006-01-02"), day.AddDate(0, 0, 1).Format("2006-01-02")))
-	c.db.Exec(t, `insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, created_at)
+	c.db.Exec(t,
+		`insert into outbox_archive_default (published_at, epoch, lane, seq, id, message_id, source, tenant, topic, key,
+				type, content_type, created_at)
 		select '2019-01-01', 'old', 0, 0, 0, gen_random_uuid(), '', '', 'old', '', 'Old', '', '2019-01-01'`)
 }
 
@@ -108,7 +111,8 @@ func inboxDays(t *testing.T, c *cell) {
 	for n := range 3 {
 		day := now.AddDate(0, 0, -40-(3*c.count()+n)%300)
 		name := "inbox_message_" + day.Format("20060102")
-		c.db.Exec(t, fmt.Sprintf("create table if not exists %s partition of inbox_message for values from ('%s') to ('%s')", name, firstID(day), firstID(day.AddDate(0, 0, 1))))
+		c.db.Exec(t, fmt.Sprintf("create table if not exists %s partition of inbox_message for values from ('%s') "+
+			"to ('%s')", name, firstID(day), firstID(day.AddDate(0, 0, 1))))
 	}
 }
 
@@ -128,19 +132,27 @@ func firstID(at time.Time) uuid.UUID {
 
 // oldIDs puts ids into inbox_message_any that are older than the window.
 func oldIDs(t *testing.T, c *cell) {
-	c.db.Exec(t, `insert into inbox_message_any (consumer_name, message_id, processed_at) select $1, gen_random_uuid(), '2019-01-01' from generate_series(1, 10)`, consumerName)
+	c.db.Exec(t,
+		`insert into inbox_message_any (consumer_name, message_id, processed_at) select $1, gen_random_uuid(),
+			'2019-01-01' from generate_series(1, 10)`, consumerName)
 }
 
 // anotherReader makes a relay that reads the WAL begin again.
 func anotherReader(t *testing.T, c *cell) {
-	c.db.Exec(t, `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
+	c.db.Exec(t,
+		`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot
+			and s.active_pid is not null`)
 }
 
 // anotherSlot makes a relay that reads the WAL find that its slot is gone.
 func anotherSlot(t *testing.T, c *cell) {
 	pgtest.Await(t, "the loss of the slot", func() (bool, error) {
-		_, _ = c.db.Pool.Exec(context.Background(), `select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
-		_, err := c.db.Pool.Exec(context.Background(), `select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
+		_, _ = c.db.Pool.Exec(context.Background(),
+			`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
+				where s.slot_name = w.slot and s.active_pid is not null`)
+		_, err := c.db.Pool.Exec(context.Background(),
+			`select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w
+				where s.slot_name = w.slot`)
 		return err == nil, nil
 	})
 }
@@ -150,5 +162,6 @@ func foreignSlot(t *testing.T, c *cell) {
 	name := pgtest.One[string](t, c.db, `select coalesce(max(slot), '') from outbox_wal`)
 	anotherSlot(t, c)
 	// The relay may be first.
-	_, _ = c.db.Pool.Exec(context.Background(), `select pg_create_logical_replication_slot($1, 'pgoutput') where $1 <> ''`, name)
+	_, _ = c.db.Pool.Exec(context.Background(),
+		`select pg_create_logical_replication_slot($1, 'pgoutput') where $1 <> ''`, name)
 }

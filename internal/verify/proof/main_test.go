@@ -63,7 +63,10 @@ func (s *stage) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 }
 
 func TestMain(m *testing.M) {
-	plays := map[role]func(context.Context, *stage) error{producer: runProducer, relaying: runRelay, worker: runWorker, person: runOperator}
+	plays := map[role]func(context.Context, *stage) error{
+		producer: runProducer, relaying: runRelay, worker: runWorker,
+		person: runOperator,
+	}
 	if play := plays[role(os.Getenv(envRole))]; play != nil {
 		os.Exit(perform(play))
 	}

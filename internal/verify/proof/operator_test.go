@@ -33,14 +33,16 @@ func runOperator(ctx context.Context, s *stage) error {
 	for n := 0; ; n++ {
 		// What is gone, or being released, by now is nobody's fault; nor is what a fault interrupts: the next turn
 		// looks again.
-		err := errors.Join(letGo(ctx, s, sending), letApply(ctx, s, receiving), cancel(ctx, sending), visit(ctx, sending, receiving, s.topic, n))
+		err := errors.Join(letGo(ctx, s, sending), letApply(ctx, s, receiving), cancel(ctx, sending),
+			visit(ctx, sending, receiving, s.topic, n))
 		if err != nil {
 			fmt.Println("operator:", err)
 		}
 		select {
 		case <-ctx.Done():
 			// Whatever happens, a topic is not left paused.
-			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err, operator.ErrNoTopic) {
+			if err := sending.ResumeTopic(context.WithoutCancel(ctx), s.topic, "the end"); !errors.Is(err,
+				operator.ErrNoTopic) {
 				return err
 			}
 			return nil
@@ -151,7 +153,9 @@ func allowedAtOnce(id uuid.UUID) bool { return id[15]%2 == 0 }
 
 // applied looks whether an event had its effect, or will have none.
 func applied(ctx context.Context, s *stage, id uuid.UUID) (done bool, err error) {
-	err = s.db.QueryRow(ctx, `select exists (select from effect where id = $1) or exists (select from paid where id = $1 and kind = 'skip')`, id).Scan(&done)
+	err = s.db.QueryRow(ctx,
+		`select exists (select from effect where id = $1) or exists (select from paid where id = $1 and kind = 'skip')`,
+		id).Scan(&done)
 	return done, err
 }
 
@@ -172,7 +176,8 @@ func visit(ctx context.Context, o *operator.Operator, in *inboxoperator.Operator
 		if byNumber {
 			return nil
 		}
-		const query = `select message_id, topic, key, type, payload, headers, content_type from outbox_archive where topic = '%s' order by pos desc limit 10`
+		const query = `select message_id, topic, key, type, payload, headers, content_type from outbox_archive
+			where topic = '%s' order by pos desc limit 10`
 		_, err := o.Replay(ctx, operator.Replay{Query: fmt.Sprintf(query, topic)}, "a drill")
 		return err
 	case 12:
@@ -184,7 +189,8 @@ func visit(ctx context.Context, o *operator.Operator, in *inboxoperator.Operator
 		return err
 	case 16:
 		for partition := range int32(4) {
-			if err := in.Resume(ctx, topic, partition, "a drill"); err != nil && !errors.Is(err, inboxoperator.ErrNotHalted) {
+			if err := in.Resume(ctx, topic, partition, "a drill"); err != nil &&
+				!errors.Is(err, inboxoperator.ErrNotHalted) {
 				return err
 			}
 		}

@@ -48,7 +48,8 @@ create table allowed (id uuid primary key);
 insert into account (name) select 'account-' || n from generate_series(0, 23) n`
 
 // hasRoom: there is no end to what a dying crew can leave behind, and at the end all of it must drain.
-const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*) from outbox_parked) < 300
+const hasRoom = `select (select count(*) from outbox_event) + (select count(*) from outbox_held) + (select count(*)
+		from outbox_parked) < 300
 	and (select count(*) from inbox_parked) < 20 and (%s) < 300`
 
 // runProducer pays until it is told to stop. Ten accounts at a time, in the order of their names, so that producers do
@@ -88,7 +89,10 @@ func pay(ctx context.Context, s *stage, first int, sort func(account string) int
 
 // payIn does it in a transaction.
 func payIn(ctx context.Context, tx pgx.Tx, s *stage, first int, sort func(account string) int) error {
-	rows, err := tx.Query(ctx, `update account set version = version + 1 where name in (select 'account-' || ($1::int + n) % 24 from generate_series(0, 9) n)
+	rows,
+		err := tx.Query(ctx,
+		`update account set version = version + 1 where name in (select 'account-' || ($1::int + n) % 24
+				from generate_series(0, 9) n)
 		returning name, version`, first)
 	if err != nil {
 		return err
@@ -108,7 +112,8 @@ func payIn(ctx context.Context, tx pgx.Tx, s *stage, first int, sort func(accoun
 			return err
 		}
 		events = append(events, e)
-		_, err = tx.Exec(ctx, `insert into paid values ($1, $2, $3, $4, $5)`, e.ID, e.Key, d.Version, e.Headers["kind"], !e.NotBefore.IsZero())
+		_, err = tx.Exec(ctx, `insert into paid values ($1, $2, $3, $4, $5)`, e.ID, e.Key, d.Version, e.Headers["kind"],
+			!e.NotBefore.IsZero())
 		if err != nil {
 			return err
 		}
@@ -156,8 +161,11 @@ func anySort(string) int {
 func payment(topic, account string, version int64, n int) (event.Event, error) {
 	payload, err := json.Marshal(map[string]any{"account_id": account, "version": version})
 	e := event.Event{
-		ID: event.NewID(), Topic: topic, Key: account, Type: "PaymentCreated", ContentType: event.ContentTypeJSON, Payload: payload,
-		Headers: map[string]string{"version": strconv.FormatInt(version, 10), "kind": "", "account": account},
+		ID: event.NewID(), Topic: topic, Key: account, Type: "PaymentCreated", ContentType: event.ContentTypeJSON,
+		Payload: payload, Headers: map[string]string{
+			"version": strconv.FormatInt(version, 10), "kind": "",
+			"account": account,
+		},
 	}
 	switch {
 	case n < 8:

@@ -38,7 +38,10 @@ type mode struct {
 var modes = []mode{
 	{"by id", 2, []role{producer, relaying, worker, person}, ".", newCell, []disturbance{otherTimeline}, (*cell).check},
 	{"by watermark", 1, []role{worker, person}, "inbox", cellByWatermark, nil, (*cell).checkRows},
-	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka", cellFromWAL, []disturbance{otherTimeline, anotherReader, seldom(anotherSlot), seldom(foreignSlot)}, (*cell).check},
+	{"from the WAL", 1, []role{relaying}, "COMMIT|Kafka", cellFromWAL, []disturbance{
+		otherTimeline, anotherReader,
+		seldom(anotherSlot), seldom(foreignSlot),
+	}, (*cell).check},
 }
 
 // TestKills lets a process die at every statement that it sends to Postgres, at every COMMIT and at every request to
@@ -124,7 +127,8 @@ func everywhere(t *testing.T, kills bool, deeds func(name string) []deed) {
 			if about.MatchString(name) {
 				return all
 			}
-			return slices.DeleteFunc(slices.Clone(all), func(d deed) bool { return r.registers[0].times(mark{d, name}) > 0 })
+			return slices.DeleteFunc(slices.Clone(all),
+				func(d deed) bool { return r.registers[0].times(mark{d, name}) > 0 })
 		}))
 	}
 	t.Run("cells", func(t *testing.T) {
@@ -190,7 +194,8 @@ func (c *cell) disturb(t *testing.T, r *run, g *register, all []disturbance) {
 	}
 	g.end()
 	pgtest.Await(t, "the last deed", func() (bool, error) { return g.quiet(), nil })
-	t.Logf("%d processes in %v; left: %v", c.count(), time.Since(began).Round(time.Second), append(g.left(), fmt.Sprint(r.left())))
+	t.Logf("%d processes in %v; left: %v", c.count(), time.Since(began).Round(time.Second),
+		append(g.left(), fmt.Sprint(r.left())))
 }
 
 func cellByWatermark(t *testing.T) *cell {
@@ -205,11 +210,13 @@ func (c *cell) checkRows(t *testing.T) {
 	t.Helper()
 	const unasked = `select count(*) from paid p where (exists (select from inbox_message m where m.message_id = p.id)
 			or exists (select from inbox_message_any a where a.message_id = p.id))
-		and not exists (select from inbox_audit a where a.message_id = p.id or a.message_id is null and a.key = convert_to(p.account, 'UTF8'))`
+		and not exists (select from inbox_audit a where a.message_id = p.id or a.message_id is null
+			and a.key = convert_to(p.account, 'UTF8'))`
 	if n := pgtest.One[int](t, c.db, unasked); n > 0 {
 		t.Errorf("%d events have a row, and nobody has released or discarded them", n)
 	}
-	t.Logf("%d of %d events have none", pgtest.One[int](t, c.db, `select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)`),
+	t.Logf("%d of %d events have none", pgtest.One[int](t, c.db,
+		`select count(*) from paid p where not exists (select from inbox_message m where m.message_id = p.id)`),
 		pgtest.One[int](t, c.db, `select count(*) from paid`))
 }
 

@@ -20,7 +20,10 @@ const (
 	late   deed = "late"   // its sender gives it up, and it is sent long after
 )
 
-var actions = map[deed]pgtest.Action{before: pgtest.CutBefore, after: pgtest.DropReply, soon: pgtest.CutAfter, late: pgtest.Late}
+var actions = map[deed]pgtest.Action{
+	before: pgtest.CutBefore, after: pgtest.DropReply, soon: pgtest.CutAfter,
+	late: pgtest.Late,
+}
 
 // mark is a deed at a message. Statements are called as their first line calls them, "relay: take"; a COMMIT by each
 // statement of its transaction, "COMMIT of relay: take"; a request to Kafka by its kind, "Kafka Produce".
@@ -47,7 +50,10 @@ type register struct {
 }
 
 func newRegister(deeds func(name string) []deed) *register {
-	return &register{deeds: deeds, done: map[mark]int{}, held: map[mark]bool{}, seen: map[string]int{}, last: time.Now()}
+	return &register{
+		deeds: deeds, done: map[mark]int{}, held: map[mark]bool{}, seen: map[string]int{},
+		last: time.Now(),
+	}
 }
 
 // idleLong: after so long without anything new, nobody waits for a later time any more.
@@ -152,6 +158,7 @@ func (g *register) sum() string {
 			statements[m.name] = true
 		}
 	}
-	return fmt.Sprintf("%d times, at %d statements, at the COMMITs of %d statements' transactions, and at %d kinds of requests to Kafka",
+	return fmt.Sprintf("%d times, at %d statements, at the COMMITs of %d statements' transactions, and at %d kinds "+
+		"of requests to Kafka",
 		g.total, len(statements), len(commits), len(requests))
 }

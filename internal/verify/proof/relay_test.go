@@ -43,8 +43,10 @@ func runRelay(ctx context.Context, s *stage) error {
 		source = relay.SourceWAL
 	}
 	r, err := relay.New(s.db, to, relay.Config{
-		Source: source, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events, ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
-		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: archive, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Source: source, WALHeartbeat: time.Second, Lease: time.Second, ClaimEvents: events,
+		ProbeAwake: 20 * time.Millisecond, ProbeIdle: 100 * time.Millisecond, HoldAfter: 100 * time.Millisecond,
+		FloorEvery: 50 * time.Millisecond, RescanEvery: 500 * time.Millisecond, ArchiveDays: archive,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
 		Observer: relay.Observer{BelowFloor: func(lane int16) {
 			fmt.Fprintln(os.Stderr, "a row below the floor of lane", lane)
 			os.Exit(3)

@@ -43,7 +43,10 @@ func wanted(t *testing.T) (all []string) {
 		for _, name := range names {
 			n := len(all)
 			prefix, several := strings.CutSuffix(name, "*")
-			all = slices.DeleteFunc(all, func(one string) bool { return one == name || several && strings.HasPrefix(one, prefix) })
+			all = slices.DeleteFunc(all, func(one string) bool {
+				return one == name || several &&
+					strings.HasPrefix(one, prefix)
+			})
 			if n == len(all) {
 				t.Errorf("%q is excused (%s), and there is no such statement", name, why)
 			}
@@ -55,24 +58,35 @@ func wanted(t *testing.T) (all []string) {
 // excused says why nobody need die at some statements; a name that ends in * stands for all that begin so.
 var excused = map[string][]string{
 	"it only reads, for a person or a page of metrics": {
-		"relay: sample *", "relay: status *", "relay: missing rights", "relay: sequence", "relay: misplaced", "relay: leases", "relay: silent", "relay: aside",
-		"relay: waiting topics", "relay: cluster", "relay: vacuum", "relay: blocked keys", "relay: held counts", "relay: audit log", "relay: list topics",
-		"relay: replay plan", "relay: replay head", "relay: replay count", "relay: replay rows", "relay: ended", "relay: numbering", "relay: pinned", "relay: held events",
-		"inbox: sample *", "inbox: missing rights", "inbox: diagnose", "inbox: blocked keys", "inbox: audit log", "inbox: list the consumers", "inbox: list the progress",
+		"relay: sample *", "relay: status *", "relay: missing rights", "relay: sequence", "relay: misplaced",
+		"relay: leases", "relay: silent", "relay: aside",
+		"relay: waiting topics", "relay: cluster", "relay: vacuum", "relay: blocked keys", "relay: held counts",
+		"relay: audit log", "relay: list topics",
+		"relay: replay plan", "relay: replay head", "relay: replay count", "relay: replay rows", "relay: ended",
+		"relay: numbering", "relay: pinned", "relay: held events",
+		"inbox: sample *", "inbox: missing rights", "inbox: diagnose", "inbox: blocked keys", "inbox: audit log",
+		"inbox: list the consumers", "inbox: list the progress",
 	},
-	"one transaction with its audit, by the function of the verbs that are killed at; it would take away what is counted here, or needs another topic or cluster": {
-		"relay: accept cluster", "relay: uncertain", "relay: unsure", "relay: accept", "relay: lock lane", "relay: refence", "relay: regroup lane", "relay: regroup",
+	"one transaction with its audit, by the function of the verbs that are killed at; it would take away what is " +
+		"counted here, or needs another topic or cluster": {
+		"relay: accept cluster", "relay: uncertain", "relay: unsure", "relay: accept", "relay: lock lane",
+		"relay: refence", "relay: regroup lane", "relay: regroup",
 		"relay: resume regrouped", "relay: lock held", "relay: discard held", "relay: lock events", "relay: forward",
-		"inbox: lock a consumer", "inbox: retire a consumer", "inbox: skip to an offset", "inbox: accept a numbering", "inbox: resume what waited for a numbering",
-		"inbox: lock the consumers", "inbox: move a consumer from ids", "inbox: forget the offsets of a topic", "inbox: edit",
+		"inbox: lock a consumer", "inbox: retire a consumer", "inbox: skip to an offset", "inbox: accept a numbering",
+		"inbox: resume what waited for a numbering",
+		"inbox: lock the consumers", "inbox: move a consumer from ids", "inbox: forget the offsets of a topic",
+		"inbox: edit",
 	},
-	"it needs a dead host, a synchronous standby or a role without rights, which internal/failover and the room's own tests have": {
+	"it needs a dead host, a synchronous standby or a role without rights, which internal/failover and the room's " +
+		"own tests have": {
 		"relay: wal end", "relay: wal barrier", "inbox: have a day dropped",
 	},
-	"it is sent again until it works, and needs a detach that was interrupted: inbox.TestP9_7_InterruptedDetachIsFinished": {
+	"it is sent again until it works, and needs a detach that was interrupted: " +
+		"inbox.TestP9_7_InterruptedDetachIsFinished": {
 		"inbox: finalize a detach",
 	},
 	"one transaction that the owner of the tables runs once, and again when it failed": {
-		"relay: publication", "relay: publish", "relay: publish tables", "relay: publish inserts", "relay: unpublish", "relay: wal slot", "relay: wal give up", "relay: wal forget",
+		"relay: publication", "relay: publish", "relay: publish tables", "relay: publish inserts", "relay: unpublish",
+		"relay: wal slot", "relay: wal give up", "relay: wal forget",
 	},
 }

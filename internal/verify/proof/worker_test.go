@@ -32,14 +32,16 @@ func runWorker(ctx context.Context, s *stage) error {
 	// Hundreds of deaths in the same place are not what CrashAttempts is for.
 	in, err := inbox.New(s.db, consumerName, inbox.Config{
 		Dedup:         dedup,
-		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000, ParkedPerKey: bound, Backoff: backoff, Logger: log,
+		MaintainEvery: 300 * time.Millisecond, ReleaseEvery: 100 * time.Millisecond, CrashAttempts: 1000,
+		ParkedPerKey: bound, Backoff: backoff, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
 	c, err := consumer.New(in.Batch(book), s.brokers, []string{s.topic}, consumer.Config{
-		Group: s.topic, Batch: 20, SessionTimeout: time.Second, HeartbeatInterval: 100 * time.Millisecond, RebalanceTimeout: time.Second,
-		CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond, FetchWait: 100 * time.Millisecond, Dial: s.dial, Logger: log,
+		Group: s.topic, Batch: 20, SessionTimeout: time.Second, HeartbeatInterval: 100 * time.Millisecond,
+		RebalanceTimeout: time.Second, CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond,
+		FetchWait: 100 * time.Millisecond, Dial: s.dial, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -80,7 +82,8 @@ func book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 			continue
 		case kindPoison, kindDrop:
 			var ok bool
-			if err := tx.QueryRow(ctx, `select exists (select from allowed where id = $1)`, e.ID).Scan(&ok); err != nil {
+			if err := tx.QueryRow(ctx, `select exists (select from allowed where id = $1)`, e.ID).Scan(
+				&ok); err != nil {
 				return err
 			}
 			if !ok {
@@ -92,7 +95,8 @@ func book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "-- proof: effect\n"+`insert into effect (id, account, version) values ($1, $2, $3)`, e.ID, e.Key, version); err != nil {
+		if _, err := tx.Exec(ctx, "-- proof: effect\n"+`insert into effect (id, account, version) values ($1, $2, $3)`,
+			e.ID, e.Key, version); err != nil {
 			return err
 		}
 	}

@@ -102,7 +102,8 @@ func TestRouters(t *testing.T) {
 				t.Fatal(err)
 			}
 			var runs atomic.Int64
-			mw := httpedge.Middleware(guard, httpedge.OneTenant, httpedge.Config{Edge: httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}, Classify: httpedge.Atomic})
+			mw := httpedge.Middleware(guard, httpedge.OneTenant,
+				httpedge.Config{Edge: httpedge.Edge{Logger: slog.New(slog.DiscardHandler)}, Classify: httpedge.Atomic})
 			h := router.make(mw, func(id, body string) (int, string) {
 				runs.Add(1)
 				if body == "fail" {
@@ -122,10 +123,12 @@ func TestRouters(t *testing.T) {
 			}
 			const path = "/accounts/1/things"
 			first, again := post(path, "k", "a body"), post(path, "k", "a body")
-			if first.Code != 201 || first.Body.String() != "1 a body" || again.Code != 201 || again.Body.String() != first.Body.String() || runs.Load() != 1 {
+			if first.Code != 201 || first.Body.String() != "1 a body" || again.Code != 201 ||
+				again.Body.String() != first.Body.String() || runs.Load() != 1 {
 				t.Errorf("%d %q, then %d %q after %d runs", first.Code, first.Body, again.Code, again.Body, runs.Load())
 			}
-			if first.Header().Get("Idempotent-Replayed") != "" || again.Header().Get("Idempotent-Replayed") != "true" || again.Header().Get("Location") != "/things/1" ||
+			if first.Header().Get("Idempotent-Replayed") != "" || again.Header().Get("Idempotent-Replayed") != "true" ||
+				again.Header().Get("Location") != "/things/1" ||
 				again.Header().Get("Content-Type") != first.Header().Get("Content-Type") {
 				t.Errorf("%v, then %v", first.Header(), again.Header())
 			}

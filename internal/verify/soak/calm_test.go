@@ -60,7 +60,8 @@ func (x *scene) calm() (unwell []string) {
 		}
 	}
 	if len(left) > 0 {
-		unwell = append(unwell, fmt.Sprintf("not well %v after the last fault, %v after the last progress: %s", time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(left, "; ")))
+		unwell = append(unwell, fmt.Sprintf("not well %v after the last fault, %v after the last progress: %s",
+			time.Since(began).Round(time.Second), time.Since(progress).Round(time.Second), strings.Join(left, "; ")))
 	} else {
 		x.t.Logf("everything was well again %v after the last fault", calmAt.Round(100*time.Millisecond))
 	}
@@ -90,9 +91,10 @@ var questions = map[string]string{
 	"halted partitions":             "select 1 from inbox_progress where halted_at is not null",
 	"overdue leases": `select 1 from outbox_lane l where l.owner is not null and greatest(l.lease_until,
 		(select m.lease_until from relay_member m where m.owner = l.owner)) < clock_timestamp()`,
-	"lanes without an owner":       "select 1 from outbox_lane where owner is null",
-	"prepared transactions":        "select 1 from pg_prepared_xacts",
-	"sessions idle in transaction": "select 1 from pg_stat_activity where state like 'idle in transaction%' and xact_start < now() - interval '15 s'",
+	"lanes without an owner": "select 1 from outbox_lane where owner is null",
+	"prepared transactions":  "select 1 from pg_prepared_xacts",
+	"sessions idle in transaction": "select 1 from pg_stat_activity where state like 'idle in transaction%' and " +
+		"xact_start < now() - interval '15 s'",
 }
 
 // left is what is still to be done, and how much of it.

@@ -52,7 +52,8 @@ func (x *scene) unmet(done map[string]int) (unwell []string) {
 			unwell = append(unwell, fmt.Sprintf("%s was made %d times and never took effect", kind, made))
 		}
 		if len(done) == 1 && took >= enough && went == 0 {
-			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and what it must not touch never went on", kind, took))
+			unwell = append(unwell, fmt.Sprintf("%s took effect %d times, and what it must not touch never went on",
+				kind, took))
 		}
 	}
 	return unwell
@@ -62,7 +63,8 @@ func (x *scene) unmet(done map[string]int) (unwell []string) {
 func (x *scene) mark() (pages int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	if err := x.admin.QueryRow(ctx, "select pg_relation_size('history_effect') / current_setting('block_size')::int").Scan(&pages); err != nil {
+	if err := x.admin.QueryRow(ctx,
+		"select pg_relation_size('history_effect') / current_setting('block_size')::int").Scan(&pages); err != nil {
 		return -1
 	}
 	return pages
@@ -81,8 +83,10 @@ func (x *scene) goesOn(f fault, since int64) {
 		}
 	}
 	err := x.admin.QueryRow(ctx, `select count(distinct (topic, record_partition)), count(*) from history_effect
-		where ctid >= format('(%s,0)', $1::bigint)::tid and topic <> $2`, since, topicDoomed).Scan(&partitions, &effects)
-	x.t.Logf("%s of %s: %d effects in %d of %d partitions meanwhile (%v)", f.kind, f.target, effects, partitions, all, err)
+		where ctid >= format('(%s,0)', $1::bigint)::tid and topic <> $2`, since, topicDoomed).Scan(&partitions,
+		&effects)
+	x.t.Logf("%s of %s: %d effects in %d of %d partitions meanwhile (%v)", f.kind, f.target, effects, partitions, all,
+		err)
 	if err == nil && since >= 0 && partitions >= all/3 {
 		x.went(f.kind)
 	}
@@ -109,8 +113,10 @@ func (x *scene) published(f fault, at *outboxMark) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
 	var left, newer int64
-	err := x.admin.QueryRow(ctx, "select count(*) filter (where id <= $1), count(*) filter (where id > $1) from outbox_event where topic not like $2", at.id.Load(), refusedTopics+"%").Scan(&left, &newer)
-	x.t.Logf("%s of %s: %d events are in the outbox for more than %v, %d for less (%v)", f.kind, f.target, left, goesWithin, newer, err)
+	err := x.admin.QueryRow(ctx, "select count(*) filter (where id <= $1), count(*) filter (where id > $1) from "+
+		"outbox_event where topic not like $2", at.id.Load(), refusedTopics+"%").Scan(&left, &newer)
+	x.t.Logf("%s of %s: %d events are in the outbox for more than %v, %d for less (%v)", f.kind, f.target, left,
+		goesWithin, newer, err)
 	if err == nil && at.id.Load() > 0 && left == 0 {
 		x.went(f.kind)
 	}

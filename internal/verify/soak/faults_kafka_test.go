@@ -27,21 +27,45 @@ func kafkaKinds() []kind {
 		return all
 	}
 	return []kind{
-		{name: "broker-kill", track: track, shortest: time.Second, longest: 6 * time.Second, targets: broker, begin: brokerFault((*kafkatest.Cluster).Kill)},
-		{name: "broker-stop", track: track, shortest: time.Second, longest: 5 * time.Second, targets: broker, begin: brokerFault((*kafkatest.Cluster).Stop)},
-		{name: "broker-pause", track: track, shortest: 3 * time.Second, longest: 10 * time.Second, targets: broker, begin: brokerPause},
-		{name: "elections", track: track, shortest: 2 * time.Second, longest: 4 * time.Second, brokers: 3, targets: one("all topics"), begin: func(s *scene, f fault) (func() error, error) {
-			return s.shuffleLeaders(f)
-		}},
-		{name: "partitions-added", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: one(topicGrowing), begin: grow},
-		{name: "topic-recreated", track: track, demands: true, shortest: 3 * time.Second, longest: 9 * time.Second, targets: one(topicDoomed), begin: recreate},
-		{name: "refused-topics", track: track, demands: true, shortest: 15 * time.Second, longest: 25 * time.Second, targets: one("a thousand topics"), begin: refuse},
-		{name: "write-denied", track: track, alone: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
-			return []string{topicMain, topicSecond, topicLimited}
-		}, begin: func(s *scene, f fault) (func() error, error) {
-			allow := kafkatest.Deny(s.t, s.kafka.Brokers(), f.target)
-			return func() error { allow(); return nil }, nil
-		}},
+		{
+			name: "broker-kill", track: track, shortest: time.Second, longest: 6 * time.Second, targets: broker,
+			begin: brokerFault((*kafkatest.Cluster).Kill),
+		},
+		{
+			name: "broker-stop", track: track, shortest: time.Second, longest: 5 * time.Second, targets: broker,
+			begin: brokerFault((*kafkatest.Cluster).Stop),
+		},
+		{
+			name: "broker-pause", track: track, shortest: 3 * time.Second, longest: 10 * time.Second, targets: broker,
+			begin: brokerPause,
+		},
+		{
+			name: "elections", track: track, shortest: 2 * time.Second, longest: 4 * time.Second, brokers: 3,
+			targets: one("all topics"), begin: func(s *scene, f fault) (func() error, error) {
+				return s.shuffleLeaders(f)
+			},
+		},
+		{
+			name: "partitions-added", track: track, shortest: 3 * time.Second, longest: 8 * time.Second,
+			targets: one(topicGrowing), begin: grow,
+		},
+		{
+			name: "topic-recreated", track: track, demands: true, shortest: 3 * time.Second, longest: 9 * time.Second,
+			targets: one(topicDoomed), begin: recreate,
+		},
+		{
+			name: "refused-topics", track: track, demands: true, shortest: 15 * time.Second, longest: 25 * time.Second,
+			targets: one("a thousand topics"), begin: refuse,
+		},
+		{
+			name: "write-denied", track: track, alone: true, shortest: 2 * time.Second, longest: 8 * time.Second,
+			targets: func(settings) []string {
+				return []string{topicMain, topicSecond, topicLimited}
+			}, begin: func(s *scene, f fault) (func() error, error) {
+				allow := kafkatest.Deny(s.t, s.kafka.Brokers(), f.target)
+				return func() error { allow(); return nil }, nil
+			},
+		},
 	}
 }
 
@@ -185,7 +209,10 @@ func (x *scene) accept(partitions int) error {
 		lag, err := x.lag(topicGrowing)
 		if (err == nil && lag == 0) || time.Since(began) > catchUp {
 			ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
-			op := x.note(history.Entry{Kind: history.KindOperate, Verb: "accept", Topic: topicGrowing, Count: partitions})
+			op := x.note(history.Entry{
+				Kind: history.KindOperate, Verb: "accept", Topic: topicGrowing,
+				Count: partitions,
+			})
 			err = o.AcceptPartitions(ctx, topicGrowing, partitions, time.Since(began) > patience, "the soak goes on")
 			cancel()
 			if err == nil {
@@ -195,7 +222,8 @@ func (x *scene) accept(partitions int) error {
 			x.note(history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.Unknown, Err: err.Error()})
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s cannot be accepted with %d partitions: lag %d, %v", topicGrowing, partitions, lag, err)
+			return fmt.Errorf("%s cannot be accepted with %d partitions: lag %d, %v", topicGrowing, partitions, lag,
+				err)
 		}
 	}
 }

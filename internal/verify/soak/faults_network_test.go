@@ -39,7 +39,8 @@ func (x *scene) proxiesOf(link string) []string {
 
 func networkKinds() []kind {
 	const track = "network"
-	toxic := func(sort string, toxicity float64, attributes func(f fault) map[string]int64) func(*scene, fault) (func() error, error) {
+	toxic := func(sort string, toxicity float64, attributes func(f fault) map[string]int64) func(*scene, fault) (
+		func() error, error) {
 		return func(s *scene, f fault) (func() error, error) {
 			stream := []string{"upstream", "downstream"}[f.param%2]
 			return s.proxies.poison(s.proxiesOf(f.target), sort, stream, toxicity, attributes(f))
@@ -49,28 +50,53 @@ func networkKinds() []kind {
 		return func(f fault) map[string]int64 { return map[string]int64{name: least + int64(f.param>>1)%(most-least)} }
 	}
 	return []kind{
-		{name: "latency", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: links, begin: toxic("latency", 1, func(f fault) map[string]int64 {
-			return map[string]int64{"latency": 20 + int64(f.param>>1)%400, "jitter": int64(f.param>>1) % 100}
-		})},
-		{name: "reset", track: track, shortest: time.Second, longest: 4 * time.Second, targets: links, begin: toxic("reset_peer", 0.7, amount("timeout", 0, 500))},
-		{name: "half-open", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: links, begin: toxic("timeout", 1, func(fault) map[string]int64 {
-			return map[string]int64{"timeout": 0}
-		})},
-		{name: "bandwidth", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: links, begin: toxic("bandwidth", 1, amount("rate", 5, 200))},
-		{name: "slow-close", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: links, begin: toxic("slow_close", 1, amount("delay", 500, 4000))},
-		{name: "cut-midway", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: links, begin: toxic("limit_data", 0.8, amount("bytes", 200, 20_000))},
-		{name: "host-vanishes", track: track, demands: true, shortest: 10 * time.Second, longest: 15 * time.Second, targets: func(settings) []string {
-			return workers // a relay sends its transactions whole
-		}, begin: vanish},
+		{
+			name: "latency", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: links,
+			begin: toxic("latency", 1, func(f fault) map[string]int64 {
+				return map[string]int64{"latency": 20 + int64(f.param>>1)%400, "jitter": int64(f.param>>1) % 100}
+			}),
+		},
+		{
+			name: "reset", track: track, shortest: time.Second, longest: 4 * time.Second, targets: links,
+			begin: toxic("reset_peer", 0.7, amount("timeout", 0, 500)),
+		},
+		{
+			name: "half-open", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: links,
+			begin: toxic("timeout", 1, func(fault) map[string]int64 {
+				return map[string]int64{"timeout": 0}
+			}),
+		},
+		{
+			name: "bandwidth", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: links,
+			begin: toxic("bandwidth", 1, amount("rate", 5, 200)),
+		},
+		{
+			name: "slow-close", track: track, shortest: 3 * time.Second, longest: 8 * time.Second, targets: links,
+			begin: toxic("slow_close", 1, amount("delay", 500, 4000)),
+		},
+		{
+			name: "cut-midway", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: links,
+			begin: toxic("limit_data", 0.8, amount("bytes", 200, 20_000)),
+		},
+		{
+			name: "host-vanishes", track: track, demands: true, shortest: 10 * time.Second, longest: 15 * time.Second,
+			targets: func(settings) []string {
+				return workers // a relay sends its transactions whole
+			}, begin: vanish,
+		},
 		// Some requests of a relay reach the broker when the relay has long given them up and sent them again.
-		{name: "late-produce", track: track, shortest: 5 * time.Second, longest: 10 * time.Second, targets: func(settings) (all []string) {
-			for _, r := range relays {
-				all = append(all, r+"/kafka")
-			}
-			return all
-		}, begin: func(s *scene, f fault) (func() error, error) {
-			return s.proxies.poison(s.proxiesOf(f.target), "latency", "upstream", 0.5, map[string]int64{"latency": (players.PublishTimeout + time.Second).Milliseconds()})
-		}},
+		{
+			name: "late-produce", track: track, shortest: 5 * time.Second, longest: 10 * time.Second,
+			targets: func(settings) (all []string) {
+				for _, r := range relays {
+					all = append(all, r+"/kafka")
+				}
+				return all
+			}, begin: func(s *scene, f fault) (func() error, error) {
+				return s.proxies.poison(s.proxiesOf(f.target), "latency", "upstream", 0.5,
+					map[string]int64{"latency": (players.PublishTimeout + time.Second).Milliseconds()})
+			},
+		},
 	}
 }
 
@@ -113,7 +139,8 @@ func vanish(s *scene, f fault) (func() error, error) {
 		}
 		if killed {
 			s.took(f.kind)
-			s.t.Logf("%s of %s: the server has ended %d of %d transactions within %v", f.kind, f.target, ended, len(open), f.lasts)
+			s.t.Logf("%s of %s: the server has ended %d of %d transactions within %v", f.kind, f.target, ended,
+				len(open), f.lasts)
 			if ended == len(open) {
 				s.went(f.kind)
 			}
@@ -126,7 +153,8 @@ func vanish(s *scene, f fault) (func() error, error) {
 func (x *scene) within(wires []*wire) (open []*wire) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	rows, err := x.admin.Query(ctx, "select client_port from pg_stat_activity where client_port = any($1) and state = 'idle in transaction' and backend_xid is not null", ports(wires))
+	rows, err := x.admin.Query(ctx, "select client_port from pg_stat_activity where client_port = any($1) and state "+
+		"= 'idle in transaction' and backend_xid is not null", ports(wires))
 	if err != nil {
 		return nil
 	}

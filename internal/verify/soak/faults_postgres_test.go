@@ -61,54 +61,91 @@ func one(name string) func(settings) []string {
 func postgresKinds() []kind {
 	const track = "postgres"
 	roles := func(settings) []string {
-		return []string{players.Producer, players.Relay, players.Worker, players.Relay, players.Worker, players.Operator, players.Maintainer}
+		return []string{
+			players.Producer, players.Relay, players.Worker, players.Relay, players.Worker,
+			players.Operator, players.Maintainer,
+		}
 	}
 	return []kind{
-		{name: "crash", track: track, shortest: 200 * time.Millisecond, longest: 3 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
-			s.pgMu.Lock()
-			s.pg.StopImmediate()
-			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
-		}},
-		{name: "kill-postmaster", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
-			s.pgMu.Lock()
-			s.pg.Kill()
-			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
-		}},
-		{name: "restart", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second, targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
-			s.pgMu.Lock()
-			s.pg.StopFast()
-			return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
-		}},
-		{name: "terminate", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles, begin: terminate},
-		{name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles, begin: func(s *scene, f fault) (func() error, error) {
-			user := players.User(f.target)
-			undo := func() error { return s.insist("alter role " + user + " login") }
-			err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"+user+"'")
-			if err != nil {
-				return nil, errors.Join(err, undo())
-			}
-			return undo, nil
-		}},
-		{name: "revoke", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string { return slices.Sorted(maps.Keys(grantees)) }, begin: func(s *scene, f fault) (func() error, error) {
-			who := grantees[f.target]
-			if err := s.sql("revoke " + f.target + " from " + who); err != nil {
-				return nil, err
-			}
-			return func() error { return s.insist("grant " + f.target + " to " + who) }, nil
-		}},
-		{name: kindStandby, track: track, demands: true, shortest: 2 * time.Second, longest: 8 * time.Second, targets: func(settings) []string {
-			return slices.Concat(relays, workers)
-		}, begin: standbyAnswers},
-		{name: "no-connections", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: one("postgres"), begin: exhaust},
-		{name: "disk-data", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("data"), begin: fill},
-		{name: "disk-wal", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("wal"), begin: fill},
+		{
+			name: "crash", track: track, shortest: 200 * time.Millisecond, longest: 3 * time.Second,
+			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+				s.pgMu.Lock()
+				s.pg.StopImmediate()
+				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+			},
+		},
+		{
+			name: "kill-postmaster", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second,
+			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+				s.pgMu.Lock()
+				s.pg.Kill()
+				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+			},
+		},
+		{
+			name: "restart", track: track, shortest: 200 * time.Millisecond, longest: 2 * time.Second,
+			targets: one("postgres"), begin: func(s *scene, _ fault) (func() error, error) {
+				s.pgMu.Lock()
+				s.pg.StopFast()
+				return func() error { defer s.pgMu.Unlock(); return s.startAgain() }, nil
+			},
+		},
+		{
+			name: "terminate", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles,
+			begin: terminate,
+		},
+		{
+			name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles,
+			begin: func(s *scene, f fault) (func() error, error) {
+				user := players.User(f.target)
+				undo := func() error { return s.insist("alter role " + user + " login") }
+				err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity "+
+					"where usename = '"+user+"'")
+				if err != nil {
+					return nil, errors.Join(err, undo())
+				}
+				return undo, nil
+			},
+		},
+		{
+			name: "revoke", track: track, shortest: 2 * time.Second, longest: 6 * time.Second,
+			targets: func(settings) []string { return slices.Sorted(maps.Keys(grantees)) },
+			begin: func(s *scene, f fault) (func() error, error) {
+				who := grantees[f.target]
+				if err := s.sql("revoke " + f.target + " from " + who); err != nil {
+					return nil, err
+				}
+				return func() error { return s.insist("grant " + f.target + " to " + who) }, nil
+			},
+		},
+		{
+			name: kindStandby, track: track, demands: true, shortest: 2 * time.Second, longest: 8 * time.Second,
+			targets: func(settings) []string {
+				return slices.Concat(relays, workers)
+			}, begin: standbyAnswers,
+		},
+		{
+			name: "no-connections", track: track, shortest: 2 * time.Second, longest: 6 * time.Second,
+			targets: one("postgres"), begin: exhaust,
+		},
+		{
+			name: "disk-data", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("data"),
+			begin: fill,
+		},
+		{
+			name: "disk-wal", track: track, shortest: 2 * time.Second, longest: 5 * time.Second, targets: one("wal"),
+			begin: fill,
+		},
 	}
 }
 
 // grantees are whose privilege is taken back for a while.
 var grantees = map[string]string{
-	"delete on outbox_event": "effectonce_relay", "insert on outbox_claim": "effectonce_relay", "update on outbox_lane": "effectonce_relay",
-	"insert on inbox_message": "effectonce_inbox", "insert on inbox_parked": "effectonce_inbox", "select on inbox_days": "effectonce_inbox",
+	"delete on outbox_event": "effectonce_relay", "insert on outbox_claim": "effectonce_relay",
+	"update on outbox_lane":   "effectonce_relay",
+	"insert on inbox_message": "effectonce_inbox", "insert on inbox_parked": "effectonce_inbox",
+	"select on inbox_days": "effectonce_inbox",
 }
 
 // startAgain starts the server; the backends of a killed one may still be leaving, and a disk may just have been freed.
@@ -117,7 +154,8 @@ func (x *scene) startAgain() error { return insist(x.pg.TryStart) }
 // terminate ends random backends of a role, five a second.
 func terminate(s *scene, f fault) (func() error, error) {
 	return repeat(200*time.Millisecond, func() {
-		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + players.User(f.target) + "' order by random() limit 1")
+		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + players.User(f.target) +
+			"' order by random() limit 1")
 	}), nil
 }
 
@@ -162,7 +200,8 @@ func exhaust(s *scene, _ fault) (func() error, error) {
 		}
 	})
 	// Those that are in place stay; who comes next, or was ended, finds no room.
-	_ = s.sql("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename like 'player_%' order by random() limit 8) p")
+	_ = s.sql("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename like 'player_%' " +
+		"order by random() limit 8) p")
 	return func() error {
 		err := stop()
 		for _, c := range held {
@@ -232,7 +271,8 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 			}
 			await(time.Now().Add(100 * time.Millisecond))
 		}
-		s.t.Logf("%s of %s: %d connections to the standby, none after %v (they were left open: %v)", f.kind, f.target, reached, time.Since(began).Round(time.Millisecond), stay)
+		s.t.Logf("%s of %s: %d connections to the standby, none after %v (they were left open: %v)", f.kind, f.target,
+			reached, time.Since(began).Round(time.Millisecond), stay)
 		s.went(f.kind)
 		return nil
 	}, nil

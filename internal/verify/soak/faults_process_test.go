@@ -27,44 +27,68 @@ func processKinds() []kind {
 	const track = "processes"
 	nothing := func() error { return nil }
 	return []kind{
-		{name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second, targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
-			if !s.cast.signal(f.target, syscall.SIGKILL) {
-				return nil, errNobody
-			}
-			return nothing, nil
-		}},
-		{name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second, targets: everybody, begin: func(s *scene, f fault) (func() error, error) {
-			if !s.cast.signal(f.target, syscall.SIGKILL) {
-				return nil, errNobody
-			}
-			return nothing, nil
-		}},
+		{
+			name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second, targets: weighty,
+			begin: func(s *scene, f fault) (func() error, error) {
+				if !s.cast.signal(f.target, syscall.SIGKILL) {
+					return nil, errNobody
+				}
+				return nothing, nil
+			},
+		},
+		{
+			name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second, targets: everybody,
+			begin: func(s *scene, f fault) (func() error, error) {
+				if !s.cast.signal(f.target, syscall.SIGKILL) {
+					return nil, errNobody
+				}
+				return nothing, nil
+			},
+		},
 		// Beyond the lease and beyond the session: what goes on afterwards is a zombie.
-		{name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second, targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
-			if !s.cast.signal(f.target, syscall.SIGSTOP) {
-				return nil, errNobody
-			}
-			return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
-		}},
+		{
+			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second, targets: weighty,
+			begin: func(s *scene, f fault) (func() error, error) {
+				if !s.cast.signal(f.target, syscall.SIGSTOP) {
+					return nil, errNobody
+				}
+				return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
+			},
+		},
 		// A short pause ends before anybody has noticed.
-		{name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond, targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
-			if !s.cast.signal(f.target, syscall.SIGSTOP) {
-				return nil, errNobody
-			}
-			return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
-		}},
-		{name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second, targets: everybody, begin: func(s *scene, f fault) (func() error, error) {
-			s.cast.want(f.target, false)
-			return func() error { s.cast.want(f.target, true); return nil }, nil
-		}},
+		{
+			name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond,
+			targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
+				if !s.cast.signal(f.target, syscall.SIGSTOP) {
+					return nil, errNobody
+				}
+				return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
+			},
+		},
+		{
+			name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second, targets: everybody,
+			begin: func(s *scene, f fault) (func() error, error) {
+				s.cast.want(f.target, false)
+				return func() error { s.cast.want(f.target, true); return nil }, nil
+			},
+		},
 		// Each life takes lanes and leaves them behind.
-		{name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second, targets: func(settings) []string { return relays }, begin: crashLoop},
+		{
+			name: "crash-loop", track: track, demands: true, shortest: 10 * time.Second, longest: 20 * time.Second,
+			targets: func(settings) []string { return relays }, begin: crashLoop,
+		},
 		// One worker does not answer the group's call to join, so that the others wait in theirs when one of them is
 		// told to end.
-		{name: "stop-in-join", track: track, demands: true, shortest: 2 * time.Second, longest: 5 * time.Second, targets: func(settings) []string {
-			return append(slices.Clone(workers), spare)
-		}, begin: stopInJoin},
-		{name: "rebalances", track: track, shortest: 6 * time.Second, longest: 14 * time.Second, targets: func(settings) []string { return []string{"workers"} }, begin: storm},
+		{
+			name: "stop-in-join", track: track, demands: true, shortest: 2 * time.Second, longest: 5 * time.Second,
+			targets: func(settings) []string {
+				return append(slices.Clone(workers), spare)
+			}, begin: stopInJoin,
+		},
+		{
+			name: "rebalances", track: track, shortest: 6 * time.Second, longest: 14 * time.Second,
+			targets: func(settings) []string { return []string{"workers"} }, begin: storm,
+		},
 	}
 }
 

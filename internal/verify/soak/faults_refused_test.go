@@ -42,8 +42,9 @@ func refuse(s *scene, f fault) (func() error, error) {
 	for i := range events {
 		business := fmt.Sprintf("refused.%d", s.held.n.Add(1))
 		events[i] = event.Event{
-			ID: event.NewID(), Topic: fmt.Sprintf("%s%d", refusedTopics, i), Key: business, Type: "Refused", ContentType: event.ContentTypeJSON,
-			Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business, players.Canary),
+			ID: event.NewID(), Topic: fmt.Sprintf("%s%d", refusedTopics, i), Key: business, Type: "Refused",
+			ContentType: event.ContentTypeJSON, Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business,
+				players.Canary),
 		}
 		infos[i] = book.Describe(&events[i], 1, business)
 	}
@@ -86,7 +87,8 @@ func (x *scene) refused(table string) ([]history.Event, error) {
 // discardRefused waits until all events of such topics are held, and discards them, as `relay topics discard` does.
 // What is left, because another fault lasts for too long, is discarded when all faults are over.
 func (x *scene) discardRefused() error {
-	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(time.Now().Add(200 * time.Millisecond)) {
+	for deadline := time.Now().Add(healLimit); time.Now().Before(deadline); await(
+		time.Now().Add(200 * time.Millisecond)) {
 		if left, err := x.discardSome(deadline); err == nil && left == 0 {
 			return nil
 		}
@@ -119,7 +121,10 @@ func (x *scene) discardSome(deadline time.Time) (left int, err error) {
 func (x *scene) discardHeld(o *operator.Operator, topic string, id uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	op := x.note(history.Entry{Kind: history.KindOperate, Verb: "discard", Detail: "held", Topic: topic, IDs: []uuid.UUID{id}})
+	op := x.note(history.Entry{
+		Kind: history.KindOperate, Verb: "discard", Detail: "held", Topic: topic,
+		IDs: []uuid.UUID{id},
+	})
 	_, err := o.DiscardHeld(ctx, topic, id, "the topic will never be there")
 	done := history.Entry{Kind: history.KindOperated, Op: op, Outcome: history.OK}
 	if err != nil {

@@ -27,32 +27,73 @@ import (
 func sessionKinds() []kind {
 	const track = "sessions"
 	return []kind{
-		{name: "idle-writer", track: track, shortest: 2 * time.Second, longest: 15 * time.Second, targets: one("outbox"), begin: idleWriter},
-		{name: "prepared", track: track, shortest: 2 * time.Second, longest: 15 * time.Second, targets: one("outbox"), begin: prepared},
-		{name: "writer-elsewhere", track: track, shortest: 3 * time.Second, longest: 15 * time.Second, targets: one("another database"), begin: elsewhere},
-		{name: "old-snapshot", track: track, shortest: 5 * time.Second, longest: 20 * time.Second, targets: one("outbox"), begin: oldSnapshot},
-		{name: "deadlocks", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string {
-			return []string{"history_aggregate", "outbox_lane", "inbox_parked_key", "inbox_progress"}
-		}, begin: deadlocks},
-		{name: "conflicts", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: func(settings) []string {
-			return []string{"history_effect", "outbox_claim", "history_business", "inbox_parked"}
-		}, begin: conflicts},
-		{name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-			return func() error { return nil }, insist(func() error { // whoever reads it comes back soon
-				return s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`,
-					`select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot`)
-			})
-		}},
-		{name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-			// Somebody reads it nearly always: then nothing happens.
-			err := s.sql(`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is null`)
-			return func() error { return nil }, err
-		}},
-		{name: "reader-ended", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true, targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
-			return func() error { return nil }, s.sql(`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w where s.slot_name = w.slot and s.active_pid is not null`)
-		}},
-		{name: "effect-hangs", track: track, demands: true, shortest: 4 * time.Second, longest: 12 * time.Second, targets: func(settings) []string { return workers }, begin: hang},
-		{name: "retention", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: one("days"), begin: retention},
+		{
+			name: "idle-writer", track: track, shortest: 2 * time.Second, longest: 15 * time.Second,
+			targets: one("outbox"), begin: idleWriter,
+		},
+		{
+			name: "prepared", track: track, shortest: 2 * time.Second, longest: 15 * time.Second,
+			targets: one("outbox"), begin: prepared,
+		},
+		{
+			name: "writer-elsewhere", track: track, shortest: 3 * time.Second, longest: 15 * time.Second,
+			targets: one("another database"), begin: elsewhere,
+		},
+		{
+			name: "old-snapshot", track: track, shortest: 5 * time.Second, longest: 20 * time.Second,
+			targets: one("outbox"), begin: oldSnapshot,
+		},
+		{
+			name: "deadlocks", track: track, shortest: 2 * time.Second, longest: 6 * time.Second,
+			targets: func(settings) []string {
+				return []string{"history_aggregate", "outbox_lane", "inbox_parked_key", "inbox_progress"}
+			}, begin: deadlocks,
+		},
+		{
+			name: "conflicts", track: track, shortest: 2 * time.Second, longest: 6 * time.Second,
+			targets: func(settings) []string {
+				return []string{"history_effect", "outbox_claim", "history_business", "inbox_parked"}
+			}, begin: conflicts,
+		},
+		{
+			name: "slot-dropped", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
+			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+				return func() error { return nil }, insist(func() error { // whoever reads it comes back soon
+					return s.sql(
+						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
+							where s.slot_name = w.slot and s.active_pid is not null`,
+						`select pg_drop_replication_slot(s.slot_name) from pg_replication_slots s, outbox_wal w
+						where s.slot_name = w.slot`)
+				})
+			},
+		},
+		{
+			name: "slot-advanced", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
+			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+				// Somebody reads it nearly always: then nothing happens.
+				err := s.sql(
+					`select pg_replication_slot_advance(s.slot_name, pg_current_wal_lsn()) from pg_replication_slots s,
+						outbox_wal w where s.slot_name = w.slot and s.active_pid is null`)
+				return func() error { return nil }, err
+			},
+		},
+		{
+			name: "reader-ended", track: track, shortest: time.Second, longest: 3 * time.Second, wal: true,
+			targets: one("slot"), begin: func(s *scene, _ fault) (func() error, error) {
+				return func() error { return nil },
+					s.sql(
+						`select pg_terminate_backend(s.active_pid) from pg_replication_slots s, outbox_wal w
+							where s.slot_name = w.slot and s.active_pid is not null`)
+			},
+		},
+		{
+			name: "effect-hangs", track: track, demands: true, shortest: 4 * time.Second, longest: 12 * time.Second,
+			targets: func(settings) []string { return workers }, begin: hang,
+		},
+		{
+			name: "retention", track: track, shortest: 2 * time.Second, longest: 8 * time.Second, targets: one("days"),
+			begin: retention,
+		},
 	}
 }
 
@@ -175,7 +216,8 @@ func (x *scene) endPrepared(name, how string) error {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
 		var there bool
-		if err := x.admin.QueryRow(ctx, "select exists (select from pg_prepared_xacts where gid = $1)", name).Scan(&there); err != nil || !there {
+		if err := x.admin.QueryRow(ctx, "select exists (select from pg_prepared_xacts where gid = $1)", name).Scan(
+			&there); err != nil || !there {
 			return err
 		}
 		return x.sql(how + " prepared '" + name + "'")
@@ -194,7 +236,8 @@ func elsewhere(s *scene, _ fault) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = conn.Exec(ctx, "begin; create temp table soak_elsewhere as select 1 as one; select pg_current_xact_id()", pgx.QueryExecModeSimpleProtocol)
+	_, err = conn.Exec(ctx, "begin; create temp table soak_elsewhere as select 1 as one; select pg_current_xact_id()",
+		pgx.QueryExecModeSimpleProtocol)
 	undo := func() error { return conn.Close(context.Background()) }
 	if err != nil {
 		return nil, errors.Join(err, undo())
@@ -211,7 +254,8 @@ func oldSnapshot(s *scene, _ fault) (func() error, error) {
 		return nil, err
 	}
 	undo := func() error { return conn.Close(context.Background()) }
-	if _, err := conn.Exec(ctx, "begin isolation level repeatable read; select 1 from outbox_lane", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := conn.Exec(ctx, "begin isolation level repeatable read; select 1 from outbox_lane",
+		pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, errors.Join(err, undo())
 	}
 	return undo, nil
@@ -239,7 +283,8 @@ func (x *scene) embrace(ctx context.Context, table string, draw *rand.Rand) {
 	defer wait.Stop()
 	_ = pgx.BeginFunc(ctx, x.admin, func(tx pgx.Tx) error {
 		for range 3 {
-			if _, err := tx.Exec(ctx, fmt.Sprintf("select from %s order by md5(ctid::text || %d) limit 3 for update", table, draw.IntN(1000)), pgx.QueryExecModeSimpleProtocol); err != nil {
+			if _, err := tx.Exec(ctx, fmt.Sprintf("select from %s order by md5(ctid::text || %d) limit 3 for update",
+				table, draw.IntN(1000)), pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
 		}
@@ -257,7 +302,8 @@ func conflicts(s *scene, f fault) (func() error, error) {
 	err := s.sql(`create or replace function soak_conflict() returns trigger language plpgsql as $$ begin
 		if random() < 0.3 then raise exception 'drawn by the soak' using errcode = 'serialization_failure'; end if;
 		return new; end $$`, "grant execute on function soak_conflict() to public",
-		"set lock_timeout = '3s'; create trigger soak_conflict before insert on "+f.target+" for each statement execute function soak_conflict()")
+		"set lock_timeout = '3s'; create trigger soak_conflict before insert on "+f.target+" for each statement "+
+			"execute function soak_conflict()")
 	if err != nil {
 		return nil, errors.Join(err, s.insist(undo))
 	}
@@ -270,10 +316,12 @@ func retention(s *scene, f fault) (func() error, error) {
 	for i := range 3 {
 		day := time.Now().UTC().AddDate(0, 0, -int(100+f.param%100)-i)
 		next := day.AddDate(0, 0, 1)
-		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}", next.Format(time.DateOnly),
+		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}",
+			next.Format(time.DateOnly),
 			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", players.User("owner"))
 		// One that cannot be made for want of a lock or of a disk leaves less to drop.
-		_ = s.sql("set lock_timeout = '2s'", r.Replace(`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
+		_ = s.sql("set lock_timeout = '2s'", r.Replace(
+			`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
 			alter table outbox_archive_{day} owner to {owner};
 			alter table outbox_archive attach partition outbox_archive_{day} for values from ('{from}') to ('{to}')`))
 		_ = s.sql(r.Replace(`create table inbox_message_{day} (like inbox_message including all);
@@ -316,7 +364,8 @@ func hang(s *scene, f fault) (func() error, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
 		var n int
-		err := s.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where client_port = any($1) and state = 'idle in transaction' and state_change < now() - interval '2 s'",
+		err := s.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where client_port = any($1) and state = "+
+			"'idle in transaction' and state_change < now() - interval '2 s'",
 			ports(s.lines[f.target].wires())).Scan(&n)
 		hung = hung || err == nil && n > 0
 	})

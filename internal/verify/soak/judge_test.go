@@ -55,8 +55,9 @@ func (x *scene) audit() (end func()) {
 // judge has everything checked and tells the verdict.
 func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
-		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed, Lives: x.cast.lives,
-		Took: x.seen.took, WentOn: x.seen.went, Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.cast.crashes, Kills: x.cast.killed(),
+		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
+		Lives: x.cast.lives, Took: x.seen.took, WentOn: x.seen.went,
+		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.cast.crashes, Kills: x.cast.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
 	defer cancel()

@@ -37,7 +37,10 @@ func newLine(t *testing.T, target string) *line {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &line{listener: listener, target: target, gate: make(chan struct{}), links: map[*wire]struct{}{}, made: map[string]int{}}
+	l := &line{
+		listener: listener, target: target, gate: make(chan struct{}), links: map[*wire]struct{}{},
+		made: map[string]int{},
+	}
 	close(l.gate)
 	l.done.Go(l.accept)
 	t.Cleanup(func() {
@@ -67,7 +70,10 @@ func (l *line) accept() {
 			_ = client.Close()
 			continue
 		}
-		w := &wire{client: client, server: server, target: target, dead: make(chan struct{}), ended: make(chan struct{})}
+		w := &wire{
+			client: client, server: server, target: target, dead: make(chan struct{}),
+			ended: make(chan struct{}),
+		}
 		l.mu.Lock()
 		l.links[w] = struct{}{}
 		l.made[target]++

@@ -22,7 +22,10 @@ type proxies struct {
 
 func newProxies(t *testing.T) *proxies {
 	zerolog.SetGlobalLevel(zerolog.Disabled) // toxics tell of every interruption
-	p := &proxies{server: toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), all: map[string]*toxiproxy.Proxy{}}
+	p := &proxies{
+		server: toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()),
+		all:    map[string]*toxiproxy.Proxy{},
+	}
 	t.Cleanup(func() {
 		for _, one := range p.all {
 			one.Toxics.ResetToxics(context.Background())
@@ -44,12 +47,17 @@ func (p *proxies) add(t *testing.T, name, upstream string) string {
 }
 
 // poison makes a toxic of some of the proxies' links and returns what removes it again.
-func (p *proxies) poison(names []string, sort, stream string, toxicity float64, attributes map[string]int64) (heal func() error, err error) {
+func (p *proxies) poison(names []string, sort, stream string, toxicity float64, attributes map[string]int64) (
+	heal func() error, err error,
+) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.toxics++
 	name := fmt.Sprintf("toxic-%d", p.toxics)
-	text, err := json.Marshal(map[string]any{"name": name, "type": sort, "stream": stream, "toxicity": toxicity, "attributes": attributes})
+	text, err := json.Marshal(map[string]any{
+		"name": name, "type": sort, "stream": stream, "toxicity": toxicity,
+		"attributes": attributes,
+	})
 	if err != nil {
 		return nil, err
 	}

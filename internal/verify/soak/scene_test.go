@@ -71,7 +71,10 @@ type scene struct {
 
 func newScene(t *testing.T, s settings, faults []fault) *scene {
 	t.Helper()
-	x := &scene{settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing], seen: sightings{took: map[string]int{}, went: map[string]int{}}, lines: map[string]*line{}}
+	x := &scene{
+		settings: s, dir: folder(t, s), t: t, grown: topics[topicGrowing],
+		seen: sightings{took: map[string]int{}, went: map[string]int{}}, lines: map[string]*line{},
+	}
 	var err error
 	if x.rec, err = history.Create(x.dir, "harness"); err != nil {
 		t.Fatal(err)
@@ -119,7 +122,8 @@ func folder(t *testing.T, s settings) string {
 func (x *scene) startPostgres(faults []fault) {
 	t := x.t
 	t.Helper()
-	server, err := pgtest.Standalone("max_connections=100", "deadlock_timeout=200ms", "max_prepared_transactions=20", "max_wal_size=256MB",
+	server, err := pgtest.Standalone("max_connections=100", "deadlock_timeout=200ms", "max_prepared_transactions=20",
+		"max_wal_size=256MB",
 		"checkpoint_timeout=30s", "wal_keep_size=256MB", "log_min_messages=warning", "log_line_prefix=%m %u ")
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +189,9 @@ func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Con
 	judged := pgtest.NewProxy(x.t, "postgres://"+x.lines[name].address())
 	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.cast.meets(name, s) })
 	cfg := players.Config{
-		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(), Through: map[string]string{},
-		URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()), x.database),
+		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(),
+		Through: map[string]string{}, URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()),
+			x.database),
 	}
 	cfg.Topics = slices.Sorted(maps.Keys(topics))
 	for i, b := range x.kafka.Brokers() {
@@ -202,7 +207,8 @@ func (x *scene) enterAll() {
 	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
 	for i, name := range producers {
 		x.enter(players.Producer, name, true, func(c *players.Config) {
-			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited, jumps[i]
+			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited,
+				jumps[i]
 		})
 	}
 	for _, name := range relays[:2] {

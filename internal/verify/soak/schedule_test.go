@@ -43,7 +43,11 @@ var tracks = []struct {
 	name  string
 	pause time.Duration
 }{
-	{"processes", 3 * time.Second}, {"network", 3 * time.Second}, {"postgres", 12 * time.Second}, {"sessions", 4 * time.Second}, {"kafka", 10 * time.Second},
+	{"processes", 3 * time.Second},
+	{"network", 3 * time.Second},
+	{"postgres", 12 * time.Second},
+	{"sessions", 4 * time.Second},
+	{"kafka", 10 * time.Second},
 }
 
 // plan draws the schedule. Each track deals its kinds like cards, so that all of them occur before one occurs twice.
@@ -52,7 +56,10 @@ func plan(s settings, kinds []kind) []fault {
 	for _, track := range tracks {
 		draw := s.rng("track " + track.name)
 		var deck []kind
-		possible := slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return k.track != track.name || !wanted(s, k) })
+		possible := slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool {
+			return k.track != track.name ||
+				!wanted(s, k)
+		})
 		for at := between(draw, time.Second, 4*time.Second); len(possible) > 0; {
 			if len(deck) == 0 {
 				deck = slices.Clone(possible)
@@ -61,7 +68,10 @@ func plan(s settings, kinds []kind) []fault {
 			k := deck[0]
 			deck = deck[1:]
 			targets := k.targets(s)
-			f := fault{kind: k.name, target: targets[draw.IntN(len(targets))], at: at, lasts: between(draw, k.shortest, k.longest), param: draw.Uint64()}
+			f := fault{
+				kind: k.name, target: targets[draw.IntN(len(targets))], at: at,
+				lasts: between(draw, k.shortest, k.longest), param: draw.Uint64(),
+			}
 			if f.at+f.lasts > s.duration {
 				break
 			}
@@ -74,7 +84,8 @@ func plan(s settings, kinds []kind) []fault {
 }
 
 func wanted(s settings, k kind) bool {
-	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) && (len(s.faults) == 0 || slices.Contains(s.faults, k.name))
+	return s.brokers >= k.brokers && (!k.alone || s.brokers == 1) && (!k.wal || s.follow) &&
+		(len(s.faults) == 0 || slices.Contains(s.faults, k.name))
 }
 
 func between(draw *rand.Rand, least, most time.Duration) time.Duration {
@@ -114,7 +125,8 @@ func TestScheduleIsTheSeeds(t *testing.T) {
 func TestScheduleHasEveryFault(t *testing.T) {
 	t.Parallel()
 	for _, brokers := range []int{1, 3} {
-		s, seen, busy := settings{seed: 1, duration: 30 * time.Minute, brokers: brokers}, map[string]bool{}, map[string]time.Duration{}
+		s, seen, busy := settings{seed: 1, duration: 30 * time.Minute, brokers: brokers}, map[string]bool{},
+			map[string]time.Duration{}
 		trackOf := map[string]string{}
 		for _, k := range kinds() {
 			trackOf[k.name] = k.track

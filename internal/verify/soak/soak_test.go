@@ -23,7 +23,8 @@ func TestSoak(t *testing.T) {
 	faults := plan(s, kinds())
 	var text strings.Builder
 	table(&text, faults)
-	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration, envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
+	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration,
+		envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
 	x := newScene(t, s, faults)
 	x.enterAll()
 	audits := x.audit()
@@ -72,7 +73,8 @@ func (x *scene) make(faults []fault) *made {
 
 // one makes a fault and undoes it.
 func (m *made) one(x *scene, k kind, f fault) {
-	op := x.note(history.Entry{Kind: history.KindFault, Verb: f.kind, Detail: fmt.Sprintf("%s for %v", f.target, f.lasts)})
+	op := x.note(history.Entry{Kind: history.KindFault, Verb: f.kind, Detail: fmt.Sprintf("%s for %v", f.target,
+		f.lasts)})
 	undo, err := k.begin(x, f)
 	if err == nil {
 		await(time.Now().Add(f.lasts))

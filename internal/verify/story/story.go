@@ -63,7 +63,8 @@ func Run(t *testing.T, db *pgtest.DB, file string, update bool) {
 	for i := range max(len(want), len(got)) {
 		w, g := line(want, i), line(got, i)
 		if w != g {
-			t.Fatalf("%s:%d: the story says\n\t%s\nbut it came to\n\t%s\nall of it:\n%s", file, i+1, w, g, strings.Join(got, "\n"))
+			t.Fatalf("%s:%d: the story says\n\t%s\nbut it came to\n\t%s\nall of it:\n%s", file, i+1, w, g,
+				strings.Join(got, "\n"))
 		}
 	}
 }
@@ -171,7 +172,8 @@ func (p *player) await(s *session) []string {
 		default:
 		}
 		var blocked bool
-		err := p.db.Pool.QueryRow(p.t.Context(), "select pg_blocking_pids($1) && $2::int[]", int32(s.conn.PgConn().PID()), others).Scan(&blocked)
+		err := p.db.Pool.QueryRow(p.t.Context(), "select pg_blocking_pids($1) && $2::int[]",
+			int32(s.conn.PgConn().PID()), others).Scan(&blocked)
 		if blocked {
 			output = []string{"blocks"}
 		}

@@ -135,7 +135,9 @@ func (d *Delivery) HoldBack(closed map[Place]bool, holds map[int16]Groups, route
 
 // mustHold decides for one event. While the topic has a group as a whole, everything of the topic goes there: so what
 // the partitions' groups hold is always older, and goes first.
-func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, route Route) (partition int32, hold bool) {
+func mustHold(closed map[Place]bool, groups Groups, it *Item, e *event.Event, route Route) (partition int32,
+	hold bool,
+) {
 	whole := Whole(e.Topic)
 	if closed[whole] || it.From != FromHeld && groups.Has(whole) {
 		return it.group(WholeTopic), true

@@ -95,10 +95,21 @@ func TestP4Judge(t *testing.T) {
 		"behind, of another":  {"t0a t0b", []error{refused, unsent}, nil, "parked, held0", nil},
 		"behind, alone":       {"t0- t0-", []error{refused, unsent}, nil, "parked, held0", nil},
 		"beside":              {"t0a t1a", []error{refused, unsent}, nil, "parked, undecided", []Place{At("t", 1)}},
-		"topic":               {"t0a t1b u0c", []error{topical, errUnknown, nil}, nil, "held-1, held-1 sent, acked", nil},
-		"closed":              {"t0a t1b", []error{unsent, nil}, []Place{At("t", 0)}, "held0, acked", []Place{At("t", 0)}},
-		"topic closed":        {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
-		"unknown where":       {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
+		"topic": {
+			"t0a t1b u0c",
+			[]error{topical, errUnknown, nil},
+			nil, "held-1, held-1 sent, acked",
+			nil,
+		},
+		"closed": {
+			"t0a t1b",
+			[]error{unsent, nil},
+			[]Place{At("t", 0)},
+			"held0, acked",
+			[]Place{At("t", 0)},
+		},
+		"topic closed":  {"t0a", []error{unsent}, []Place{Whole("t")}, "held-1", []Place{At("t", 0)}},
+		"unknown where": {"t?a", []error{unsent}, nil, "undecided", []Place{Whole("t")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +197,8 @@ func TestGroups(t *testing.T) {
 	first := Groups{}.With([]Place{At("t", 0), Whole("t"), At("u", 1)})
 	more := first.With([]Place{At("t", 5)})
 	less := more.Without([]Place{At("t", 0), At("u", 1)})
-	if first.Has(At("t", 5)) || !more.Has(At("t", 0)) || less.Has(At("u", 1)) || len(less["u"]) > 0 || !less.HasPartOf("t") {
+	if first.Has(At("t", 5)) || !more.Has(At("t", 0)) || less.Has(At("u", 1)) || len(less["u"]) > 0 ||
+		!less.HasPartOf("t") {
 		t.Errorf("groups are %v, %v and %v", first, more, less)
 	}
 	open := func(g Groups, closed ...Place) string {

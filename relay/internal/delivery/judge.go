@@ -21,7 +21,9 @@ type lanePlace struct {
 
 // Judge gives the events that an attempt left without an ack their fates, by the table of P4, but for those that are to
 // be sent again. It returns where these go, each place with a verdict, and whether some event was refused.
-func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route) (failing map[Place]error, refusals bool) {
+func (d *Delivery) Judge(verdicts []error, topics map[string]error, route Route) (failing map[Place]error,
+	refusals bool,
+) {
 	refusedAt := map[lanePlace][]int32{}
 	failing = map[Place]error{}
 	for k, i := range d.undecided {

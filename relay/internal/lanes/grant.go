@@ -97,8 +97,8 @@ func (t *Table) grant(lanes []int16) []Grant {
 		l.busy, l.woken, l.taken = true, false, t.takes
 		l.turn++
 		g := Grant{
-			Lane: i, Fence: l.fence, Next: l.next, End: l.end, Settled: l.settled, Due: l.due, Parked: l.parked, Releasing: l.releasing,
-			Groups: l.groups, Turn: l.turn, Strikes: l.strikes, Bulk: l.bulk, Pace: l.pace,
+			Lane: i, Fence: l.fence, Next: l.next, End: l.end, Settled: l.settled, Due: l.due, Parked: l.parked,
+			Releasing: l.releasing, Groups: l.groups, Turn: l.turn, Strikes: l.strikes, Bulk: l.bulk, Pace: l.pace,
 		}
 		t.fill(&g, l)
 		out = append(out, g)

@@ -107,7 +107,10 @@ func (t *Table) Leased(fences map[int16]int64, until time.Time) (taken, lost []i
 	for i, fence := range fences {
 		l := t.owned[i]
 		if l == nil {
-			l = &state{fence: fence, source: t.first, read: t.reads, strikes: strikes[i], fresh: true, ready: true, due: true}
+			l = &state{
+				fence: fence, source: t.first, read: t.reads, strikes: strikes[i], fresh: true, ready: true,
+				due: true,
+			}
 			t.owned[i] = l
 			taken = append(taken, i)
 		}

@@ -65,21 +65,33 @@ func TestTransitions(t *testing.T) {
 		do   func(t *Table, g *Grant)
 		want string
 	}{
-		"taken":              {func(*Table, *Grant) {}, "pumps fresh ready busy due"},
-		"given back":         {func(t *Table, g *Grant) { t.GiveBack(g) }, "pumps fresh ready due"},
-		"in doubt":           {func(t *Table, g *Grant) { t.Doubt(1, 7) }, "pumps fresh ready doubt due"},
-		"all in doubt":       {func(t *Table, g *Grant) { t.DoubtAll() }, "pumps fresh ready busy doubt due"},
-		"unsettled":          {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Unsettled(g, false) }, "pumps fresh ready"},
-		"unsettled, late":    {func(t *Table, g *Grant) { t.Unsettled(g, true) }, "pumps fresh ready doubt due"},
-		"empty":              {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, false, nil) }, "pumps"},
-		"empty, more is due": {func(t *Table, g *Grant) { t.MovedDue(1, 7, true); t.Empty(g, false, nil) }, "pumps ready due"},
-		"empty, more beside": {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, true, nil) }, "pumps ready"},
+		"taken":        {func(*Table, *Grant) {}, "pumps fresh ready busy due"},
+		"given back":   {func(t *Table, g *Grant) { t.GiveBack(g) }, "pumps fresh ready due"},
+		"in doubt":     {func(t *Table, g *Grant) { t.Doubt(1, 7) }, "pumps fresh ready doubt due"},
+		"all in doubt": {func(t *Table, g *Grant) { t.DoubtAll() }, "pumps fresh ready busy doubt due"},
+		"unsettled": {
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Unsettled(g, false) },
+			"pumps fresh ready",
+		},
+		"unsettled, late": {func(t *Table, g *Grant) { t.Unsettled(g, true) }, "pumps fresh ready doubt due"},
+		"empty":           {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, false, nil) }, "pumps"},
+		"empty, more is due": {
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, true); t.Empty(g, false, nil) },
+			"pumps ready due",
+		},
+		"empty, more beside": {
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Empty(g, true, nil) },
+			"pumps ready",
+		},
 		"empty, then found": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
 			t.Empty(g, false, nil)
 			t.Found([]int16{1, 2}, nil, nil)
 		}, "pumps ready"},
-		"woken while busy": {func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Woken(); t.Empty(g, false, nil) }, "pumps ready"},
+		"woken while busy": {
+			func(t *Table, g *Grant) { t.MovedDue(1, 7, false); t.Woken(); t.Empty(g, false, nil) },
+			"pumps ready",
+		},
 		"renumbered while busy": {func(t *Table, g *Grant) {
 			t.MovedDue(1, 7, false)
 			t.Renumber("2")
@@ -110,10 +122,13 @@ func TestTransitions(t *testing.T) {
 			t.Settled(g, &Settlement{Parked: true}, nil)
 			t.Found(nil, []int16{1}, nil)
 		}, "pumps ready parked releasing"},
-		"leaving":           {func(t *Table, g *Grant) { t.Leave(1); t.GiveBack(g) }, "pumps fresh ready leaving due"},
-		"leaving, and back": {func(t *Table, g *Grant) { t.Leave(-1); t.Stay(); t.GiveBack(g) }, "pumps fresh ready due"},
-		"forgotten":         {func(t *Table, g *Grant) { t.Forget([]int16{1}); t.GiveBack(g) }, "gone"},
-		"lost":              {func(t *Table, g *Grant) { t.Leased(nil, later); t.Doubt(1, 7) }, "gone"},
+		"leaving": {func(t *Table, g *Grant) { t.Leave(1); t.GiveBack(g) }, "pumps fresh ready leaving due"},
+		"leaving, and back": {
+			func(t *Table, g *Grant) { t.Leave(-1); t.Stay(); t.GiveBack(g) },
+			"pumps fresh ready due",
+		},
+		"forgotten": {func(t *Table, g *Grant) { t.Forget([]int16{1}); t.GiveBack(g) }, "gone"},
+		"lost":      {func(t *Table, g *Grant) { t.Leased(nil, later); t.Doubt(1, 7) }, "gone"},
 		"under another fence": {func(t *Table, g *Grant) {
 			t.Leased(map[int16]int64{1: 8}, later)
 			t.Claimed(&Grant{Lane: 1, Fence: 7, Parked: true})
@@ -138,7 +153,10 @@ func TestTransitions(t *testing.T) {
 			t.HandedOver(1, 7)
 			t.Unfollowed()
 		}, "unassigned ready due"},
-		"offered, and nobody reads": {func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Unfollowed() }, "pumps fresh ready due"},
+		"offered, and nobody reads": {
+			func(t *Table, g *Grant) { t.GiveBack(g); t.Offer(); t.Unfollowed() },
+			"pumps fresh ready due",
+		},
 		"assigned to the wal": {func(t *Table, g *Grant) {
 			t.Empty(g, false, nil)
 			t.Offer()
@@ -359,7 +377,8 @@ func TestRandomTransitions(t *testing.T) {
 			"a pump takes some": func(t *rapid.T) {
 				for _, g := range table.Take(0, 1, clock) {
 					l := table.owned[g.Lane]
-					if out[g.Lane] != nil || l.source != Pumps || !l.ready || !l.certain() || !clock.Before(l.deadline) {
+					if out[g.Lane] != nil || l.source != Pumps || !l.ready || !l.certain() ||
+						!clock.Before(l.deadline) {
 						t.Fatalf("lane %d is granted, and was %s", g.Lane, l.is())
 					}
 					out[g.Lane] = &g
@@ -378,7 +397,8 @@ func TestRandomTransitions(t *testing.T) {
 			"": func(t *rapid.T) {
 				for i, l := range table.owned {
 					if l.busy != (out[i] != nil) || l.floor > l.reach {
-						t.Fatalf("lane %d is %s (%v), its floor %d and its reach %d", i, l.is(), out[i], l.floor, l.reach)
+						t.Fatalf("lane %d is %s (%v), its floor %d and its reach %d", i, l.is(), out[i], l.floor,
+							l.reach)
 					}
 				}
 				for _, i := range table.Releasable() {

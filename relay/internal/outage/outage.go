@@ -39,7 +39,8 @@ func (m *Monitor) Report(part string, err error, heard time.Time) {
 		delete(m.failing, part)
 		if m.away && len(m.failing) == 0 {
 			m.away = false
-			m.Log.Info(m.System+" is well again: nothing fails there now", "after", time.Since(m.since).Round(time.Millisecond))
+			m.Log.Info(m.System+" is well again: nothing fails there now", "after",
+				time.Since(m.since).Round(time.Millisecond))
 			m.notify(nil)
 		}
 	case !m.away && heard.Before(m.since):

@@ -16,7 +16,8 @@ select lane from {schema}outbox_lane order by lane for update`
 	// backup would count to the same number twice.
 	NewIncarnation = `-- relay: new incarnation
 update {schema}outbox_meta m
-set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+set incarnation = greatest(m.incarnation + 1, extract(epoch
+	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
 returning m.outbox_id::text || '.' || m.incarnation`
@@ -24,7 +25,8 @@ returning m.outbox_id::text || '.' || m.incarnation`
 	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name
 	// when this one was made, or somebody has renamed them.
 	OtherSequence = `-- relay: other sequence
-select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name, 'none') else '' end
+select case when s.name::regclass is distinct from to_regclass('{schema}outbox_event_id_seq') then coalesce(s.name,
+	'none') else '' end
 from pg_get_serial_sequence('{schema}outbox_event', 'id') s (name)`
 
 	// In the WAL, for the relay that reads it: somebody has changed something that it looks at with SQL.
@@ -35,5 +37,6 @@ select pg_logical_emit_message(true, 'effectonce', '')`
 select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1 and active_pid is null`
 
 	HashVectors = `-- relay: hash vectors
-select v.text from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C", 0) <> v.hash`
+select v.text from unnest($1::text[], $2::bigint[]) v (text, hash) where hashtextextended(v.text collate "C",
+	0) <> v.hash`
 )

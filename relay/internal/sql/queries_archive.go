@@ -12,7 +12,8 @@ from pg_class p where p.oid = '{schema}outbox_archive'::regclass`
 	// Settles wait behind whoever waits for a table's lock or has it, hence the short time-outs. Only one maintains at
 	// a time.
 	ArchiveLock = `-- relay: archive lock
-select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true), pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
+select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
+	pg_try_advisory_xact_lock(1701209712, '{schema}outbox_archive'::regclass::oid::integer)`
 
 	MakeArchiveDay = `-- relay: make archive day
 create table {schema}outbox_archive_{day} (like {schema}outbox_archive including defaults including storage)`
@@ -35,7 +36,8 @@ with own as materialized (
 	cross join lateral (
 		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
 	cross join lateral (
-		select c.ctid as entry, c.ids, c.seqs from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+		select c.ctid as entry, c.ids, c.seqs from {schema}outbox_claim c where c.lane = f.lane
+			and c.first_seq = f.first_seq limit 1) c
 ), entries as (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), found as materialized (
@@ -45,9 +47,10 @@ with own as materialized (
 	delete from {schema}outbox_event e using found k where e.ctid = k.row
 	returning e.*, k.seq
 ), kept as (
-	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers,
-		payload, event_time, created_at)
-	select $5, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type,
+		content_type, headers, payload, event_time, created_at)
+	select $5, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time,
+		created_at
 	from gone order by lane, seq
 )
 select lane, (select count(*) from gone) from own`
@@ -59,28 +62,31 @@ with own as materialized (
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
 ), v as materialized (
-	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[]) v (lane, id, seq) where v.lane in (select lane from own)
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[]) v (lane, id, seq) where v.lane in (select lane
+		from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
-	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
+		limit 1) p on true
 ), taken as (
 	delete from {schema}outbox_event e using found v where e.ctid = v.event
-	returning e.lane, v.seq, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
-		e.event_time, e.created_at
+	returning e.lane, v.seq, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
+		e.payload, e.event_time, e.created_at
 ), drained as (
 	delete from {schema}outbox_held h using found v where h.ctid = v.held
-	returning h.lane, v.seq, h.id, h.message_id, h.source, h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload,
-		h.event_time, h.created_at
+	returning h.lane, v.seq, h.id, h.message_id, h.source, h.tenant, h.topic, h.key, h.type, h.content_type, h.headers,
+		h.payload, h.event_time, h.created_at
 ), released as (
 	delete from {schema}outbox_parked p using found v where p.ctid = v.parked
-	returning p.lane, v.seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers, p.payload,
-		p.event_time, p.created_at
+	returning p.lane, v.seq, p.id, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers,
+		p.payload, p.event_time, p.created_at
 ), gone as (
 	select * from taken union all select * from drained union all select * from released
 )
-insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload,
-	event_time, created_at)
+insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
+	headers, payload, event_time, created_at)
 select $8, g.* from gone g order by g.lane, g.seq`
 )

@@ -16,20 +16,28 @@ with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
 	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
-	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and split_part($7::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+		and q.seqincrement = 1
+		and split_part($7::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
-	select l.lane, case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor
+	select l.lane, case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids))
+		else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::bigint[]) f (lane, fence, next, floor)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
-		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq
+		limit 1) one)
 )
-select r.lane, r.id, r.place, r.large, r.message_id, case when r.large then '' else r.source end, case when r.large then '' else r.tenant end,
-	r.topic, case when r.large then '' else r.key end, case when r.large then '' else r.type end, case when r.large then '' else r.content_type end,
-	case when not r.large then r.headers end, case when not r.large then r.payload end, coalesce(r.event_time, r.created_at)
+select r.lane, r.id, r.place, r.large, r.message_id, case when r.large then '' else r.source end, case
+	when r.large then '' else r.tenant end,
+	r.topic, case when r.large then '' else r.key end, case when r.large then '' else r.type end, case
+	when r.large then '' else r.content_type end,
+	case when not r.large then r.headers end, case when not r.large then r.payload end, coalesce(r.event_time,
+		r.created_at)
 from (
-	select e.*, e.ctid as place, coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
+	select e.*, e.ctid as place, coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) +
+		octet_length(e.source)
 		+ octet_length(e.type) + octet_length(e.content_type) > $8::integer
 		or coalesce(pg_column_size(e.headers) > 1000, false) or pg_column_compression(e.headers) is not null as large
 	from {schema}outbox_event e
@@ -41,8 +49,10 @@ from (
 	// to the $7th of $5.
 	Journal = `-- relay: journal
 insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq, f.first_seq + f.high - f.low))
-from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integer[]) f (lane, fence, first_seq, low, high)
+select l.lane, f.first_seq, ($5::bigint[])[f.low:f.high], array(select generate_series(f.first_seq,
+	f.first_seq + f.high - f.low))
+from unnest($1::smallint[], $2::bigint[], $4::bigint[], $6::integer[], $7::integer[]) f (lane, fence, first_seq, low,
+	high)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3`
 
 	// As settle, by where read found the rows ($5, in the order of the table, with their ids in $6): that saves a
@@ -56,7 +66,8 @@ with own as materialized (
 	cross join lateral (
 		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
 	cross join lateral (
-		select c.ctid as entry from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+		select c.ctid as entry from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq
+		limit 1) c
 ), entries as (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), gone as (

@@ -7,38 +7,47 @@ select n.kind || ' ' || n.name || ': ' || n.want
 from unnest($1::text[], $2::text[], $3::text[]) n (kind, name, want)
 where not case n.kind
 	when 'table' then has_table_privilege(to_regclass('{schema}' || n.name), n.want)
-		or n.want in ('select', 'insert', 'update') and has_any_column_privilege(to_regclass('{schema}' || n.name), n.want)
+		or n.want in ('select', 'insert', 'update') and has_any_column_privilege(to_regclass('{schema}' || n.name),
+			n.want)
 	when 'sequence' then has_sequence_privilege(to_regclass('{schema}' || n.name), n.want)
 	else has_function_privilege(n.name, n.want) end
 order by 1`
 
 	Sequence = `-- relay: sequence
-select q.seqcache, q.seqincrement, q.seqcycle, (select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n),
-	greatest((select max(h.id) from {schema}outbox_lane l cross join lateral (select e.id from {schema}outbox_event e where e.lane = l.lane order by e.id desc limit 1) h),
+select q.seqcache, q.seqincrement, q.seqcycle, (select case when n.is_called then n.last_value else n.last_value - 1 end
+	from {schema}outbox_event_id_seq n),
+	greatest((select max(h.id) from {schema}outbox_lane l cross join lateral (select e.id from {schema}outbox_event e
+		where e.lane = l.lane order by e.id desc limit 1) h),
 		(select max(h.id) from {schema}outbox_held h), (select max(p.id) from {schema}outbox_parked p), 0)
 from pg_sequence q where q.seqrelid = '{schema}outbox_event_id_seq'::regclass`
 
 	// The first rows of each lane: an upgrade that changed the hash leaves its old rows in their old lanes.
 	Misplaced = `-- relay: misplaced
 select count(*) from {schema}outbox_lane l cross join lateral (
-	select e.lane, coalesce(nullif(e.key, ''), e.message_id::text) as hashed from {schema}outbox_event e where e.lane = l.lane order by e.id limit 100) e
+	select e.lane, coalesce(nullif(e.key, ''), e.message_id::text) as hashed from {schema}outbox_event e
+	where e.lane = l.lane order by e.id limit 100) e
 where e.lane <> (hashtextextended(e.hashed collate "C", 0) & 31)`
 
 	// What is overdue for longer than a heartbeat or two has nobody who takes it.
 	Leases = `-- relay: leases
-select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null and l.lease_until <= clock_timestamp()
-		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp())),
-	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute' and seen <= clock_timestamp()),
+select count(*) filter (where l.owner is null), count(*) filter (where l.owner is not null
+	and l.lease_until <= clock_timestamp()
+		and not exists (select from {schema}relay_member m where m.owner = l.owner
+			and m.lease_until > clock_timestamp())),
+	(select count(*) from {schema}relay_member where seen > clock_timestamp() - interval '1 minute'
+		and seen <= clock_timestamp()),
 	count(*) filter (where exists (select from {schema}outbox_event e where e.lane = l.lane)),
 	coalesce((select extract(epoch from max(clock_timestamp() - o.created_at)) from {schema}outbox_lane w
-		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id limit 1) o), 0)::float8
+		cross join lateral (select e.created_at from {schema}outbox_event e where e.lane = w.lane order by e.id
+			limit 1) o), 0)::float8
 from {schema}outbox_lane l`
 
 	// A relay that stops gives up its row; the others delete it after ten leases.
 	Silent = `-- relay: silent
 select coalesce(nullif(m.name, ''), m.owner::text), extract(epoch from clock_timestamp() - m.seen)::float8
 from {schema}relay_member m
-where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc limit 5`
+where m.lease_until <= clock_timestamp() and m.seen <= clock_timestamp() - interval '1 minute' order by m.seen desc
+	limit 5`
 
 	Aside = `-- relay: aside
 select (select count(*) from {schema}outbox_parked), (select count(*) from {schema}outbox_parked_key),
@@ -52,7 +61,8 @@ select distinct e.topic from {schema}outbox_lane l cross join lateral (
 select coalesce(kafka_cluster, '') from {schema}outbox_meta`
 
 	Vacuum = `-- relay: vacuum
-select s.n_live_tup, s.n_dead_tup, extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::float8,
+select s.n_live_tup, s.n_dead_tup, extract(epoch from clock_timestamp() - greatest(s.last_vacuum,
+	s.last_autovacuum))::float8,
 	coalesce('autovacuum_enabled=false' = any (c.reloptions) or 'autovacuum_enabled=off' = any (c.reloptions), false)
 from pg_class c join pg_stat_all_tables s on s.relid = c.oid where c.oid = '{schema}outbox_event'::regclass`
 )

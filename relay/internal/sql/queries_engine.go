@@ -62,7 +62,8 @@ returning l.lane, l.reserved_seq`
 	// An incarnation is a time and not a count: see NewIncarnation.
 	RaiseIncarnation = `-- relay: raise incarnation
 update {schema}outbox_meta m
-set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+set incarnation = greatest(m.incarnation + 1, extract(epoch
+	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier,
 	timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
@@ -74,7 +75,8 @@ where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfil
 select c.lane, c.first_seq, u.seq, e.id is null and h.id is null and p.id is null, u.id,
 	(case when h.id is not null then 1 when p.id is not null then 2 else 0 end)::smallint, coalesce(h.partition, 0),
 	coalesce(p.alone, false), coalesce(h.maybe, p.maybe_published, false),
-	coalesce(e.message_id, h.message_id, p.message_id), coalesce(e.source, h.source, p.source), coalesce(e.tenant, h.tenant, p.tenant),
+	coalesce(e.message_id, h.message_id, p.message_id), coalesce(e.source, h.source, p.source),
+	coalesce(e.tenant, h.tenant, p.tenant),
 	coalesce(e.topic, h.topic, p.topic), coalesce(e.key, h.key, p.key), coalesce(e.type, h.type, p.type),
 	coalesce(e.content_type, h.content_type, p.content_type), coalesce(e.headers, h.headers, p.headers),
 	coalesce(e.payload, h.payload, p.payload),
@@ -103,24 +105,32 @@ with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
 	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
-	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+		and q.seqincrement = 1
+		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
-		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor, f.top
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::bigint[]) f (lane, fence, next, floor, top)
+		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids))
+		else 0 end as floor, f.top
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::bigint[]) f (lane, fence, next, floor,
+		top)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
-		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq
+		limit 1) one)
 ), picked as materialized (
 	select p.*, m.next
 	from mine m cross join lateral (
 		select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
 		from (
-			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
+				e.payload,
 				coalesce(e.event_time, e.created_at) as at,
-				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
-				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
+				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) +
+				octet_length(e.source)
+				+ octet_length(e.type) + octet_length(e.content_type) + case
+				when pg_column_compression(e.headers) is null
 				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
 			from {schema}outbox_event e
 			where e.lane = m.lane and e.id > m.floor and e.id <= m.top
@@ -131,7 +141,8 @@ with ids as materialized (
 	where p.bytes <= $6 or p.bytes = p.size
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
+		min(next) + count(id) - 1))
 	from picked group by lane
 )
 select lane, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, at from picked`
@@ -150,7 +161,8 @@ with own as materialized (
 	cross join lateral (
 		select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
 	cross join lateral (
-		select c.ctid as entry, c.ids from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c
+		select c.ctid as entry, c.ids from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq
+		limit 1) c
 ), entries as (
 	delete from {schema}outbox_claim c where c.ctid = any (array(select own.entry from own))
 ), gone as (
@@ -168,25 +180,31 @@ with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
 	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
-	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+		and q.seqincrement = 1
+		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 )
 select array(select f.lane from (
-		select u.lane, case when u.floor <= (select last_value from ids) then greatest(u.floor, (select blind from ids)) else 0 end as floor
+		select u.lane, case when u.floor <= (select last_value from ids) then greatest(u.floor, (select blind from ids))
+			else 0 end as floor
 		from unnest($1::smallint[], $3::bigint[]) u (lane, floor)) f
 		where exists (select from (
 			select from {schema}outbox_event e where e.lane = f.lane and e.id > f.floor order by e.id limit 1) one)),
 	exists (select from {schema}outbox_lane l where l.owner is null or (l.lease_until <= clock_timestamp()
-		and not exists (select from {schema}relay_member m where m.owner = l.owner and m.lease_until > clock_timestamp()))),
+		and not exists (select from {schema}relay_member m where m.owner = l.owner
+			and m.lease_until > clock_timestamp()))),
 	(select count(*) from {schema}relay_member
-		where seen > clock_timestamp() - $2::interval and seen <= clock_timestamp() and seen >= joined + $2::interval / 3),
+		where seen > clock_timestamp() - $2::interval and seen <= clock_timestamp()
+			and seen >= joined + $2::interval / 3),
 	array(select r.lane from unnest($5::smallint[]) r (lane)
 		where exists (select from {schema}outbox_parked_key k where k.lane = r.lane and k.state = 'releasing')
 			or exists (select from {schema}outbox_parked p where p.lane = r.lane and p.releasing))`
 
 	// A relay that does not reach what it publishes to ($4 is false) joins anew each time.
 	Join = `-- relay: join
-insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(), clock_timestamp() + $3::interval)
+insert into {schema}relay_member (owner, name, seen, lease_until) values ($1, $2, clock_timestamp(),
+	clock_timestamp() + $3::interval)
 on conflict (owner) do update set seen = excluded.seen, lease_until = excluded.lease_until,
 	joined = case when $4 then relay_member.joined else clock_timestamp() end
 returning seen`
@@ -195,7 +213,8 @@ returning seen`
 	Prune = `-- relay: prune
 delete from {schema}relay_member where owner in (
 	select owner from {schema}relay_member
-	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval for update skip locked)`
+	where seen < clock_timestamp() - 10 * $1::interval or seen > clock_timestamp() + 10 * $1::interval
+	for update skip locked)`
 
 	// The relays that count for a share: those that have been there, and well, for a heartbeat's time, and the one that
 	// asks. One that crashes whenever it has started must not take lanes from the others each time.
@@ -235,13 +254,16 @@ select lane, fence from own where not again union all select lane, fence from ra
 	TakeOver = `-- relay: take over
 with dead as materialized (
 	select m.owner, m.name from {schema}relay_member m
-	where m.owner <> $1 and (m.lease_until <= clock_timestamp() - $4::interval or m.lease_until > clock_timestamp() + $2::interval)
+	where m.owner <> $1 and (m.lease_until <= clock_timestamp() - $4::interval
+		or m.lease_until > clock_timestamp() + $2::interval)
 	order by m.owner for update skip locked
 ), free as (
-	select l.lane, coalesce((select nullif(dead.name, '') from dead where dead.owner = l.owner), l.owner::text, '') as whose
+	select l.lane, coalesce((select nullif(dead.name, '') from dead where dead.owner = l.owner), l.owner::text,
+		'') as whose
 	from {schema}outbox_lane l
 	where (l.lease_until <= clock_timestamp() - $4::interval or l.lease_until > clock_timestamp() + $2::interval)
-		and (l.owner is null or l.owner in (select dead.owner from dead) or not exists (select from {schema}relay_member m where m.owner = l.owner))
+		and (l.owner is null or l.owner in (select dead.owner from dead) or not exists (select
+			from {schema}relay_member m where m.owner = l.owner))
 	order by l.lane limit $3 for update of l skip locked
 )
 update {schema}outbox_lane l set owner = $1, fence = l.fence + 1, lease_until = clock_timestamp() + $2::interval
@@ -250,7 +272,8 @@ returning l.lane, l.fence, free.whose`
 
 	// A free lane's lease ends when it was given back.
 	Release = `-- relay: release
-with own as (select lane from {schema}outbox_lane where owner = $1 and lane = any ($2::smallint[]) order by lane for update)
+with own as (select lane from {schema}outbox_lane where owner = $1 and lane = any ($2::smallint[]) order by lane
+	for update)
 update {schema}outbox_lane l set owner = null, lease_until = clock_timestamp() from own where own.lane = l.lane
 returning l.lane`
 
@@ -263,7 +286,8 @@ delete from {schema}relay_member where owner = $1`
 with home as (
 	update {schema}outbox_meta set kafka_cluster = $3 where kafka_cluster is null and $3 <> '' returning kafka_cluster
 ), cluster as (
-	select kafka_cluster from home union all select kafka_cluster from {schema}outbox_meta where kafka_cluster is not null
+	select kafka_cluster from home union all select kafka_cluster from {schema}outbox_meta
+	where kafka_cluster is not null
 ), mine as (
 	insert into {schema}outbox_topic (topic, partitions) select $1::text, $2::integer
 	where $3 = '' or $3 in (select kafka_cluster from cluster) on conflict (topic) do nothing returning partitions

@@ -9,11 +9,14 @@ select set_config('lock_timeout', $1, true)`
 	KnownIDs = `-- relay: known ids
 select greatest(
 	coalesce((select max(h.id) from {schema}outbox_lane l
-		cross join lateral (select e.id from {schema}outbox_event e where e.lane = l.lane order by e.id desc limit 1) h), 0),
+		cross join lateral (select e.id from {schema}outbox_event e where e.lane = l.lane order by e.id desc
+			limit 1) h), 0),
 	coalesce((select max(h.id) from {schema}outbox_lane l
-		cross join lateral (select e.id from {schema}outbox_held e where e.lane = l.lane order by e.id desc limit 1) h), 0),
+		cross join lateral (select e.id from {schema}outbox_held e where e.lane = l.lane order by e.id desc limit 1) h),
+			0),
 	coalesce((select max(h.id) from {schema}outbox_lane l
-		cross join lateral (select e.id from {schema}outbox_parked e where e.lane = l.lane order by e.id desc limit 1) h), 0),
+		cross join lateral (select e.id from {schema}outbox_parked e where e.lane = l.lane order by e.id desc
+			limit 1) h), 0),
 	coalesce((select max(i) from {schema}outbox_claim c cross join lateral unnest(c.ids) i), 0))`
 
 	LastID = `-- relay: last id
@@ -33,5 +36,6 @@ update {schema}outbox_lane set fence = fence + 1, owner = null, lease_until = '-
 select outbox_id::text || '.' || incarnation from {schema}outbox_meta for update`
 
 	Waiting = `-- relay: waiting
-select (select count(*) from {schema}outbox_event), (select coalesce(sum(cardinality(ids)), 0) from {schema}outbox_claim)::bigint`
+select (select count(*) from {schema}outbox_event), (select coalesce(sum(cardinality(ids)), 0)
+	from {schema}outbox_claim)::bigint`
 )

@@ -5,9 +5,11 @@ package sql
 // one that is not the table's.
 const (
 	Highest = `-- relay: highest
-select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+	8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 		from pg_sequence q, pg_control_system() c
-		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
+		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+			and q.seqincrement = 1
 			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),
 	(select case when n.is_called then n.last_value else n.last_value - 1 end from {schema}outbox_event_id_seq n)`
 
@@ -18,7 +20,8 @@ select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_cu
 	// pg_locks leaves out is that of the id closest to the next one.
 	Holders = `-- relay: holders
 with held as materialized (
-	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid from pg_locks l where l.granted
+	select l.virtualtransaction as name, l.pid, l.mode, l.locktype, l.relation, l.database, l.transactionid
+	from pg_locks l where l.granted
 )
 select distinct h.name, h.pid is null, coalesce((
 	select min(s.next + ((x.transactionid::text::bigint - s.next + 2147483648) & 4294967295) - 2147483648)::text

@@ -20,7 +20,8 @@ with recursive g as (
 	union all
 	select n.* from g cross join lateral (
 		select h.topic, h.lane, h.partition from {schema}outbox_held h
-		where (h.topic, h.lane, h.partition) > (g.topic, g.lane, g.partition) order by h.topic, h.lane, h.partition limit 1) n
+		where (h.topic, h.lane, h.partition) > (g.topic, g.lane, g.partition) order by h.topic, h.lane, h.partition
+		limit 1) n
 )
 select g.lane, g.topic, g.partition
 from g join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
@@ -33,7 +34,8 @@ from unnest($4::smallint[], $5::text[], $6::integer[]) g (lane, topic, partition
 join unnest($1::smallint[], $2::bigint[]) f (lane, fence) on f.lane = g.lane
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 where not exists (select from (
-	select from {schema}outbox_held h where h.topic = g.topic and h.lane = g.lane and h.partition = g.partition order by h.seq limit 1) one)`
+	select from {schema}outbox_held h where h.topic = g.topic and h.lane = g.lane and h.partition = g.partition
+	order by h.seq limit 1) one)`
 
 	// As take, for lanes that may have marks, or an open entry: rows of marked keys move behind their lists instead
 	// (P4).
@@ -42,26 +44,35 @@ with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
 	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
-	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+		and q.seqincrement = 1
+		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
-		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids)) else 0 end as floor, f.top
-	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[], $12::bigint[]) f (lane, fence, next, floor, fresh, top)
+		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids))
+		else 0 end as floor, f.top
+	from unnest($1::smallint[], $2::bigint[], $4::bigint[], $9::bigint[], $11::boolean[], $12::bigint[]) f (lane, fence,
+		next, floor, fresh, top)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
-		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= case when f.fresh then 0 else f.next end
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= case when f.fresh then 0
+			else f.next end
 		order by c.first_seq limit 1) one)
 ), picked as materialized (
 	select p.*, m.next, p.key <> '' and exists (select from {schema}outbox_parked_key k
-		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key, '\', '\\')::bytea)) as marked
+		where k.key_hash = sha256(replace(p.topic || '/' || octet_length(p.tenant)::text || '/' || p.tenant || p.key,
+			'\', '\\')::bytea)) as marked
 	from mine m cross join lateral (
 		select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
 		from (
-			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers, e.payload,
+			select e.lane, e.id, e.message_id, e.source, e.tenant, e.topic, e.key, e.type, e.content_type, e.headers,
+				e.payload,
 				coalesce(e.event_time, e.created_at) as at,
-				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) + octet_length(e.source)
-				+ octet_length(e.type) + octet_length(e.content_type) + case when pg_column_compression(e.headers) is null
+				coalesce(octet_length(e.payload), 0) + octet_length(e.key) + octet_length(e.tenant) +
+				octet_length(e.source)
+				+ octet_length(e.type) + octet_length(e.content_type) + case
+				when pg_column_compression(e.headers) is null
 				then coalesce(pg_column_size(e.headers), 0) else octet_length(e.headers::text) end + $7 as size
 			from {schema}outbox_event e
 			where e.lane = m.lane and e.id > m.floor and e.id <= m.top
@@ -74,16 +85,19 @@ with ids as materialized (
 	delete from {schema}outbox_event e using picked p where p.marked and e.lane = p.lane and e.id = p.id
 	returning e.*
 ), put as (
-	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key,
-		type, content_type, headers, payload, event_time, created_at)
-	select lane, id, false, false, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
+		key, type, content_type, headers, payload, event_time, created_at)
+	select lane, id, false, false, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload,
+		event_time, created_at
 	from behind
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
+		min(next) + count(id) - 1))
 	from picked where not marked group by lane
 )
-select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case when not marked then headers end,
+select lane, id, marked, message_id, source, tenant, topic, key, type, content_type, case
+	when not marked then headers end,
 	case when not marked then payload end, at from picked`
 
 	// Held events of partitions that answer again, under the numbers that they have: of each group as many as its share
@@ -102,12 +116,16 @@ with mine as materialized (
 	from mine m cross join lateral (
 		select s.*, sum(s.size) over (order by s.nth, s.seq rows unbounded preceding) as bytes
 		from (
-			select g.nth, h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic, h.key, h.key_hash,
+			select g.nth, h.lane, h.id, h.seq, h.partition, h.sent, h.maybe, h.message_id, h.source, h.tenant, h.topic,
+				h.key, h.key_hash,
 				h.type, h.content_type, h.headers, h.payload, coalesce(h.event_time, h.created_at) as at,
-				coalesce(octet_length(h.payload), 0) + octet_length(h.key) + octet_length(h.tenant) + octet_length(h.source)
-				+ octet_length(h.type) + octet_length(h.content_type) + case when pg_column_compression(h.headers) is null
+				coalesce(octet_length(h.payload), 0) + octet_length(h.key) + octet_length(h.tenant) +
+				octet_length(h.source)
+				+ octet_length(h.type) + octet_length(h.content_type) + case
+				when pg_column_compression(h.headers) is null
 				then coalesce(pg_column_size(h.headers), 0) else octet_length(h.headers::text) end + $9 as size
-			from unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[]) with ordinality g (lane, topic, partition, most, nth)
+			from unnest($4::smallint[], $5::text[], $6::integer[], $7::integer[]) with ordinality g (lane, topic,
+				partition, most, nth)
 			cross join lateral (
 				select h.* from {schema}outbox_held h
 				where h.lane = g.lane and h.topic = g.topic and h.partition = g.partition
@@ -121,13 +139,15 @@ with mine as materialized (
 	delete from {schema}outbox_held h using picked p where p.behind and h.lane = p.lane and h.id = p.id
 	returning h.*
 ), put as (
-	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
-		content_type, headers, payload, event_time, created_at)
-	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
+		key, type, content_type, headers, payload, event_time, created_at)
+	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers,
+		payload, event_time, created_at
 	from unheld
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked where not behind group by lane
+	select lane, min(seq), array_agg(id order by seq), array_agg(seq order by seq) from picked where not behind
+	group by lane
 )
 select lane, id, seq, partition, sent, maybe, behind, message_id, source, tenant, topic, key, type, content_type,
 	case when not behind then headers end, case when not behind then payload end, at from picked`
@@ -138,7 +158,8 @@ delete from {schema}outbox_parked_key k where k.key_hash in (
 	select r.key_hash from unnest($1::smallint[], $2::bigint[]) f (lane, fence)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	cross join lateral (
-		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing' order by m.since limit $4) r
+		select m.key_hash from {schema}outbox_parked_key m where m.lane = l.lane and m.state = 'releasing'
+		order by m.since limit $4) r
 	where not exists (select from {schema}outbox_parked p where p.key_hash = r.key_hash and not p.alone))`
 
 	// Events of keys that are being released, in the order of their lists and under new numbers, straight from the
@@ -150,7 +171,8 @@ with mine as materialized (
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, next)
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	where not exists (select from (
-		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq limit 1) one)
+		select from {schema}outbox_claim c where c.lane = l.lane and c.first_seq >= f.next order by c.first_seq
+		limit 1) one)
 ), keys as materialized (
 	select m.lane, k.key_hash, greatest($5 / count(*) over (partition by m.lane), 1) as share
 	from mine m cross join lateral (
@@ -161,8 +183,10 @@ with mine as materialized (
 	from mine m cross join lateral (
 		select r.*, sum(r.size) over (order by r.id rows unbounded preceding) as bytes
 		from (
-			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + octet_length(w.key) + octet_length(w.tenant) + octet_length(w.source)
-				+ octet_length(w.type) + octet_length(w.content_type) + case when pg_column_compression(w.headers) is null
+			select w.lane, w.id, coalesce(octet_length(w.payload), 0) + octet_length(w.key) + octet_length(w.tenant) +
+				octet_length(w.source)
+				+ octet_length(w.type) + octet_length(w.content_type) + case
+				when pg_column_compression(w.headers) is null
 				then coalesce(pg_column_size(w.headers), 0) else octet_length(w.headers::text) end + $7 as size
 			from keys k
 			cross join lateral (
@@ -171,8 +195,10 @@ with mine as materialized (
 			where k.lane = m.lane
 			union all
 			select * from (
-				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + octet_length(p.key) + octet_length(p.tenant) + octet_length(p.source)
-				+ octet_length(p.type) + octet_length(p.content_type) + case when pg_column_compression(p.headers) is null
+				select p.lane, p.id, coalesce(octet_length(p.payload), 0) + octet_length(p.key) + octet_length(p.tenant)
+					+ octet_length(p.source)
+				+ octet_length(p.type) + octet_length(p.content_type) + case
+				when pg_column_compression(p.headers) is null
 				then coalesce(pg_column_size(p.headers), 0) else octet_length(p.headers::text) end + $7
 				from {schema}outbox_parked p where p.lane = m.lane and p.releasing order by p.id limit $5) a
 		) r
@@ -182,10 +208,12 @@ with mine as materialized (
 	where p.bytes <= $6 or p.bytes = p.size
 ), entry as (
 	insert into {schema}outbox_claim (lane, first_seq, ids, seqs)
-	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next), min(next) + count(id) - 1))
+	select lane, min(next), array_agg(id order by id), array(select generate_series(min(next),
+		min(next) + count(id) - 1))
 	from picked group by lane
 )
-select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type, p.headers, p.payload,
+select p.lane, p.id, p.alone, p.maybe_published, p.message_id, p.source, p.tenant, p.topic, p.key, p.type,
+	p.content_type, p.headers, p.payload,
 	coalesce(p.event_time, p.created_at)
 from picked c join {schema}outbox_parked p on p.lane = c.lane and p.id = c.id`
 
@@ -219,22 +247,25 @@ with own as materialized (
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
 ), v as materialized (
-	select v.* from unnest($5::smallint[], $6::bigint[], $7::boolean[], $8::boolean[], $9::integer[], $10::text[], $11::text[])
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::boolean[], $8::boolean[], $9::integer[], $10::text[],
+		$11::text[])
 		v (lane, id, alone, sent, attempts, reason, code)
 	where v.lane in (select lane from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
-	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
+		limit 1) p on true
 ), taken as (
 	delete from {schema}outbox_event e using found v where e.ctid = v.event
-	returning e.lane, e.id, v.alone, v.sent as maybe, v.attempts, v.reason, v.code, e.message_id, e.source, e.tenant, e.topic, e.key,
-		e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
+	returning e.lane, e.id, v.alone, v.sent as maybe, v.attempts, v.reason, v.code, e.message_id, e.source, e.tenant,
+		e.topic, e.key, e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), unheld as (
 	delete from {schema}outbox_held h using found v where h.ctid = v.held
-	returning h.lane, h.id, v.alone, v.sent or h.sent or h.maybe as maybe, v.attempts, v.reason, v.code, h.message_id, h.source,
-		h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload, h.event_time, h.created_at
+	returning h.lane, h.id, v.alone, v.sent or h.sent or h.maybe as maybe, v.attempts, v.reason, v.code, h.message_id,
+		h.source, h.tenant, h.topic, h.key, h.type, h.content_type, h.headers, h.payload, h.event_time, h.created_at
 ), again as (
 	update {schema}outbox_parked p set releasing = false, attempts = p.attempts + v.attempts,
 		maybe_published = p.maybe_published or v.sent,
@@ -245,9 +276,10 @@ with own as materialized (
 ), moved as (
 	select * from taken union all select * from unheld
 ), put as (
-	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source, tenant, topic,
-		key, type, content_type, headers, payload, event_time, created_at)
-	select lane, id, alone, maybe, attempts, case when attempts > 0 then reason else '' end, case when attempts > 0 then code else '' end,
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, reason, code, message_id, source,
+		tenant, topic, key, type, content_type, headers, payload, event_time, created_at)
+	select lane, id, alone, maybe, attempts, case when attempts > 0 then reason else '' end, case
+		when attempts > 0 then code else '' end,
 		message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
 	from moved
 )
@@ -259,7 +291,8 @@ from (
 	select lane, tenant, topic, key, attempts, reason, code from again where not alone
 ) m
 order by m.tenant, m.topic, m.key, m.attempts desc
-on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason, code = excluded.code`
+on conflict (key_hash) do update set state = 'parked', since = clock_timestamp(), reason = excluded.reason,
+	code = excluded.code`
 
 	// Events that cannot be sent now. Those that are held already stay, perhaps for another partition than was thought.
 	SettleHold = `-- relay: settle hold
@@ -268,27 +301,30 @@ with own as materialized (
 	join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	join {schema}outbox_claim c on c.lane = f.lane and c.first_seq = f.first_seq
 ), v as materialized (
-	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[], $8::integer[], $9::boolean[]) v (lane, id, seq, partition, sent)
+	select v.* from unnest($5::smallint[], $6::bigint[], $7::bigint[], $8::integer[], $9::boolean[]) v (lane, id, seq,
+		partition, sent)
 	where v.lane in (select lane from own)
 ), found as materialized (
 	select v.*, e.ctid as event, h.ctid as held, p.ctid as parked from v
-	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id limit 1) e on true
+	left join lateral (select e.ctid from {schema}outbox_event e where e.lane = v.lane and e.id = v.id
+		limit 1) e on true
 	left join lateral (select h.ctid from {schema}outbox_held h where h.lane = v.lane and h.id = v.id limit 1) h on true
-	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id limit 1) p on true
+	left join lateral (select p.ctid from {schema}outbox_parked p where p.lane = v.lane and p.id = v.id
+		limit 1) p on true
 ), taken as (
 	delete from {schema}outbox_event e using found v where e.ctid = v.event
-	returning e.lane, e.id, e.topic, v.partition, v.seq, v.sent, false as maybe, e.message_id, e.source, e.tenant, e.key, e.type,
-		e.content_type, e.headers, e.payload, e.event_time, e.created_at
+	returning e.lane, e.id, e.topic, v.partition, v.seq, v.sent, false as maybe, e.message_id, e.source, e.tenant,
+		e.key, e.type, e.content_type, e.headers, e.payload, e.event_time, e.created_at
 ), listed as (
 	delete from {schema}outbox_parked p using found v where p.ctid = v.parked
-	returning p.lane, p.id, p.topic, v.partition, v.seq, v.sent, p.maybe_published as maybe, p.message_id, p.source, p.tenant, p.key,
-		p.type, p.content_type, p.headers, p.payload, p.event_time, p.created_at
+	returning p.lane, p.id, p.topic, v.partition, v.seq, v.sent, p.maybe_published as maybe, p.message_id, p.source,
+		p.tenant, p.key, p.type, p.content_type, p.headers, p.payload, p.event_time, p.created_at
 ), stays as (
 	update {schema}outbox_held h set partition = v.partition, sent = h.sent or v.sent
 	from found v where h.ctid = v.held and (h.partition <> v.partition or v.sent and not h.sent)
 )
-insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type, content_type,
-	headers, payload, event_time, created_at)
+insert into {schema}outbox_held (lane, id, topic, partition, seq, sent, maybe, message_id, source, tenant, key, type,
+	content_type, headers, payload, event_time, created_at)
 select * from taken union all select * from listed`
 
 	SettleEntries = `-- relay: settle entries
@@ -304,16 +340,19 @@ returning c.lane`
 	Try = `-- relay: try
 update {schema}outbox_held t set sent = true
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::integer[]) f (lane, fence, topic, partition)
-join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0 or not exists (
+join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3 and (f.partition >= 0
+	or not exists (
 	select from {schema}outbox_held o where o.topic = f.topic and o.partition >= 0 and o.lane = f.lane))
 cross join lateral (
 	select h.lane, h.id, h.sent from (
 		select h.lane, h.id, h.seq, h.sent, h.key, h.key_hash from {schema}outbox_held h
 		where h.lane = f.lane and h.topic = f.topic and h.partition = f.partition order by h.seq limit 100) h
-	where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash and not w.alone and w.id < h.id)
+	where h.key = '' or not exists (select from {schema}outbox_parked w where w.key_hash = h.key_hash and not w.alone
+		and w.id < h.id)
 	order by h.seq limit 1) h
 where t.lane = h.lane and t.id = h.id
-returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type, t.content_type,
+returning t.lane, t.id, t.seq, t.partition, h.sent, t.maybe, t.message_id, t.source, t.tenant, t.topic, t.key, t.type,
+	t.content_type,
 	t.headers, t.payload, coalesce(t.event_time, t.created_at)`
 
 	// Takes the note of a try back: the topic was refused for certain.

@@ -7,7 +7,8 @@ const (
 select p.id, p.lane, p.message_id, p.source, p.tenant, p.topic, p.key, p.type, p.content_type,
 	case when p.attempts = 0 then 'behind' else 'refused' end, p.alone,
 	p.releasing or coalesce(k.state = 'releasing', false), p.maybe_published, p.attempts, p.reason, p.code,
-	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case when $10 then p.payload end
+	p.created_at, p.parked_at, coalesce(octet_length(p.payload), -1), case when $10 then p.headers end, case
+	when $10 then p.payload end
 from {schema}outbox_parked p left join {schema}outbox_parked_key k on k.key_hash = p.key_hash and not p.alone
 where ($1::bigint = 0 or p.id = $1) and ($2::uuid is null or p.message_id = $2) and ($3::text is null or p.tenant = $3)
 	and ($4::text = '' or p.topic = $4) and ($5::text = '' or p.key = $5) and ($6::text = '' or p.code = $6)
@@ -16,7 +17,8 @@ where ($1::bigint = 0 or p.id = $1) and ($2::uuid is null or p.message_id = $2) 
 order by p.id limit $9`
 
 	BlockedKeys = `-- relay: blocked keys
-select '', k.tenant, k.topic, k.key, k.state = 'releasing', false, k.since, k.reason, k.code, l.waiting, coalesce(l.oldest, k.since),
+select '', k.tenant, k.topic, k.key, k.state = 'releasing', false, k.since, k.reason, k.code, l.waiting,
+	coalesce(l.oldest, k.since),
 	coalesce(l.head_id, 0), l.head
 from {schema}outbox_parked_key k cross join lateral (
 	select count(*) as waiting, min(p.created_at) as oldest, min(p.id) as head_id,
@@ -34,11 +36,13 @@ from {schema}outbox_held group by topic, partition order by topic, partition`
 select set_config('idle_in_transaction_session_timeout', $1, true)`
 
 	LockParked = `-- relay: lock parked
-select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked where id = $1 limit 1) for update`
+select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked where id = $1 limit 1)
+	for update`
 
 	LockKey = `-- relay: lock key
 select lane from {schema}outbox_lane where lane = (select lane from {schema}outbox_parked_key
-	where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)) for update`
+	where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea))
+	for update`
 
 	EditParked = `-- relay: edit parked
 update {schema}outbox_parked set payload = case when $3 then $4::bytea else payload end,
@@ -47,21 +51,24 @@ where lane = $1 and id = $2`
 
 	ReleaseKey = `-- relay: release key
 update {schema}outbox_parked_key set state = 'releasing', since = clock_timestamp()
-where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and state = 'parked'
+where key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+	and state = 'parked'
 returning (select count(*) from {schema}outbox_parked p where p.key_hash = outbox_parked_key.key_hash and not p.alone)`
 
 	// What is still held of a parked key joins its list: no more at once than count and bytes allow.
 	Rejoin = `-- relay: rejoin
 with k as materialized (
 	select p.key_hash, p.id from {schema}outbox_parked p
-	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and not p.alone
+	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+		and not p.alone
 	order by p.id limit 1
 ), unheld as (
 	delete from {schema}outbox_held h where h.ctid = any (array(
 		select s.row from (
 			select s.*, sum(s.size) over (order by s.id rows unbounded preceding) as bytes
 			from k cross join lateral (
-				select h.ctid as row, h.id, coalesce(octet_length(h.payload), 0) + coalesce(pg_column_size(h.headers), 0) as size
+				select h.ctid as row, h.id, coalesce(octet_length(h.payload), 0) + coalesce(pg_column_size(h.headers),
+					0) as size
 				from {schema}outbox_held h
 				where h.key_hash = k.key_hash and h.key <> '' and h.id > k.id
 				order by h.id
@@ -69,9 +76,10 @@ with k as materialized (
 		where s.bytes <= $5 or s.bytes = s.size))
 	returning h.*
 ), put as (
-	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic, key, type,
-		content_type, headers, payload, event_time, created_at)
-	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+	insert into {schema}outbox_parked (lane, id, alone, maybe_published, attempts, message_id, source, tenant, topic,
+		key, type, content_type, headers, payload, event_time, created_at)
+	select lane, id, false, sent or maybe, 0, message_id, source, tenant, topic, key, type, content_type, headers,
+		payload, event_time, created_at
 	from unheld
 )
 select count(*) from unheld`
@@ -87,8 +95,10 @@ returning p.maybe_published or exists (select from {schema}outbox_claim c where 
 	DiscardKey = `-- relay: discard key
 with gone as (
 	delete from {schema}outbox_parked p
-	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea) and not p.alone
-	returning p.maybe_published or exists (select from {schema}outbox_claim c where c.lane = p.lane and p.id = any (c.ids)) as maybe
+	where p.key_hash = sha256(replace($2 || '/' || octet_length($1)::text || '/' || $1 || $3, '\', '\\')::bytea)
+		and not p.alone
+	returning p.maybe_published or exists (select from {schema}outbox_claim c where c.lane = p.lane
+		and p.id = any (c.ids)) as maybe
 )
 select count(*), count(*) filter (where maybe) from gone`
 
@@ -99,9 +109,11 @@ delete from {schema}outbox_parked_key k where k.lane = $1
 	and not exists (select from {schema}outbox_parked p where p.key_hash = k.key_hash and not p.alone)`
 
 	Audit = `-- relay: audit
-insert into {schema}outbox_audit (operator, action, message_id, tenant, topic, reason, detail) values ($1, $2, $3, $4, $5, $6, $7)`
+insert into {schema}outbox_audit (operator, action, message_id, tenant, topic, reason, detail)
+	values ($1, $2, $3, $4, $5, $6, $7)`
 
 	AuditLog = `-- relay: audit log
-select at, operator, action, reason, '', message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail ->> 'key', ''), detail
+select at, operator, action, reason, '', message_id, coalesce(tenant, ''), coalesce(topic, ''),
+	coalesce(detail ->> 'key', ''), detail
 from {schema}outbox_audit order by id desc limit $1`
 )

@@ -30,7 +30,8 @@ with gone as (
 	delete from {schema}outbox_streamed s returning s.lane
 )
 update {schema}outbox_meta m
-set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+set incarnation = greatest(m.incarnation + 1, extract(epoch
+	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
 where exists (select from gone)`

@@ -2,7 +2,8 @@ package sql
 
 const (
 	ReplayPlan = `-- relay: replay plan
-select count(*), count(distinct a.message_id), coalesce(sum(octet_length(a.payload)), 0), count(distinct (a.tenant, a.key)),
+select count(*), count(distinct a.message_id), coalesce(sum(octet_length(a.payload)), 0),
+	count(distinct (a.tenant, a.key)),
 	min(a.published_at), max(a.published_at)
 from {schema}outbox_archive a
 where a.published_at >= $1 and a.published_at < $2 and a.topic = $3 and ($4::text is null or a.key = $4)
@@ -24,8 +25,10 @@ with chosen as materialized (
 		and ($5::text is null or a.tenant = $5) and ($6::text = '' or a.type = $6) and a.pos > $7
 	order by a.pos limit $8
 ), again as (
-	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
-	select message_id, source, tenant, topic, key, type, content_type, coalesce(headers, '{}') || '{"effectonce_replay": "true"}', payload,
+	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+		event_time)
+	select message_id, source, tenant, topic, key, type, content_type,
+		coalesce(headers, '{}') || '{"effectonce_replay": "true"}', payload,
 		coalesce(event_time, created_at)
 	from chosen order by pos
 )
@@ -36,7 +39,8 @@ select least($1::timestamptz, clock_timestamp())`
 
 	// {query} is a person's select, found to be one statement, and {after} a number: neither could be a parameter.
 	ReplayCount = `-- relay: replay count
-select count(*), count(distinct q.message_id), coalesce(sum(octet_length(q.payload)), 0), count(distinct (q.topic, q.key))
+select count(*), count(distinct q.message_id), coalesce(sum(octet_length(q.payload)), 0),
+	count(distinct (q.topic, q.key))
 from (select * from (
 {query}
 ) q offset {after}) q`

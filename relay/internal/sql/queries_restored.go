@@ -5,7 +5,8 @@ const Numbering = `-- relay: numbering
 select l.lane, l.reserved_seq, m.outbox_id::text, m.incarnation
 from {schema}outbox_lane l, {schema}outbox_meta m
 union all
-select -1, (coalesce(pg_current_wal_insert_lsn() - w.base, 0) / 32 + 1)::bigint * 1048576, m.outbox_id::text, m.incarnation
+select -1, (coalesce(pg_current_wal_insert_lsn() - w.base, 0) / 32 + 1)::bigint * 1048576, m.outbox_id::text,
+	m.incarnation
 from {schema}outbox_meta m left join {schema}outbox_wal w on w.one`
 
 const Pinned = `-- relay: pinned

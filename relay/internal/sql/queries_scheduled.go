@@ -17,9 +17,11 @@ with head as materialized (
 	cross join lateral (
 		select r.*, sum(r.size) over (order by r.due, r.seq rows unbounded preceding) as bytes
 		from (
-			select d.lane, d.due, d.seq, coalesce(octet_length(d.payload), 0) + octet_length(d.key) + octet_length(d.tenant)
+			select d.lane, d.due, d.seq, coalesce(octet_length(d.payload),
+				0) + octet_length(d.key) + octet_length(d.tenant)
 				+ octet_length(d.source) + octet_length(d.type) + octet_length(d.content_type) + case
-				when pg_column_compression(d.headers) is null then coalesce(pg_column_size(d.headers), 0) else octet_length(d.headers::text) end + $6 as size
+				when pg_column_compression(d.headers) is null then coalesce(pg_column_size(d.headers), 0)
+				else octet_length(d.headers::text) end + $6 as size
 			from {schema}outbox_scheduled d
 			where d.lane = l.lane and d.due <= statement_timestamp()
 			order by d.due, d.seq
@@ -32,10 +34,13 @@ with head as materialized (
 	where s.lane = h.lane and s.due = h.due and s.seq = h.seq
 	returning s.*
 ), moved as (
-	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time)
+	insert into {schema}outbox_event (message_id, source, tenant, topic, key, type, content_type, headers, payload,
+		event_time)
 	select coalesce(d.message_id, encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-			placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid),
-		d.source, d.tenant, d.topic, d.key, d.type, d.content_type, d.headers, d.payload, coalesce(d.event_time, d.created_at)
+			placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3) from 1 for 6),
+			52, 1), 53, 1), 'hex')::uuid),
+		d.source, d.tenant, d.topic, d.key, d.type, d.content_type, d.headers, d.payload, coalesce(d.event_time,
+			d.created_at)
 	from due d
 	order by d.lane, d.due, d.seq
 )

@@ -3,12 +3,14 @@ package sql
 const (
 	StatusLanes = `-- relay: status lanes
 select l.lane, l.owner, coalesce(m.name, ''), l.fence,
-	case when greatest(l.lease_until, m.lease_until) > clock_timestamp() then extract(epoch from greatest(l.lease_until, m.lease_until) - clock_timestamp()) else 0 end::float8,
+	case when greatest(l.lease_until, m.lease_until) > clock_timestamp() then extract(epoch
+		from greatest(l.lease_until, m.lease_until) - clock_timestamp()) else 0 end::float8,
 	coalesce((select sum(cardinality(c.ids)) from {schema}outbox_claim c where c.lane = l.lane), 0)::bigint,
 	coalesce((select extract(epoch from clock_timestamp() - e.created_at)
 		from {schema}outbox_event e where e.lane = l.lane order by e.id limit 1), 0)::float8,
 	exists (select from {schema}outbox_event e where e.lane = l.lane),
-	(select count(*) from {schema}outbox_held h where h.lane = l.lane), (select count(*) from {schema}outbox_parked p where p.lane = l.lane)
+	(select count(*) from {schema}outbox_held h where h.lane = l.lane), (select count(*) from {schema}outbox_parked p
+		where p.lane = l.lane)
 from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 order by l.lane`
 

@@ -2,11 +2,13 @@ package sql
 
 const (
 	ListTopics = `-- relay: list topics
-select coalesce(t.topic, p.topic, h.topic), coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by, ''), coalesce(p.reason, ''),
+select coalesce(t.topic, p.topic, h.topic), coalesce(t.partitions, 0), t.pinned_at, p.paused_at, coalesce(p.paused_by,
+	''), coalesce(p.reason, ''),
 	coalesce(h.held, 0)
 from {schema}outbox_topic t
 full join {schema}outbox_paused_topic p on p.topic = t.topic
-full join (select topic, count(*) as held from {schema}outbox_held group by topic) h on h.topic = coalesce(t.topic, p.topic)
+full join (select topic, count(*) as held from {schema}outbox_held group by topic) h on h.topic = coalesce(t.topic,
+	p.topic)
 order by 1`
 
 	Pause = `-- relay: pause
@@ -26,7 +28,8 @@ select
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
 			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
 			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1))
-	+ (select count(*) from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane from {schema}outbox_streamed s)),
+	+ (select count(*) from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane
+		from {schema}outbox_streamed s)),
 	(select count(*) from {schema}outbox_held h where h.topic = $1 and (h.sent or h.partition >= 0)),
 	exists (select from {schema}outbox_streamed)`
 
@@ -36,7 +39,8 @@ select exists (select from {schema}outbox_claim c cross join lateral unnest(c.id
 		where exists (select from {schema}outbox_event e where e.lane = c.lane and e.id = i.id and e.topic = $1)
 			or exists (select from {schema}outbox_held h where h.lane = c.lane and h.id = i.id and h.topic = $1)
 			or exists (select from {schema}outbox_parked p where p.lane = c.lane and p.id = i.id and p.topic = $1))
-	or exists (select from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane from {schema}outbox_streamed s))
+	or exists (select from {schema}outbox_event e where e.topic = $1 and e.lane in (select s.lane
+		from {schema}outbox_streamed s))
 	or exists (select from {schema}outbox_held h where h.topic = $1 and h.sent)
 	or exists (select from {schema}outbox_lane l where exists (select from (
 		select from {schema}outbox_held h where h.topic = $1 and h.lane = l.lane and h.partition >= 0
@@ -59,7 +63,8 @@ select from {schema}outbox_lane where lane = $1 for update`
 	Refence = `-- relay: refence
 update {schema}outbox_lane l set fence = l.fence + 1
 where l.lane = $1 and not exists (select from (
-	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq limit 1) one)`
+	select from {schema}outbox_held h where h.topic = $2 and h.lane = $1 and h.partition = -1 order by h.seq
+	limit 1) one)`
 
 	// A part of regroup, beside relays: the newest of each partition first, for what a partition holds goes before what
 	// the topic does. That they had one is noted as in noteOvertaken.
@@ -84,25 +89,30 @@ where h.ctid = any (array(
 delete from {schema}outbox_paused_topic where topic = $1 and reason = $2`
 
 	AcceptCluster = `-- relay: accept cluster
-update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster, '')`
+update {schema}outbox_meta m set kafka_cluster = $1 from {schema}outbox_meta old returning coalesce(old.kafka_cluster,
+	'')`
 
 	HeldEvents = `-- relay: held events
-select h.message_id, h.tenant, h.topic, h.key, h.type, h.partition, h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)),
+select h.message_id, h.tenant, h.topic, h.key, h.type, h.partition, h.sent or exists (select from {schema}outbox_claim c
+	where c.lane = h.lane and h.id = any (c.ids)),
 	coalesce(octet_length(h.payload), -1), h.created_at, h.held_at
 from {schema}outbox_held h where h.topic = $1 order by h.partition, h.lane, h.seq limit $2`
 
 	LockHeld = `-- relay: lock held
 select lane from {schema}outbox_lane where lane in (
-	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)) order by lane for update`
+	select h.lane from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2))
+	order by lane for update`
 
 	// An event in the journal may be on its way at this moment.
 	DiscardHeld = `-- relay: discard held
 with chosen as (
-	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2) and h.lane = any ($3)
+	select h.lane, h.id from {schema}outbox_held h where h.topic = $1 and ($2::uuid is null or h.message_id = $2)
+		and h.lane = any ($3)
 	order by h.lane, h.partition, h.seq limit $4
 ), gone as (
 	delete from {schema}outbox_held h using chosen where h.lane = chosen.lane and h.id = chosen.id
-	returning h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane and h.id = any (c.ids)) as maybe
+	returning h.sent or exists (select from {schema}outbox_claim c where c.lane = h.lane
+		and h.id = any (c.ids)) as maybe
 )
 select count(*), count(*) filter (where maybe) from gone`
 

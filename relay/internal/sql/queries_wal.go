@@ -8,12 +8,17 @@ select current_setting('wal_level'), current_setting('synchronous_standby_names'
 	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
 	(pg_current_wal_lsn() - '0/0')::bigint,
 	exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
-		where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '') and r.prrelid = '{schema}outbox_event'::regclass
-			and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null and r.prattrs is null),
+		where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '')
+			and r.prrelid = '{schema}outbox_event'::regclass
+			and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null
+			and r.prattrs is null),
 	coalesce(w.slot, ''), coalesce((w.base - '0/0')::bigint, 0), coalesce((w.confirmed - '0/0')::bigint, 0),
-	coalesce(w.system_identifier = c.system_identifier and w.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8), false),
-	coalesce(w.owner = $1, false), exists (select from {schema}relay_member b where b.owner = w.owner and b.lease_until > clock_timestamp()),
-	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false), coalesce(s.active_pid, 0),
+	coalesce(w.system_identifier = c.system_identifier and w.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
+		false),
+	coalesce(w.owner = $1, false), exists (select from {schema}relay_member b where b.owner = w.owner
+		and b.lease_until > clock_timestamp()),
+	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false),
+	coalesce(s.active_pid, 0),
 	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, '')
 from {schema}outbox_meta m cross join pg_control_system() c
 left join {schema}outbox_wal w on w.one
@@ -21,8 +26,10 @@ left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.out
 
 	WALPublished = `-- relay: wal published
 select exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
-	where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '') and r.prrelid = '{schema}outbox_event'::regclass
-		and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null and r.prattrs is null)
+	where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '')
+		and r.prrelid = '{schema}outbox_event'::regclass
+		and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null
+		and r.prattrs is null)
 from {schema}outbox_meta m`
 
 	// The first event of each lane that has any.
@@ -45,10 +52,13 @@ select (lsn - '0/0')::bigint from pg_create_logical_replication_slot($1, 'pgoutp
 	// Numbers go on counting from the base that they have, unless they come to their end.
 	WALAdopt = `-- relay: wal adopt
 insert into {schema}outbox_wal (slot, system_identifier, timeline, base, confirmed)
-select s.slot_name, c.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8), s.confirmed_flush_lsn, s.confirmed_flush_lsn
+select s.slot_name, c.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8), s.confirmed_flush_lsn,
+	s.confirmed_flush_lsn
 from pg_replication_slots s, pg_control_system() c where s.slot_name = $1
-on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confirmed, confirmed_at = clock_timestamp(), owner = null,
-	base = case when $2 or (outbox_wal.system_identifier, outbox_wal.timeline) is distinct from (excluded.system_identifier, excluded.timeline)
+on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confirmed, confirmed_at = clock_timestamp(),
+	owner = null,
+	base = case when $2 or (outbox_wal.system_identifier, outbox_wal.timeline) is distinct
+	from (excluded.system_identifier, excluded.timeline)
 		then excluded.base else outbox_wal.base end,
 	system_identifier = excluded.system_identifier, timeline = excluded.timeline`
 
@@ -57,7 +67,8 @@ update {schema}outbox_wal set owner = $1 where slot = $2`
 
 	// Written before the slot is told: so a slot that is further than this was moved, or made, by somebody else.
 	WALConfirm = `-- relay: wal confirm
-update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint), confirmed_at = clock_timestamp() where slot = $1
+update {schema}outbox_wal set confirmed = greatest(confirmed, '0/0'::pg_lsn + $2::bigint),
+	confirmed_at = clock_timestamp() where slot = $1
 returning current_setting('synchronous_standby_names') <> ''`
 
 	WALEnd = `-- relay: wal end
@@ -83,8 +94,10 @@ select pg_current_snapshot()::text`
 	HandOver = `-- relay: hand over
 with ids as materialized (
 	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
-	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle and q.seqincrement = 1
-		and $5::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
+		and q.seqincrement = 1
+		and $5::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
+			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, floor)
@@ -108,7 +121,8 @@ update {schema}outbox_wal set owner = null`
 
 	Stream = `-- relay: stream
 insert into {schema}outbox_streamed (lane, snapshot, until, done)
-select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
+select l.lane, f.snapshot::pg_snapshot, '0/0'::pg_lsn + f.until, array(select d.id
+	from unnest($6::smallint[], $7::bigint[]) d (lane, id) where d.lane = l.lane)
 from unnest($1::smallint[], $2::bigint[], $4::text[], $5::bigint[]) f (lane, fence, snapshot, until)
 join {schema}outbox_lane l on l.lane = f.lane and l.fence = f.fence and l.owner = $3
 where not exists (select from {schema}outbox_claim c where c.lane = l.lane)
@@ -127,12 +141,14 @@ returning s.lane`
 	// begins.
 	Abandon = `-- relay: abandon
 with gone as (
-	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence), {schema}outbox_lane l
+	delete from {schema}outbox_streamed s using unnest($1::smallint[], $2::bigint[]) f (lane, fence),
+		{schema}outbox_lane l
 	where s.lane = f.lane and l.lane = f.lane and l.fence = f.fence and l.owner = $3
 	returning s.lane
 )
 update {schema}outbox_meta m
-set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+set incarnation = greatest(m.incarnation + 1, extract(epoch
+	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
 where exists (select from gone)
@@ -150,7 +166,8 @@ with gone as (
 	returning s.lane
 )
 update {schema}outbox_meta m
-set incarnation = greatest(m.incarnation + 1, extract(epoch from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
+set incarnation = greatest(m.incarnation + 1, extract(epoch
+	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
 	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
 from pg_control_system() c
 where exists (select from gone)
@@ -165,25 +182,31 @@ delete from {schema}outbox_event e where e.ctid = any (array(
 
 	StreamedArchived = `-- relay: streamed archived
 with found as materialized (
-	select r.ctid as row, u.seq from unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (lane, id, seq) cross join lateral (
+	select r.ctid as row, u.seq from unnest($1::smallint[], $2::bigint[], $3::bigint[]) u (lane, id, seq) cross
+	join lateral (
 		select e.ctid from {schema}outbox_event e where e.lane = u.lane and e.id = u.id limit 1) r
 ), gone as (
 	delete from {schema}outbox_event e using found k where e.ctid = k.row
 	returning e.*, k.seq
 )
-insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type, headers,
-	payload, event_time, created_at)
-select $4, -1, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time, created_at
+insert into {schema}outbox_archive (epoch, lane, seq, id, message_id, source, tenant, topic, key, type, content_type,
+	headers, payload, event_time, created_at)
+select $4, -1, seq, id, message_id, source, tenant, topic, key, type, content_type, headers, payload, event_time,
+	created_at
 from gone order by seq`
 
 	NextDue = `-- relay: next due
-select extract(epoch from min(d.due) - clock_timestamp())::float8 from generate_series(0, 31) l (lane) cross join lateral (
+select extract(epoch from min(d.due) - clock_timestamp())::float8 from generate_series(0, 31) l (lane) cross
+	join lateral (
 	select s.due from {schema}outbox_scheduled s where s.lane = l.lane order by s.due limit 1) d`
 
 	StatusWAL = `-- relay: status wal
 select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, coalesce(b.name, ''),
-	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false), coalesce(s.wal_status, ''),
-	case when s.wal_status = 'lost' then 0 else s.safe_wal_size end, greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint, coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
+	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false),
+	coalesce(s.wal_status, ''),
+	case when s.wal_status = 'lost' then 0 else s.safe_wal_size end,
+	greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint,
+	coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
 left join pg_replication_slots s on s.slot_name = w.slot
 left join {schema}relay_member b on b.owner = w.owner

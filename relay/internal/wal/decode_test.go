@@ -13,8 +13,11 @@ func FuzzWAL10Decoder(f *testing.F) {
 		return append(b, v[8-size:]...)
 	}
 	begin := append(u(u([]byte{'B'}, 5000, 8), 1, 8), 0, 0, 0, 7)
-	relation := append(u([]byte{'R'}, 1, 4), "public\x00outbox_event\x00d\x00\x02\x00id\x00\x00\x00\x00\x14\xff\xff\xff\xff\x00topic\x00\x00\x00\x00\x19\xff\xff\xff\xff"...)
-	insert := append(u([]byte{'I'}, 1, 4), "N\x00\x02b\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x2ab\x00\x00\x00\x01t"...)
+	relation := append(u([]byte{'R'}, 1, 4),
+		"public\x00outbox_event\x00d\x00\x02\x00id\x00\x00\x00\x00\x14\xff\xff\xff\xff"+
+			"\x00topic\x00\x00\x00\x00\x19\xff\xff\xff\xff"...)
+	insert := append(u([]byte{'I'}, 1, 4),
+		"N\x00\x02b\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x2ab\x00\x00\x00\x01t"...)
 	commit := append(u(u([]byte{'C', 0}, 5000, 8), 5100, 8), make([]byte, 8)...)
 	d, b := newDecoder(&Config{Lanes: 32}), &Batch{}
 	for _, m := range [][]byte{relation, begin, insert, commit} {
@@ -26,7 +29,11 @@ func FuzzWAL10Decoder(f *testing.F) {
 		b.Events[0].Topic != "t" || b.Pos != 5100 {
 		f.Fatalf("decoded %+v %+v", b.Items, b)
 	}
-	for _, m := range [][]byte{insert, commit, relation, begin, []byte("M\x01\x00\x00\x00\x00\x00\x00\x00\x01effectonce\x00\x00\x00\x00\x00"), {}} {
+	for _, m := range [][]byte{
+		insert, commit, relation, begin,
+		[]byte("M\x01\x00\x00\x00\x00\x00\x00\x00\x01effectonce\x00\x00\x00\x00\x00"),
+		{},
+	} {
 		f.Add(m, m)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {

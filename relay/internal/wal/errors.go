@@ -23,11 +23,14 @@ func (e *UnusableError) Error() string { return "relay: the WAL cannot be read: 
 func explain(err error) error {
 	switch pgerr.Code(err) {
 	case "42501", "28000", "28P01":
-		return &UnusableError{"the role may not replicate: `alter role ... replication`, and a line for the database in pg_hba.conf (" + err.Error() + ")"}
+		return &UnusableError{"the role may not replicate: `alter role ... replication`, and a line for the database " +
+			"in pg_hba.conf (" + err.Error() + ")"}
 	case "53400":
-		return &UnusableError{"the server has no room for another slot: raise max_replication_slots (" + err.Error() + ")"}
+		return &UnusableError{"the server has no room for another slot: raise max_replication_slots (" + err.Error() +
+			")"}
 	case pgerr.TooManyConnections: // another connection may end soon
-		return fmt.Errorf("the server has no room for another connection: raise max_wal_senders or max_connections: %w", err)
+		return fmt.Errorf("the server has no room for another connection: raise max_wal_senders or max_connections: %w",
+			err)
 	case "55006":
 		return ErrStandby
 	}

@@ -61,9 +61,11 @@ func Open(ctx context.Context, pool *pgxpool.Pool, slot string, from uint64, cfg
 	if err != nil {
 		return nil, explain(err)
 	}
-	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{PluginArgs: []string{
-		"proto_version '1'", "publication_names '" + slot + "'", "binary 'true'", "messages 'true'",
-	}})
+	err = pglogrepl.StartReplication(ctx, conn, slot, pglogrepl.LSN(from), pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{
+			"proto_version '1'", "publication_names '" + slot + "'", "binary 'true'", "messages 'true'",
+		},
+	})
 	if err != nil {
 		pg.HangUp(conn)
 		return nil, explain(fmt.Errorf("relay: reading the replication slot %s: %w", slot, err))
@@ -90,8 +92,8 @@ func (r *Reader) status(ctx context.Context, ask bool) error {
 	}
 	// Where it is 0, pglogrepl would confirm what was received.
 	err := pglogrepl.SendStandbyStatusUpdate(ctx, r.conn, pglogrepl.StandbyStatusUpdate{
-		WALWritePosition: pglogrepl.LSN(max(r.received, confirmed)), WALFlushPosition: pglogrepl.LSN(confirmed), WALApplyPosition: pglogrepl.LSN(confirmed),
-		ReplyRequested: ask,
+		WALWritePosition: pglogrepl.LSN(max(r.received, confirmed)), WALFlushPosition: pglogrepl.LSN(confirmed),
+		WALApplyPosition: pglogrepl.LSN(confirmed), ReplyRequested: ask,
 	})
 	if err != nil {
 		return fmt.Errorf("relay: telling the server what is confirmed: %w", err)

@@ -55,7 +55,8 @@ func (s *Slot) State(ctx context.Context) (*State, error) {
 	}
 	err := s.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) {
 		b.Queue(s.Schema.Expand(sql.WALState), s.Owner).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base, &st.Confirmed, &st.here,
+			return row.Scan(&st.level, &st.Standbys, &st.Name, &st.Same, &st.Now, &st.published, &st.slot, &st.Base,
+				&st.Confirmed, &st.here,
 				&st.mine, &st.alive, &st.exists, &st.ours, &st.PID, &st.slotConfirmed, &st.walStatus)
 		})
 		b.Queue(s.Schema.Expand(sql.HashVectors), texts, hashes).Query(func(rows pgx.Rows) error {
@@ -79,7 +80,8 @@ func (st *State) Unusable() string {
 	case st.hashesDiffer > 0:
 		return "this server computes lanes in another way than relays do: is it a big-endian machine?"
 	case !st.published:
-		return "the publication " + st.Name + " is missing or not what a relay needs: run `relay wal setup` as the owner of the tables"
+		return "the publication " + st.Name + " is missing or not what a relay needs: run `relay wal setup` as the " +
+			"owner of the tables"
 	case st.exists && !st.ours:
 		return "the replication slot " + st.Name + " belongs to another database or is read by another plugin: " +
 			"is this a copy of an outbox in the same server? drop one of them, or drop that slot when nobody needs it"
@@ -103,7 +105,8 @@ func (s *Slot) Wrong(st *State) string {
 	case st.Base != 0 && st.Now-st.Base > s.Span/4*3:
 		return "its numbers come to an end"
 	case st.slotConfirmed > st.Confirmed:
-		return fmt.Sprintf("it is ahead of what was published (at %s and not %s): somebody advanced it or made it again", place(st.slotConfirmed), place(st.Confirmed))
+		return fmt.Sprintf("it is ahead of what was published (at %s and not %s): somebody advanced it or made "+
+			"it again", place(st.slotConfirmed), place(st.Confirmed))
 	}
 	return ""
 }
@@ -124,8 +127,10 @@ func (s *Slot) Taken(ctx context.Context, st *State, try *Try) error {
 		}
 		return ErrStandby
 	}
-	s.Log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.Name, "pid", st.PID)
-	err := s.Session.Transaction(ctx, pg.Async, func(b *pgx.Batch) { b.Queue(s.Schema.Expand(sql.WALEnd), st.Name, st.PID) })
+	s.Log.Warn("the replication slot is read by a connection whose relay is gone; ending it", "slot", st.Name, "pid",
+		st.PID)
+	err := s.Session.Transaction(ctx, pg.Async,
+		func(b *pgx.Batch) { b.Queue(s.Schema.Expand(sql.WALEnd), st.Name, st.PID) })
 	if err != nil {
 		return fmt.Errorf("relay: ending a connection of a relay that is gone: %w", err)
 	}
@@ -137,9 +142,11 @@ func (s *Slot) Taken(ctx context.Context, st *State, try *Try) error {
 // one.
 func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 	if st.slot == "" && !st.exists {
-		s.Log.Info("making the replication slot; until it is there, events are published from the table", "slot", st.Name)
+		s.Log.Info("making the replication slot; until it is there, events are published from the table", "slot",
+			st.Name)
 	} else {
-		s.Log.Error("the replication slot cannot be used: events are published from the table, and another slot is made", "slot", st.Name, "why", why)
+		s.Log.Error("the replication slot cannot be used: events are published from the table, and another slot "+
+			"is made", "slot", st.Name, "why", why)
 	}
 	if err := s.abandonAll(ctx, st); err != nil {
 		return explain(err)
@@ -157,7 +164,8 @@ func (s *Slot) Remake(ctx context.Context, st *State, why string) error {
 		err = s.Session.Continue(ctx, s.making(st))
 	}
 	if pgerr.Is(err, pgerr.QueryCanceled) {
-		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of the server", ErrNotYet)
+		return fmt.Errorf("%w: making the replication slot waits for transactions that are open, in any database of "+
+			"the server", ErrNotYet)
 	}
 	if err != nil {
 		return explain(fmt.Errorf("relay: making the replication slot: %w", err))
@@ -172,7 +180,9 @@ func (s *Slot) abandonAll(ctx context.Context, st *State) error {
 	same := false
 	err := s.Session.Transaction(ctx, pg.Disk, func(b *pgx.Batch) {
 		b.Queue(s.Schema.Expand(sql.LockLanes))
-		b.Queue(s.Schema.Expand(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error { return row.Scan(&same) })
+		b.Queue(s.Schema.Expand(sql.WALStands), st.slot, st.Confirmed).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&same)
+		})
 		b.Queue(s.Schema.Expand(sql.AbandonAll), st.slot, st.Confirmed).Query(LogRaised(s.Log))
 		b.Queue(s.Schema.Expand(sql.WALDisown))
 	})
@@ -207,7 +217,8 @@ func LogRaised(log *slog.Logger) func(rows pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var epoch string
 		_, err := pgx.ForEachRow(rows, []any{&epoch}, func() error {
-			log.Warn("lanes that were published from the WAL go back to the table, which may still have events of theirs that were published: "+
+			log.Warn("lanes that were published from the WAL go back to the table, which may still have events of "+
+				"theirs that were published: "+
 				"a new incarnation of the numbering has begun", "epoch", epoch)
 			return nil
 		})

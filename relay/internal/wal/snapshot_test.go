@@ -9,7 +9,8 @@ func TestWALSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for xid, want := range map[uint32]bool{
-		4294967289: true, 4294967290: true, 4294967295: false, 0: true, 3: true, 4: false, 8: true, 9: false, 100: false,
+		4294967289: true, 4294967290: true, 4294967295: false, 0: true, 3: true, 4: false, 8: true, 9: false,
+		100: false,
 	} {
 		if s.Shows(xid) != want {
 			t.Errorf("Shows(%d) = %v", xid, !want)

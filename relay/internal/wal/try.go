@@ -75,7 +75,8 @@ func (t *Try) Stuck(st *State) bool { return t.place == st.Confirmed && t.failed
 // GiveUp makes another slot in the place of one that cannot be decoded, unless that has not helped.
 func (s *Slot) GiveUp(ctx context.Context, st *State, try *Try) error {
 	if !try.remade.IsZero() && time.Since(try.remade) < anew {
-		return &UnusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v ago; is a table of the outbox not as its migrations made it? (%v)",
+		return &UnusableError{fmt.Sprintf("it cannot be decoded, nor could it be before another slot was made %v "+
+			"ago; is a table of the outbox not as its migrations made it? (%v)",
 			time.Since(try.remade).Round(time.Second), try.why)}
 	}
 	err := s.Remake(ctx, st, fmt.Sprintf("it cannot be decoded from %s on: %v", place(st.Confirmed), try.why))
@@ -96,5 +97,6 @@ func undecoded(err error) bool {
 		return true
 	}
 	const system = "58" // the class of errors of its disks
-	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) && !pgerr.Retry(err) && !pgerr.Is(err, pgerr.QueryCanceled)
+	return errors.Is(err, errServer) && !strings.HasPrefix(pgerr.Code(err), system) && !pgerr.Away(err) &&
+		!pgerr.Retry(err) && !pgerr.Is(err, pgerr.QueryCanceled)
 }

@@ -44,7 +44,10 @@ func Record(ctx context.Context, tx pgx.Tx, events ...history.Event) error {
 
 // RecordArgs are the arguments of SQLRecord, for producers on database/sql.
 func RecordArgs(e history.Event) []any {
-	return []any{e.ID.String(), e.Tenant, e.Topic, e.Key, e.Version, e.Business, e.Scheduled, e.Poison, e.Skipped, e.Digest}
+	return []any{
+		e.ID.String(), e.Tenant, e.Topic, e.Key, e.Version, e.Business, e.Scheduled, e.Poison, e.Skipped,
+		e.Digest,
+	}
 }
 
 // Describe puts what Apply needs into an event's headers, and returns what is recorded of it. The event has its id.
@@ -73,7 +76,8 @@ func Apply(ctx context.Context, tx pgx.Tx, consumer string, events ...event.Even
 		if business == "" {
 			return errors.New("book: an event without a business key")
 		}
-		batch.Queue(SQLApply, consumer, e.ID.String(), e.Tenant, e.Topic, e.Key, version, business, e.Position.Partition, e.Position.Offset)
+		batch.Queue(SQLApply, consumer, e.ID.String(), e.Tenant, e.Topic, e.Key, version, business,
+			e.Position.Partition, e.Position.Offset)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("book: apply %d events: %w", len(events), err)

@@ -10,8 +10,9 @@ create table history_aggregate (
 ) with (fillfactor = 50);
 create table history_business (
 	ord bigint generated always as identity (cache 1),
-	message_id uuid not null, tenant text not null, topic text not null, key text not null, version bigint not null, business text not null,
-	scheduled boolean not null, poison text not null, skipped boolean not null, digest bigint not null
+	message_id uuid not null, tenant text not null, topic text not null, key text not null, version bigint not null,
+	business text not null, scheduled boolean not null, poison text not null, skipped boolean not null,
+	digest bigint not null
 );
 create table history_effect (
 	ord bigint generated always as identity (cache 1),
@@ -40,5 +41,6 @@ with first as (
 	insert into history_ledger (consumer, business, message_id) values ($1, $7, $2::text::uuid)
 	on conflict do nothing returning consumer
 )
-insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition, record_offset)
+insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition,
+	record_offset)
 select $1, $2::text::uuid, $3, $4, $5, $6, $7, $8, $9 from first`

@@ -56,7 +56,9 @@ func (a *Auditor) Once(ctx context.Context) error {
 	return nil
 }
 
-func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed []history.Offset) ([]history.AuditPartition, error) {
+func (a *Auditor) topic(ctx context.Context, c Consumer, topic string, committed []history.Offset) (
+	[]history.AuditPartition, error,
+) {
 	ends, err := a.source.ends(ctx, topic)
 	if err != nil {
 		return nil, err

@@ -117,20 +117,28 @@ func (s Source) readDatabase(ctx context.Context, d *history.Dump) error {
 // run reads the run's own tables.
 func (r *reader) run(ctx context.Context, d *history.Dump) {
 	var e history.Event
-	r.read(ctx, sqlBusiness, []any{&e.ID, &e.Tenant, &e.Topic, &e.Key, &e.Version, &e.Business, &e.Scheduled, &e.Poison, &e.Skipped, &e.Digest},
+	r.read(ctx, sqlBusiness, []any{
+		&e.ID, &e.Tenant, &e.Topic, &e.Key, &e.Version, &e.Business, &e.Scheduled, &e.Poison,
+		&e.Skipped, &e.Digest,
+	},
 		func() { d.Business = append(d.Business, e) })
 	var f history.Effect
-	r.read(ctx, sqlEffects, []any{&f.Consumer, &f.ID, &f.Version, &f.Business, &f.Partition, &f.Offset}, func() { d.Effects = append(d.Effects, f) })
+	r.read(ctx, sqlEffects, []any{&f.Consumer, &f.ID, &f.Version, &f.Business, &f.Partition, &f.Offset},
+		func() { d.Effects = append(d.Effects, f) })
 	var b history.Booking
 	r.read(ctx, sqlLedger, []any{&b.Consumer, &b.Business, &b.ID}, func() { d.Ledger = append(d.Ledger, b) })
 }
 
 func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 	var row history.Row
-	r.read(ctx, sqlRows, []any{&row.Place, &row.Lane, &row.Number, &row.ID, &row.Refused, &row.Releasing, &row.Maybe, &row.Code},
+	r.read(ctx, sqlRows, []any{
+		&row.Place, &row.Lane, &row.Number, &row.ID, &row.Refused, &row.Releasing, &row.Maybe,
+		&row.Code,
+	},
 		func() { d.Rows = append(d.Rows, row) })
 	var k history.ParkedKey
-	r.read(ctx, sqlKeys, []any{&k.Tenant, &k.Topic, &k.Key, &k.Releasing, &k.Waiting}, func() { d.Keys = append(d.Keys, k) })
+	r.read(ctx, sqlKeys, []any{&k.Tenant, &k.Topic, &k.Key, &k.Releasing, &k.Waiting},
+		func() { d.Keys = append(d.Keys, k) })
 	var c history.Claim
 	r.read(ctx, sqlClaims, []any{&c.Lane, &c.First, &c.Events}, func() { d.Claims = append(d.Claims, c) })
 	var l history.Lane
@@ -150,15 +158,20 @@ func (r *reader) outbox(ctx context.Context, d *history.Dump) {
 
 func (r *reader) inbox(ctx context.Context, d *history.Dump) {
 	var c history.Consumer
-	r.read(ctx, sqlConsumers, []any{&c.Name, &c.WindowDays, &c.ByNumber}, func() { d.Consumers = append(d.Consumers, c) })
+	r.read(ctx, sqlConsumers, []any{&c.Name, &c.WindowDays, &c.ByNumber},
+		func() { d.Consumers = append(d.Consumers, c) })
 	var row history.InboxRow
-	r.read(ctx, sqlInbox, []any{&row.Consumer, &row.ID, &row.Status, &row.Any}, func() { d.Inbox = append(d.Inbox, row) })
+	r.read(ctx, sqlInbox, []any{&row.Consumer, &row.ID, &row.Status, &row.Any},
+		func() { d.Inbox = append(d.Inbox, row) })
 	var p history.InboxParked
-	r.read(ctx, sqlInboxParked, []any{&p.Consumer, &p.ID, &p.Kind, &p.Code, &p.Alone, &p.Releasing}, func() { d.InboxParked = append(d.InboxParked, p) })
+	r.read(ctx, sqlInboxParked, []any{&p.Consumer, &p.ID, &p.Kind, &p.Code, &p.Alone, &p.Releasing},
+		func() { d.InboxParked = append(d.InboxParked, p) })
 	var k history.InboxKey
-	r.read(ctx, sqlInboxKeys, []any{&k.Consumer, &k.Topic, &k.Key, &k.Releasing, &k.Waiting}, func() { d.InboxKeys = append(d.InboxKeys, k) })
+	r.read(ctx, sqlInboxKeys, []any{&k.Consumer, &k.Topic, &k.Key, &k.Releasing, &k.Waiting},
+		func() { d.InboxKeys = append(d.InboxKeys, k) })
 	var h history.Halted
-	r.read(ctx, sqlHalted, []any{&h.Consumer, &h.Topic, &h.Partition, &h.Offset, &h.Reason}, func() { d.Halted = append(d.Halted, h) })
+	r.read(ctx, sqlHalted, []any{&h.Consumer, &h.Topic, &h.Partition, &h.Offset, &h.Reason},
+		func() { d.Halted = append(d.Halted, h) })
 	r.read(ctx, sqlDroppedBefore, []any{&d.DroppedBefore}, func() {})
 }
 

@@ -35,8 +35,10 @@ func TestQueries(t *testing.T) {
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
 	db.Exec(t, book.SQLTables)
 	pgtest.PrepareAll(t, db, map[string]string{
-		"now": sqlNow, "business": sqlBusiness, "effects": sqlEffects, "ledger": sqlLedger, "rows": sqlRows, "keys": sqlKeys, "claims": sqlClaims,
-		"lanes": sqlLanes, "discards": sqlDiscards, "mended": sqlMended, "consumers": sqlConsumers, "inbox": sqlInbox, "parked": sqlInboxParked,
+		"now": sqlNow, "business": sqlBusiness, "effects": sqlEffects, "ledger": sqlLedger, "rows": sqlRows,
+		"keys": sqlKeys, "claims": sqlClaims,
+		"lanes": sqlLanes, "discards": sqlDiscards, "mended": sqlMended, "consumers": sqlConsumers, "inbox": sqlInbox,
+		"parked":     sqlInboxParked,
 		"inbox keys": sqlInboxKeys, "halted": sqlHalted, "dropped": sqlDroppedBefore, "undecided": sqlUndecided,
 		"draw": book.SQLDraw, "record": book.SQLRecord, "apply": book.SQLApply,
 	})
@@ -106,7 +108,10 @@ func (s *scene) pay(key string, change func(*event.Event, *history.Event), rollb
 		if err := outbox.Append(s.t.Context(), tx, e); err != nil {
 			return err
 		}
-		if op, err = s.writer.Write(history.Entry{Kind: history.KindAppend, Events: []history.Event{recorded}}); err == nil && rollback {
+		if op, err = s.writer.Write(history.Entry{
+			Kind:   history.KindAppend,
+			Events: []history.Event{recorded},
+		}); err == nil && rollback {
 			err = errRolledBack
 		}
 		return err
@@ -138,7 +143,10 @@ func (s *scene) run(done func()) {
 	}
 	defer func() { _ = kafka.Close() }()
 	w := s.history("relay")
-	r, err := relay.New(s.db.Pool, tap.Publisher(w, kafka), relay.Config{ProbeAwake: 5 * time.Millisecond, Logger: quiet, Observer: tap.Relay(w)})
+	r, err := relay.New(s.db.Pool, tap.Publisher(w, kafka), relay.Config{
+		ProbeAwake: 5 * time.Millisecond,
+		Logger:     quiet, Observer: tap.Relay(w),
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -160,7 +168,8 @@ func (s *scene) run(done func()) {
 		return apply(ctx, tx, events)
 	}
 	c, err := consumer.New(tap.Handler(w, name, in.Batch(effect)), s.source.Brokers, s.source.Topics, consumer.Config{
-		Group: s.topic, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond, Logger: quiet, Observer: tap.Consumer(w, s.topic),
+		Group: s.topic, HeartbeatInterval: 200 * time.Millisecond, CommitEvery: 20 * time.Millisecond, Logger: quiet,
+		Observer: tap.Consumer(w, s.topic),
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -205,7 +214,8 @@ func TestRead(t *testing.T) {
 				}
 				payload = b.String()
 			}
-			e.Payload, h.Poison, h.Skipped, h.Digest = []byte(payload), who, payload == "skip", history.Digest([]byte(payload))
+			e.Payload, h.Poison, h.Skipped, h.Digest = []byte(payload), who, payload == "skip",
+				history.Digest([]byte(payload))
 		}
 	}
 	for i := range 60 {
@@ -223,7 +233,8 @@ func TestRead(t *testing.T) {
 	given := s.pay("given up", poison("", "broker"), false)
 	audit := NewAuditor(s.history("audit"), s.source)
 	s.run(func() {
-		pgtest.AwaitSQL(t, s.db, `select not exists (select from outbox_event) and (select count(*) = 3 from outbox_parked)`)
+		pgtest.AwaitSQL(t, s.db,
+			`select not exists (select from outbox_event) and (select count(*) = 3 from outbox_parked)`)
 		if err := audit.Once(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -244,9 +255,15 @@ func TestRead(t *testing.T) {
 	if !v.OK() {
 		t.Error(v)
 	}
-	want := history.Counts{Events: 120, RolledBack: 7, Effects: 113, Parked: 2, Discarded: 1, InboxParked: 2, Scheduled: 1}
+	want := history.Counts{
+		Events: 120, RolledBack: 7, Effects: 113, Parked: 2, Discarded: 1, InboxParked: 2,
+		Scheduled: 1,
+	}
 	c := v.Counts
-	got := history.Counts{Events: c.Events, RolledBack: c.RolledBack, Effects: c.Effects, Parked: c.Parked, Discarded: c.Discarded, InboxParked: c.InboxParked, Scheduled: c.Scheduled}
+	got := history.Counts{
+		Events: c.Events, RolledBack: c.RolledBack, Effects: c.Effects, Parked: c.Parked,
+		Discarded: c.Discarded, InboxParked: c.InboxParked, Scheduled: c.Scheduled,
+	}
 	if got != want {
 		t.Errorf("counted %+v, want %+v", got, want)
 	}
@@ -265,9 +282,21 @@ func (s *scene) spoil(large, broken, given history.Event) {
 	}{
 		{history.Lost, fmt.Sprintf(`delete from outbox_parked where message_id = '%s'`, large.ID)},
 		{history.Unapplied, fmt.Sprintf(`delete from inbox_parked where message_id = '%s'`, broken.ID)},
-		{history.SecondEffect, `insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition, record_offset) select consumer, message_id, tenant, topic, key, version, business, 0, 0 from history_effect order by ord limit 1`},
-		{history.EffectMissing, `delete from history_effect where ord = (select ord from history_effect order by ord offset 5 limit 1)`},
-		{history.EffectWithoutRow, `delete from inbox_message where message_id = (select message_id from history_effect order by ord desc limit 1)`},
+		{
+			history.SecondEffect,
+			`insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition,
+					record_offset) select consumer, message_id, tenant, topic, key, version, business, 0, 0
+					from history_effect order by ord limit 1`,
+		},
+		{
+			history.EffectMissing,
+			`delete from history_effect where ord = (select ord from history_effect order by ord offset 5 limit 1)`,
+		},
+		{
+			history.EffectWithoutRow,
+			`delete from inbox_message where message_id = (select message_id from history_effect order by ord desc
+					limit 1)`,
+		},
 		{history.OverdueLease, `update outbox_lane set owner = gen_random_uuid() where lane = 3`},
 		{history.FenceWentBack, `update outbox_lane set fence = 0 where lane = 4`},
 	} {
@@ -277,7 +306,9 @@ func (s *scene) spoil(large, broken, given history.Event) {
 		}
 	}
 	s.db.Exec(s.t, fmt.Sprintf(`delete from outbox_audit where detail->>'key' = '%s'`, given.Key))
-	if v := s.verdict(); !slices.ContainsFunc(v.Violations, func(o history.Violation) bool { return o.Name == history.Lost && o.Count == 2 }) {
+	if v := s.verdict(); !slices.ContainsFunc(v.Violations, func(o history.Violation) bool {
+		return o.Name == history.Lost && o.Count == 2
+	}) {
 		s.t.Errorf("a discard without its audit is no discard: %s", v)
 	}
 	// And a second look at offsets that were not looked at: they have passed what was parked and is gone.

@@ -49,7 +49,8 @@ func (s Source) each(ctx context.Context, topic string, ranges []history.End, do
 	if len(open) == 0 {
 		return nil
 	}
-	client, err := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
+	client, err := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}),
+		kgo.KeepControlRecords(), kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,8 @@ func (i intern) of(b []byte) string {
 
 func record(r *kgo.Record, texts intern) history.Record {
 	out := history.Record{
-		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, ID: idOf(r), Key: texts.of(r.Key), Digest: history.Digest(r.Value),
+		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, ID: idOf(r), Key: texts.of(r.Key),
+		Digest: history.Digest(r.Value),
 	}
 	for _, h := range r.Headers {
 		switch h.Key {
@@ -225,7 +227,10 @@ func (s Source) committed(ctx context.Context, c Consumer) ([]history.Offset, er
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					return nil, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, err)
 				}
-				out = append(out, history.Offset{Consumer: c.Name, Topic: t.Topic, Partition: p.Partition, Committed: p.Offset})
+				out = append(out, history.Offset{
+					Consumer: c.Name, Topic: t.Topic, Partition: p.Partition,
+					Committed: p.Offset,
+				})
 			}
 		}
 	}

@@ -10,7 +10,8 @@ begin isolation level repeatable read read only`
 select clock_timestamp()`
 
 	sqlBusiness = `-- dump: business
-select message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest from history_business order by ord`
+select message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest from history_business
+	order by ord`
 
 	sqlEffects = `-- dump: effects
 select consumer, message_id, version, business, record_partition, record_offset from history_effect order by ord`
@@ -20,9 +21,11 @@ select consumer, business, message_id from history_ledger`
 
 	sqlRows = `-- dump: rows
 select 'outbox_event', lane, id, message_id, false, false, false, '' from {schema}outbox_event
-union all select 'outbox_scheduled', lane, seq, message_id, false, false, false, '' from {schema}outbox_scheduled where message_id is not null
+union all select 'outbox_scheduled', lane, seq, message_id, false, false, false, '' from {schema}outbox_scheduled
+	where message_id is not null
 union all select 'outbox_held', lane, id, message_id, false, false, sent, '' from {schema}outbox_held
-union all select 'outbox_parked', lane, id, message_id, attempts > 0, releasing, maybe_published, code from {schema}outbox_parked
+union all select 'outbox_parked', lane, id, message_id, attempts > 0, releasing, maybe_published, code
+	from {schema}outbox_parked
 union all select 'outbox_archive', lane, id, message_id, false, false, false, '' from {schema}outbox_archive`
 
 	sqlKeys = `-- dump: parked keys
@@ -40,12 +43,15 @@ from {schema}outbox_lane l left join {schema}relay_member m on m.owner = l.owner
 
 	sqlDiscards = `-- dump: discards
 select message_id, coalesce(tenant, ''), coalesce(topic, ''), coalesce(detail->>'key', ''),
-	case when action = 'discard key' then (detail->>'events')::bigint else 1 end, coalesce(detail->>'may_appear', '') not in ('', 'false', '0')
-from {schema}outbox_audit where action in ('discard event', 'discard key', 'discard held', 'cancel scheduled') order by id`
+	case when action = 'discard key' then (detail->>'events')::bigint else 1 end, coalesce(detail->>'may_appear',
+		'') not in ('', 'false', '0')
+from {schema}outbox_audit where action in ('discard event', 'discard key', 'discard held', 'cancel scheduled')
+	order by id`
 
 	sqlMended = `-- dump: mended
 select message_id from {schema}outbox_audit where action in ('edit parked', 'release event') and message_id is not null
-union select message_id from {schema}inbox_audit where action in ('edit parked', 'release event') and message_id is not null`
+union select message_id from {schema}inbox_audit where action in ('edit parked', 'release event')
+	and message_id is not null`
 
 	sqlConsumers = `-- dump: consumers
 select consumer_name, window_days, dedup <> 'id' from {schema}inbox_consumer`
@@ -55,7 +61,8 @@ select consumer_name, message_id, status, false from {schema}inbox_message
 union all select consumer_name, message_id, status, true from {schema}inbox_message_any`
 
 	sqlInboxParked = `-- dump: inbox parked
-select consumer_name, message_id, kind, code, key_hash is null, state = 'releasing' from {schema}inbox_parked order by id`
+select consumer_name, message_id, kind, code, key_hash is null, state = 'releasing' from {schema}inbox_parked
+	order by id`
 
 	sqlInboxKeys = `-- dump: inbox keys
 select consumer_name, topic, encode(key, 'escape'), state = 'releasing',
@@ -63,7 +70,8 @@ select consumer_name, topic, encode(key, 'escape'), state = 'releasing',
 from {schema}inbox_parked_key k`
 
 	sqlHalted = `-- dump: halted
-select consumer_name, topic, partition, from_offset, halted_reason from {schema}inbox_progress where halted_at is not null`
+select consumer_name, topic, partition, from_offset, halted_reason from {schema}inbox_progress
+	where halted_at is not null`
 
 	sqlDroppedBefore = `-- dump: dropped before
 select dropped_before from {schema}inbox_days`

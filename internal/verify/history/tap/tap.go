@@ -60,7 +60,8 @@ func (p publisher) Publish(ctx context.Context, events []event.Event) []error {
 		}
 		var r interface{ Rejected() bool }
 		e.Outcome = history.Unknown
-		e.Refused = append(e.Refused, history.Refused{ID: events[i].ID, Err: err.Error(), Certain: errors.As(err, &r) && r.Rejected()})
+		e.Refused = append(e.Refused, history.Refused{ID: events[i].ID, Err: err.Error(), Certain: errors.As(err, &r) &&
+			r.Rejected()})
 	}
 	_, _ = p.w.Write(e)
 	return verdicts
@@ -118,7 +119,8 @@ func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outc
 	begin := history.Entry{Kind: history.KindHandle, Consumer: h.consumer, Count: len(events)}
 	if len(events) > 0 {
 		at := events[0].Position
-		begin.Topic, begin.Partition, begin.Offset, begin.IDs = events[0].Topic, at.Partition, at.Offset, book.IDs(events)
+		begin.Topic, begin.Partition, begin.Offset, begin.IDs = events[0].Topic, at.Partition, at.Offset,
+			book.IDs(events)
 	}
 	op, err := h.w.Write(begin)
 	if err != nil {
@@ -157,17 +159,29 @@ func Inbox(w *history.Writer, consumer string) inbox.Observer {
 	write := func(e history.Entry) { e.Consumer = consumer; _, _ = w.Write(e) }
 	return inbox.Observer{
 		Parked: func(i inbox.ParkedInfo) {
-			write(history.Entry{Kind: history.KindParked, IDs: []uuid.UUID{i.Event.ID}, Count: i.Attempts, Detail: i.Code, Err: text(i.Err)})
+			write(history.Entry{
+				Kind: history.KindParked, IDs: []uuid.UUID{i.Event.ID}, Count: i.Attempts,
+				Detail: i.Code, Err: text(i.Err),
+			})
 		},
 		Released: func(i inbox.ReleasedInfo) {
-			write(history.Entry{Kind: history.KindReleased, IDs: []uuid.UUID{i.Event.ID}, Outcomes: []string{i.Outcome.String()}, Err: text(i.Err)})
+			write(history.Entry{
+				Kind: history.KindReleased, IDs: []uuid.UUID{i.Event.ID},
+				Outcomes: []string{i.Outcome.String()}, Err: text(i.Err),
+			})
 		},
 		Retried: func(i inbox.RetriedInfo) {
-			write(history.Entry{Kind: history.KindNote, Verb: history.VerbRetried, Topic: i.Topic, Partition: i.Partition, Count: i.Attempt, Detail: i.Reason, Err: text(i.Err)})
+			write(history.Entry{
+				Kind: history.KindNote, Verb: history.VerbRetried, Topic: i.Topic,
+				Partition: i.Partition, Count: i.Attempt, Detail: i.Reason, Err: text(i.Err),
+			})
 		},
 		Halted: func(h *inbox.HaltError) {
 			at := h.Event.Position
-			write(history.Entry{Kind: history.KindHalted, Topic: h.Event.Topic, Partition: at.Partition, Offset: at.Offset, IDs: []uuid.UUID{h.Event.ID}, Err: h.Error()})
+			write(history.Entry{
+				Kind: history.KindHalted, Topic: h.Event.Topic, Partition: at.Partition,
+				Offset: at.Offset, IDs: []uuid.UUID{h.Event.ID}, Err: h.Error(),
+			})
 		},
 		Maintained: func(i inbox.MaintainedInfo) {
 			for _, d := range i.Dropped {

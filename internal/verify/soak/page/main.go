@@ -85,12 +85,14 @@ var columns = []struct {
 // text is the part of the page: a table of runs, a table of verdicts, and how often each fault was made.
 func text(reports []soak.Report) string {
 	var b strings.Builder
-	b.WriteString("\n| seed | faults for | brokers | faults | lives of processes | killed at statements | events | records | repeated | effects | audited | unknown COMMITs, of them there |\n")
+	b.WriteString("\n| seed | faults for | brokers | faults | lives of processes | killed at statements | events | " +
+		"records | repeated | effects | audited | unknown COMMITs, of them there |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	faults, kills, notMade := map[string]int{}, map[string]int{}, 0
 	for _, r := range reports {
 		c := r.Verdict.Counts
-		fmt.Fprintf(&b, "| %d | %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %d, %d |\n", r.Seed, r.Duration, r.Brokers, sum(r.Faults), r.Lives, sum(r.Kills),
+		fmt.Fprintf(&b, "| %d | %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %d, %d |\n", r.Seed, r.Duration,
+			r.Brokers, sum(r.Faults), r.Lives, sum(r.Kills),
 			c.Events, c.Records, c.Duplicates, c.Effects, c.Audits, c.Unknown, c.UnknownThere)
 		add(faults, r.Faults)
 		add(kills, r.Kills)
@@ -108,7 +110,8 @@ func text(reports []soak.Report) string {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "\nFaults made, in all of these runs: %s. Drawn and not made, because another fault was in the way or the time was over: %d.\n", list(faults), notMade)
+	fmt.Fprintf(&b, "\nFaults made, in all of these runs: %s. Drawn and not made, because another fault was in the "+
+		"way or the time was over: %d.\n", list(faults), notMade)
 	fmt.Fprintf(&b, "\nKilled at statements by chance: %s.\n\n", list(kills))
 	return b.String()
 }
