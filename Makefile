@@ -10,8 +10,9 @@ TOOL := GOWORK=off go tool -modfile=tools/go.mod
 STACK := go run ./internal/testenv/stack --
 # They begin first, so that nothing waits for them alone in the end.
 LONGEST := ./relay ./cmd/relay ./internal/verify/soak
-# The product: the root module, and what few users need in modules of its own. `work` is everything, see go.work.
-ALL := ./... ./examples/... ./idempotency/dynamostore/... ./idempotency/redisstore/... ./idempotency/recovery/tests/... ./watermill/...
+# The root module, and those whose tests run beside its own. `work` is everything, see go.work.
+MODULES := examples idempotency/dynamostore idempotency/redisstore idempotency/recovery/tests internal/verify watermill
+ALL := ./... $(MODULES:%=./%/...)
 # What to test: make test PKG=./relay/... RUN=TestTakeOver
 PKG ?= $(ALL)
 RUN ?= .

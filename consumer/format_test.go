@@ -9,7 +9,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/plain"
 
 	"github.com/effectonce/effectonce/consumer"
-	"github.com/effectonce/effectonce/internal/verify/canary"
+	"github.com/effectonce/effectonce/internal/testenv/canary"
 )
 
 // TestI10PrintedConfig: a Config that somebody prints or logs shows no password.

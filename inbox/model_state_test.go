@@ -12,7 +12,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox/internal/days"
-	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
 // The model of the inbox: two processes of one consumer work on up to two partitions; each has a releaser; an operator

@@ -8,7 +8,7 @@ import (
 
 	"github.com/segmentio/kafka-go/sasl/plain"
 
-	"github.com/effectonce/effectonce/internal/verify/canary"
+	"github.com/effectonce/effectonce/internal/testenv/canary"
 	"github.com/effectonce/effectonce/publisher"
 )
 

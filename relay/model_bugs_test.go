@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
 // modelBug is a rule left out, the smallest world that shows it, and what is found there.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
 func (w *modelWorld) explore(t *testing.T) explore.Found {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
 // The model: two callers, a recoverer, a person, a sweeper and another command's caller on one key of the memory store,

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/verify/guarantees/rules"
+	"github.com/effectonce/effectonce/internal/house/rules"
 )
 
 var (

@@ -10,7 +10,7 @@ import (
 	"github.com/effectonce/effectonce/internal/kafkaconn"
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
-	"github.com/effectonce/effectonce/internal/verify/canary"
+	"github.com/effectonce/effectonce/internal/testenv/canary"
 )
 
 // FuzzSettings: whatever stands in a configuration file, a variable, a secret's file, a database's URL or an argument

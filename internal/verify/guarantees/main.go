@@ -16,7 +16,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/effectonce/effectonce/internal/verify/guarantees/rules"
+	"github.com/effectonce/effectonce/internal/house/rules"
 )
 
 func main() {

@@ -73,11 +73,11 @@ func run(ctx context.Context, names []string, part string, parallel int) error {
 	return nil
 }
 
-// patches is where the bugs are, in the module.
+// patches is where the bugs are, in the repository.
 const patches = "internal/verify/mutations"
 
 func moduleDir(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	out, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
 	return filepath.Dir(strings.TrimSpace(string(out))), err
 }
 

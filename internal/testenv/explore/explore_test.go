@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/verify/explore"
+	"github.com/effectonce/effectonce/internal/testenv/explore"
 )
 
 // jugs is the old riddle: two jugs of 3 and 5 litres.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/effectonce/effectonce/internal/verify/canary"
+	"github.com/effectonce/effectonce/internal/testenv/canary"
 )
 
 // TestLeaksFinds: whatever way a secret goes out, it is found; a test that looks for it can fail.
