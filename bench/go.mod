@@ -7,6 +7,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.0.6
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/examples v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/riverqueue/river v0.51.1
@@ -27,7 +28,7 @@ require (
 	github.com/eapache/go-resiliency v1.7.0 // indirect
 	github.com/eapache/go-xerial-snappy v0.0.0-20230731223053-c322873962e3 // indirect
 	github.com/eapache/queue v1.1.0 // indirect
-	github.com/effectonce/effectonce/examples v0.0.0
+	github.com/effectonce/effectonce/internal/service v0.0.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/golang/snappy v1.0.0 // indirect
@@ -92,7 +93,7 @@ require (
 
 replace (
 	github.com/effectonce/effectonce => ..
+	github.com/effectonce/effectonce/examples => ../examples
+	github.com/effectonce/effectonce/internal/service => ../internal/service
 	github.com/effectonce/effectonce/watermill => ../watermill
 )
-
-replace github.com/effectonce/effectonce/examples => ../examples

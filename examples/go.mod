@@ -3,11 +3,11 @@ module github.com/effectonce/effectonce/examples
 
 go 1.26.0
 
-require github.com/effectonce/effectonce v0.0.0
-
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/cenkalti/backoff/v4 v4.3.0
+	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/internal/service v0.0.0
 	github.com/emersion/go-smtp v0.25.1
 	github.com/fergusstrange/embedded-postgres v1.34.0
 	github.com/google/uuid v1.6.0
@@ -61,4 +61,7 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
-replace github.com/effectonce/effectonce => ..
+replace (
+	github.com/effectonce/effectonce => ..
+	github.com/effectonce/effectonce/internal/service => ../internal/service
+)

@@ -54,7 +54,6 @@ var allowed = map[string][]string{
 	// internal packages stand on each other, but on a room only where it is named here.
 	"internal":         {},
 	"internal/audit":   {"event"},
-	"internal/doctor":  {"*"},
 	"internal/testenv": {"*"},
 	"internal/verify":  {"*"},
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/effectonce/effectonce/internal/secret"
 )
 
@@ -51,7 +49,6 @@ func TestI10SecretPrintsNothing(t *testing.T) {
 	}
 	encode(json.Marshal(map[string]any{"a": v, "b": &v, "c": hidden{v}, "d": struct{ V secret.Value }{v}}))
 	encode(v.MarshalText())
-	encode(yaml.Marshal(struct{ V secret.Value }{v}))
 	func() {
 		defer func() { fmt.Fprint(&out, recover()) }()
 		panic(fmt.Errorf("as the test wants it: %v", v))

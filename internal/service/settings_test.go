@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"gopkg.in/yaml.v3"
 
 	"github.com/effectonce/effectonce/internal/secret"
 	"github.com/effectonce/effectonce/internal/service"
@@ -45,6 +46,16 @@ func reveal(t *testing.T, v secret.Value) string {
 	return text
 }
 
+// TestI10SecretInYAML: a configuration that is written out shows no secret.
+func TestI10SecretInYAML(t *testing.T) {
+	t.Parallel()
+	const token = "canary-41d8"
+	out, err := yaml.Marshal(struct{ V secret.Value }{secret.Of(token)})
+	if err != nil || len(out) == 0 || strings.Contains(string(out), "canary") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 // TestSecretFileIsFollowed: a file that is replaced is another secret from then on.
 func TestSecretFileIsFollowed(t *testing.T) {
 	t.Parallel()
@@ -76,14 +87,14 @@ func write(t *testing.T, content string) string {
 
 func TestSources(t *testing.T) {
 	t.Parallel()
-	yaml := write(t, "# all of it\nwait: 2s\nnames: [x, y]\nloud: true\ntoken: of-yaml\nitem-count: 5\n")
-	p, err := parse(t, map[string]string{"THING_CONFIG": yaml})
+	file := write(t, "# all of it\nwait: 2s\nnames: [x, y]\nloud: true\ntoken: of-yaml\nitem-count: 5\n")
+	p, err := parse(t, map[string]string{"THING_CONFIG": file})
 	if err != nil || p.Wait != 2*time.Second || !slices.Equal(p.Names, []string{"x", "y"}) || !p.Loud ||
 		reveal(t, p.Token) != "of-yaml" || p.Count != 5 {
 		t.Errorf("YAML: %+v, %v", p, err)
 	}
 	env := map[string]string{
-		"THING_CONFIG": yaml, "THING_WAIT": "3s", "THING_NAMES": "z", "THING_LOUD": "false",
+		"THING_CONFIG": file, "THING_WAIT": "3s", "THING_NAMES": "z", "THING_LOUD": "false",
 		"THING_TOKEN_FILE": write(t, "of-file\r\n"),
 		"THING_ITEM_COUNT": "",
 	}
