@@ -29,6 +29,7 @@ require (
 	github.com/eapache/go-xerial-snappy v0.0.0-20230731223053-c322873962e3 // indirect
 	github.com/eapache/queue v1.1.0 // indirect
 	github.com/effectonce/effectonce/internal/service v0.0.0 // indirect
+	github.com/effectonce/effectonce/metrics v0.0.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/golang/snappy v1.0.0 // indirect
@@ -95,5 +96,6 @@ replace (
 	github.com/effectonce/effectonce => ..
 	github.com/effectonce/effectonce/examples => ../examples
 	github.com/effectonce/effectonce/internal/service => ../internal/service
+	github.com/effectonce/effectonce/metrics => ../metrics
 	github.com/effectonce/effectonce/watermill => ../watermill
 )

@@ -8,6 +8,7 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0
 	github.com/effectonce/effectonce v0.0.0
 	github.com/effectonce/effectonce/internal/service v0.0.0
+	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/emersion/go-smtp v0.25.1
 	github.com/fergusstrange/embedded-postgres v1.34.0
 	github.com/google/uuid v1.6.0
@@ -64,4 +65,5 @@ require (
 replace (
 	github.com/effectonce/effectonce => ..
 	github.com/effectonce/effectonce/internal/service => ../internal/service
+	github.com/effectonce/effectonce/metrics => ../metrics
 )

@@ -8,6 +8,7 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0
 	github.com/effectonce/effectonce v0.0.0
 	github.com/effectonce/effectonce/internal/service v0.0.0
+	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
@@ -52,4 +53,5 @@ require (
 replace (
 	github.com/effectonce/effectonce => ../..
 	github.com/effectonce/effectonce/internal/service => ../../internal/service
+	github.com/effectonce/effectonce/metrics => ../../metrics
 )

@@ -6,6 +6,7 @@ go 1.26.0
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
@@ -58,4 +59,7 @@ require (
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
 
-replace github.com/effectonce/effectonce => ../..
+replace (
+	github.com/effectonce/effectonce => ../..
+	github.com/effectonce/effectonce/metrics => ../../metrics
+)
