@@ -350,7 +350,7 @@ func (in *Inbox) insert(ctx context.Context, conn *pgx.Conn, p *planned, g *guar
 	var b pgx.Batch
 	b.Queue(sqlBegin)
 	b.Queue(in.sql.state, in.cfg.lockTimeout, in.cfg.statementTimeout, in.consumer, in.cfg.idleTimeout)
-	b.Queue(sqlHome)
+	b.Queue(in.sql.home)
 	in.dedup.queue(&b, p)
 	b.Queue(in.sql.open, in.consumer)
 	res := conn.SendBatch(ctx, &b)

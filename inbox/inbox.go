@@ -56,13 +56,14 @@ type Inbox struct {
 
 // texts are the statements of the consuming side, with their schema.
 type texts struct {
-	state, insertDay, insertAny, open, openIDs, marks, mark, park, quarantine, unquarantine, forgetDay, forgetAny string
-	progress, writeRange, closeRange, pass, account, count, uncount, halted, resumed, trying, tryNow              string
+	state, home, insertDay, insertAny, open, openIDs, marks, mark, park, quarantine, unquarantine, forgetDay,
+	forgetAny string
+	progress, writeRange, closeRange, pass, account, count, uncount, halted, resumed, trying, tryNow string
 }
 
 func newTexts(prefix string) (t texts) {
 	for to, sql := range map[*string]string{
-		&t.state: sql.State, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen,
+		&t.state: sql.State, &t.home: sqlHome, &t.insertDay: sqlInsertDay, &t.insertAny: sqlInsertAny, &t.open: sqlOpen,
 		&t.openIDs: sqlOpenIDs, &t.marks: sqlMarks, &t.mark: sqlMark, &t.park: sqlPark, &t.quarantine: sqlQuarantine,
 		&t.unquarantine: sqlUnquarantine, &t.forgetDay: sqlForgetDay, &t.forgetAny: sqlForgetAny,
 		&t.progress: sqlProgress, &t.writeRange: sqlRange, &t.closeRange: sqlCloseRange, &t.pass: sqlPass,

@@ -291,7 +291,7 @@ func (h *handler) Progress(ctx context.Context, topic string, partition int32) (
 }
 
 func (in *Inbox) askHome(ctx context.Context, home *string) *failure {
-	if err := in.db.QueryRow(ctx, sqlHome).Scan(home); err != nil {
+	if err := in.db.QueryRow(ctx, in.sql.home).Scan(home); err != nil {
 		return in.classify(ctx, fmt.Errorf("inbox: asking which database this is: %w", err))
 	}
 	return nil

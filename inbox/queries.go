@@ -9,7 +9,7 @@ begin isolation level read committed`
 // Which database this is, and on which timeline: another one after a failover or a restore, which a pooler or a proxy
 // hides.
 const sqlHome = `-- inbox: home
-select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system() c`
+select c.system || '/' || c.timeline from {schema}inbox_server() c`
 
 // The ids come sorted, as the text of an array: that is one argument in every query mode of pgx.
 const sqlInsertDay = `-- inbox: insert into the days

@@ -76,8 +76,8 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer`
 
 const sqlRange = `-- inbox: write the range
 insert into {schema}inbox_progress as p (consumer_name, topic, partition, from_offset, to_offset)
-select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint from pg_control_system() c
-where $6::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)
+select $1::text, $2::text, $3::integer, $4::bigint, $5::bigint from {schema}inbox_server() c
+where $6::text = c.system || '/' || c.timeline
 on conflict (consumer_name, topic, partition) do update set from_offset = excluded.from_offset,
 	to_offset = excluded.to_offset,
 	attempts = 0, halted_at = null, halted_code = '', halted_reason = '', trying_at = null,
@@ -99,9 +99,9 @@ where consumer_name = $1::text and topic = $2::text and partition = $3::integer 
 // Outside of a deciding transaction. A database that has taken over may have forgotten what was decided in the other.
 const sqlAccount = `-- inbox: account
 update {schema}inbox_progress set from_offset = $4::bigint, attempts = 0, updated_at = clock_timestamp()
-	from pg_control_system() c
+	from {schema}inbox_server() c
 where consumer_name = $1::text and topic = $2::text and partition = $3::integer and from_offset < $4::bigint
-	and $5::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+	and $5::text = c.system || '/' || c.timeline`
 
 const sqlCount = `-- inbox: count a run
 update {schema}inbox_progress set attempts = case when from_offset < $4::bigint then 1

@@ -9,17 +9,13 @@ grant select, insert, delete on inbox_watermark to {role}_inbox;
 grant select, insert, update on inbox_numbering to {role}_inbox;
 -- What people did is written and read, and never changed.
 grant select, insert on inbox_audit to {role}_inbox;
+grant execute on function inbox_server() to {role}_inbox;
 
 -- Everybody may by default; this is for databases where somebody took that back, and then needs a superuser.
 do $$ declare f regprocedure; begin
 	for f in select p.oid::regprocedure from pg_proc p where p.proname = 'pg_logical_emit_message' and p.proargtypes[1] = 'text'::regtype
 		and p.proargtypes[2] = 'text'::regtype and not has_function_privilege('{role}_inbox', p.oid, 'execute') loop
 		execute format('grant execute on function %s to {role}_inbox', f);
-	end loop;
-	foreach f in array array['pg_control_system()', 'pg_current_wal_lsn()', 'pg_walfile_name(pg_lsn)']::regprocedure[] loop
-		if not has_function_privilege('{role}_inbox', f::oid, 'execute') then
-			execute format('grant execute on function %s to {role}_inbox', f);
-		end if;
 	end loop;
 end $$;
 

@@ -28,14 +28,10 @@ grant select, insert on outbox_audit to {role}_relay;
 -- The floor and `relay doctor` read the sequence's last value; they do not draw from it.
 grant select on sequence outbox_event_id_seq to {role}_relay;
 
--- What else a relay asks. Everybody may by default; this is for databases where somebody took that back, and then needs a
--- superuser.
-do $$ declare f text; begin
-	foreach f in array array['pg_control_system()', 'pg_current_wal_lsn()', 'pg_walfile_name(pg_lsn)'] loop
-		if not has_function_privilege('{role}_relay', 'pg_catalog.' || f, 'execute') then
-			execute 'grant execute on function pg_catalog.' || f || ' to {role}_relay';
-		end if;
-	end loop;
+grant execute on function outbox_server() to {role}_relay;
+
+-- Everybody may by default; this is for databases where somebody took that back, and then needs a superuser.
+do $$ begin
 	if not has_table_privilege('{role}_relay', 'pg_catalog.pg_locks', 'select') then
 		grant select on pg_catalog.pg_locks to {role}_relay;
 	end if;

@@ -45,7 +45,8 @@ var sequences = map[string]string{
 // owner.
 var functions = map[string]string{
 	"idempotency idempotency_key_valid": "false",
-	"inbox_maintainer inbox_make_day":   "true", "inbox_maintainer inbox_drop_day": "true",
+	"relay outbox_server":               "true", "inbox inbox_server": "true",
+	"inbox_maintainer inbox_make_day": "true", "inbox_maintainer inbox_drop_day": "true",
 }
 
 // columns are what a producer may write: no id, no lane, no time of its own.

@@ -300,7 +300,7 @@ func TestRoleRelay(t *testing.T) {
 		t.Error(text)
 	}
 	if _, text, _ := command(t, env.with("RELAY_DATABASE_URL", h.url(t, h.user("append"))),
-		"doctor"); !strings.Contains(text, "the role lacks function pg_catalog.pg_control_system(): execute") {
+		"doctor"); !strings.Contains(text, "the role lacks function outbox_server(): execute") {
 		t.Error(text)
 	}
 	refused(

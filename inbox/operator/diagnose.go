@@ -18,6 +18,9 @@ type Diagnosis struct {
 	// MissingRights are those that a worker needs and the connection's role lacks, as "table inbox_parked: insert".
 	// When there are any, nothing else is filled in.
 	MissingRights []string
+	// ByStart: the server tells workers neither its system identifier nor its timeline, and is known by the time of its
+	// start. Each restart counts as another database: consumers look at their account again.
+	ByStart bool
 	// DaysAhead is how many days after today have a partition, without a gap; -1: today has none.
 	DaysAhead int
 	// Missing are days inside the longest window, today included, that have none: ids of those days wait.
@@ -76,6 +79,9 @@ func Diagnose(ctx context.Context, db *pgxpool.Pool, schema string) (Diagnosis, 
 	}
 	if len(d.MissingRights) > 0 {
 		return d, nil
+	}
+	if err := db.QueryRow(ctx, pgschema.Expand(sql.ByStart, prefix)).Scan(&d.ByStart); err != nil {
+		return Diagnosis{}, fmt.Errorf("inbox: diagnose: %w", err)
 	}
 	if d.DaysAhead, d.Missing, d.Pending, err = days.Gaps(ctx, db, prefix); err != nil {
 		return Diagnosis{}, err

@@ -87,8 +87,7 @@ create table outbox_meta (
 	system_identifier bigint not null,
 	timeline          text not null
 );
-insert into outbox_meta (system_identifier, timeline)
-	select system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8) from pg_control_system();
+insert into outbox_meta (system_identifier, timeline) values (0, ''); -- 10016 asks the server
 
 -- Which binaries this schema serves, by the newest migration that they know: a later migration that leaves some behind raises it.
 comment on table outbox_event is 'effectonce: binaries from 10001 on';

@@ -25,6 +25,9 @@ type Diagnosis struct {
 	// SameSystem is false when the numbering belongs to another system or timeline: a relay begins a new incarnation at
 	// its next claim.
 	SameSystem bool
+	// ByStart: the server tells relays neither its system identifier nor its timeline, and is known by the time of its
+	// start. Each restart begins a new incarnation.
+	ByStart bool
 
 	FreeLanes, OverdueLanes int64         // lanes without an owner, and with one whose lease has run out
 	Members                 int64         // relays that were alive within the last minute
@@ -91,9 +94,7 @@ func rights() (kinds, names, wants []string) {
 	}
 	add("sequence", "outbox_event_id_seq", "select")
 	add("sequence", "outbox_archive_pos_seq", "usage")
-	for _, function := range []string{"pg_control_system()", "pg_current_wal_lsn()", "pg_walfile_name(pg_lsn)"} {
-		add("function", "pg_catalog."+function, "execute")
-	}
+	add("function", "outbox_server()", "execute")
 	return kinds, names, wants
 }
 
@@ -174,6 +175,7 @@ func (x *examiner) examine(ctx context.Context, vectors map[string]int64) (d Dia
 	x.row(ctx, sql.Misplaced, nil, []any{&d.Misplaced})
 	var epoch string
 	x.row(ctx, sql.Meta, nil, []any{&epoch, &d.SameSystem})
+	x.row(ctx, sql.ByStart, nil, []any{&d.ByStart})
 	var oldest float64
 	x.row(ctx, sql.Leases, nil, []any{&d.FreeLanes, &d.OverdueLanes, &d.Members, &d.WaitingLanes, &oldest})
 	d.Oldest = sql.Seconds(oldest)

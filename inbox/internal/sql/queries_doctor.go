@@ -3,7 +3,12 @@ package sql
 // What Diagnose asks beside the days. The rights come first: that needs none.
 const MissingRights = `-- inbox: missing rights
 select 'table ' || n.name || ': ' || n.want from unnest($1::text[], $2::text[]) n (name, want)
-where not has_table_privilege(to_regclass('{schema}' || n.name), n.want) order by 1`
+where not has_table_privilege(to_regclass('{schema}' || n.name), n.want)
+union all select 'function inbox_server(): execute'
+where not has_function_privilege(to_regprocedure('{schema}inbox_server()'), 'execute') order by 1`
+
+const ByStart = `-- inbox: by start
+select timeline like 'started-%' from {schema}inbox_server()`
 
 const Diagnose = `-- inbox: diagnose
 select c.consumer_name, c.dedup, c.window_days, extract(epoch from clock_timestamp() - c.seen_at)::float8,

@@ -49,9 +49,16 @@ type scene struct {
 func newScene(t *testing.T, synchronous bool) *scene {
 	t.Helper()
 	kafkatest.RequireReal(t)
-	s := &scene{t: t, primary: pgtest.NewServer(t), dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
-	s.old = s.primary.Database(t, migrations.Outbox, migrations.Inbox)
-	s.old.Exec(t, book.SQLTables)
+	primary := pgtest.NewServer(t)
+	db := primary.Database(t, migrations.Outbox, migrations.Inbox)
+	db.Exec(t, book.SQLTables)
+	return sceneOf(t, synchronous, primary, db, db.URL)
+}
+
+// sceneOf is a scene in a database of the primary, which the players reach as the URL's user.
+func sceneOf(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.DB, url string) *scene {
+	t.Helper()
+	s := &scene{t: t, primary: primary, old: db, dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
 	s.standby = s.primary.Standby(t, "standby")
 	pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where state = 'streaming'`)
 	if synchronous {
@@ -60,7 +67,7 @@ func newScene(t *testing.T, synchronous bool) *scene {
 		pgtest.AwaitSQL(t, s.old, `select count(*) = 1 from pg_stat_replication where sync_state = 'sync'`)
 	}
 	s.db = s.old.At(t, s.standby)
-	s.proxy = pgtest.NewProxy(t, s.old.URL)
+	s.proxy = pgtest.NewProxy(t, url)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the relays said:\n%s", s.said.String())

@@ -6,8 +6,8 @@ package sql
 const (
 	Meta = `-- relay: meta
 select m.outbox_id::text || '.' || m.incarnation,
-	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from {schema}outbox_meta m, pg_control_system() c`
+	m.system_identifier = c.system and m.timeline = c.timeline
+from {schema}outbox_meta m, {schema}outbox_server() c`
 
 	LockLanes = `-- relay: lock lanes
 select lane from {schema}outbox_lane order by lane for update`
@@ -18,8 +18,8 @@ select lane from {schema}outbox_lane order by lane for update`
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch
 	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
-	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from pg_control_system() c
+	system_identifier = c.system, timeline = c.timeline
+from {schema}outbox_server() c
 returning m.outbox_id::text || '.' || m.incarnation`
 
 	// The sequence that ids are drawn from, when it is not the one that relays read: a table of another's had the name

@@ -15,11 +15,11 @@ select set_config('enable_bitmapscan', 'on', true), set_config('enable_indexscan
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($7::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
-	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 		and q.seqincrement = 1
-		and split_part($7::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($7::text, ' ', 1) = c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+		pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids))
 		else 0 end as floor

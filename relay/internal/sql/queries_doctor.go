@@ -10,8 +10,11 @@ where not case n.kind
 		or n.want in ('select', 'insert', 'update') and has_any_column_privilege(to_regclass('{schema}' || n.name),
 			n.want)
 	when 'sequence' then has_sequence_privilege(to_regclass('{schema}' || n.name), n.want)
-	else has_function_privilege(n.name, n.want) end
+	else has_function_privilege(to_regprocedure('{schema}' || n.name), n.want) end
 order by 1`
+
+	ByStart = `-- relay: by start
+select timeline like 'started-%' from {schema}outbox_server()`
 
 	Sequence = `-- relay: sequence
 select q.seqcache, q.seqincrement, q.seqcycle, (select case when n.is_called then n.last_value else n.last_value - 1 end

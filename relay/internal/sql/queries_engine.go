@@ -44,14 +44,14 @@ for update of l`
 	// blocks, and takes the journal of those with a last entry as empty.
 	AsKnown = `-- relay: as known
 select 1 / (m.outbox_id::text || '.' || m.incarnation = $5
-	and m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
+	and m.system_identifier = c.system and m.timeline = c.timeline
 	and not exists (
 		select from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, first_seq)
 		cross join lateral (
 			select from {schema}outbox_lane l where l.lane = f.lane and l.fence = f.fence and l.owner = $3 limit 1) l
 		cross join lateral (
 			select from {schema}outbox_claim c where c.lane = f.lane and c.first_seq = f.first_seq limit 1) c))::integer
-from {schema}outbox_meta m, pg_control_system() c`
+from {schema}outbox_meta m, {schema}outbox_server() c`
 
 	Reserve = `-- relay: reserve
 update {schema}outbox_lane l set reserved_seq = l.reserved_seq + $4
@@ -64,10 +64,10 @@ returning l.lane, l.reserved_seq`
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch
 	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
-	system_identifier = c.system_identifier,
-	timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from pg_control_system() c
-where m.system_identifier <> c.system_identifier or m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)`
+	system_identifier = c.system,
+	timeline = c.timeline
+from {schema}outbox_server() c
+where m.system_identifier <> c.system or m.timeline <> c.timeline`
 
 	// The open journal entry exactly as it is. A row is in one of three tables; a journalled id that is in none of them
 	// was discarded, and its number stays a gap. The limits are for the plan, as in settle.
@@ -104,11 +104,11 @@ order by c.lane, u.seq`
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($10::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
-	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 		and q.seqincrement = 1
-		and split_part($10::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($10::text, ' ', 1) = c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+		pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.next = 0 then l.reserved_seq - $8 + 1 else f.next end as next,
 		case when f.floor <= (select last_value from ids) then greatest(f.floor, (select blind from ids))
@@ -179,11 +179,11 @@ select lane, (select count(*) from gone) from own`
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
-	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 		and q.seqincrement = 1
-		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($4::text, ' ', 1) = c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+		pg_relation_filenode(q.seqrelid)
 )
 select array(select f.lane from (
 		select u.lane, case when u.floor <= (select last_value from ids) then greatest(u.floor, (select blind from ids))

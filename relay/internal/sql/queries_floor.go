@@ -5,9 +5,9 @@ package sql
 // one that is not the table's.
 const (
 	Highest = `-- relay: highest
-select coalesce((select c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-	8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
-		from pg_sequence q, pg_control_system() c
+select coalesce((select c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+	pg_relation_filenode(q.seqrelid)
+		from pg_sequence q, {schema}outbox_server() c
 		where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 			and q.seqincrement = 1
 			and q.seqrelid = pg_get_serial_sequence('{schema}outbox_event', 'id')::regclass), ''),

@@ -32,8 +32,8 @@ with gone as (
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch
 	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
-	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from pg_control_system() c
+	system_identifier = c.system, timeline = c.timeline
+from {schema}outbox_server() c
 where exists (select from gone)`
 
 	// The base stays: numbers of the next slot go on counting from it, in the same incarnation.

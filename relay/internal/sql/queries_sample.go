@@ -7,11 +7,11 @@ const (
 with ids as materialized (
 	select n.last_value, case when exists (select from unnest(nullif(split_part($4::text, ' ', 2), '')::xid8[]) x (xid)
 		where pg_visible_in_snapshot(x.xid, pg_current_snapshot())) then 9223372036854775807 else 0 end as blind
-	from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 		and q.seqincrement = 1
-		and split_part($4::text, ' ', 1) = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and split_part($4::text, ' ', 1) = c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+		pg_relation_filenode(q.seqrelid)
 ), lanes as materialized (
 	select l.lane, coalesce(greatest(f.floor, (select blind from ids)), 0) as floor, l.owner is not null
 		and (l.lease_until > clock_timestamp()

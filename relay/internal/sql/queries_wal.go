@@ -5,22 +5,22 @@ const (
 	WALState = `-- relay: wal state
 select current_setting('wal_level'), current_setting('synchronous_standby_names') <> '',
 	'effectonce_' || replace(m.outbox_id::text, '-', ''),
-	m.system_identifier = c.system_identifier and m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
-	(pg_current_wal_lsn() - '0/0')::bigint,
+	m.system_identifier = c.system and m.timeline = c.timeline,
+	coalesce((c.lsn - '0/0')::bigint, 0),
 	exists (select from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
 		where p.pubname = 'effectonce_' || replace(m.outbox_id::text, '-', '')
 			and r.prrelid = '{schema}outbox_event'::regclass
 			and p.pubinsert and not p.pubupdate and not p.pubdelete and not p.pubtruncate and r.prqual is null
 			and r.prattrs is null),
 	coalesce(w.slot, ''), coalesce((w.base - '0/0')::bigint, 0), coalesce((w.confirmed - '0/0')::bigint, 0),
-	coalesce(w.system_identifier = c.system_identifier and w.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
+	coalesce(w.system_identifier = c.system and w.timeline = c.timeline,
 		false),
 	coalesce(w.owner = $1, false), exists (select from {schema}relay_member b where b.owner = w.owner
 		and b.lease_until > clock_timestamp()),
 	s.slot_name is not null, coalesce(s.database = current_database() and s.plugin = 'pgoutput', false),
 	coalesce(s.active_pid, 0),
 	coalesce((s.confirmed_flush_lsn - '0/0')::bigint, 0), coalesce(s.wal_status, '')
-from {schema}outbox_meta m cross join pg_control_system() c
+from {schema}outbox_meta m cross join {schema}outbox_server() c
 left join {schema}outbox_wal w on w.one
 left join pg_replication_slots s on s.slot_name = 'effectonce_' || replace(m.outbox_id::text, '-', '')`
 
@@ -52,9 +52,9 @@ select (lsn - '0/0')::bigint from pg_create_logical_replication_slot($1, 'pgoutp
 	// Numbers go on counting from the base that they have, unless they come to their end.
 	WALAdopt = `-- relay: wal adopt
 insert into {schema}outbox_wal (slot, system_identifier, timeline, base, confirmed)
-select s.slot_name, c.system_identifier, left(pg_walfile_name(pg_current_wal_lsn()), 8), s.confirmed_flush_lsn,
+select s.slot_name, c.system, c.timeline, s.confirmed_flush_lsn,
 	s.confirmed_flush_lsn
-from pg_replication_slots s, pg_control_system() c where s.slot_name = $1
+from pg_replication_slots s, {schema}outbox_server() c where s.slot_name = $1
 on conflict (one) do update set slot = excluded.slot, confirmed = excluded.confirmed, confirmed_at = clock_timestamp(),
 	owner = null,
 	base = case when $2 or (outbox_wal.system_identifier, outbox_wal.timeline) is distinct
@@ -93,11 +93,11 @@ select pg_current_snapshot()::text`
 	// Lanes with more than a few events left are not there.
 	HandOver = `-- relay: hand over
 with ids as materialized (
-	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, pg_control_system() c
+	select n.last_value from {schema}outbox_event_id_seq n, pg_sequence q, {schema}outbox_server() c
 	where q.seqrelid = '{schema}outbox_event_id_seq'::regclass and q.seqcache = 1 and not q.seqcycle
 		and q.seqincrement = 1
-		and $5::text = c.system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()),
-			8) || '/' || q.seqrelid::oid || '/' || pg_relation_filenode(q.seqrelid)
+		and $5::text = c.system || '/' || c.timeline || '/' || q.seqrelid::oid || '/' ||
+		pg_relation_filenode(q.seqrelid)
 ), mine as materialized (
 	select l.lane, case when f.floor <= (select last_value from ids) then f.floor else 0 end as floor
 	from unnest($1::smallint[], $2::bigint[], $4::bigint[]) f (lane, fence, floor)
@@ -149,8 +149,8 @@ with gone as (
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch
 	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
-	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from pg_control_system() c
+	system_identifier = c.system, timeline = c.timeline
+from {schema}outbox_server() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
@@ -168,8 +168,8 @@ with gone as (
 update {schema}outbox_meta m
 set incarnation = greatest(m.incarnation + 1, extract(epoch
 	from clock_timestamp() - timestamptz '2020-01-01 00:00:00+00')::integer),
-	system_identifier = c.system_identifier, timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-from pg_control_system() c
+	system_identifier = c.system, timeline = c.timeline
+from {schema}outbox_server() c
 where exists (select from gone)
 returning m.outbox_id::text || '.' || m.incarnation`
 
@@ -205,9 +205,10 @@ select w.slot, extract(epoch from clock_timestamp() - w.confirmed_at)::float8, c
 	(select count(*) from {schema}outbox_streamed), s.slot_name is not null, coalesce(s.active, false),
 	coalesce(s.wal_status, ''),
 	case when s.wal_status = 'lost' then 0 else s.safe_wal_size end,
-	greatest(coalesce(pg_current_wal_lsn() - s.confirmed_flush_lsn, 0), 0)::bigint,
-	coalesce(pg_current_wal_lsn() - s.restart_lsn, 0)::bigint
+	greatest(coalesce(c.lsn - s.confirmed_flush_lsn, 0), 0)::bigint,
+	coalesce(c.lsn - s.restart_lsn, 0)::bigint
 from {schema}outbox_wal w
+cross join {schema}outbox_server() c
 left join pg_replication_slots s on s.slot_name = w.slot
 left join {schema}relay_member b on b.owner = w.owner
 where w.slot <> ''`

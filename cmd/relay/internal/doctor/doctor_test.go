@@ -463,6 +463,12 @@ func TestJudgements(t *testing.T) {
 		"inbox grants": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{MissingRights: []string{"table inbox_parked: insert"}})
 		}, "inbox grants", Fail, "inbox_parked: insert"},
+		"known by its start": {func(f *findings) {
+			f.outbox(operator.Diagnosis{ByStart: true})
+		}, "identity", Warn, "time of its start"},
+		"inbox known by its start": {func(f *findings) {
+			f.inbox(inboxoperator.Diagnosis{ByStart: true})
+		}, "inbox identity", Warn, "time of its start"},
 		"days run out": {func(f *findings) {
 			f.inbox(inboxoperator.Diagnosis{DaysAhead: 1, Consumers: []inboxoperator.ConsumerDiagnosis{{Dedup: "id"}}})
 		}, "inbox days", Fail, "1 days ahead"},

@@ -35,9 +35,24 @@ func (f *findings) outbox(d operator.Diagnosis) {
 			"stop there.",
 			"Read docs/restore.md before relays start.")
 	}
+	f.identity("identity", d.ByStart, "A relay begins a new incarnation of the numbering after each restart of the "+
+		"server; "+
+		"consumers in watermark mode stop there.")
 	f.leases(d)
 	f.aside(d)
 	f.vacuum(d.Vacuum)
+}
+
+// identity: how the database's server is told from another one after a failover or a restore.
+func (f *findings) identity(check string, byStart bool, means string) {
+	if !byStart {
+		f.ok(check, "known by its system identifier and timeline")
+		return
+	}
+	f.add(Warn, check, "known by the time of its start: it tells the tables' owner neither system identifier nor "+
+		"timeline",
+		means, "grant execute on function pg_control_system(), pg_current_wal_lsn(), pg_walfile_name(pg_lsn) to the "+
+			"tables' owner; where the platform refuses: docs/platforms/README.md")
 }
 
 func (f *findings) sequence(s operator.SequenceDiagnosis) {
@@ -186,6 +201,9 @@ func (f *findings) inbox(d inboxoperator.Diagnosis) {
 		return
 	}
 	f.ok("inbox grants", "all that a worker needs, beside maintenance")
+	f.identity("inbox identity", d.ByStart, "After each restart of the server workers leave their group once, and "+
+		"look where "+
+		"their database is.")
 	const maintain = "relay inbox maintain, as the tables' owner; then put it into cron, or set " +
 		"inbox.Config.MaintenanceDB"
 	switch {

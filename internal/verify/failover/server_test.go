@@ -1,0 +1,104 @@
+package failover
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/effectonce/effectonce/internal/testenv/pgtest"
+	"github.com/effectonce/effectonce/internal/verify/history"
+	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/migrations"
+)
+
+// newSilentScene is a scene whose server tells nobody who it is: neither the tables' owner nor anybody else may ask for
+// its system identifier or its timeline, as with some managed ones.
+func newSilentScene(t *testing.T, synchronous bool) *scene {
+	t.Helper()
+	primary := pgtest.NewServer(t)
+	db := primary.Database(t)
+	for _, sql := range []string{
+		`create role app login`, `grant create on schema public to app`,
+		`revoke all on function pg_control_system() from public`,
+		`revoke all on function pg_current_wal_lsn() from public`,
+		`revoke all on function pg_walfile_name(pg_lsn) from public`,
+	} {
+		db.Exec(t, sql)
+	}
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User("app")
+	conn, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), conn, migrations.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	owner, err := pgx.ConnectConfig(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = owner.Close(t.Context()) }()
+	if _, err := owner.Exec(t.Context(), book.SQLTables); err != nil {
+		t.Fatal(err)
+	}
+	return sceneOf(t, synchronous, primary, db, u.String())
+}
+
+// TestASilentServer: a server that refuses its system identifier and its timeline is told by the time of its start. A
+// crash, a failover and a restore each begin a new numbering, nothing is lost or repeated in the first two, and the
+// third loses what the backup lacks.
+func TestASilentServer(t *testing.T) {
+	t.Parallel()
+	s := newSilentScene(t, true)
+	if said := pgtest.One[string](t, s.old, `select timeline from outbox_meta`); !strings.HasPrefix(said, "started-") {
+		t.Fatalf("the migration asked the server, and it told %q", said)
+	}
+	p, r, w := s.producer("producer", s.proxy.URL()), s.relay("relay", s.proxy.URL()), s.worker("worker", s.proxy.URL())
+	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
+	s.primary.Kill()
+	s.primary.Start(t)
+	pgtest.AwaitSQL(t, s.old, `select incarnation > 1 from outbox_meta`)
+	s.await(100)
+	s.primary.Kill()
+	s.promote()
+	s.await(100)
+	p.end(t)
+	s.drained()
+	if v := s.verdict(nil); !v.OK() || v.Counts.Incarnations != 3 {
+		t.Errorf("a crash and a failover, %d numberings: %s", v.Counts.Incarnations, v)
+	}
+	// The backup: a copy that follows until it is cut off.
+	backup := s.standby.Standby(t, "backup")
+	pgtest.AwaitSQL(t, s.db, `select count(*) = 1 from pg_stat_replication where replay_lsn >= pg_current_wal_lsn()`)
+	restored := s.db.At(t, backup)
+	restored.Exec(t, `alter system set primary_conninfo = ''`)
+	restored.Exec(t, `select pg_reload_conf()`)
+	pgtest.AwaitSQL(t, s.db, `select count(*) = 0 from pg_stat_replication`)
+	p = s.producer("producer-2", s.proxy.URL())
+	s.await(100)
+	p.end(t)
+	s.drained()
+	s.standby.Kill()
+	s.standby, s.db, s.source.DB = backup, restored, restored.Pool
+	s.promote()
+	p = s.producer("producer-3", s.proxy.URL())
+	s.await(100)
+	p.end(t)
+	s.drained()
+	r.end(t)
+	w.end(t)
+	const lost = "the backup lacks it"
+	v := s.verdict(map[history.Name]string{
+		history.OKAppendLost: lost, history.Phantom: lost, history.PhantomEffect: lost, history.DedupForgotten: lost,
+	})
+	t.Log(v)
+	if !v.OK() || v.Counts.Incarnations != 4 || v.Count(history.OKAppendLost) == 0 {
+		t.Errorf("a restore, %d numberings, %d appends lost", v.Counts.Incarnations, v.Count(history.OKAppendLost))
+	}
+}
