@@ -8,6 +8,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v4 v4.0.0
 	github.com/effectonce/effectonce v0.0.0
 	github.com/effectonce/effectonce/examples v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/riverqueue/river v0.51.1
@@ -95,6 +96,7 @@ require (
 replace (
 	github.com/effectonce/effectonce => ..
 	github.com/effectonce/effectonce/examples => ../examples
+	github.com/effectonce/effectonce/idempotency => ../idempotency
 	github.com/effectonce/effectonce/internal/service => ../internal/service
 	github.com/effectonce/effectonce/metrics => ../metrics
 	github.com/effectonce/effectonce/watermill => ../watermill

@@ -7,6 +7,7 @@ require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/cenkalti/backoff/v4 v4.3.0
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/effectonce/effectonce/internal/service v0.0.0
 	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/emersion/go-smtp v0.25.1
@@ -64,6 +65,7 @@ require (
 
 replace (
 	github.com/effectonce/effectonce => ..
+	github.com/effectonce/effectonce/idempotency => ../idempotency
 	github.com/effectonce/effectonce/internal/service => ../internal/service
 	github.com/effectonce/effectonce/metrics => ../metrics
 )

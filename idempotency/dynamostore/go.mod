@@ -8,6 +8,7 @@ require (
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.1
 	github.com/aws/smithy-go v1.28.8
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	golang.org/x/sync v0.24.0
 	pgregory.net/rapid v1.3.0
 )
@@ -54,4 +55,7 @@ require (
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )
 
-replace github.com/effectonce/effectonce => ../..
+replace (
+	github.com/effectonce/effectonce => ../..
+	github.com/effectonce/effectonce/idempotency => ../../idempotency
+)

@@ -22,9 +22,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/dynamostore"
 	"github.com/effectonce/effectonce/idempotency/guard"
+	"github.com/effectonce/effectonce/idempotency/internal/netcut"
 	"github.com/effectonce/effectonce/idempotency/store"
 	"github.com/effectonce/effectonce/internal/testenv/dynamotest"
-	"github.com/effectonce/effectonce/internal/testenv/netcut"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 

@@ -17,9 +17,9 @@ import (
 	"github.com/effectonce/effectonce/idempotency"
 	"github.com/effectonce/effectonce/idempotency/guard"
 	"github.com/effectonce/effectonce/idempotency/httpedge"
+	"github.com/effectonce/effectonce/idempotency/internal/netcut"
 	"github.com/effectonce/effectonce/idempotency/keys"
 	"github.com/effectonce/effectonce/idempotency/pgstore"
-	"github.com/effectonce/effectonce/internal/testenv/netcut"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 )
 

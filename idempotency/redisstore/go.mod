@@ -5,6 +5,7 @@ go 1.26.0
 
 require (
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 )
 
@@ -42,4 +43,7 @@ require (
 	pgregory.net/rapid v1.3.0 // indirect
 )
 
-replace github.com/effectonce/effectonce => ../..
+replace (
+	github.com/effectonce/effectonce => ../..
+	github.com/effectonce/effectonce/idempotency => ../../idempotency
+)

@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/effectonce/effectonce/idempotency"
+	"github.com/effectonce/effectonce/idempotency/internal/netcut"
 	"github.com/effectonce/effectonce/idempotency/redisstore"
 	"github.com/effectonce/effectonce/idempotency/store"
-	"github.com/effectonce/effectonce/internal/testenv/netcut"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/testenv/redistest"
 )

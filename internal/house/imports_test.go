@@ -47,6 +47,7 @@ var allowed = map[string][]string{
 	"idempotency/client":          {},
 	"idempotency/idempotencytest": {"idempotency", "idempotency/store", "idempotency/memstore"},
 	"idempotency/telemetry":       {"idempotency", "idempotency/store", "idempotency/recovery"},
+	"idempotency/internal/netcut": {}, // for tests
 	"migrations":                  {},
 	"cmd":                         {"*"},
 	"bench":                       {"*", "examples"},

@@ -41,6 +41,40 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestRequirements: whoever imports a package of the root module has its requirements in the graph of modules. They
+// are few, and none is a module of this repository: those require the root.
+func TestRequirements(t *testing.T) {
+	t.Parallel()
+	const most = 15
+	cmd := exec.Command("go", "mod", "edit", "-json", "go.mod")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go mod edit: %v", err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	direct := 0
+	for _, r := range mod.Require {
+		if strings.HasPrefix(r.Path, module) {
+			t.Errorf("the root module requires %s, which requires the root module", r.Path)
+		}
+		if !r.Indirect {
+			direct++
+		}
+	}
+	if direct == 0 || direct > most {
+		t.Errorf("the root module has %d direct requirements; %d is the most", direct, most)
+	}
+}
+
 // links returns the modules of others, sorted, whose packages each public package imports, directly or not.
 func links(t *testing.T) map[string][]string {
 	t.Helper()

@@ -6,6 +6,7 @@ go 1.26.0
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/effectonce/effectonce/metrics v0.0.0
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
@@ -61,5 +62,6 @@ require (
 
 replace (
 	github.com/effectonce/effectonce => ../..
+	github.com/effectonce/effectonce/idempotency => ../../idempotency
 	github.com/effectonce/effectonce/metrics => ../../metrics
 )

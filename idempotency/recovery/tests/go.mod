@@ -7,6 +7,7 @@ require (
 	github.com/aws/aws-sdk-go-v2 v1.47.7
 	github.com/aws/aws-sdk-go-v2/service/dynamodb v1.73.1
 	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/effectonce/effectonce/idempotency/dynamostore v0.0.0
 	github.com/effectonce/effectonce/idempotency/redisstore v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
@@ -45,6 +46,7 @@ require (
 
 replace (
 	github.com/effectonce/effectonce => ../../..
+	github.com/effectonce/effectonce/idempotency => ../../../idempotency
 	github.com/effectonce/effectonce/idempotency/dynamostore => ../../dynamostore
 	github.com/effectonce/effectonce/idempotency/redisstore => ../../redisstore
 )

@@ -3,7 +3,7 @@ module github.com/effectonce/effectonce/internal/verify/routers
 go 1.26.0
 
 require (
-	github.com/effectonce/effectonce v0.0.0
+	github.com/effectonce/effectonce/idempotency v0.0.0
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/labstack/echo/v4 v4.16.0
@@ -50,4 +50,7 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 )
 
-replace github.com/effectonce/effectonce => ../../..
+replace (
+	github.com/effectonce/effectonce => ../../..
+	github.com/effectonce/effectonce/idempotency => ../../../idempotency
+)
