@@ -141,10 +141,11 @@ func (r *Relay) claim(ctx context.Context, s *session, grants []lanes.Grant) (c 
 			if err != nil {
 				return nil, nil, false, err
 			}
-			if !r.lanes.Renumber(epoch) {
+			if epoch == k.c.epoch {
 				r.log.Warn("the database has crashed and taken a settle back: what it had settled is sent again, " +
 					"under the same numbers")
 			}
+			r.lanes.Renumber(epoch)
 			return r.claim(ctx, s, grants)
 		}
 		return nil, nil, pg.CommitUnknown(err), err

@@ -55,6 +55,9 @@ func (d *Driver) Close() {
 // Beat is one heartbeat.
 func (d *Driver) Beat(ctx context.Context) error { return d.r.beat(ctx, d.s) }
 
+// BeatBeside is one heartbeat while a step is under way.
+func (d *Driver) BeatBeside(ctx context.Context) error { return d.r.beat(ctx, d.probe) }
+
 // Step claims, publishes and settles once, in every lane that it may claim.
 func (d *Driver) Step(ctx context.Context) (int, error) {
 	d.r.lanes.Found(d.r.lanes.All(), nil, nil)

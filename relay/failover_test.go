@@ -1,6 +1,9 @@
 package relay_test
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +61,32 @@ func TestP5_ABlockEndsWithItsIncarnation(t *testing.T) {
 				t.Errorf("published: %+v", log)
 			}
 		})
+	}
+}
+
+// TestP5_ANewIncarnationIsNoCrash: an incarnation begins while a claim waits for its lanes, and the heartbeat meets it
+// first. Nobody says that the database has crashed.
+func TestP5_ANewIncarnationIsNoCrash(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	f := driven(t, outboxDB(t), func(c *relay.Config) { c.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	f.append()
+	operator := f.begin(f.db, `select from outbox_lane for update`)
+	stepped := make(chan error, 1)
+	go func() {
+		_, err := f.Step(t.Context())
+		stepped <- err
+	}()
+	pgtest.AwaitBlocking(t, f.db, operator.PgConn().PID())
+	f.db.Exec(t, `update outbox_meta set incarnation = incarnation + 1`)
+	f.must(f.BeatBeside(t.Context()))
+	f.exec(operator, "rollback")
+	f.must(<-stepped)
+	if n := f.to.count(); n != 1 {
+		t.Errorf("%d events published, want 1", n)
+	}
+	if strings.Contains(said.String(), "crashed") {
+		t.Errorf("a new incarnation is called a crash: %s", &said)
 	}
 }
 

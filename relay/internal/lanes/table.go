@@ -217,19 +217,18 @@ func (t *Table) Reset() {
 }
 
 // Renumber notes the incarnation that was met. With a new one another server may have taken over, which lacks what the
-// relay knows: every lane reads its journal, also one that nothing is appended to. It reports whether it is a new one.
-func (t *Table) Renumber(epoch string) bool {
+// relay knows: every lane reads its journal, also one that nothing is appended to.
+func (t *Table) Renumber(epoch string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.epoch == epoch {
-		return false
+		return
 	}
 	t.epoch = epoch
 	t.reads++
 	for _, l := range t.owned {
 		l.ready, l.woken = l.ready || l.polled(), l.busy
 	}
-	return true
 }
 
 // Reread makes the next claims of lanes read the journal, where they have an open entry, and everything from zero.
