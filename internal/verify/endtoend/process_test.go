@@ -31,12 +31,12 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envRole) == rolePoisoned {
-		os.Exit(play(runPoisoned))
+		os.Exit(runChild(runPoisoned))
 	}
 	pgtest.Main(m, kafkatest.Stop)
 }
 
-func play(run func(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error) int {
+func runChild(run func(ctx context.Context, db *pgxpool.Pool, brokers []string, topic string) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	db, err := pgxpool.New(ctx, os.Getenv(envURL))

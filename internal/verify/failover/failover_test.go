@@ -19,7 +19,7 @@ const newNumbering = "another system or timeline"
 func TestSynchronous(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, true)
-	producers := []*player{s.producer("producer-1", s.proxy.URL()), s.producer("producer-2", s.proxy.URL())}
+	producers := []*task{s.producer("producer-1", s.proxy.URL()), s.producer("producer-2", s.proxy.URL())}
 	r, w := s.relay("relay", s.proxy.URL()), s.worker("worker", s.proxy.URL())
 	pgtest.AwaitSQL(t, s.old, `select count(*) > 100 from history_effect`)
 	s.await(100)

@@ -20,8 +20,8 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
 	"github.com/effectonce/effectonce/internal/verify/history/dump"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/internal/verify/history/tap"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
@@ -51,11 +51,11 @@ func newScene(t *testing.T, synchronous bool) *scene {
 	kafkatest.RequireReal(t)
 	primary := pgtest.NewServer(t)
 	db := primary.Database(t, migrations.Outbox, migrations.Inbox)
-	db.Exec(t, book.SQLTables)
+	db.Exec(t, tables.SQLTables)
 	return sceneOf(t, synchronous, primary, db, db.URL)
 }
 
-// sceneOf is a scene in a database of the primary, which the players reach as the URL's user.
+// sceneOf is a scene in a database of the primary, which the processes reach as the URL's user.
 func sceneOf(t *testing.T, synchronous bool, primary *pgtest.Server, db *pgtest.DB, url string) *scene {
 	t.Helper()
 	s := &scene{t: t, primary: primary, old: db, dir: t.TempDir(), topic: kafkatest.Topic(t, 3)}
@@ -88,22 +88,22 @@ func (s *scene) promote() {
 	s.proxy.CutAll()
 }
 
-// player is something that runs until it is stopped.
-type player struct {
+// task is something that runs until it is stopped.
+type task struct {
 	stop context.CancelFunc
 	done chan error
 	once sync.Once
 }
 
-func (s *scene) play(run func(ctx context.Context) error) *player {
+func (s *scene) start(run func(ctx context.Context) error) *task {
 	ctx, stop := context.WithCancel(s.t.Context())
-	p := &player{stop: stop, done: make(chan error, 1)}
+	p := &task{stop: stop, done: make(chan error, 1)}
 	go func() { p.done <- run(ctx) }()
 	s.t.Cleanup(func() { p.end(s.t) })
 	return p
 }
 
-func (p *player) end(t *testing.T) {
+func (p *task) end(t *testing.T) {
 	t.Helper()
 	p.once.Do(func() {
 		p.stop()
@@ -143,9 +143,9 @@ func (s *scene) pool(url string) *pgxpool.Pool {
 }
 
 // producer pays, in one transaction after the other, whatever happens to them.
-func (s *scene) producer(process, url string) *player {
+func (s *scene) producer(process, url string) *task {
 	w, db := s.history(process), s.pool(url)
-	return s.play(func(ctx context.Context) error {
+	return s.start(func(ctx context.Context) error {
 		for n := 0; ctx.Err() == nil; n++ {
 			if err := s.pay(ctx, w, db, process, n); err != nil {
 				return err
@@ -168,7 +168,7 @@ func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, pr
 	defer func() { _ = tx.Rollback(ctx) }()
 	for i := range 1 + n%3 {
 		key := fmt.Sprintf("account-%d", (n*7+i)%15)
-		version, err := book.Draw(ctx, tx, "", key)
+		version, err := tables.NextVersion(ctx, tx, "", key)
 		if err != nil {
 			return nil //nolint:nilerr // nothing was committed
 		}
@@ -176,8 +176,8 @@ func (s *scene) pay(ctx context.Context, w *history.Writer, db *pgxpool.Pool, pr
 			ID: event.NewID(), Topic: s.topic, Key: key, Type: "Paid",
 			Payload: fmt.Appendf(nil, "%s %d %d", process, n, i),
 		}
-		recorded = append(recorded, book.Describe(&e, version, e.ID.String()))
-		if err := errors.Join(book.Record(ctx, tx, recorded[i]), outbox.Append(ctx, tx, e)); err != nil {
+		recorded = append(recorded, tables.Describe(&e, version, e.ID.String()))
+		if err := errors.Join(tables.Record(ctx, tx, recorded[i]), outbox.Append(ctx, tx, e)); err != nil {
 			return nil //nolint:nilerr // likewise
 		}
 	}
@@ -217,7 +217,7 @@ func (s *said) String() string {
 	return s.buf.String()
 }
 
-func (s *scene) relay(process, url string) *player {
+func (s *scene) relay(process, url string) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
 	pins, err := relay.Pins(db, "")
@@ -236,10 +236,10 @@ func (s *scene) relay(process, url string) *player {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.play(r.Run)
+	return s.start(r.Run)
 }
 
-func (s *scene) worker(process, url string) *player {
+func (s *scene) worker(process, url string) *task {
 	s.t.Helper()
 	w, db := s.history(process), s.pool(url)
 	quiet := slog.New(slog.DiscardHandler)
@@ -255,7 +255,7 @@ func (s *scene) worker(process, url string) *player {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.play(c.Run)
+	return s.start(c.Run)
 }
 
 // await waits until producers have committed so many events more.

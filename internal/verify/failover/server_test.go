@@ -9,7 +9,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -44,7 +44,7 @@ func newSilentScene(t *testing.T, synchronous bool) *scene {
 		t.Fatal(err)
 	}
 	defer func() { _ = owner.Close(t.Context()) }()
-	if _, err := owner.Exec(t.Context(), book.SQLTables); err != nil {
+	if _, err := owner.Exec(t.Context(), tables.SQLTables); err != nil {
 		t.Fatal(err)
 	}
 	return sceneOf(t, synchronous, primary, db, u.String())

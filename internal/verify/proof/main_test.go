@@ -63,17 +63,17 @@ func (s *stage) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 }
 
 func TestMain(m *testing.M) {
-	plays := map[role]func(context.Context, *stage) error{
+	roles := map[role]func(context.Context, *stage) error{
 		producer: runProducer, relaying: runRelay, worker: runWorker,
 		person: runOperator,
 	}
-	if play := plays[role(os.Getenv(envRole))]; play != nil {
-		os.Exit(perform(play))
+	if run := roles[role(os.Getenv(envRole))]; run != nil {
+		os.Exit(runChild(run))
 	}
 	pgtest.Main(m, kafkatest.Stop)
 }
 
-func perform(play func(context.Context, *stage) error) int {
+func runChild(run func(context.Context, *stage) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	cfg, err := pgxpool.ParseConfig(os.Getenv(envURL))
@@ -82,7 +82,7 @@ func perform(play func(context.Context, *stage) error) int {
 		var db *pgxpool.Pool
 		if db, err = pgxpool.NewWithConfig(ctx, cfg); err == nil {
 			defer db.Close()
-			err = play(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic)})
+			err = run(ctx, &stage{db: db, brokers: []string{os.Getenv(envKafka)}, topic: os.Getenv(envTopic)})
 		}
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {

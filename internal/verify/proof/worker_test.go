@@ -38,7 +38,7 @@ func runWorker(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	c, err := consumer.New(in.Batch(book), s.brokers, []string{s.topic}, consumer.Config{
+	c, err := consumer.New(in.Batch(insertEffects), s.brokers, []string{s.topic}, consumer.Config{
 		Group: s.topic, Batch: 20, SessionTimeout: time.Second, HeartbeatInterval: 100 * time.Millisecond,
 		RebalanceTimeout: time.Second, CommitEvery: 50 * time.Millisecond, ResumeEvery: 200 * time.Millisecond,
 		FetchWait: 100 * time.Millisecond, Dial: s.dial, Logger: log,
@@ -64,8 +64,8 @@ const (
 	passesUnusual = 20
 )
 
-// book is the effect: a row for each event, and nothing that would hide a second one.
-func book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+// insertEffects is the effect: a row for each event, and nothing that would hide a second one.
+func insertEffects(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	var errs []error
 	share := passes
 	if os.Getenv(envUnusual) != "" {

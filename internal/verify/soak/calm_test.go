@@ -20,7 +20,7 @@ const calmLimit = 90 * time.Second
 // calmAtLast bounds the whole of it.
 const calmAtLast = 6 * time.Minute
 
-// stopLimit is how long a player may take to end in order: a drain of 5 s, and what a busy machine adds.
+// stopLimit is how long a process may take to end in order: a drain of 5 s, and what a busy machine adds.
 const stopLimit = 30 * time.Second
 
 // calm ends the producers and waits until nothing is left to do; then it ends everybody in order. It returns what is
@@ -29,15 +29,15 @@ func (x *scene) calm() (unwell []string) {
 	for _, p := range x.proxies.all {
 		p.Toxics.ResetToxics(context.Background())
 	}
-	for _, name := range x.cast.names("") {
-		x.cast.signal(name, syscall.SIGCONT)
+	for _, name := range x.supervisor.names("") {
+		x.supervisor.signal(name, syscall.SIGCONT)
 	}
 	began := time.Now()
 	for _, p := range producers {
-		x.cast.want(p, false)
+		x.supervisor.want(p, false)
 	}
 	for _, p := range producers {
-		if err := x.cast.gone(p, stopLimit); err != nil {
+		if err := x.supervisor.gone(p, stopLimit); err != nil {
 			unwell = append(unwell, err.Error())
 		}
 	}
@@ -67,10 +67,10 @@ func (x *scene) calm() (unwell []string) {
 	}
 	// Workers first: their offsets, and then the lanes.
 	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
-		x.cast.want(name, false)
+		x.supervisor.want(name, false)
 	}
 	for _, name := range slices.Concat(workers, []string{spare, person, maintainer}, relays) {
-		if err := x.cast.gone(name, stopLimit); err != nil {
+		if err := x.supervisor.gone(name, stopLimit); err != nil {
 			unwell = append(unwell, err.Error())
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 	"github.com/effectonce/effectonce/relay/operator"
 )
 
@@ -333,11 +333,11 @@ func endOffsets(ctx context.Context, c *kgo.Client, topic string) (map[int32]int
 
 func groupOffsets(ctx context.Context, c *kgo.Client, topic string, partitions int) (map[int32]int64, error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
-	req.Group = players.Consumer
+	req.Group = roles.Consumer
 	t := kmsg.NewOffsetFetchRequestTopic()
 	t.Topic = topic
 	group := kmsg.NewOffsetFetchRequestGroup()
-	group.Group = players.Consumer
+	group.Group = roles.Consumer
 	gt := kmsg.NewOffsetFetchRequestGroupTopic()
 	gt.Topic = topic
 	for p := range partitions {
@@ -375,7 +375,7 @@ const joining = "PreparingRebalance"
 func (x *scene) group() (g kmsg.DescribeGroupsResponseGroup, err error) {
 	err = x.ask(func(ctx context.Context, c *kgo.Client) error {
 		req := kmsg.NewPtrDescribeGroupsRequest()
-		req.Groups = []string{players.Consumer}
+		req.Groups = []string{roles.Consumer}
 		for _, shard := range c.RequestSharded(ctx, req) {
 			if shard.Err != nil {
 				return shard.Err

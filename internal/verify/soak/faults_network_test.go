@@ -11,10 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
-// links of players: which proxy of whom. "relay-1/kafka" are those to all brokers.
+// links of processes: which proxy of whom. "relay-1/kafka" are those to all brokers.
 func links(s settings) (all []string) {
 	for _, p := range slices.Concat(producers, relays, workers, relays, workers) {
 		all = append(all, p+"/postgres")
@@ -94,14 +94,14 @@ func networkKinds() []kind {
 				return all
 			}, begin: func(s *scene, f fault) (func() error, error) {
 				return s.proxies.poison(s.proxiesOf(f.target), "latency", "upstream", 0.5,
-					map[string]int64{"latency": (players.PublishTimeout + time.Second).Milliseconds()})
+					map[string]int64{"latency": (roles.PublishTimeout + time.Second).Milliseconds()})
 			},
 		},
 	}
 }
 
-// vanish takes a player's host away in the middle of a transaction: nobody hears of it, and the server has to end the
-// transaction by itself. The supervisor starts the player on another host.
+// vanish takes a process's host away in the middle of a transaction: nobody hears of it, and the server has to end the
+// transaction by itself. The supervisor starts the process on another host.
 func vanish(s *scene, f fault) (func() error, error) {
 	l := s.lines[f.target]
 	var open []*wire
@@ -123,7 +123,7 @@ func vanish(s *scene, f fault) (func() error, error) {
 	for _, w := range dead {
 		w.kill()
 	}
-	killed := s.cast.signal(f.target, syscall.SIGKILL)
+	killed := s.supervisor.signal(f.target, syscall.SIGKILL)
 	l.flow(true)
 	return func() error {
 		ended := 0

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
 // sqlLimit bounds one statement of the harness.
@@ -60,10 +60,10 @@ func one(name string) func(settings) []string {
 
 func postgresKinds() []kind {
 	const track = "postgres"
-	roles := func(settings) []string {
+	allRoles := func(settings) []string {
 		return []string{
-			players.Producer, players.Relay, players.Worker, players.Relay, players.Worker,
-			players.Operator, players.Maintainer,
+			roles.Producer, roles.Relay, roles.Worker, roles.Relay, roles.Worker,
+			roles.Operator, roles.Maintainer,
 		}
 	}
 	return []kind{
@@ -92,13 +92,13 @@ func postgresKinds() []kind {
 			},
 		},
 		{
-			name: "terminate", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles,
+			name: "terminate", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: allRoles,
 			begin: terminate,
 		},
 		{
-			name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: roles,
+			name: "no-login", track: track, shortest: 2 * time.Second, longest: 6 * time.Second, targets: allRoles,
 			begin: func(s *scene, f fault) (func() error, error) {
-				user := players.User(f.target)
+				user := roles.User(f.target)
 				undo := func() error { return s.insist("alter role " + user + " login") }
 				err := s.sql("alter role "+user+" nologin", "select pg_terminate_backend(pid) from pg_stat_activity "+
 					"where usename = '"+user+"'")
@@ -154,7 +154,7 @@ func (x *scene) startAgain() error { return insist(x.pg.TryStart) }
 // terminate ends random backends of a role, five a second.
 func terminate(s *scene, f fault) (func() error, error) {
 	return repeat(200*time.Millisecond, func() {
-		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + players.User(f.target) +
+		_ = s.sql("select pg_terminate_backend(pid) from pg_stat_activity where usename = '" + roles.User(f.target) +
 			"' order by random() limit 1")
 	}), nil
 }
@@ -182,7 +182,7 @@ func repeat(every time.Duration, do func()) (undo func() error) {
 func exhaust(s *scene, _ fault) (func() error, error) {
 	var mu sync.Mutex
 	var held []*pgx.Conn
-	u, err := url.Parse(players.Login(players.Producer, s.address, s.database))
+	u, err := url.Parse(roles.Login(roles.Producer, s.address, s.database))
 	if err != nil {
 		return nil, err
 	}
@@ -237,8 +237,8 @@ func fill(s *scene, f fault) (func() error, error) {
 // kindStandby is asked for before the run: a standby takes a while to make.
 const kindStandby = "standby-answers"
 
-// standbyAnswers leads a player to a standby for a while, as a name does that moves too early and comes back.
-// Connections that were made meanwhile stay there half of the time: the player has to notice.
+// standbyAnswers leads a process to a standby for a while, as a name does that moves too early and comes back.
+// Connections that were made meanwhile stay there half of the time: the process has to notice.
 func standbyAnswers(s *scene, f fault) (func() error, error) {
 	standby, err := s.standby()
 	if err != nil {
@@ -278,5 +278,5 @@ func standbyAnswers(s *scene, f fault) (func() error, error) {
 	}, nil
 }
 
-// backWithin is how long a player may use connections to a standby that stay open.
+// backWithin is how long a process may use connections to a standby that stay open.
 const backWithin = 15 * time.Second

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-var errNobody = errors.New("the player was between two lives")
+var errNobody = errors.New("the process was not running")
 
 // kinds are all faults that are known.
 func kinds() []kind {
@@ -30,7 +30,7 @@ func processKinds() []kind {
 		{
 			name: "kill", track: track, shortest: 500 * time.Millisecond, longest: 2 * time.Second, targets: weighty,
 			begin: func(s *scene, f fault) (func() error, error) {
-				if !s.cast.signal(f.target, syscall.SIGKILL) {
+				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
 				}
 				return nothing, nil
@@ -39,7 +39,7 @@ func processKinds() []kind {
 		{
 			name: "kill-any", track: track, shortest: 500 * time.Millisecond, longest: time.Second, targets: everybody,
 			begin: func(s *scene, f fault) (func() error, error) {
-				if !s.cast.signal(f.target, syscall.SIGKILL) {
+				if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 					return nil, errNobody
 				}
 				return nothing, nil
@@ -49,27 +49,27 @@ func processKinds() []kind {
 		{
 			name: "pause", track: track, shortest: 4 * time.Second, longest: 12 * time.Second, targets: weighty,
 			begin: func(s *scene, f fault) (func() error, error) {
-				if !s.cast.signal(f.target, syscall.SIGSTOP) {
+				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
 				}
-				return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
+				return func() error { s.supervisor.signal(f.target, syscall.SIGCONT); return nil }, nil
 			},
 		},
 		// A short pause ends before anybody has noticed.
 		{
 			name: "stutter", track: track, shortest: 200 * time.Millisecond, longest: 1500 * time.Millisecond,
 			targets: weighty, begin: func(s *scene, f fault) (func() error, error) {
-				if !s.cast.signal(f.target, syscall.SIGSTOP) {
+				if !s.supervisor.signal(f.target, syscall.SIGSTOP) {
 					return nil, errNobody
 				}
-				return func() error { s.cast.signal(f.target, syscall.SIGCONT); return nil }, nil
+				return func() error { s.supervisor.signal(f.target, syscall.SIGCONT); return nil }, nil
 			},
 		},
 		{
 			name: "deploy", track: track, shortest: time.Second, longest: 3 * time.Second, targets: everybody,
 			begin: func(s *scene, f fault) (func() error, error) {
-				s.cast.want(f.target, false)
-				return func() error { s.cast.want(f.target, true); return nil }, nil
+				s.supervisor.want(f.target, false)
+				return func() error { s.supervisor.want(f.target, true); return nil }, nil
 			},
 		},
 		// Each life takes lanes and leaves them behind.
@@ -104,8 +104,8 @@ func storm(s *scene, f fault) (func() error, error) {
 		for {
 			next := all[draw.IntN(len(all))]
 			if next != away {
-				s.cast.want(away, true)
-				s.cast.want(next, false)
+				s.supervisor.want(away, true)
+				s.supervisor.want(next, false)
 				away = next
 			}
 			select {
@@ -119,9 +119,9 @@ func storm(s *scene, f fault) (func() error, error) {
 		close(end)
 		<-ended
 		for _, w := range workers {
-			s.cast.want(w, true)
+			s.supervisor.want(w, true)
 		}
-		s.cast.want(spare, false)
+		s.supervisor.want(spare, false)
 		return nil
 	}, nil
 }
@@ -129,7 +129,7 @@ func storm(s *scene, f fault) (func() error, error) {
 // crashLoop kills a relay again and again, some time after each of its starts. What the healthy ones have is not to
 // wait for it.
 func crashLoop(s *scene, f fault) (func() error, error) {
-	if !s.cast.signal(f.target, syscall.SIGKILL) {
+	if !s.supervisor.signal(f.target, syscall.SIGKILL) {
 		return nil, errNobody
 	}
 	draw, deaths := f.draw(), 1
@@ -140,7 +140,7 @@ func crashLoop(s *scene, f fault) (func() error, error) {
 			life := time.NewTimer(between(draw, 500*time.Millisecond, 4*time.Second))
 			select {
 			case <-life.C:
-				if s.cast.signal(f.target, syscall.SIGKILL) {
+				if s.supervisor.signal(f.target, syscall.SIGKILL) {
 					deaths++
 				}
 			case <-end:
@@ -170,14 +170,14 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 	if f.target == still {
 		still = workers[1]
 	}
-	if !s.cast.signal(still, syscall.SIGSTOP) {
+	if !s.supervisor.signal(still, syscall.SIGSTOP) {
 		return nil, errNobody
 	}
-	s.cast.want(spare, true)
+	s.supervisor.want(spare, true)
 	undo := func() error {
-		s.cast.signal(still, syscall.SIGCONT)
-		s.cast.want(f.target, f.target != spare)
-		s.cast.want(spare, false)
+		s.supervisor.signal(still, syscall.SIGCONT)
+		s.supervisor.want(f.target, f.target != spare)
+		s.supervisor.want(spare, false)
 		return nil
 	}
 	limit := time.Now().Add(6 * time.Second)
@@ -189,11 +189,11 @@ func stopInJoin(s *scene, f fault) (func() error, error) {
 	}
 	// a member hears of it with its next heartbeat, and ends what it handles
 	await(time.Now().Add(between(f.draw(), 0, 2*time.Second)))
-	life, within := s.cast.life(f.target), s.groupState() == joining
-	s.cast.want(f.target, false)
+	life, within := s.supervisor.process(f.target), s.groupState() == joining
+	s.supervisor.want(f.target, false)
 	return func() error {
-		s.cast.signal(still, syscall.SIGCONT)
-		err := s.cast.gone(f.target, stopLimit)
+		s.supervisor.signal(still, syscall.SIGCONT)
+		err := s.supervisor.gone(f.target, stopLimit)
 		members, asked := s.members()
 		if asked == nil && within && life != nil && err == nil && life.Wait() == nil { // it was not killed meanwhile
 			s.took(f.kind)

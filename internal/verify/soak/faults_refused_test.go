@@ -11,8 +11,8 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -28,7 +28,7 @@ const manyRefused = 1000
 func refuse(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*sqlLimit)
 	defer cancel()
-	conn, err := s.connect(ctx, players.Producer)
+	conn, err := s.connect(ctx, roles.Producer)
 	if err != nil {
 		return nil, err
 	}
@@ -44,11 +44,11 @@ func refuse(s *scene, f fault) (func() error, error) {
 		events[i] = event.Event{
 			ID: event.NewID(), Topic: fmt.Sprintf("%s%d", refusedTopics, i), Key: business, Type: "Refused",
 			ContentType: event.ContentTypeJSON, Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business,
-				players.Canary),
+				roles.Canary),
 		}
-		infos[i] = book.Describe(&events[i], 1, business)
+		infos[i] = tables.Describe(&events[i], 1, business)
 	}
-	if err := errors.Join(book.Record(ctx, tx, infos...), outbox.Append(ctx, tx, events...)); err != nil {
+	if err := errors.Join(tables.Record(ctx, tx, infos...), outbox.Append(ctx, tx, events...)); err != nil {
 		return nil, errors.Join(err, tx.Rollback(ctx))
 	}
 	op := s.note(history.Entry{Kind: history.KindAppend, Events: infos})

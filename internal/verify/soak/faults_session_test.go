@@ -18,8 +18,8 @@ import (
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 	"github.com/effectonce/effectonce/outbox"
 	"github.com/effectonce/effectonce/relay"
 )
@@ -102,7 +102,7 @@ type holder struct{ n atomic.Int64 }
 
 // connect is a session of a role of its own, past all proxies.
 func (x *scene) connect(ctx context.Context, role string) (*pgx.Conn, error) {
-	return pgx.Connect(ctx, players.Login(role, x.address, x.database))
+	return pgx.Connect(ctx, roles.Login(role, x.address, x.database))
 }
 
 // hold appends events in a transaction that stays open, and writes them down as a producer does.
@@ -111,19 +111,19 @@ func (x *scene) hold(ctx context.Context, tx pgx.Tx, n int) (op int64, err error
 	var events []event.Event
 	var infos []history.Event
 	for range n {
-		version, err := book.Draw(ctx, tx, "", key)
+		version, err := tables.NextVersion(ctx, tx, "", key)
 		if err != nil {
 			return 0, err
 		}
 		business := fmt.Sprintf("held.%d", x.held.n.Add(1))
 		e := event.Event{
 			ID: event.NewID(), Topic: topicMain, Key: key, Type: "Held", ContentType: event.ContentTypeJSON,
-			Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business, players.Canary),
+			Payload: fmt.Appendf(nil, `{"business":%q,"canary":%q}`, business, roles.Canary),
 		}
-		infos = append(infos, book.Describe(&e, version, business))
+		infos = append(infos, tables.Describe(&e, version, business))
 		events = append(events, e)
 	}
-	if err := book.Record(ctx, tx, infos...); err != nil {
+	if err := tables.Record(ctx, tx, infos...); err != nil {
 		return 0, err
 	}
 	if err := outbox.Append(ctx, tx, events...); err != nil {
@@ -146,7 +146,7 @@ func (x *scene) appended(op int64, err error) {
 // idleWriter appends and then does nothing for a while: later events of others overtake its ids.
 func idleWriter(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.lasts+healLimit)
-	conn, err := s.connect(ctx, players.Producer)
+	conn, err := s.connect(ctx, roles.Producer)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -177,7 +177,7 @@ func idleWriter(s *scene, f fault) (func() error, error) {
 func prepared(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 	defer cancel()
-	conn, err := s.connect(ctx, players.Producer)
+	conn, err := s.connect(ctx, roles.Producer)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func oldSnapshot(s *scene, _ fault) (func() error, error) {
 	return undo, nil
 }
 
-// deadlocks locks rows that players lock, in orders that are not theirs.
+// deadlocks locks rows that processes lock, in orders that are not theirs.
 func deadlocks(s *scene, f fault) (func() error, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -318,7 +318,7 @@ func retention(s *scene, f fault) (func() error, error) {
 		next := day.AddDate(0, 0, 1)
 		r := strings.NewReplacer("{day}", day.Format("20060102"), "{from}", day.Format(time.DateOnly), "{to}",
 			next.Format(time.DateOnly),
-			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", players.User("owner"))
+			"{first}", dayBound(day), "{end}", dayBound(next), "{owner}", roles.User("owner"))
 		// One that cannot be made for want of a lock or of a disk leaves less to drop.
 		_ = s.sql("set lock_timeout = '2s'", r.Replace(
 			`create table outbox_archive_{day} (like outbox_archive including defaults including storage);
@@ -353,13 +353,13 @@ func dayBound(day time.Time) string {
 // on.
 func hang(s *scene, f fault) (func() error, error) {
 	since := s.mark()
-	if !s.cast.signal(f.target, players.SignalHang) {
+	if !s.supervisor.signal(f.target, roles.SignalHang) {
 		return nil, errNobody
 	}
 	hung := false
 	stop := repeat(500*time.Millisecond, func() {
 		if f.param%3 == 0 {
-			s.cast.signal(f.target, players.SignalHang)
+			s.supervisor.signal(f.target, roles.SignalHang)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), sqlLimit)
 		defer cancel()
@@ -375,7 +375,7 @@ func hang(s *scene, f fault) (func() error, error) {
 			s.took(f.kind)
 			s.goesOn(f, since)
 		}
-		s.cast.signal(f.target, players.SignalFree)
+		s.supervisor.signal(f.target, roles.SignalFree)
 		return nil
 	}, nil
 }

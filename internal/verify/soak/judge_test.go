@@ -13,7 +13,7 @@ import (
 
 	"github.com/effectonce/effectonce/internal/verify/history"
 	"github.com/effectonce/effectonce/internal/verify/history/dump"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
 // dumpLimit bounds the reading of everything at the end.
@@ -28,7 +28,7 @@ func excused() history.Allowed {
 func (x *scene) source(names ...string) dump.Source {
 	return dump.Source{
 		DB: x.admin, Brokers: x.kafka.Brokers(), Topics: names,
-		Consumers: []dump.Consumer{{Name: players.Consumer, Group: players.Consumer, Topics: names}},
+		Consumers: []dump.Consumer{{Name: roles.Consumer, Group: roles.Consumer, Topics: names}},
 	}
 }
 
@@ -56,8 +56,9 @@ func (x *scene) audit() (end func()) {
 func (x *scene) judge(m *made, unwell []string) {
 	r := Report{
 		Seed: x.seed, Duration: x.duration.String(), Brokers: x.brokers, Faults: m.done, NotMade: m.failed,
-		Lives: x.cast.lives, Took: x.seen.took, WentOn: x.seen.went,
-		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.cast.crashes, Kills: x.cast.killed(),
+		Lives: x.supervisor.starts, Took: x.seen.took, WentOn: x.seen.went,
+		Unwell: slices.Concat(unwell, m.stuck, x.unmet(m.done)), Crashes: x.supervisor.crashes,
+		Kills: x.supervisor.killed(),
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dumpLimit)
 	defer cancel()
@@ -81,7 +82,7 @@ func (x *scene) judge(m *made, unwell []string) {
 	for _, u := range r.Unwell {
 		x.t.Errorf("I8, seed %d: %s", x.seed, u)
 	}
-	for _, panicked := range x.cast.panics(x.t) {
+	for _, panicked := range x.supervisor.panics(x.t) {
 		x.t.Errorf("seed %d: %s", x.seed, panicked)
 	}
 	x.write(r)
@@ -99,10 +100,10 @@ func (x *scene) streamed(d *history.Dump) {
 	x.t.Logf("%d of %d records came from the WAL", n, len(d.Records))
 }
 
-// leaks looks for secrets in what players and servers wrote (I10).
+// leaks looks for secrets in what processes and servers wrote (I10).
 func (x *scene) leaks(into *history.Verdict) {
-	for name, log := range x.cast.logs(x.t) {
-		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{players.Canary, players.CanaryPassword})
+	for name, log := range x.supervisor.logs(x.t) {
+		v, err := history.Leaks(name, strings.NewReader(string(log)), []string{roles.Canary, roles.CanaryPassword})
 		if err != nil {
 			x.t.Error(err)
 		}
@@ -131,7 +132,7 @@ func told(r Report) string {
 	for _, c := range r.Crashes {
 		fmt.Fprintf(&b, "ended by itself: %s\n", c)
 	}
-	fmt.Fprintf(&b, "%d lives of players\n%s", r.Lives, r.Verdict)
+	fmt.Fprintf(&b, "%d process starts\n%s", r.Lives, r.Verdict)
 	return b.String()
 }
 

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// line leads a player from its proxy to Postgres: to the primary, or for a while to a standby, as a name does in a
-// failover. What the player is cut off from it can be cut off from without a word: neither side gets a packet any more,
-// nor an end.
+// line leads a process from its proxy to Postgres: to the primary, or for a while to a standby, as a name does in a
+// failover. What the process is cut off from it can be cut off from without a word: neither side gets a packet any
+// more, nor an end.
 type line struct {
 	listener net.Listener
 	done     sync.WaitGroup

@@ -6,14 +6,14 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
 func TestMain(m *testing.M) {
-	players.Main()
+	roles.Main()
 	code := m.Run()
 	kafkatest.Stop()
 	pgtest.Stop()
-	// No look for goroutines here: toxiproxy leaves those of links that it cut. The players look for their own.
+	// No look for goroutines here: toxiproxy leaves those of links that it cut. The processes look for their own.
 	os.Exit(code)
 }

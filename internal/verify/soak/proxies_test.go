@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// proxies are the network: each player reaches each server by a proxy of its own.
+// proxies are the network: each process reaches each server by a proxy of its own.
 type proxies struct {
 	server *toxiproxy.ApiServer
 	mu     sync.Mutex

@@ -13,7 +13,7 @@ type Report struct {
 	WentOn  map[string]int `json:"went_on"`
 	NotMade []string       `json:"not_made"` // drawn, and why they could not be made
 	Unwell  []string       `json:"unwell"`   // what was not well again in time (I8)
-	Lives   int            `json:"lives"`    // of players
+	Lives   int            `json:"lives"`    // starts of processes
 	Crashes []string       `json:"ended_by_themselves"`
 	Kills   map[string]int `json:"kills_at_statements"`
 

@@ -19,7 +19,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/relay/operator"
 )
@@ -35,7 +35,7 @@ const (
 
 var topics = map[string]int{topicMain: 6, topicSecond: 3, topicLimited: 3, topicGrowing: 2, topicDoomed: 2}
 
-// names of players, as schedules are drawn before there are any.
+// names of processes, as schedules are drawn before there are any.
 var (
 	producers  = []string{"producer-1", "producer-2", "producer-3"}
 	relays     = []string{"relay-1", "relay-2", "relay-3"}
@@ -48,25 +48,25 @@ var (
 // scene is everything of a run.
 type scene struct {
 	settings
-	dir      string // histories and logs
-	pg       *pgtest.Server
-	disks    *disks // nil: not made, and why stands in noDisks
-	noDisks  error
-	address  string // of Postgres
-	database string
-	admin    *pgxpool.Pool // superuser, past all proxies
-	kafka    *kafkatest.Cluster
-	kafkaMu  sync.Mutex // Cluster is not safe for concurrent use
-	pgMu     sync.Mutex // nor is Server
-	proxies  *proxies
-	lines    map[string]*line // from the proxies of players to Postgres
-	standby  func() (*pgtest.Server, error)
-	cast     *cast
-	rec      *history.Writer
-	t        *testing.T
-	held     holder
-	grown    int // partitions of topicGrowing
-	seen     sightings
+	dir        string // histories and logs
+	pg         *pgtest.Server
+	disks      *disks // nil: not made, and why stands in noDisks
+	noDisks    error
+	address    string // of Postgres
+	database   string
+	admin      *pgxpool.Pool // superuser, past all proxies
+	kafka      *kafkatest.Cluster
+	kafkaMu    sync.Mutex // Cluster is not safe for concurrent use
+	pgMu       sync.Mutex // nor is Server
+	proxies    *proxies
+	lines      map[string]*line // from the proxies of processes to Postgres
+	standby    func() (*pgtest.Server, error)
+	supervisor *supervisor
+	rec        *history.Writer
+	t          *testing.T
+	held       holder
+	grown      int // partitions of topicGrowing
+	seen       sightings
 }
 
 func newScene(t *testing.T, s settings, faults []fault) *scene {
@@ -86,12 +86,12 @@ func newScene(t *testing.T, s settings, faults []fault) *scene {
 	for name, n := range topics {
 		config := map[string]string{"retention.ms": "604800000"}
 		if name == topicLimited {
-			config["max.message.bytes"] = fmt.Sprint(players.TooLargeBytes)
+			config["max.message.bytes"] = fmt.Sprint(roles.TooLargeBytes)
 		}
 		kafkatest.CreateTopic(t, x.kafka.Brokers(), name, n, config)
 	}
 	x.proxies = newProxies(t)
-	x.cast = newCast(t, x.dir)
+	x.supervisor = newSupervisor(t, x.dir)
 	return x
 }
 
@@ -139,9 +139,9 @@ func (x *scene) startPostgres(faults []fault) {
 	server.Database(t) // another one, for transactions that are none of ours
 	conn, err := pgx.Connect(t.Context(), db.AdminURL)
 	if err == nil {
-		err = players.Setup(t.Context(), conn)
+		err = roles.Setup(t.Context(), conn)
 		if err == nil && x.follow {
-			_, err = conn.Exec(t.Context(), "alter role "+players.User(players.Relay)+" replication")
+			_, err = conn.Exec(t.Context(), "alter role "+roles.User(roles.Relay)+" replication")
 		}
 		_ = conn.Close(t.Context())
 	}
@@ -183,14 +183,14 @@ func (x *scene) startStandby(faults []fault) {
 	})
 }
 
-// enter starts a player behind proxies of its own.
-func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Config)) {
+// addProcess starts a process behind proxies of its own.
+func (x *scene) addProcess(role, name string, wanted bool, more func(cfg *roles.Config)) {
 	x.lines[name] = newLine(x.t, x.address)
 	judged := pgtest.NewProxy(x.t, "postgres://"+x.lines[name].address())
-	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.cast.meets(name, s) })
-	cfg := players.Config{
+	judged.Watch(func(s pgtest.Passing) *pgtest.Trap { return x.supervisor.atStatement(name, s) })
+	cfg := roles.Config{
 		Role: role, Name: name, Seed: x.seed, History: x.dir, Conns: 4, Brokers: x.kafka.Brokers(),
-		Through: map[string]string{}, URL: players.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()),
+		Through: map[string]string{}, URL: roles.Login(role, x.proxies.add(x.t, name+"/postgres", judged.Address()),
 			x.database),
 	}
 	cfg.Topics = slices.Sorted(maps.Keys(topics))
@@ -200,29 +200,29 @@ func (x *scene) enter(role, name string, wanted bool, more func(cfg *players.Con
 	if more != nil {
 		more(&cfg)
 	}
-	x.cast.add(cfg, wanted)
+	x.supervisor.add(cfg, wanted)
 }
 
-func (x *scene) enterAll() {
+func (x *scene) addProcesses() {
 	jumps := []time.Duration{-30 * time.Hour, 30 * time.Hour, 20 * 24 * time.Hour}
 	for i, name := range producers {
-		x.enter(players.Producer, name, true, func(c *players.Config) {
+		x.addProcess(roles.Producer, name, true, func(c *roles.Config) {
 			c.Rate, c.Writers, c.Keys, c.TooLarge, c.Jump = max(1, x.rate/len(producers)), 4, 200, topicLimited,
 				jumps[i]
 		})
 	}
 	for _, name := range relays[:2] {
-		x.enter(players.Relay, name, true, func(c *players.Config) { c.FromWAL = x.follow })
+		x.addProcess(roles.Relay, name, true, func(c *roles.Config) { c.FromWAL = x.follow })
 	}
-	x.enter(players.Relay, relays[2], true, func(c *players.Config) { c.Conns, c.FromWAL = 1, x.follow })
+	x.addProcess(roles.Relay, relays[2], true, func(c *roles.Config) { c.Conns, c.FromWAL = 1, x.follow })
 	for i, name := range append(workers, spare) {
-		x.enter(players.Worker, name, name != spare, func(c *players.Config) {
+		x.addProcess(roles.Worker, name, name != spare, func(c *roles.Config) {
 			c.Trouble, c.Each, c.Conns, c.ByWatermark = 0.0003, i == 2, []int{6, 2, 3}[i], x.dedup == "watermark"
 		})
 	}
-	x.enter(players.Operator, person, true, func(c *players.Config) { c.ByWatermark = x.dedup == "watermark" })
-	x.enter(players.Maintainer, maintainer, true, func(c *players.Config) {
-		c.OwnerURL = players.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
+	x.addProcess(roles.Operator, person, true, func(c *roles.Config) { c.ByWatermark = x.dedup == "watermark" })
+	x.addProcess(roles.Maintainer, maintainer, true, func(c *roles.Config) {
+		c.OwnerURL = roles.Login("owner", x.proxies.add(x.t, maintainer+"/owner", x.address), x.database)
 	})
 }
 

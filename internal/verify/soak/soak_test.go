@@ -26,7 +26,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%s=%d %s=%v %s=%s, %d brokers, %d events/s, %d faults:\n%s", envSeed, s.seed, envDuration, s.duration,
 		envDedup, s.dedup, s.brokers, s.rate, len(faults), text.String())
 	x := newScene(t, s, faults)
-	x.enterAll()
+	x.addProcesses()
 	audits := x.audit()
 	made := x.make(faults)
 	calm := x.calm()

@@ -52,8 +52,8 @@ func Run(t *testing.T, db *pgtest.DB, file string, update bool) {
 		t.Fatal(err)
 	}
 	want := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	p := &player{t: t, db: db, sessions: map[string]*session{}}
-	got := p.play(want)
+	p := &runner{t: t, db: db, sessions: map[string]*session{}}
+	got := p.runAll(want)
 	if update {
 		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o600); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func line(lines []string, i int) string {
 	return "(the end)"
 }
 
-type player struct {
+type runner struct {
 	t        *testing.T
 	db       *pgtest.DB
 	sessions map[string]*session
@@ -88,8 +88,8 @@ type session struct {
 	running chan []string // nil: nothing; else gets the output of the statement that blocked
 }
 
-// play returns the lines of the story with what really came of each statement.
-func (p *player) play(lines []string) []string {
+// runAll returns the lines of the story with what really came of each statement.
+func (p *runner) runAll(lines []string) []string {
 	p.t.Helper()
 	var got []string
 	for i := 0; i < len(lines); {
@@ -124,7 +124,7 @@ func (p *player) play(lines []string) []string {
 	return got
 }
 
-func (p *player) run(name, sql string) []string {
+func (p *runner) run(name, sql string) []string {
 	p.t.Helper()
 	s := p.sessions[name]
 	if s == nil {
@@ -141,7 +141,7 @@ func (p *player) run(name, sql string) []string {
 	return p.await(s)
 }
 
-func (p *player) resume(name string, deadlocked bool) []string {
+func (p *runner) resume(name string, deadlocked bool) []string {
 	p.t.Helper()
 	s := p.sessions[name]
 	if s == nil || s.running == nil {
@@ -157,7 +157,7 @@ func (p *player) resume(name string, deadlocked bool) []string {
 
 // await returns what the session's statement came to, or "blocks" once Postgres says that it waits for one of the
 // others. Locks of other tests in the same server pass by themselves and do not count.
-func (p *player) await(s *session) []string {
+func (p *runner) await(s *session) []string {
 	p.t.Helper()
 	var others []int32
 	for _, o := range p.sessions {

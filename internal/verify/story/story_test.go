@@ -32,8 +32,8 @@ func TestStories(t *testing.T) {
 // A story that says something wrong must not pass.
 func TestWhatHappenedReplacesWhatIsSaid(t *testing.T) {
 	t.Parallel()
-	p := &player{t: t, db: pgtest.New(t), sessions: map[string]*session{}}
-	got := p.play(strings.Split(`prose
+	p := &runner{t: t, db: pgtest.New(t), sessions: map[string]*session{}}
+	got := p.runAll(strings.Split(`prose
 A: create table x (i int)
 -> not this
 A: begin; lock table x

@@ -19,7 +19,7 @@ import (
 
 // Source is where a run's traces are.
 type Source struct {
-	// DB may read everything: the outbox's, the inbox's and the run's own tables (package book).
+	// DB may read everything: the outbox's, the inbox's and the run's own tables (package tables).
 	DB *pgxpool.Pool
 	// Schema holds the outbox and the inbox. Empty: the connection's search_path.
 	Schema  string

@@ -19,7 +19,7 @@ import (
 	"github.com/effectonce/effectonce/internal/testenv/kafkatest"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/internal/verify/history/tap"
 	"github.com/effectonce/effectonce/migrations"
 	"github.com/effectonce/effectonce/outbox"
@@ -33,14 +33,14 @@ func TestMain(m *testing.M) { pgtest.Main(m, kafkatest.Stop) }
 func TestQueries(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, migrations.Outbox, migrations.Inbox)
-	db.Exec(t, book.SQLTables)
+	db.Exec(t, tables.SQLTables)
 	pgtest.PrepareAll(t, db, map[string]string{
 		"now": sqlNow, "business": sqlBusiness, "effects": sqlEffects, "ledger": sqlLedger, "rows": sqlRows,
 		"keys": sqlKeys, "claims": sqlClaims,
 		"lanes": sqlLanes, "discards": sqlDiscards, "mended": sqlMended, "consumers": sqlConsumers, "inbox": sqlInbox,
 		"parked":     sqlInboxParked,
 		"inbox keys": sqlInboxKeys, "halted": sqlHalted, "dropped": sqlDroppedBefore, "undecided": sqlUndecided,
-		"draw": book.SQLDraw, "record": book.SQLRecord, "apply": book.SQLApply,
+		"draw": tables.SQLNextVersion, "record": tables.SQLRecord, "apply": tables.SQLApply,
 	})
 }
 
@@ -60,7 +60,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{t: t, db: pgtest.New(t, migrations.Outbox, migrations.Inbox), dir: t.TempDir()}
-	s.db.Exec(t, book.SQLTables)
+	s.db.Exec(t, tables.SQLTables)
 	s.topic = kafkatest.Topic(t, 3, map[string]string{"max.message.bytes": "20000"})
 	s.writer = s.history("producer")
 	s.source = Source{
@@ -92,17 +92,17 @@ func (s *scene) pay(key string, change func(*event.Event, *history.Event), rollb
 	var recorded history.Event
 	var op int64
 	err := pgx.BeginFunc(s.t.Context(), s.db.Pool, func(tx pgx.Tx) error {
-		version, err := book.Draw(s.t.Context(), tx, "", key)
+		version, err := tables.NextVersion(s.t.Context(), tx, "", key)
 		if err != nil {
 			return err
 		}
 		s.paid++
 		e := event.Event{ID: event.NewID(), Topic: s.topic, Key: key, Type: "Paid", Payload: []byte(fmt.Sprint(s.paid))}
-		recorded = book.Describe(&e, version, fmt.Sprintf("payment-%d", s.paid))
+		recorded = tables.Describe(&e, version, fmt.Sprintf("payment-%d", s.paid))
 		if change != nil {
 			change(&e, &recorded)
 		}
-		if err := book.Record(s.t.Context(), tx, recorded); err != nil {
+		if err := tables.Record(s.t.Context(), tx, recorded); err != nil {
 			return err
 		}
 		if err := outbox.Append(s.t.Context(), tx, e); err != nil {

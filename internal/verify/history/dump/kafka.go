@@ -15,7 +15,7 @@ import (
 
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 )
 
 func (s Source) client(opts ...kgo.Opt) (*kgo.Client, error) {
@@ -103,7 +103,7 @@ func record(r *kgo.Record, texts intern) history.Record {
 			out.Seq, _ = strconv.ParseInt(string(h.Value), 10, 64)
 		case event.HeaderMaybe:
 			out.Maybe = true
-		case book.HeaderVersion:
+		case tables.HeaderVersion:
 			out.Version, _ = strconv.ParseInt(string(h.Value), 10, 64)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/relay"
 )
 
@@ -77,7 +77,7 @@ func all(n int, err error) []error {
 
 // Relay is an observer that writes down what a relay tells. Outages of long standing are told once.
 func Relay(w *history.Writer) relay.Observer {
-	write := func(e history.Entry) { _, _ = w.Write(e) } // the first error stays in w, for the player to look at
+	write := func(e history.Entry) { _, _ = w.Write(e) } // the first error stays in w, for the caller to look at
 	return relay.Observer{
 		LaneTaken: func(lane int16, fence int64) {
 			write(history.Entry{Kind: history.KindLaneTaken, Lane: lane, Fence: fence})
@@ -120,7 +120,7 @@ func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outc
 	if len(events) > 0 {
 		at := events[0].Position
 		begin.Topic, begin.Partition, begin.Offset, begin.IDs = events[0].Topic, at.Partition, at.Offset,
-			book.IDs(events)
+			tables.IDs(events)
 	}
 	op, err := h.w.Write(begin)
 	if err != nil {
@@ -138,19 +138,19 @@ func (h handler) Handle(ctx context.Context, events []event.Event) ([]inbox.Outc
 	return outcomes, err
 }
 
-// Effect writes down each run of an effect before it runs, and books the events as book.Apply does.
+// Effect writes down each run of an effect before it runs, and books the events as tables.Apply does.
 func Effect(w *history.Writer, consumer string) inbox.BatchEffect {
 	return func(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 		if err := Ran(w, consumer, events); err != nil {
 			return err
 		}
-		return book.Apply(ctx, tx, consumer, events...)
+		return tables.Apply(ctx, tx, consumer, events...)
 	}
 }
 
-// Ran writes down that an effect runs, for effects of a player's own.
+// Ran writes down that an effect runs, for effects of a role of its own.
 func Ran(w *history.Writer, consumer string, events []event.Event) error {
-	_, err := w.Write(history.Entry{Kind: history.KindEffect, Consumer: consumer, IDs: book.IDs(events)})
+	_, err := w.Write(history.Entry{Kind: history.KindEffect, Consumer: consumer, IDs: tables.IDs(events)})
 	return err
 }
 

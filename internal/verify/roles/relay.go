@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -16,7 +16,7 @@ const Lease = 3 * time.Second
 const PublishTimeout = 3 * time.Second
 
 // publish is a relay with the real publisher.
-func publish(ctx context.Context, p *player) error {
+func publish(ctx context.Context, p *process) error {
 	pins, err := relay.Pins(p.db, "")
 	if err != nil {
 		return err

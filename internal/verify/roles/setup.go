@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/migrations"
 )
 
@@ -17,12 +17,12 @@ const CanaryPassword = "canary-password-"
 
 // users are who logs in for each role, and whose rights they have.
 var users = []struct{ role, name, rights string }{
-	{Producer, "player_producer", "effectonce_append"},
-	{Relay, "player_relay", "effectonce_relay"},
-	{Worker, "player_worker", "effectonce_inbox"},
-	{Operator, "player_operator", "effectonce_relay, effectonce_inbox"},
-	{Maintainer, "player_maintainer", "effectonce_inbox_maintainer"},
-	{"owner", "player_owner", ""},
+	{Producer, "role_producer", "effectonce_append"},
+	{Relay, "role_relay", "effectonce_relay"},
+	{Worker, "role_worker", "effectonce_inbox"},
+	{Operator, "role_operator", "effectonce_relay, effectonce_inbox"},
+	{Maintainer, "role_maintainer", "effectonce_inbox_maintainer"},
+	{"owner", "role_owner", ""},
 }
 
 // User is who a role logs in as; "owner" owns the outbox's archive.
@@ -45,7 +45,7 @@ func Login(role, address, database string) string {
 	return u.String()
 }
 
-// Setup makes the tables of the players and their users in a migrated database, as superuser. Nothing is left to
+// Setup makes the tables of the processes and their users in a migrated database, as superuser. Nothing is left to
 // PUBLIC.
 func Setup(ctx context.Context, conn *pgx.Conn) error {
 	var roles strings.Builder
@@ -55,7 +55,7 @@ func Setup(ctx context.Context, conn *pgx.Conn) error {
 		return err
 	}
 	script := []string{
-		book.SQLTables,
+		tables.SQLTables,
 		"revoke all on schema public from public",
 		"revoke all on all tables in schema public from public",
 		"revoke all on all functions in schema public from public",
@@ -71,18 +71,18 @@ func Setup(ctx context.Context, conn *pgx.Conn) error {
 			script = append(script, fmt.Sprintf("grant %s to %s", u.rights, u.name))
 		}
 	}
-	script = append(script, "grant create on schema public to player_owner", "grant select on effectonce_migration "+
-		"to player_owner",
+	script = append(script, "grant create on schema public to role_owner", "grant select on effectonce_migration "+
+		"to role_owner",
 		`do $$ declare t regclass; begin
 			for t in select 'outbox_archive'::regclass union all select inhrelid::regclass from pg_inherits where inhparent = 'outbox_archive'::regclass loop
-				execute format('alter table %s owner to player_owner', t);
+				execute format('alter table %s owner to role_owner', t);
 			end loop;
 		end $$`,
 		strings.NewReplacer("{producer}", User(Producer), "{worker}", User(Worker), "{operator}",
 			User(Operator)).Replace(grants))
 	for _, sql := range script {
 		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			return fmt.Errorf("players: %.60s: %w", strings.TrimSpace(sql), err)
+			return fmt.Errorf("roles: %.60s: %w", strings.TrimSpace(sql), err)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"encoding/base64"

@@ -1,6 +1,6 @@
-// Package book is the tables of a run's own: what producers and effects write there in the transactions under test is
-// the truth that the checker compares everything else with.
-package book
+// Package tables has the tables of a run itself: what producers and effects write there, in the transactions under
+// test, is the truth that the checker compares everything else with.
+package tables
 
 import (
 	"context"
@@ -21,11 +21,11 @@ const (
 	HeaderBusiness = "history-business"
 )
 
-// Draw locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in the
-// same transaction: that is the producer's part of order per key (P2).
-func Draw(ctx context.Context, tx pgx.Tx, tenant, key string) (version int64, err error) {
-	if err := tx.QueryRow(ctx, SQLDraw, tenant, key).Scan(&version); err != nil {
-		return 0, fmt.Errorf("book: draw a version of %q: %w", key, err)
+// NextVersion locks the row of an aggregate and returns its next version. Events of the key are appended behind it, in
+// the same transaction: that is the producer's part of order per key (P2).
+func NextVersion(ctx context.Context, tx pgx.Tx, tenant, key string) (version int64, err error) {
+	if err := tx.QueryRow(ctx, SQLNextVersion, tenant, key).Scan(&version); err != nil {
+		return 0, fmt.Errorf("tables: next version of %q: %w", key, err)
 	}
 	return version, nil
 }
@@ -37,7 +37,7 @@ func Record(ctx context.Context, tx pgx.Tx, events ...history.Event) error {
 		batch.Queue(SQLRecord, RecordArgs(e)...)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("book: record %d events: %w", len(events), err)
+		return fmt.Errorf("tables: record %d events: %w", len(events), err)
 	}
 	return nil
 }
@@ -70,17 +70,17 @@ func Apply(ctx context.Context, tx pgx.Tx, consumer string, events ...event.Even
 	for _, e := range events {
 		version, err := strconv.ParseInt(e.Headers[HeaderVersion], 10, 64)
 		if err != nil {
-			return fmt.Errorf("book: the version of %s: %w", e.ID, err)
+			return fmt.Errorf("tables: the version of %s: %w", e.ID, err)
 		}
 		business := e.Headers[HeaderBusiness]
 		if business == "" {
-			return errors.New("book: an event without a business key")
+			return errors.New("tables: an event without a business key")
 		}
 		batch.Queue(SQLApply, consumer, e.ID.String(), e.Tenant, e.Topic, e.Key, version, business,
 			e.Position.Partition, e.Position.Offset)
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("book: apply %d events: %w", len(events), err)
+		return fmt.Errorf("tables: apply %d events: %w", len(events), err)
 	}
 	return nil
 }

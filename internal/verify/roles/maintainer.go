@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // maintain makes and drops days all the time, as the owners of the tables: of the inbox as its maintainer, of the
 // archive as the owner of the outbox. A pass that fails is done again.
-func maintain(ctx context.Context, p *player) error {
+func maintain(ctx context.Context, p *process) error {
 	owner, err := open(p.OwnerURL, 2)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func maintain(ctx context.Context, p *player) error {
 	return nil
 }
 
-func (p *player) pass(ctx context.Context, what string, do func(ctx context.Context) error) {
+func (p *process) pass(ctx context.Context, what string, do func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*transactionLimit)
 	defer cancel()
 	if err := do(ctx); err != nil && ctx.Err() == nil {

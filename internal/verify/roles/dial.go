@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// dial goes to a broker by way of the player's own proxy, whatever address the cluster advertises.
-func (p *player) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dial goes to a broker by way of the process's own proxy, whatever address the cluster advertises.
+func (p *process) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if via, ok := p.Through[address]; ok {
 		address = via
 	}

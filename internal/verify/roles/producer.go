@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/effectonce/effectonce/internal/pgerr"
 	"github.com/effectonce/effectonce/internal/sleep"
 	"github.com/effectonce/effectonce/internal/verify/history"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/outbox"
 )
 
@@ -28,13 +28,13 @@ const transactionLimit = 10 * time.Second
 var errMind = errors.New("the producer changed its mind")
 
 // produce appends until ctx ends.
-func produce(ctx context.Context, p *player) error {
+func produce(ctx context.Context, p *process) error {
 	viaSQL := stdlib.OpenDBFromPool(p.db)
 	defer func() { _ = viaSQL.Close() }()
 	var all sync.WaitGroup
 	for i := range p.Writers {
 		all.Go(func() {
-			w := &writer{player: p, sql: viaSQL, draw: rand.New(rand.NewPCG(p.Seed, p.choices(i)))}
+			w := &writer{process: p, sql: viaSQL, draw: rand.New(rand.NewPCG(p.Seed, p.choices(i)))}
 			w.id = fmt.Sprintf("%s.%d.%d", p.Name, p.Life, i)
 			w.run(ctx)
 		})
@@ -45,7 +45,7 @@ func produce(ctx context.Context, p *player) error {
 
 // writer is one of a producer's goroutines.
 type writer struct {
-	*player
+	*process
 	sql  *sql.DB
 	draw *rand.Rand
 	id   string
@@ -223,7 +223,7 @@ func (w *writer) transactSQL(ctx context.Context, b *batch) (op int64, err error
 }
 
 func appender() outbox.Appender {
-	return outbox.Appender{Source: "player", MaxPayload: -1, InboxWindow: -1}
+	return outbox.Appender{Source: "process", MaxPayload: -1, InboxWindow: -1}
 }
 
 // count is how many versions an aggregate needs: one for each event that has a place in its order.
@@ -246,8 +246,8 @@ func (b *batch) number(key string, last int64) {
 			info.Version = next
 		}
 		e.Headers = map[string]string{
-			book.HeaderVersion:  strconv.FormatInt(info.Version, 10),
-			book.HeaderBusiness: info.Business,
+			tables.HeaderVersion:  strconv.FormatInt(info.Version, 10),
+			tables.HeaderBusiness: info.Business,
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // operate is a person who looks at what is parked every half second, mends what can be mended and gives up what cannot.
-func operate(ctx context.Context, p *player) error {
+func operate(ctx context.Context, p *process) error {
 	out, err := operator.New(p.db, "", p.Name)
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func operate(ctx context.Context, p *player) error {
 	if err != nil {
 		return err
 	}
-	o := &person{player: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	o := &person{process: p, out: out, in: in, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
 	for sleep.For(ctx, 500*time.Millisecond) == nil {
 		o.round(ctx)
 	}
@@ -34,7 +34,7 @@ func operate(ctx context.Context, p *player) error {
 }
 
 type person struct {
-	*player
+	*process
 	out  *operator.Operator
 	in   *inboxoperator.Operator
 	draw *rand.Rand

@@ -1,8 +1,8 @@
-package players
+package roles
 
-// grants give each role what its work needs of book's tables, and nothing of the others'. {producer}, {worker} and
-// {operator} are users.
-const grants = `-- players: grants
+// grants give each role what its work needs of the tables of package tables, and nothing of the others'. {producer},
+// {worker} and {operator} are users.
+const grants = `-- roles: grants
 grant select, insert, update on history_aggregate to {producer};
 grant insert on history_business to {producer};
 grant insert on history_effect to {worker};
@@ -10,13 +10,13 @@ grant select on history_effect to {operator};
 grant select, insert on history_ledger to {worker};
 `
 
-// drawVersions is book.SQLDraw for $3 events at once: it returns the last one's version.
-const drawVersions = `-- players: draw versions
+// drawVersions is tables.SQLNextVersion for $3 events at once: it returns the last one's version.
+const drawVersions = `-- roles: draw versions
 insert into history_aggregate as a (tenant, key, version) values ('', $1, $2)
 on conflict (tenant, key) do update set version = a.version + $2 returning version`
 
-// recordAll is book.SQLRecord for many events.
-const recordAll = `-- players: record
+// recordAll is tables.SQLRecord for many events.
+const recordAll = `-- roles: record
 insert into history_business (message_id, tenant, topic, key, version, business, scheduled, poison, skipped, digest)
 select e.id::uuid, e.tenant, e.topic, e.key, e.version, e.business, e.scheduled, e.poison, false, e.digest
 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::boolean[], $8::text[],
@@ -24,7 +24,7 @@ from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::te
 	as e (id, tenant, topic, key, version, business, scheduled, poison, digest)`
 
 // applyAll writes a row for every event whose effect runs, whatever the ledger says.
-const applyAll = `-- players: apply
+const applyAll = `-- roles: apply
 insert into history_effect (consumer, message_id, tenant, topic, key, version, business, record_partition,
 	record_offset)
 select $1, e.id::uuid, e.tenant, e.topic, e.key, e.version, e.business, e.partition, e.at
@@ -32,14 +32,14 @@ from unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::te
 	with ordinality as e (id, tenant, topic, key, version, business, partition, at, i) order by e.i`
 
 // ledgerAll books business keys, in one order for all workers.
-const ledgerAll = `-- players: ledger
+const ledgerAll = `-- roles: ledger
 insert into history_ledger (consumer, business, message_id)
 select $1, l.business, l.id::uuid from unnest($2::text[], $3::text[]) as l (business, id) order by l.business
 	on conflict do nothing`
 
 // isApplied is how an operator looks whether an event had its effect.
-const isApplied = `-- players: is it applied
+const isApplied = `-- roles: is it applied
 select exists (select from history_effect where consumer = $1 and message_id = $2::uuid)`
 
-const serializationFailure = `-- players: a conflict
-do $$ begin raise exception 'drawn by the player' using errcode = 'serialization_failure'; end $$`
+const serializationFailure = `-- roles: a conflict
+do $$ begin raise exception 'drawn by the process' using errcode = 'serialization_failure'; end $$`

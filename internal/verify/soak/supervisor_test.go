@@ -18,52 +18,52 @@ import (
 
 	"github.com/effectonce/effectonce/internal/testenv/child"
 	"github.com/effectonce/effectonce/internal/testenv/pgtest"
-	"github.com/effectonce/effectonce/internal/verify/players"
+	"github.com/effectonce/effectonce/internal/verify/roles"
 )
 
-// At how many of its statements a player dies, or loses its connection: before Postgres has it, or when its answer
-// comes.
+// The share of its statements at which a process dies, or loses its connection: before Postgres has it, or when its
+// reply comes.
 const (
 	deadlyShare = 0.0001
 	lostShare   = 0.0003
 )
 
-// cast is the players. One that ends is started again, as a supervisor does, unless it was told to stay away.
-type cast struct {
-	dir   string // of their logs
-	mu    sync.Mutex
-	roles map[string]*part
-	over  chan struct{} // closed when nobody is started again
-	done  sync.WaitGroup
+// supervisor runs the processes, and starts one again that ends, unless it is not wanted.
+type supervisor struct {
+	dir     string // of their logs
+	mu      sync.Mutex
+	members map[string]*member
+	over    chan struct{} // closed when nothing is started again
+	done    sync.WaitGroup
 
-	crashes []string // how players ended that nobody killed
-	lives   int
+	crashes []string // how processes ended that were not killed
+	starts  int
 	kills   map[string]int // at statements
 }
 
-// part is one player over all its lives.
-type part struct {
-	cfg     players.Config
-	process *child.Process // nil between two lives
+// member is a role of the run, through all its restarts.
+type member struct {
+	cfg     roles.Config
+	process *child.Process // nil: not running
 	wanted  bool
 	wake    chan struct{} // holds one: look again whether it is wanted
 }
 
-func newCast(t *testing.T, dir string) *cast {
-	c := &cast{dir: dir, roles: map[string]*part{}, over: make(chan struct{}), kills: map[string]int{}}
+func newSupervisor(t *testing.T, dir string) *supervisor {
+	c := &supervisor{dir: dir, members: map[string]*member{}, over: make(chan struct{}), kills: map[string]int{}}
 	t.Cleanup(c.end)
 	return c
 }
 
-// end kills everybody and waits until they are gone.
-func (c *cast) end() {
+// end kills all processes and waits for their end.
+func (c *supervisor) end() {
 	c.mu.Lock()
 	select {
 	case <-c.over:
 	default:
 		close(c.over)
 	}
-	for _, p := range c.roles {
+	for _, p := range c.members {
 		if p.process != nil {
 			_ = p.process.Signal(syscall.SIGKILL)
 		}
@@ -72,17 +72,17 @@ func (c *cast) end() {
 	c.done.Wait()
 }
 
-// add makes a player, which starts at once if it is wanted.
-func (c *cast) add(cfg players.Config, wanted bool) {
-	p := &part{cfg: cfg, wanted: wanted, wake: make(chan struct{}, 1)}
+// add adds a member, which starts at once if it is wanted.
+func (c *supervisor) add(cfg roles.Config, wanted bool) {
+	p := &member{cfg: cfg, wanted: wanted, wake: make(chan struct{}, 1)}
 	c.mu.Lock()
-	c.roles[cfg.Name] = p
+	c.members[cfg.Name] = p
 	c.mu.Unlock()
 	c.done.Go(func() { c.supervise(p) })
 }
 
-// supervise starts a player again and again.
-func (c *cast) supervise(p *part) {
+// supervise keeps a member running while it is wanted.
+func (c *supervisor) supervise(p *member) {
 	for {
 		c.mu.Lock()
 		var err error
@@ -112,16 +112,16 @@ func (c *cast) supervise(p *part) {
 	}
 }
 
-// start begins a life; c.mu is held.
-func (c *cast) start(p *part) error {
+// start starts a member's process; c.mu is held.
+func (c *supervisor) start(p *member) error {
 	select {
 	case <-c.over:
 		return nil
 	default:
 	}
 	p.cfg.Life++
-	c.lives++
-	cmd, err := players.Command(p.cfg)
+	c.starts++
+	cmd, err := roles.Command(p.cfg)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (c *cast) start(p *part) error {
 	return err
 }
 
-// ended looks at how a life ended: by a signal, in order, or by itself, which a person should know.
-func (c *cast) ended(p *part, err error) {
+// ended looks at how a process ended: by a signal, in order, or by itself, which is reported as a crash.
+func (c *supervisor) ended(p *member, err error) {
 	c.mu.Lock()
 	tail := p.process.LogTail()
 	p.process = nil
@@ -143,32 +143,32 @@ func (c *cast) ended(p *part, err error) {
 	c.crashed(fmt.Sprintf("%s: %v: %s", p.cfg.Name, err, lines[len(lines)-1]))
 }
 
-func (c *cast) crashed(how string) {
+func (c *supervisor) crashed(how string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.crashes = append(c.crashes, how)
 }
 
-// signal reaches a player that lives, and says whether one did.
-func (c *cast) signal(name string, sig syscall.Signal) bool {
+// signal sends a signal to a member's process, and says whether there was one to get it.
+func (c *supervisor) signal(name string, sig syscall.Signal) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.roles[name]
+	p := c.members[name]
 	return p != nil && p.process != nil && p.process.Signal(sig) == nil
 }
 
-// life is a player's process; nil: it is between two.
-func (c *cast) life(name string) *child.Process {
+// process returns a member's process, nil while it is not running.
+func (c *supervisor) process(name string) *child.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.roles[name].process
+	return c.members[name].process
 }
 
-// want says whether a player is to live. One that is no longer wanted is told to end in order.
-func (c *cast) want(name string, wanted bool) {
+// want says whether a member is to run. One that is no longer wanted gets SIGTERM.
+func (c *supervisor) want(name string, wanted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.roles[name]
+	p := c.members[name]
 	if p == nil {
 		return
 	}
@@ -182,12 +182,12 @@ func (c *cast) want(name string, wanted bool) {
 	}
 }
 
-// gone waits until a player that is not wanted has ended in order, and kills it after a time that should do.
-func (c *cast) gone(name string, patience time.Duration) error {
+// gone waits for the end of a process that is not wanted, and kills it when its patience is over.
+func (c *supervisor) gone(name string, patience time.Duration) error {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	c.mu.Lock()
-	p := c.roles[name].process
+	p := c.members[name].process
 	c.mu.Unlock()
 	if p == nil {
 		return nil
@@ -202,11 +202,11 @@ func (c *cast) gone(name string, patience time.Duration) error {
 	}
 }
 
-// names of the players of a role, or of all.
-func (c *cast) names(role string) (all []string) {
+// names returns the members of a role, or all.
+func (c *supervisor) names(role string) (all []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, p := range c.roles {
+	for name, p := range c.members {
 		if role == "" || p.cfg.Role == role {
 			all = append(all, name)
 		}
@@ -215,8 +215,8 @@ func (c *cast) names(role string) (all []string) {
 	return all
 }
 
-// logs are what players wrote, for the search for secrets.
-func (c *cast) logs(t *testing.T) map[string][]byte {
+// logs returns what the processes wrote, by file.
+func (c *supervisor) logs(t *testing.T) map[string][]byte {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log"))
 	all := map[string][]byte{}
@@ -230,11 +230,11 @@ func (c *cast) logs(t *testing.T) map[string][]byte {
 	return all
 }
 
-// deadly are the beginnings of lines that nothing which is done to a player excuses.
+// deadly are the beginnings of log lines that no fault excuses.
 var deadly = []string{"panic:", "fatal error:", "WARNING: DATA RACE"}
 
-// panics are the first lines of what players wrote when they panicked: nothing that is done to them excuses that.
-func (c *cast) panics(t *testing.T) (all []string) {
+// panics returns the log lines that begin with one of deadly.
+func (c *supervisor) panics(t *testing.T) (all []string) {
 	t.Helper()
 	for name, log := range c.logs(t) {
 		for line := range bytes.Lines(log) {
@@ -246,15 +246,15 @@ func (c *cast) panics(t *testing.T) (all []string) {
 	return all
 }
 
-// killed counts the players that died at statements.
-func (c *cast) killed() map[string]int {
+// killed returns how many processes died at each statement.
+func (c *supervisor) killed() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.kills)
 }
 
-// meets decides by chance about a statement of a player.
-func (c *cast) meets(name string, s pgtest.Passing) *pgtest.Trap {
+// atStatement decides by chance what happens at a statement of a member.
+func (c *supervisor) atStatement(name string, s pgtest.Passing) *pgtest.Trap {
 	statement, named := strings.CutPrefix(s.SQL, "-- ")
 	if !named {
 		return nil
@@ -267,7 +267,7 @@ func (c *cast) meets(name string, s pgtest.Passing) *pgtest.Trap {
 	switch x := rand.Float64(); {
 	case x < deadlyShare:
 		return pgtest.NewTrap(action, func(bool) {
-			if p := c.life(name); p != nil && p.Signal(syscall.SIGKILL) == nil {
+			if p := c.process(name); p != nil && p.Signal(syscall.SIGKILL) == nil {
 				<-p.Done()
 				c.mu.Lock()
 				c.kills[statement]++

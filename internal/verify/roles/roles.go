@@ -1,7 +1,7 @@
-// Package players holds the roles of a test that runs for a while: producers, relays, workers, an operator and a
+// Package roles holds the roles of a test that runs for a while: producers, relays, workers, an operator and a
 // maintainer, each a process of its own that is killed, paused and cut off. A test binary that calls Main first is all
 // of them: it starts itself again with a Config in its environment.
-package players
+package roles
 
 import (
 	"context"
@@ -22,8 +22,8 @@ import (
 	"github.com/effectonce/effectonce/internal/verify/history"
 )
 
-// EnvConfig names the variable that makes a process a player: a Config in JSON.
-const EnvConfig = "EFFECTONCE_PLAYER"
+// EnvConfig names the variable that gives a process its role: a Config in JSON.
+const EnvConfig = "EFFECTONCE_ROLE"
 
 // The roles. Each connects as the least privileged user that can do its work.
 const (
@@ -37,17 +37,17 @@ const (
 // Consumer is the name that workers share in the inbox, and their group in Kafka.
 const Consumer = "ledger"
 
-// Config is what a player is told. It has no defaults: a test says everything.
+// Config is what a process is told. It has no defaults: a test says everything.
 type Config struct {
-	Role, Name string // the name is unique among the players of a test, and the same after a restart
+	Role, Name string // the name is unique among the processes of a test, and the same after a restart
 	Life       int    // counts its restarts: the same choices are not made twice
-	Seed       uint64 // of all players
+	Seed       uint64 // of all processes
 	History    string // the directory that its history goes to
-	URL        string // of the database, by way of the player's own proxy
+	URL        string // of the database, through the process's own proxy
 	OwnerURL   string // Maintainer: as the owner of the outbox's tables
 	Conns      int    // the pool's size
 	Brokers    []string
-	Through    map[string]string // a broker's address to the proxy's that stands before it, for this player
+	Through    map[string]string // a broker's address to the proxy's that stands before it, for this process
 	Topics     []string
 
 	Rate, Writers int           // Producer: events per second, and transactions at a time
@@ -60,7 +60,7 @@ type Config struct {
 	Trouble       float64       // Worker: the chance of each kind of failure, per event
 }
 
-// Main plays a role and exits when this process is a player, and returns otherwise. TestMain calls it first.
+// Main takes a role and exits when this process was given one, and returns otherwise. TestMain calls it first.
 func Main() {
 	text := os.Getenv(EnvConfig)
 	if text == "" {
@@ -68,19 +68,19 @@ func Main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	err := play(ctx, text)
+	err := runRole(ctx, text)
 	stop()
 	if err == nil {
 		err = goleak.Find() // what Run leaves behind, a process that embeds it would keep
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "player:", err)
+		fmt.Fprintln(os.Stderr, "process:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// Command is this program once more, as a player. The caller starts it.
+// Command is this program once more, in a role. The caller starts it.
 func Command(cfg Config) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -95,12 +95,12 @@ func Command(cfg Config) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-func play(ctx context.Context, text string) error {
+func runRole(ctx context.Context, text string) error {
 	var cfg Config
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
 		return fmt.Errorf("%s: %w", EnvConfig, err)
 	}
-	run, ok := map[string]func(ctx context.Context, p *player) error{
+	run, ok := map[string]func(ctx context.Context, p *process) error{
 		Producer: produce, Relay: publish, Worker: work, Operator: operate, Maintainer: maintain,
 	}[cfg.Role]
 	if !ok {
@@ -116,7 +116,7 @@ func play(ctx context.Context, text string) error {
 		return err
 	}
 	defer db.Close()
-	p := &player{Config: cfg, db: db, rec: rec, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("player",
+	p := &process{Config: cfg, db: db, rec: rec, log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("process",
 		cfg.Name)}
 	p.note(history.Entry{Kind: history.KindStart, Count: cfg.Life})
 	if err := run(ctx, p); err != nil {
@@ -127,18 +127,18 @@ func play(ctx context.Context, text string) error {
 	return nil
 }
 
-// note writes an entry and returns its number. A player that can no longer say what it does must do nothing more.
-func (p *player) note(e history.Entry) int64 {
+// note writes an entry and returns its number. A process that can no longer say what it does must do nothing more.
+func (p *process) note(e history.Entry) int64 {
 	n, err := p.rec.Write(e)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "player: no history, so no more work:", err)
+		fmt.Fprintln(os.Stderr, "process: no history, so no more work:", err)
 		os.Exit(3)
 	}
 	return n
 }
 
-// player is what every role has.
-type player struct {
+// process is what every role has.
+type process struct {
 	Config
 	db  *pgxpool.Pool
 	rec *history.Writer
@@ -146,13 +146,13 @@ type player struct {
 }
 
 // choices is the second half of a generator's seed, for the i-th goroutine of this life.
-func (p *player) choices(i int) uint64 {
+func (p *process) choices(i int) uint64 {
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s.%d.%d", p.Name, p.Life, i)
 	return h.Sum64()
 }
 
-// open makes a pool whose statements end even when nothing answers: a half-open connection would hold a player for
+// open makes a pool whose statements end even when nothing answers: a half-open connection would hold a process for
 // ever.
 func open(url string, conns int) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)

@@ -1,4 +1,4 @@
-package players
+package roles
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/effectonce/effectonce/consumer"
 	"github.com/effectonce/effectonce/event"
 	"github.com/effectonce/effectonce/inbox"
-	"github.com/effectonce/effectonce/internal/verify/history/book"
+	"github.com/effectonce/effectonce/internal/verify/history/tables"
 	"github.com/effectonce/effectonce/internal/verify/history/tap"
 )
 
@@ -35,7 +35,7 @@ const (
 )
 
 // work is a member of the group, with the inbox and its releaser.
-func work(ctx context.Context, p *player) error {
+func work(ctx context.Context, p *process) error {
 	dedup := inbox.ByID
 	if p.ByWatermark {
 		dedup = inbox.ByWatermark
@@ -50,7 +50,7 @@ func work(ctx context.Context, p *player) error {
 	if err != nil {
 		return err
 	}
-	x := &effect{player: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
+	x := &effect{process: p, draw: rand.New(rand.NewPCG(p.Seed, p.choices(0)))}
 	defer x.listen()()
 	handler := in.Batch(x.batch)
 	if p.Each {
@@ -72,7 +72,7 @@ func work(ctx context.Context, p *player) error {
 
 // effect books events, and fails now and then in every way that an effect can fail.
 type effect struct {
-	*player
+	*process
 	mu   sync.Mutex
 	draw *rand.Rand
 	next bool          // the next effect is to hang
@@ -84,7 +84,7 @@ func (x *effect) one(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	if err := x.trouble(ctx, tx, e); err != nil {
 		return err
 	}
-	return x.book(ctx, tx, []event.Event{e})
+	return x.record(ctx, tx, []event.Event{e})
 }
 
 func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) error {
@@ -94,7 +94,7 @@ func (x *effect) batch(ctx context.Context, tx pgx.Tx, events []event.Event) err
 			return inbox.At(i, err)
 		}
 	}
-	return x.book(ctx, tx, events)
+	return x.record(ctx, tx, events)
 }
 
 // listen does what signals say until it is ended.
@@ -175,9 +175,9 @@ func (x *effect) trouble(ctx context.Context, tx pgx.Tx, e event.Event) error {
 	return nil
 }
 
-// book writes every run down, and the ledger beside it: an effect that runs twice shows in the rows without a
+// record writes every run down, and the ledger beside it: an effect that runs twice shows in the rows without a
 // constraint.
-func (x *effect) book(ctx context.Context, tx pgx.Tx, events []event.Event) error {
+func (x *effect) record(ctx context.Context, tx pgx.Tx, events []event.Event) error {
 	if err := tap.Ran(x.rec, Consumer, events); err != nil {
 		return err
 	}
@@ -187,8 +187,9 @@ func (x *effect) book(ctx context.Context, tx pgx.Tx, events []event.Event) erro
 	versions, partitions, offsets := make([]int64, n), make([]int32, n), make([]int64, n)
 	for i, e := range events {
 		ids[i], tenants[i], topics[i], keys[i] = e.ID.String(), e.Tenant, e.Topic, e.Key
-		versions[i], _ = strconv.ParseInt(e.Headers[book.HeaderVersion], 10, 64)
-		business[i], partitions[i], offsets[i] = e.Headers[book.HeaderBusiness], e.Position.Partition, e.Position.Offset
+		versions[i], _ = strconv.ParseInt(e.Headers[tables.HeaderVersion], 10, 64)
+		business[i] = e.Headers[tables.HeaderBusiness]
+		partitions[i], offsets[i] = e.Position.Partition, e.Position.Offset
 	}
 	if _, err := tx.Exec(ctx, applyAll, Consumer, ids, tenants, topics, keys, versions, business, partitions,
 		offsets); err != nil {
